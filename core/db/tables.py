@@ -1,0 +1,348 @@
+"""All tables. One schema for PostgreSQL and SQLite; ``migrations/`` holds its history.
+
+Times are UTC. ``generation`` columns are compared and set by every write that moves a state. JSON columns hold
+values that are only read whole; whatever is filtered or joined on has a column of its own.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """Aware UTC datetimes on every database; SQLite keeps none itself. A naive value is a bug and refused."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002 (the base's signature)
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError("naive datetime")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+Json = JSON().with_variant(JSONB(), "postgresql")
+# SQLite numbers rows by itself only in a column declared INTEGER.
+BigId = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class Base(DeclarativeBase):
+    metadata = MetaData(naming_convention=NAMING)
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        datetime: UtcDateTime,
+        dict[str, Any]: Json,
+        list[Any]: Json,
+        str: String,
+    }
+
+
+class User(Base):
+    __tablename__ = "users"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    is_admin: Mapped[bool] = mapped_column(Boolean, default=False)
+    created_at: Mapped[datetime]
+    disabled_at: Mapped[datetime | None]
+
+
+class Token(Base):
+    """A bearer token. Only its SHA-256 is kept."""
+
+    __tablename__ = "tokens"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"), index=True)
+    name: Mapped[str]
+    digest: Mapped[str] = mapped_column(unique=True)
+    scopes: Mapped[list[Any]]  # of "read", "write", "admin"
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+
+
+class LoginCode(Base):
+    """A one-time code that the embedded mode prints; exchanged once for a session token."""
+
+    __tablename__ = "login_codes"
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
+    expires_at: Mapped[datetime]
+    used_at: Mapped[datetime | None]
+
+
+class Project(Base):
+    __tablename__ = "projects"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    description: Mapped[str] = mapped_column(Text, default="")
+    weight: Mapped[float] = mapped_column(Float, default=1.0)
+    quota: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    created_at: Mapped[datetime]
+    deleted_at: Mapped[datetime | None]
+
+
+class Membership(Base):
+    __tablename__ = "memberships"
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"), primary_key=True, index=True)
+    role: Mapped[str]  # viewer | member | admin
+
+
+class Secret(Base):
+    """A project secret, encrypted with the platform's key."""
+
+    __tablename__ = "secrets"
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    sealed: Mapped[bytes] = mapped_column(LargeBinary)
+    updated_at: Mapped[datetime]
+
+
+class Volume(Base):
+    """Storage an admin registered. ``config``: how containers mount it; ``root``: where the control plane sees it."""
+
+    __tablename__ = "volumes"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    kind: Mapped[str]  # local | nfs | pvc | csi
+    root: Mapped[str | None] = mapped_column(Text)
+    config: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    is_read_only: Mapped[bool] = mapped_column(Boolean, default=False)
+    created_at: Mapped[datetime]
+
+
+class Archive(Base):
+    """A code archive (.tar.gz), named by its content. ``received_bytes`` < ``size_bytes`` while it is uploaded."""
+
+    __tablename__ = "archives"
+    digest: Mapped[str] = mapped_column(primary_key=True)  # "sha256:<hex>"
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    received_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    is_complete: Mapped[bool] = mapped_column(Boolean, default=False)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
+    created_at: Mapped[datetime]
+    used_at: Mapped[datetime]
+
+
+class Job(Base):
+    """One request. ``state`` moves by ``core.domain.lifecycle`` alone.
+
+    ``wanted`` is what the user asked for since: run | pause | cancel | delete; the control loop makes it true.
+    ``not_before`` delays the next attempt (back-off). ``wait_reason`` is this job's own reason; where it is null the
+    reason of its ``shape`` counts (see ``WaitReason``).
+    """
+
+    __tablename__ = "jobs"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
+    name: Mapped[str]
+    spec: Mapped[dict[str, Any]]
+    gang: Mapped[dict[str, Any]]
+    shape: Mapped[str]
+    state: Mapped[str]
+    wanted: Mapped[str] = mapped_column(default="run")
+    generation: Mapped[int] = mapped_column(Integer, default=1)
+    priority: Mapped[int] = mapped_column(Integer)
+    max_run_time_s: Mapped[float | None] = mapped_column(Float)
+    wait_reason: Mapped[dict[str, Any] | None]
+    attempt_count: Mapped[int] = mapped_column(Integer, default=0)
+    restart_count: Mapped[int] = mapped_column(Integer, default=0)  # those that count against max_restarts
+    not_before: Mapped[datetime | None]
+    exit: Mapped[dict[str, Any] | None]  # classification of the end, with its sentence
+    output_volume: Mapped[str]
+    output_path: Mapped[str] = mapped_column(Text)
+    resume_from: Mapped[str | None] = mapped_column(Text)
+    cloned_from: Mapped[str | None]
+    created_at: Mapped[datetime]
+    queued_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
+    updated_at: Mapped[datetime]
+    __table_args__ = (
+        Index("ix_jobs_project_id_created_at", "project_id", "created_at", "id"),
+        Index("ix_jobs_created_at", "created_at", "id"),
+        Index("ix_jobs_state_priority", "state", "priority", "queued_at"),
+        Index("ix_jobs_name", "name"),
+    )
+
+
+class JobLabel(Base):
+    """Labels by which jobs are listed; the roles of a job stand here too, under the key ``role``."""
+
+    __tablename__ = "job_labels"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[str] = mapped_column(primary_key=True)
+    __table_args__ = (Index("ix_job_labels_key_value", "key", "value", "job_id"),)
+
+
+class IdempotencyKey(Base):
+    __tablename__ = "idempotency_keys"
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"), primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    request_digest: Mapped[str]
+    job_id: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class WaitReason(Base):
+    """Why jobs of one shape wait. Equal gangs wait for equal reasons, so a tick writes a few rows, not thousands."""
+
+    __tablename__ = "wait_reasons"
+    shape: Mapped[str] = mapped_column(primary_key=True)
+    code: Mapped[str]
+    sentence: Mapped[str] = mapped_column(Text)
+    numbers: Mapped[dict[str, Any]]
+    updated_at: Mapped[datetime]
+
+
+class Attempt(Base):
+    """One launch of the whole gang. ``ends``: why it ended; ``is_counted``: counts against max_restarts.
+
+    ``stop``: null, or why the platform is stopping it (``{"cause": …, "sentence": …, "at": …}``).
+    """
+
+    __tablename__ = "attempts"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    number: Mapped[int] = mapped_column(Integer)
+    state: Mapped[str]
+    generation: Mapped[int] = mapped_column(Integer, default=1)
+    executor: Mapped[str]
+    layout: Mapped[list[Any] | None]
+    resume_from: Mapped[str | None] = mapped_column(Text)
+    stop: Mapped[dict[str, Any] | None]
+    end: Mapped[dict[str, Any] | None]
+    is_counted: Mapped[bool] = mapped_column(Boolean, default=False)
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    decided_at: Mapped[datetime | None]  # when the deciders were done; evaluators have their grace from here
+    ended_at: Mapped[datetime | None]
+    swept_at: Mapped[datetime | None]  # when the executor forgot it
+    __table_args__ = (UniqueConstraint("job_id", "number"), Index("ix_attempts_state", "state"))
+
+
+class Replica(Base):
+    """A member of an attempt's gang and what it holds on its node until it ends."""
+
+    __tablename__ = "replicas"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempts.id"))
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    role: Mapped[str]
+    index: Mapped[int] = mapped_column("replica_index", Integer)
+    rank: Mapped[int] = mapped_column(Integer)  # position in the layout
+    generation: Mapped[int] = mapped_column(Integer, default=1)
+    state: Mapped[str]
+    node: Mapped[str]
+    gpus: Mapped[list[Any]]
+    gpu_model: Mapped[str | None]
+    cpu_milli: Mapped[int] = mapped_column(Integer)
+    memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    exit: Mapped[dict[str, Any] | None]
+    detail: Mapped[str] = mapped_column(Text, default="")
+    facts: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    heartbeat_at: Mapped[datetime | None]
+    report_seq: Mapped[int] = mapped_column(BigInteger, default=0)
+    progress: Mapped[dict[str, Any]] = mapped_column(default=dict)  # step, steps, epoch, metrics (last values)
+    __table_args__ = (
+        UniqueConstraint("attempt_id", "role", "replica_index"),
+        Index("ix_replicas_state_node", "state", "node"),
+    )
+
+
+class Checkpoint(Base):
+    """A complete checkpoint that a job told of. ``path`` is relative to the job's output."""
+
+    __tablename__ = "checkpoints"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempts.id"))
+    path: Mapped[str] = mapped_column(Text)
+    step: Mapped[int | None] = mapped_column(BigInteger)
+    metrics: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    size_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    created_at: Mapped[datetime]
+    __table_args__ = (UniqueConstraint("job_id", "path"),)
+
+
+class Event(Base):
+    """One line of a thing's history. ``actor``: ``user:<name>``, ``scheduler``, ``executor``, ``runtime:<role>-<index>``."""
+
+    __tablename__ = "events"
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    at: Mapped[datetime]
+    project_id: Mapped[str | None]
+    job_id: Mapped[str | None]
+    attempt_id: Mapped[str | None]
+    kind: Mapped[str]  # noun.verb, such as job.queued
+    actor: Mapped[str]
+    reason: Mapped[str] = mapped_column(Text, default="")
+    data: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    __table_args__ = (Index("ix_events_job_id", "job_id", "id"), Index("ix_events_project_id", "project_id", "id"))
+
+
+class Node(Base):
+    """A machine. ``is_cordoned`` is the admin's, the rest is written from what the executor sees."""
+
+    __tablename__ = "nodes"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    executor: Mapped[str]
+    labels: Mapped[dict[str, Any]]
+    allocatable: Mapped[dict[str, Any]]
+    gpus: Mapped[list[Any]]  # [{"id","model","memory_bytes"}]
+    is_ready: Mapped[bool] = mapped_column(Boolean)
+    condition: Mapped[str] = mapped_column(Text, default="")
+    is_cordoned: Mapped[bool] = mapped_column(Boolean, default=False)
+    cordon_reason: Mapped[str] = mapped_column(Text, default="")
+    seen_at: Mapped[datetime]
+
+
+class Lease(Base):
+    """Who may write now. ``token`` grows with every change of hands; writes compare it (fencing)."""
+
+    __tablename__ = "leases"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    holder: Mapped[str]
+    token: Mapped[int] = mapped_column(BigInteger)
+    expires_at: Mapped[datetime]

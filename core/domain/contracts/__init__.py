@@ -1,0 +1,1 @@
+"""The environment every training framework expects, as pure functions of a layout."""

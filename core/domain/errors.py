@@ -1,0 +1,125 @@
+"""One tree of errors. Each carries a stable code, an HTTP status, and a sentence that says what to do."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TrainmasterError(Exception):
+    """Base of everything that a user may read.
+
+    Args:
+        sentence: one clear sentence, with what to do.
+        field: path of the field at fault, such as ``roles.worker.replicas``.
+        errors: all mistakes of a payload, each ``{"path", "message", "hint"}``.
+        retry_after_s: for 429 and 503.
+    """
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        field: str | None = None,
+        errors: list[dict[str, str | None]] | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        self.field = field
+        self.errors = errors or []
+        self.retry_after_s = retry_after_s
+
+
+class InvalidRequest(TrainmasterError):
+    code, status = "invalid_request", 422
+
+
+class InvalidSpec(TrainmasterError):
+    code, status = "invalid_spec", 422
+
+
+class Unauthenticated(TrainmasterError):
+    code, status = "unauthenticated", 401
+
+
+class TokenExpired(Unauthenticated):
+    code, status = "token_expired", 401
+
+
+class Forbidden(TrainmasterError):
+    code, status = "forbidden", 403
+
+
+class NotFound(TrainmasterError):
+    """Also for what the caller may not know of."""
+
+    code, status = "not_found", 404
+
+
+class Conflict(TrainmasterError):
+    code, status = "conflict", 409
+
+
+class IllegalTransition(Conflict):
+    """The thing's state does not allow this move; the message tells its history."""
+
+    code, status = "illegal_transition", 409
+
+
+class IdempotencyMismatch(Conflict):
+    """The same Idempotency-Key came with another payload."""
+
+    code, status = "idempotency_mismatch", 409
+
+
+class PreconditionFailed(TrainmasterError):
+    code, status = "precondition_failed", 412
+
+
+class PayloadTooLarge(TrainmasterError):
+    code, status = "payload_too_large", 413
+
+
+class RangeNotSatisfiable(TrainmasterError):
+    code, status = "range_not_satisfiable", 416
+
+
+class ClientTooOld(TrainmasterError):
+    code, status = "client_too_old", 426
+
+
+class TooManyRequests(TrainmasterError):
+    code, status = "too_many_requests", 429
+
+
+class InsufficientStorage(TrainmasterError):
+    code, status = "insufficient_storage", 507
+
+
+class Unavailable(TrainmasterError):
+    """A part that we need (database, broker, engine) is away; try again."""
+
+    code, status = "unavailable", 503
+
+
+class ExecutorError(TrainmasterError):
+    """Base of what drivers raise."""
+
+
+class ExecutorTryAgain(ExecutorError):
+    """The engine is away or busy; the same call may go through later."""
+
+    code, status = "executor_try_again", 503
+
+
+class ExecutorRefused(ExecutorError):
+    """The engine says no; the user's to mend, shown as it is."""
+
+    code, status = "executor_refused", 422
+
+
+class StaleWrite(Exception):
+    """A fenced or compared write changed no row: somebody newer was there. Drop the work and look again."""

@@ -1,0 +1,12 @@
+"""Names of things: ids as distinct types, so that a job's is never passed for an attempt's."""
+
+from __future__ import annotations
+
+from typing import NewType
+
+JobId = NewType("JobId", str)
+AttemptId = NewType("AttemptId", str)
+ReplicaId = NewType("ReplicaId", str)
+ProjectId = NewType("ProjectId", str)
+UserId = NewType("UserId", str)
+NodeId = NewType("NodeId", str)

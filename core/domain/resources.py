@@ -1,0 +1,125 @@
+"""Amounts of CPU, memory and GPUs, and what a gang asks for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from trainmaster.spec import JobSpec
+
+# A replica that states no CPU or memory is not limited and shares what is free; it still reserves this
+# little, so that a node cannot be filled with an unlimited number of them.
+UNSTATED_CPU_MILLI: Final = 100
+UNSTATED_MEMORY_BYTES: Final = 128 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """An amount of everything a node has. ``gpus``: model name -> count of whole devices."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    gpus: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def gpu_count(self) -> int:
+        return sum(self.gpus.values())
+
+    def to_json(self) -> dict[str, Any]:
+        return {"cpu_milli": self.cpu_milli, "memory_bytes": self.memory_bytes, "gpus": dict(self.gpus)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Amounts:
+        return cls(int(data["cpu_milli"]), int(data["memory_bytes"]), dict(data.get("gpus", {})))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one replica reserves on its node.
+
+    ``gpu_models``: accepted models, best first; empty accepts any. All GPUs of one replica are of one model.
+    """
+
+    cpu_milli: int = UNSTATED_CPU_MILLI
+    memory_bytes: int = UNSTATED_MEMORY_BYTES
+    gpu_count: int = 0
+    gpu_models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GangRole:
+    """``replicas`` equal members of a gang."""
+
+    role: str
+    replicas: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """All replicas of an attempt: placed together or not at all. Roles are in rank order."""
+
+    roles: tuple[GangRole, ...]
+    node_selector: tuple[tuple[str, str], ...] = ()
+    topology: str | None = None  # "node" | "rack" | "zone"
+    topology_required: bool = False
+
+    @property
+    def size(self) -> int:
+        return sum(role.replicas for role in self.roles)
+
+    def shape(self) -> str:
+        """Equal for gangs that every planner treats alike, whatever their names: a short stable hash."""
+        text = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "roles": [
+                [
+                    r.role,
+                    r.replicas,
+                    r.request.cpu_milli,
+                    r.request.memory_bytes,
+                    r.request.gpu_count,
+                    list(r.request.gpu_models),
+                ]
+                for r in self.roles
+            ],
+            "select": [list(pair) for pair in self.node_selector],
+            "topology": [self.topology, self.topology_required],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Gang:
+        return cls(
+            roles=tuple(GangRole(r[0], r[1], Request(r[2], r[3], r[4], tuple(r[5]))) for r in data["roles"]),
+            node_selector=tuple((key, value) for key, value in data["select"]),
+            topology=data["topology"][0],
+            topology_required=data["topology"][1],
+        )
+
+
+def gang_of(spec: JobSpec) -> Gang:
+    """What the planner must place for ``spec``."""
+    return Gang(
+        roles=tuple(
+            GangRole(
+                name,
+                role.replicas,
+                Request(
+                    role.resources.cpu_milli if role.resources.cpu_milli is not None else UNSTATED_CPU_MILLI,
+                    role.resources.memory_bytes if role.resources.memory_bytes is not None else UNSTATED_MEMORY_BYTES,
+                    role.resources.gpus,
+                    role.resources.gpu_type,
+                ),
+            )
+            for name, role in spec.ordered_roles()
+        ),
+        node_selector=tuple(sorted(spec.node_selector.items())),
+        topology=spec.topology.level.value if spec.topology else None,
+        topology_required=bool(spec.topology and spec.topology.required),
+    )

@@ -1,0 +1,55 @@
+"""All settings, from the environment (``TRAINMASTER_*``)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class Settings(BaseSettings):
+    """One instance per process; tests make their own."""
+
+    model_config = SettingsConfigDict(env_prefix="TRAINMASTER_", extra="ignore", frozen=True)
+
+    home: Path = Field(default=Path.home() / ".trainmaster", description="Data folder of the embedded mode.")
+    database_url: str = Field(default="", description="SQLAlchemy URL; empty: SQLite under home.")
+    broker_url: str = Field(default="", description="Celery broker; empty: embedded, inside the scheduler process.")
+    executor: Literal["process", "docker", "kubernetes", "fake"] = "process"
+    secret_key: SecretStr = Field(default=SecretStr(""), description="Signs attempt tokens; empty: a file under home.")
+    api_url: str = Field(default="http://127.0.0.1:8765", description="Where replicas and users reach the API.")
+    host: str = "127.0.0.1"
+    port: int = Field(default=8765, ge=0, le=65535)
+    tick_interval_s: float = Field(default=1.0, gt=0, description="Beat rings the tick at least this often.")
+    reconcile_interval_s: float = Field(default=1.0, gt=0)
+    lease_ttl_s: float = Field(default=15.0, gt=0)
+    archive_limit_bytes: int = Field(default=512 * 2**20, gt=0, description="Largest code archive.")
+    default_volume: str = Field(default="output", description="Volume of jobs that name no output.")
+    process_port_range: str = Field(default="20000-29999", description="Ports for gangs in process mode.")
+    database_pool_size: int = Field(default=10, ge=1)
+    log_level: str = "INFO"
+
+    @property
+    def resolved_database_url(self) -> str:
+        return self.database_url or f"sqlite:///{self.home / 'trainmaster.sqlite3'}"
+
+    @property
+    def is_embedded_broker(self) -> bool:
+        return not self.broker_url
+
+    @property
+    def run_dir(self) -> Path:
+        """Sockets, pid files and the process executor's records; must survive a restart of the platform."""
+        return self.home / "run"
+
+    @property
+    def archive_dir(self) -> Path:
+        return self.home / "archives"
+
+
+@lru_cache(maxsize=1)
+def get_settings() -> Settings:
+    return Settings()

@@ -1,0 +1,187 @@
+"""The executors' port: what every driver can do, and the values that cross it.
+
+A driver is told what to run (:class:`ReplicaOrder`) and tells what it sees (:class:`Observation`). It keeps no
+memory that matters: everything is found again in the engine by labels or by files after any restart. Calls block,
+may be repeated and may be made by two processes at once; they raise ``ExecutorTryAgain`` (engine away or busy),
+``ExecutorRefused`` (the user's to mend) or anything else (a bug).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Protocol
+
+from core.domain.ids import AttemptId, JobId
+from core.domain.layout import Layout
+from core.domain.resources import Amounts, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One device. ``id`` is what the driver wants to hear again when it is assigned (an index or a UUID)."""
+
+    id: str
+    model: str
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A machine as the engine sees it. ``allocatable``: what the platform may give out on it."""
+
+    name: str
+    labels: Mapping[str, str]
+    allocatable: Amounts
+    gpus: tuple[Gpu, ...] = ()
+    is_ready: bool = True
+    condition: str = ""  # a sentence when not ready
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaKey:
+    """Who a replica is. ``generation`` counts its starts inside one attempt, from 1."""
+
+    job_id: JobId
+    attempt_id: AttemptId
+    role: str
+    index: int
+    generation: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class MountOrder:
+    """``source`` is a path on the node (process, docker) or a driver's volume description (kubernetes, later)."""
+
+    source: str
+    target: str
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOrder:
+    """Everything needed to start one replica; the same order always starts the same thing.
+
+    ``command``: a list to execute, or a text for ``/bin/sh -c``, or ``None`` for the image's own.
+    ``env`` holds every contract already; ``process_env[i]`` is laid over it for local process ``i``.
+    ``request`` is what the planner reserved, ``cpu_limit_milli``/``memory_limit_bytes`` are ``None`` where the user
+    stated none.
+    """
+
+    key: ReplicaKey
+    job_name: str
+    attempt_number: int
+    node: str
+    command: tuple[str, ...] | str | None
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    process_env: tuple[Mapping[str, str], ...]
+    request: Request
+    image: str | None = None
+    code_digest: str | None = None
+    code_path: str | None = None  # the archive (.tar.gz) as a file that the driver can read
+    mounts: tuple[MountOrder, ...] = ()  # /data/data and /data/output among them
+    gpus: tuple[str, ...] = ()
+    cpu_limit_milli: int | None = None
+    memory_limit_bytes: int | None = None
+    shm_bytes: int | None = None
+    pids_limit: int = 32_768
+    stop_grace: timedelta = timedelta(seconds=30)
+    exit_grace: timedelta = timedelta(seconds=30)
+    peers_grace: timedelta = timedelta(minutes=5)
+    peer_hosts: tuple[str, ...] = ()  # names that must resolve before the start
+    deadline_s: float | None = None  # max_run_time, counted from the start of the user's process
+    api_url: str | None = None
+    token: str | None = None  # good for this attempt alone; never logged, never in the environment
+
+
+class Phase(StrEnum):
+    """A driver's native state, mapped to ours."""
+
+    PENDING = "pending"  # created, user's code not yet running
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    LOST = "lost"  # it was there and is gone without an exit: node lost, deleted by hand, machine rebooted
+
+
+class ExitCause(StrEnum):
+    """What the exit code alone cannot say. Told by the runtime or the engine."""
+
+    EXITED = "exited"  # the command ended by itself, with ``exit_code``
+    SIGNALLED = "signalled"
+    OUT_OF_MEMORY = "out_of_memory"
+    DEADLINE = "deadline"
+    STOPPED = "stopped"  # because we asked
+    PEERS_MISSING = "peers_missing"
+    COMMAND_NOT_FOUND = "command_not_found"
+    INTERPRETER_MISSING = "interpreter_missing"
+    START_FAILED = "start_failed"  # code archive, mounts, work folder, image …
+    DISK_FULL = "disk_full"
+    HANGING_EXIT = "hanging_exit"  # finished its work and did not exit; ended by the watchdog, exit_code is the work's
+    NODE_LOST = "node_lost"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaExit:
+    """How a replica ended. ``sentence`` is for the user; ``exit_code`` 128+n for signal n, ``None`` if unknown."""
+
+    cause: ExitCause
+    exit_code: int | None
+    sentence: str
+    at: datetime
+    log_tail: str = ""  # the last lines (at most 4 KiB) of the replica's log, for the classification of the exit
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What the engine shows of one replica now."""
+
+    key: ReplicaKey
+    phase: Phase
+    started_at: datetime | None = None  # of the user's code
+    exit: ReplicaExit | None = None  # set for SUCCEEDED and FAILED
+    detail: str = ""  # why it is still pending, in words
+    facts: Mapping[str, Any] = field(default_factory=dict)  # for people: pid, isolation, …
+
+
+class Executor(Protocol):
+    """Starts, sees and stops replicas on one kind of engine."""
+
+    name: str
+
+    def nodes(self) -> Sequence[NodeInfo]:
+        """All nodes that jobs could be placed on, ready or not."""
+        ...
+
+    def assign_addresses(self, layout: Layout, taken_ports: frozenset[int]) -> Layout:
+        """``layout`` with hosts and ports filled in; called once per attempt, before anything is created.
+
+        ``taken_ports``: ports of all live attempts. Raises ``ExecutorTryAgain`` when no port is free.
+        """
+        ...
+
+    def create(self, order: ReplicaOrder) -> None:
+        """Start the replica; returns when the engine has taken it. Creating it again is harmless."""
+        ...
+
+    def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
+        """Ask it to end: SIGTERM now, SIGKILL to the whole tree after ``grace``. Returns at once; repeating is harmless
+        (a shorter grace shortens it). No error when it is gone already.
+        """
+        ...
+
+    def observe(self, attempt_id: AttemptId) -> Sequence[Observation]:
+        """Every replica of the attempt that the engine knows of, ended ones included, newest generation of each."""
+        ...
+
+    def attempts(self) -> frozenset[AttemptId]:
+        """All attempts that the engine holds anything of: for the sweep of what nobody knows any more."""
+        ...
+
+    def remove(self, attempt_id: AttemptId) -> None:
+        """Kill what is left of the attempt at once and forget it. Output and logs stay. Repeating is harmless."""
+        ...

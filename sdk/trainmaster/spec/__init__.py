@@ -1,0 +1,33 @@
+"""The job spec: the public schema of a training job, defined here once and used by server, SDK and CLI alike."""
+
+from __future__ import annotations
+
+from trainmaster.spec.model import (
+    Contract,
+    Grace,
+    JobSpec,
+    Mount,
+    Resources,
+    RestartPolicy,
+    RoleSpec,
+    Topology,
+    TopologyLevel,
+)
+from trainmaster.spec.parse import SpecError, SpecMistake, parse_spec, parse_spec_text, spec_json_schema
+
+__all__ = [
+    "Contract",
+    "Grace",
+    "JobSpec",
+    "Mount",
+    "Resources",
+    "RestartPolicy",
+    "RoleSpec",
+    "SpecError",
+    "SpecMistake",
+    "Topology",
+    "TopologyLevel",
+    "parse_spec",
+    "parse_spec_text",
+    "spec_json_schema",
+]

@@ -1,0 +1,146 @@
+"""Projects, users, tokens, volumes, nodes, secrets and health on the wire."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from trainmaster.spec.model import EnvName, Name
+from trainmaster.wire.base import WireModel, WireRequest
+
+ProjectRole = Literal["viewer", "member", "admin"]
+Scope = Literal["read", "write", "admin"]
+
+
+class ProjectView(WireModel):
+    name: str
+    description: str = ""
+    weight: float = 1.0
+    quota: dict[str, Any] = Field(default_factory=dict)
+    created_at: datetime
+    my_role: str | None = None
+
+
+class ProjectCreate(WireRequest):
+    name: Name
+    description: str = Field(default="", max_length=4000)
+    weight: float = Field(default=1.0, gt=0, le=1000)
+
+
+class ProjectUpdate(WireRequest):
+    description: str | None = Field(default=None, max_length=4000)
+    weight: float | None = Field(default=None, gt=0, le=1000)
+
+
+class MemberView(WireModel):
+    user: str
+    role: ProjectRole
+
+
+class MemberSet(WireRequest):
+    role: ProjectRole
+
+
+class UserView(WireModel):
+    name: str
+    is_admin: bool
+    created_at: datetime
+    disabled_at: datetime | None = None
+
+
+class UserCreate(WireRequest):
+    name: Name
+    is_admin: bool = False
+
+
+class UserUpdate(WireRequest):
+    is_admin: bool | None = None
+    is_disabled: bool | None = None
+
+
+class TokenView(WireModel):
+    id: str
+    user: str
+    name: str
+    scopes: list[Scope]
+    created_at: datetime
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    last_used_at: datetime | None = None
+
+
+class TokenCreate(WireRequest):
+    name: str = Field(min_length=1, max_length=100)
+    scopes: list[Scope] = Field(default=["read", "write"], min_length=1)
+    expires_in_s: float | None = Field(default=None, gt=0)
+    user: str | None = None  # another user's token: platform admins only
+
+
+class TokenCreated(TokenView):
+    """``token`` is shown this once and never again."""
+
+    token: str
+
+
+class LoginExchange(WireRequest):
+    code: str
+
+
+class VolumeView(WireModel):
+    name: str
+    kind: Literal["local", "nfs", "pvc", "csi"]
+    root: str | None = None
+    config: dict[str, Any] = Field(default_factory=dict)
+    is_read_only: bool = False
+    created_at: datetime
+
+
+class VolumeCreate(WireRequest):
+    name: Name
+    kind: Literal["local", "nfs", "pvc", "csi"] = "local"
+    root: str | None = None
+    config: dict[str, Any] = Field(default_factory=dict)
+    is_read_only: bool = False
+
+
+class SecretSet(WireRequest):
+    value: str = Field(max_length=65_536)
+
+
+class SecretView(WireModel):
+    name: EnvName
+    updated_at: datetime
+
+
+class NodeView(WireModel):
+    name: str
+    executor: str
+    labels: dict[str, str]
+    allocatable: dict[str, Any]  # cpu_milli, memory_bytes, gpus {model: count}
+    used: dict[str, Any]
+    gpus: list[dict[str, Any]] = Field(default_factory=list)
+    is_ready: bool
+    condition: str = ""
+    is_cordoned: bool = False
+    cordon_reason: str = ""
+    seen_at: datetime
+    replicas: int = 0  # running here now
+
+
+class Identity(WireModel):
+    """Who the caller is."""
+
+    user: str
+    is_admin: bool
+    scopes: list[Scope]
+    projects: dict[str, str] = Field(default_factory=dict)  # name -> role
+
+
+class Health(WireModel):
+    """``status`` is "ok" or "degraded"; each part says how it is in a word or a sentence."""
+
+    status: Literal["ok", "degraded"]
+    version: str
+    parts: dict[str, str] = Field(default_factory=dict)

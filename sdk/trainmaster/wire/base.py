@@ -1,0 +1,45 @@
+"""Base of all wire models."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+T = TypeVar("T")
+
+
+class WireModel(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True)
+
+
+class WireRequest(BaseModel):
+    """A request's body: an unknown field is a mistake."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Page(WireModel, Generic[T]):
+    """One page of a list. ``next_cursor`` is ``None`` on the last one."""
+
+    items: list[T]
+    next_cursor: str | None = None
+
+
+class ProblemError(WireModel):
+    path: str
+    message: str
+    hint: str | None = None
+
+
+class Problem(WireModel):
+    """``application/problem+json`` (RFC 9457). ``detail`` is one sentence that says what to do."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    code: str
+    detail: str
+    field: str | None = None
+    errors: list[ProblemError] = Field(default_factory=list)
+    request_id: str | None = None

@@ -1,0 +1,177 @@
+"""Jobs, attempts, replicas, events, checkpoints, logs and files on the wire."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from trainmaster.spec import JobSpec
+from trainmaster.wire.base import WireModel, WireRequest
+
+JobState = Literal[
+    "queued", "starting", "running", "paused", "cancelling", "succeeded", "failed", "cancelled", "expired"
+]
+TERMINAL_STATES: frozenset[str] = frozenset({"succeeded", "failed", "cancelled", "expired"})
+
+
+class WaitReasonView(WireModel):
+    """Why a job waits: the planner's own words and the numbers behind them."""
+
+    code: str
+    sentence: str
+    numbers: dict[str, Any] = Field(default_factory=dict)
+
+
+class ExitView(WireModel):
+    """How something ended. ``kind``: user_error, out_of_memory, transient, hardware, capacity, platform,
+    deadline, cancelled, success.
+    """
+
+    kind: str
+    sentence: str
+    exit_code: int | None = None
+    role: str | None = None
+    index: int | None = None
+
+
+class ReplicaView(WireModel):
+    role: str
+    index: int
+    rank: int
+    state: str
+    generation: int
+    node: str
+    gpus: list[str] = Field(default_factory=list)
+    address: str | None = None  # host:port of the framework
+    exit: ExitView | None = None
+    detail: str = ""
+    facts: dict[str, Any] = Field(default_factory=dict)
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    heartbeat_at: datetime | None = None
+    progress: dict[str, Any] = Field(default_factory=dict)
+
+
+class AttemptView(WireModel):
+    id: str
+    number: int
+    state: str
+    executor: str
+    resume_from: str | None = None
+    end: ExitView | None = None
+    is_counted: bool = False
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    replicas: list[ReplicaView] = Field(default_factory=list)
+
+
+class CheckpointView(WireModel):
+    path: str
+    step: int | None = None
+    metrics: dict[str, Any] = Field(default_factory=dict)
+    size_bytes: int | None = None
+    attempt_number: int | None = None
+    created_at: datetime
+
+
+class JobView(WireModel):
+    """A job as lists show it."""
+
+    id: str
+    name: str
+    project: str
+    user: str
+    state: JobState
+    wanted: str
+    priority: int
+    labels: dict[str, str] = Field(default_factory=dict)
+    roles: dict[str, int] = Field(default_factory=dict)  # role -> replicas
+    gpu_count: int = 0
+    attempt_count: int = 0
+    restart_count: int = 0
+    wait_reason: WaitReasonView | None = None  # only while it waits
+    exit: ExitView | None = None
+    progress: dict[str, Any] = Field(default_factory=dict)
+    created_at: datetime
+    queued_at: datetime
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    output: str = ""  # volume/path
+    cloned_from: str | None = None
+    generation: int = 1
+
+
+class JobDetail(JobView):
+    """One job with its spec, its queue position and its newest attempt."""
+
+    spec: JobSpec
+    queue_position: int | None = None  # 1 is next
+    attempt: AttemptView | None = None
+
+
+class SubmitRequest(WireRequest):
+    """``spec`` as the user wrote it, shorthands included, or ``spec_text`` as YAML."""
+
+    spec: dict[str, Any] | None = None
+    spec_text: str | None = Field(default=None, max_length=1_048_576)
+    dry_run: bool = False
+
+
+class CloneRequest(WireRequest):
+    """``changes`` is laid over the spec, key by key (JSON merge patch, RFC 7396)."""
+
+    changes: dict[str, Any] = Field(default_factory=dict)
+    resume: bool = False  # start from the newest checkpoint of the original
+
+
+class ReasonRequest(WireRequest):
+    reason: str = Field(default="", max_length=1000)
+
+
+class EventView(WireModel):
+    id: int
+    at: datetime
+    job_id: str | None = None
+    attempt_id: str | None = None
+    kind: str
+    actor: str
+    reason: str = ""
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class LogSource(WireModel):
+    """One log file. ``name`` is ``<role>-<index>``."""
+
+    attempt: int
+    role: str
+    index: int
+    name: str
+    size_bytes: int
+
+
+class LogLine(WireModel):
+    """``offset`` is the byte after the line in its file: give it back to go on from there."""
+
+    attempt: int
+    role: str
+    index: int
+    offset: int
+    at: datetime | None = None
+    text: str
+
+
+class FileEntry(WireModel):
+    path: str
+    is_dir: bool
+    size_bytes: int
+    modified_at: datetime
+
+
+class ArchiveView(WireModel):
+    digest: str
+    size_bytes: int
+    received_bytes: int
+    is_complete: bool
