@@ -1,0 +1,6 @@
+# The same words as `python3 dev.py`, for those who have make.
+.PHONY: install demo test up lint bench openapi
+install demo test up lint openapi:
+	@python3 dev.py $@ $(ARGS)
+bench:
+	@python3 dev.py bench $(NAME) $(ARGS)

@@ -1,0 +1,79 @@
+"""At most one platform per data folder, however the last one ended."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from embedded.errors import CannotStart
+
+
+@dataclass(slots=True)
+class HomeLock:
+    """An advisory lock on the data folder. The kernel drops it when the process dies, so none is ever left behind."""
+
+    path: Path
+    fd: int
+
+    @classmethod
+    def take(cls, home: Path) -> HomeLock:
+        """Raises ``CannotStart`` when another platform holds the folder or it cannot be written."""
+        path = home / "run" / "up.lock"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise CannotStart(
+                f"The data folder {home} cannot be written ({error.strerror}); choose another one with --home."
+            ) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            running = read_up_file(home)
+            where = f" at {running['url']} (process {running['pid']})" if running else ""
+            raise CannotStart(
+                f"A platform already runs on {home}{where}; use it, stop it with `trainmaster down`, "
+                f"or choose another folder with --home."
+            ) from None
+        return cls(path, fd)
+
+    def release(self) -> None:
+        os.close(self.fd)
+
+
+def is_locked(home: Path) -> bool:
+    """Whether a platform runs on ``home``."""
+    try:
+        fd = os.open(home / "run" / "up.lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def read_up_file(home: Path) -> dict[str, Any] | None:
+    """What a running platform says of itself: ``url``, ``pid``, ``version``, ``login_url``."""
+    try:
+        value = json.loads((home / "up.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) and {"url", "pid"} <= value.keys() else None
+
+
+def write_up_file(home: Path, value: dict[str, Any]) -> None:
+    """Atomically: a reader sees the whole file or none. Only the owner may read it: it holds a login link."""
+    temporary = home / "up.json.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as stream:
+        json.dump(value, stream)
+    temporary.replace(home / "up.json")

@@ -1,0 +1,266 @@
+"""Starts the platform's processes, keeps them running, and stops them in order."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from core.settings import Settings
+from embedded.child import Child
+from embedded.errors import CannotStart
+from embedded.lock import HomeLock, write_up_file
+
+log = structlog.get_logger()
+
+READY_WITHIN_S: Final = 60.0
+STOP_WITHIN_S: Final = 15.0
+# An API that answers nothing for this many looks in a row is stuck, not slow.
+_HEALTH_EVERY_S: Final = 5.0
+_HEALTH_TIMEOUT_S: Final = 10.0
+_STUCK_AFTER: Final = 4
+LOGIN_LINK_LIFETIME: Final = timedelta(minutes=15)
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    home: Path
+    host: str
+    port: int  # 0: any free one
+    executor: str = "process"
+
+
+class Supervisor:
+    """One embedded platform. ``run`` blocks until SIGTERM or SIGINT."""
+
+    def __init__(self, options: UpOptions) -> None:
+        self.options = options
+        self.home = options.home
+        self._stopping = False
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+
+    def run(self) -> None:
+        """Raises ``CannotStart``."""
+        lock = HomeLock.take(self.home)
+        try:
+            self._run_locked()
+        finally:
+            (self.home / "up.json").unlink(missing_ok=True)
+            lock.release()
+
+    def _run_locked(self) -> None:
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+        signal.set_wakeup_fd(self._wake_write.fileno())
+        listener = self._listen()
+        port = listener.getsockname()[1]
+        url = f"http://{_reachable(self.options.host)}:{port}"
+        env = self._child_env(port, url)
+        _migrate(env, self.home)
+        settings = _settings(env)
+        login_url = f"{url}/login?code={_prepare(settings)}"
+        children = self._children(env, listener)
+        try:
+            for child in children:
+                child.start(time.monotonic())
+            self._await_ready(children, url)
+            if self._stopping:
+                return
+            write_up_file(self.home, {"url": url, "pid": os.getpid(), "version": _version(), "login_url": login_url})
+            log.info("platform.ready", url=url, home=str(self.home))
+            self._watch(children, url)
+        finally:
+            self._stop(children)
+            listener.close()
+
+    def _listen(self) -> socket.socket:
+        # The supervisor owns the listening socket: while the API is started again, requests wait in its queue
+        # instead of being refused.
+        family = socket.AF_INET6 if ":" in self.options.host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((self.options.host, self.options.port))
+        except OSError as error:
+            listener.close()
+            raise CannotStart(
+                f"Port {self.options.port} on {self.options.host} cannot be used ({error.strerror}); "
+                f"choose another one with --port, or --port 0 for any free one."
+            ) from error
+        listener.listen(1024)
+        return listener
+
+    def _child_env(self, port: int, url: str) -> dict[str, str]:
+        return {
+            "TRAINMASTER_HOME": str(self.home),
+            "TRAINMASTER_HOST": self.options.host,
+            "TRAINMASTER_PORT": str(port),
+            "TRAINMASTER_API_URL": os.environ.get("TRAINMASTER_API_URL_FOR_JOBS") or url,
+            "TRAINMASTER_EXECUTOR": self.options.executor,
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _children(self, env: dict[str, str], listener: socket.socket) -> list[Child]:
+        logs = self.home / "logs"
+        logs.mkdir(exist_ok=True)
+        fd = listener.fileno()
+        return [
+            Child("api", ("-m", "api"), {**env, "TRAINMASTER_LISTEN_FD": str(fd)}, logs / "api.log", (fd,)),
+            Child("scheduler", ("-m", "scheduler"), env, logs / "scheduler.log"),
+        ]
+
+    def _await_ready(self, children: list[Child], url: str) -> None:
+        deadline_s = time.monotonic() + READY_WITHIN_S
+        while not self._stopping:
+            if _answers(f"{url}/api/v1/ready", timeout_s=2.0):
+                return
+            failed = next((c for c in children if c.process is not None and c.process.poll() is not None), None)
+            if failed is not None:
+                raise CannotStart(f"The {failed.name} process ended at once: {_last_line(failed.log_path)}")
+            if time.monotonic() > deadline_s:
+                raise CannotStart(
+                    f"The platform was not ready after {READY_WITHIN_S:.0f} s; the logs under {self.home / 'logs'} say why."
+                )
+            self._sleep(0.05)
+
+    def _watch(self, children: list[Child], url: str) -> None:
+        next_health_s, misses = time.monotonic() + _HEALTH_EVERY_S, 0
+        while not self._stopping:
+            now_s = time.monotonic()
+            for child in children:
+                line = child.poll(now_s)
+                if line:
+                    log.warning("child.changed", child=child.name, what=line)
+                    misses = 0
+            if now_s >= next_health_s:
+                misses = 0 if _answers(f"{url}/api/v1/health", timeout_s=_HEALTH_TIMEOUT_S) else misses + 1
+                if misses >= _STUCK_AFTER:
+                    log.error("api.stuck", misses=misses)
+                    children[0].signal(signal.SIGKILL)
+                    misses = 0
+                for child in children:
+                    child.rotate_log()
+                next_health_s = time.monotonic() + _HEALTH_EVERY_S
+            self._sleep(0.1)
+
+    def _stop(self, children: list[Child]) -> None:
+        # Running jobs are no children of ours and go on; the next start adopts them.
+        for child in children:
+            child.signal(signal.SIGTERM)
+        deadline_s = time.monotonic() + STOP_WITHIN_S
+        for child in children:
+            if not child.wait(max(0.0, deadline_s - time.monotonic())):
+                log.warning("child.killed", child=child.name)
+                child.signal(signal.SIGKILL)
+                child.wait(5.0)
+        log.info("platform.stopped")
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        self._stopping = True
+
+    def _sleep(self, seconds: float) -> None:
+        """Up to ``seconds``; a signal ends it at once."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            if selector.select(seconds):
+                self._wake_read.recv(64)
+
+
+def _migrate(env: dict[str, str], home: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "migrations", "upgrade"],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (home / "logs").mkdir(exist_ok=True)
+    if result.returncode != 0:
+        (home / "logs" / "migrations.log").write_text(result.stdout + result.stderr, encoding="utf-8")
+        raise CannotStart(
+            f"The database could not be brought up to date: {_last_of(result.stderr or result.stdout)} "
+            f"(whole story in {home / 'logs' / 'migrations.log'})"
+        )
+
+
+def _settings(env: dict[str, str]) -> Settings:
+    os.environ.update(env)
+    return Settings()
+
+
+def _prepare(settings: Settings) -> str:
+    """First-start rows and the admin's token file; returns a fresh one-time login code."""
+    from core.db.bootstrap import bootstrap
+
+    from core.db.engine import make_engine, make_sessions, unit_of_work
+    from core.db.tables import LoginCode, User
+
+    now = datetime.now(UTC)  # noqa: TID251 (the edge of the process)
+    code = secrets.token_urlsafe(24)
+    engine = make_engine(settings.resolved_database_url)
+    try:
+        with unit_of_work(make_sessions(engine)) as session:
+            bootstrap(session, settings, now)
+            session.flush()
+            admin = session.query(User).filter_by(name="admin").one()
+            session.add(
+                LoginCode(
+                    digest=hashlib.sha256(code.encode()).hexdigest(),
+                    user_id=admin.id,
+                    expires_at=now + LOGIN_LINK_LIFETIME,
+                )
+            )
+    finally:
+        engine.dispose()
+    return code
+
+
+def _answers(url: str, *, timeout_s: float) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=timeout_s) as answer:  # noqa: S310 (our own address)
+            return bool(200 <= answer.status < 300)
+    except (OSError, urllib.error.URLError, ValueError):
+        return False
+
+
+def _reachable(host: str) -> str:
+    """An address of this machine for a host to listen on."""
+    if host in ("0.0.0.0", ""):  # noqa: S104 (compared, not bound)
+        return "127.0.0.1"
+    if host == "::":
+        return "[::1]"
+    return f"[{host}]" if ":" in host else host
+
+
+def _version() -> str:
+    from trainmaster import __version__
+
+    return __version__
+
+
+def _last_line(path: Path) -> str:
+    try:
+        return _last_of(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return "its log cannot be read"
+
+
+def _last_of(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it said nothing"

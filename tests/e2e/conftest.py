@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+START_WITHIN_S = 60.0
+
+
+@dataclass
+class Platform:
+    """A whole embedded platform, started by the command that users start it with."""
+
+    home: Path
+    process: subprocess.Popen[bytes]
+    url: str
+    token: str
+
+    @property
+    def client(self) -> Any:
+        from trainmaster import Client
+
+        return Client(self.url, token=self.token)
+
+    def cli_env(self) -> dict[str, str]:
+        """The environment in which `trainmaster …` talks to this platform."""
+        return {
+            **os.environ,
+            "TRAINMASTER_HOME": str(self.home),
+            "TRAINMASTER_API_URL": self.url,
+            "TRAINMASTER_TOKEN": self.token,
+            "NO_COLOR": "1",
+            "COLUMNS": "160",
+        }
+
+    def cli(self, *arguments: str, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "trainmaster.cli.main", *arguments],
+            env=self.cli_env(),
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def stop(self) -> None:
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def start_platform(home: Path, *, port: int = 0) -> Platform:
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "supervisor.out").open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "embedded", "up", "--home", str(home), "--port", str(port)],
+            stdout=output,
+            stderr=output,
+        )
+    deadline = time.monotonic() + START_WITHIN_S
+    while not (home / "up.json").exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            process.wait()
+            pytest.fail(f"the platform did not start: {(home / 'supervisor.out').read_text()}{tail_of_logs(home)}")
+        time.sleep(0.05)
+    up = json.loads((home / "up.json").read_text())
+    return Platform(home, process, up["url"], (home / "token").read_text().strip())
+
+
+def tail_of_logs(home: Path) -> str:
+    return "\n".join(f"--- {p.name}\n{p.read_text(errors='replace')[-3000:]}" for p in sorted((home / "logs").glob("*.log")))
+
+
+def wait_until(condition: Any, *, within_s: float, what: str) -> Any:
+    """The first true value of ``condition()``; fails with ``what`` after the deadline."""
+    deadline = time.monotonic() + within_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {within_s} s: {what}")
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="session")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    """One platform for all end-to-end tests that do not break it."""
+    started = start_platform(tmp_path_factory.mktemp("home"))
+    yield started
+    for job in started.client.list_jobs(state=["queued", "starting", "running", "paused"]):
+        with suppress(Exception):
+            started.client.cancel_job(job.id)
+    started.stop()
+
+
+@pytest.fixture
+def own_platform(tmp_path: Path) -> Iterator[Platform]:
+    """A platform of the test's own, to be broken."""
+    started = start_platform(tmp_path / "home")
+    yield started
+    subprocess.run(
+        [sys.executable, "-m", "embedded", "down", "--home", str(started.home), "--jobs", "cancel"],
+        capture_output=True,
+        check=False,
+        timeout=150,
+    )
+    started.stop()
