@@ -1,0 +1,60 @@
+"""The history of the tables. ``upgrade(url)`` brings a database to the newest form; safe to call at once from many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, text
+
+from core.db.engine import make_engine
+
+# Any constant of our own: two starting servers must not migrate at the same time.
+# https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS
+_LOCK: Final = 0x7472_6169_6E6D
+
+
+def alembic_config(connection: Connection | None = None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent))
+    config.attributes["connection"] = connection
+    return config
+
+
+def upgrade(database_url: str, revision: str = "head") -> None:
+    """Bring the database to ``revision``, all or nothing. Waits while another process does the same."""
+    _with_lock(database_url, lambda config: command.upgrade(config, revision))
+
+
+def downgrade(database_url: str, revision: str) -> None:
+    """Bring the database back to ``revision`` ("base": empty). Loses the data that only the newer form holds."""
+    _with_lock(database_url, lambda config: command.downgrade(config, revision))
+
+
+def current_revision(engine: Engine) -> str | None:
+    """What the database is at; ``None`` when it is empty."""
+    with engine.connect() as connection:
+        return MigrationContext.configure(connection).get_current_revision()
+
+
+def head_revision() -> str | None:
+    """What this version of the code wants."""
+    return ScriptDirectory.from_config(alembic_config()).get_current_head()
+
+
+def _with_lock(database_url: str, migrate: Callable[[Config], object]) -> None:
+    engine = make_engine(database_url)
+    try:
+        # On SQLite our engine begins every transaction with the write lock, which serves as the lock here.
+        with engine.begin() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("select set_config('lock_timeout', '0', true)"))
+                connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            migrate(alembic_config(connection))
+    finally:
+        engine.dispose()

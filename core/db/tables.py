@@ -57,7 +57,8 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-Json = JSON().with_variant(JSONB(), "postgresql")
+# None is stored as NULL, not as the JSON value null, so that IS NULL finds it.
+Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 # SQLite numbers rows by itself only in a column declared INTEGER.
 BigId = BigInteger().with_variant(Integer(), "sqlite")
 

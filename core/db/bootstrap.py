@@ -1,0 +1,137 @@
+"""The first start: an admin, a project and two volumes, so that the first job can be submitted at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from core.db.engine import SessionFactory, unit_of_work
+from core.db.tables import LoginCode, Membership, Project, Token, User, Volume
+from core.ids import new_id
+from core.settings import Settings
+from core.tokens import new_login_code, new_user_token, token_digest, write_private
+
+ADMIN: Final = "admin"
+PROJECT: Final = "default"
+DATA_VOLUME: Final = "data"
+LOGIN_CODE_TTL: Final = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Bootstrap:
+    """``admin_token`` is ``None`` when the one in the token file is still good."""
+
+    user_id: str
+    admin_token: str | None
+
+
+def bootstrap(session: Session, settings: Settings, now: datetime) -> Bootstrap:
+    """Make what is missing of: user ``admin``, project ``default``, the volumes, and a token for the local CLI.
+
+    May be called at every start: what exists, changed or not, is left alone. Does not commit, and does not write the
+    token file: the caller does so after the commit (see ``prepare_home``).
+    """
+    admin = session.execute(select(User).where(User.name == ADMIN)).scalar_one_or_none()
+    if admin is None:
+        admin = User(id=new_id("user"), name=ADMIN, is_admin=True, created_at=now)
+        session.add(admin)
+        session.flush()
+    project_id = session.execute(select(Project.id).where(Project.name == PROJECT)).scalar_one_or_none()
+    if project_id is None:
+        project_id = new_id("project")
+        session.add(Project(id=project_id, name=PROJECT, description="The first project.", created_at=now))
+        session.flush()
+        session.add(Membership(project_id=project_id, user_id=admin.id, role="admin"))
+    for name, folder in ((settings.default_volume, "output"), (DATA_VOLUME, "data")):
+        if session.execute(select(Volume.id).where(Volume.name == name)).scalar_one_or_none() is None:
+            root = str((settings.home / folder).resolve())
+            session.add(Volume(id=new_id("volume"), name=name, kind="local", root=root, config={}, created_at=now))
+
+    kept = read_token(settings)
+    if kept is not None and _is_good(session, kept, now):
+        return Bootstrap(admin.id, None)
+    token = add_token(session, user_id=admin.id, name="first start", scopes=("read", "write", "admin"), now=now)
+    return Bootstrap(admin.id, token)
+
+
+def add_token(
+    session: Session,
+    *,
+    user_id: str,
+    name: str,
+    scopes: Sequence[str],
+    now: datetime,
+    ttl: timedelta | None = None,
+) -> str:
+    """A new token of the user; this is the only time that it can be seen."""
+    token = new_user_token()
+    session.add(
+        Token(
+            id=new_id("token"),
+            user_id=user_id,
+            name=name,
+            digest=token_digest(token),
+            scopes=list(scopes),
+            created_at=now,
+            expires_at=now + ttl if ttl else None,
+        )
+    )
+    session.flush()
+    return token
+
+
+def add_login_code(session: Session, user_id: str, *, now: datetime, ttl: timedelta = LOGIN_CODE_TTL) -> str:
+    """A code for ``<api url>/login?code=…``, good once, until ``ttl`` is over."""
+    code = new_login_code()
+    session.add(LoginCode(digest=token_digest(code), user_id=user_id, expires_at=now + ttl))
+    session.flush()
+    return code
+
+
+def prepare_home(sessions: SessionFactory, settings: Settings, now: datetime) -> str:
+    """Bootstrap, keep the admin's token in ``<home>/token``, make the folders, and return a one-time login link."""
+    for folder in (settings.home, settings.run_dir, settings.archive_dir):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with unit_of_work(sessions) as session:
+        made = bootstrap(session, settings, now)
+        code = add_login_code(session, made.user_id, now=now)
+        roots = session.execute(select(Volume.root).where(Volume.kind == "local")).scalars().all()
+    # After the commit: a crash in between leaves a token that nobody knows, and the next start makes another.
+    if made.admin_token is not None:
+        write_private(token_path(settings), made.admin_token)
+    for root in roots:
+        if root is not None and Path(root).is_relative_to(settings.home.resolve()):
+            Path(root).mkdir(parents=True, exist_ok=True)
+    return f"{settings.api_url.rstrip('/')}/login?code={code}"
+
+
+def token_path(settings: Settings) -> Path:
+    return settings.home / "token"
+
+
+def read_token(settings: Settings) -> str | None:
+    """The token that the local CLI uses, or ``None`` when there is none yet."""
+    try:
+        return token_path(settings).read_text().strip() or None
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _is_good(session: Session, token: str, now: datetime) -> bool:
+    found = session.execute(
+        select(Token.id)
+        .join(User, User.id == Token.user_id)
+        .where(
+            Token.digest == token_digest(token),
+            Token.revoked_at.is_(None),
+            or_(Token.expires_at.is_(None), Token.expires_at > now),
+            User.disabled_at.is_(None),
+        )
+    ).scalar_one_or_none()
+    return found is not None
