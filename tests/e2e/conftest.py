@@ -83,7 +83,9 @@ def start_platform(home: Path, *, port: int = 0) -> Platform:
 
 
 def tail_of_logs(home: Path) -> str:
-    return "\n".join(f"--- {p.name}\n{p.read_text(errors='replace')[-3000:]}" for p in sorted((home / "logs").glob("*.log")))
+    return "\n".join(
+        f"--- {p.name}\n{p.read_text(errors='replace')[-3000:]}" for p in sorted((home / "logs").glob("*.log"))
+    )
 
 
 def wait_until(condition: Any, *, within_s: float, what: str) -> Any:
@@ -121,3 +123,47 @@ def own_platform(tmp_path: Path) -> Iterator[Platform]:
         timeout=150,
     )
     started.stop()
+
+
+@pytest.fixture
+def launch() -> Any:
+    """``launch(home, port=0) -> Platform``, for tests that start one again on the same home."""
+    return start_platform
+
+
+@pytest.fixture(scope="session")
+def eventually() -> Any:
+    """``eventually(condition, within_s=…, what=…)``."""
+    return wait_until
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Any:
+    """``embedded("down", "--home", …)`` runs the supervisor's command line and returns the finished process."""
+
+    def run(*arguments: str, timeout: float = 150) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "embedded", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def processes_of() -> Any:
+    """``processes_of("KEY=value")``: pids of all processes whose environment holds that entry."""
+
+    def find(marker: str) -> list[int]:
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                with suppress(OSError):
+                    if marker.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                        found.append(int(entry.name))
+        return found
+
+    return find
