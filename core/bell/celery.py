@@ -1,0 +1,53 @@
+"""The production bell: a Celery message, sent by name, so that the sender needs none of the scheduler's code."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any, Final
+
+from celery import Celery
+
+from core.bell.base import TOPIC_RECONCILE, TOPIC_TICK
+
+TASK_OF_TOPIC: Final = {TOPIC_TICK: "trainmaster.tick", TOPIC_RECONCILE: "trainmaster.reconcile"}
+QUEUE_OF_TOPIC: Final = {TOPIC_TICK: "tick", TOPIC_RECONCILE: "reconcile"}
+# More waiting rings than this are lost: the broker is away, and beat rings again when it is back.
+_WAITING_RINGS: Final = 1000
+
+
+class CeleryBell:
+    """Hands each ring to one background thread: a broker that is slow or away never holds a request up."""
+
+    def __init__(self, broker_url: str) -> None:
+        self._app = Celery("trainmaster-bell", broker=broker_url, set_as_current=False)
+        self._app.conf.update(
+            broker_connection_timeout=2,
+            broker_transport_options={"socket_timeout": 2, "socket_connect_timeout": 2},
+            task_ignore_result=True,
+        )
+        self._waiting: queue.Queue[tuple[str, str]] = queue.Queue(_WAITING_RINGS)
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    def ring(self, topic: str, key: str = "") -> None:
+        try:
+            self._waiting.put_nowait((topic, key))
+        except queue.Full:
+            return
+        if self._thread is None or not self._thread.is_alive():  # not alive: the process has forked since
+            with self._starting:
+                if self._thread is None or not self._thread.is_alive():
+                    self._thread = threading.Thread(target=self._send, name="bell", daemon=True)
+                    self._thread.start()
+
+    def _send(self) -> None:
+        while True:
+            topic, key = self._waiting.get()
+            options: dict[str, Any] = {"retry": False, "ignore_result": True, "expires": 30}
+            try:
+                self._app.send_task(
+                    TASK_OF_TOPIC[topic], args=(key,) if key else (), queue=QUEUE_OF_TOPIC[topic], **options
+                )
+            except Exception:  # noqa: BLE001, S110 - the edge of a hint: whatever the broker says, the ring may be lost
+                pass

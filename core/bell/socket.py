@@ -1,0 +1,76 @@
+"""The embedded bell: one datagram to the scheduler process on the same machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+# The limit of sockaddr_un.sun_path on Linux is 108 bytes, the closing zero included.
+_MAX_SOCKET_PATH: Final = 107
+_MAX_MESSAGE: Final = 512
+
+
+def bell_path(run_dir: Path) -> Path:
+    """Where the scheduler listens."""
+    return run_dir / "bell.sock"
+
+
+class SocketBell:
+    """Sends ``topic key`` to a Unix datagram socket. With nobody there the ring is lost, as a ring may be."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def ring(self, topic: str, key: str = "") -> None:
+        with (
+            contextlib.suppress(OSError),
+            _reachable(self._path) as address,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender,
+        ):
+            # A full buffer means that the scheduler has plenty to do already: one more ring adds nothing.
+            sender.setblocking(False)
+            sender.sendto(f"{topic} {key}".encode()[:_MAX_MESSAGE], address)
+
+
+class BellSocket:
+    """The listening end. Close it to remove the socket's file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # left over from a scheduler that was killed
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        with _reachable(path) as address:
+            self._socket.bind(address)
+        path.chmod(0o600)
+
+    def receive(self, timeout_s: float) -> tuple[str, str] | None:
+        """The next ring as (topic, key), or ``None`` when none came in time or the socket was closed."""
+        try:
+            self._socket.settimeout(timeout_s)
+            message = self._socket.recv(_MAX_MESSAGE).decode(errors="replace")
+        except (TimeoutError, OSError):
+            return None
+        topic, _, key = message.partition(" ")
+        return topic, key
+
+    def close(self) -> None:
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _reachable(path: Path) -> Iterator[str]:
+    """An address of ``path`` that fits: a long path is reached through a descriptor of its folder (Linux)."""
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
