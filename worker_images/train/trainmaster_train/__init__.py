@@ -1,0 +1,36 @@
+"""Trainmaster's training library: what a training script uses inside a job, and just as well outside of one.
+
+Needs nothing but the standard library; torch is imported only where a torch state is written or read.
+"""
+
+from __future__ import annotations
+
+from trainmaster_train.checkpoint import (
+    Checkpoint,
+    CheckpointError,
+    latest,
+    load_checkpoint,
+    save_checkpoint,
+    seal_checkpoint,
+    stage_checkpoint,
+    staged_path,
+)
+from trainmaster_train.context import Context, ContextError, current
+from trainmaster_train.report import progress
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "Context",
+    "ContextError",
+    "current",
+    "latest",
+    "load_checkpoint",
+    "progress",
+    "save_checkpoint",
+    "seal_checkpoint",
+    "stage_checkpoint",
+    "staged_path",
+]

@@ -1,0 +1,101 @@
+"""Tells the platform how the training goes: one JSON line for each fact, appended to a file that the runtime relays.
+
+Outside the platform (no ``TRAINMASTER_REPORT_FILE``) every call returns without doing anything. Reporting never
+stops a training: a file that cannot be written costs one warning on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from typing import Any, Dict, Mapping, Optional, Union
+
+Number = Union[int, float]
+
+_has_warned = False
+
+
+def progress(step: int, steps: Optional[int] = None, *, epoch: Optional[int] = None, **metrics: Any) -> None:
+    """Report that ``step`` of ``steps`` is done, with metrics such as ``loss=0.1``.
+
+    Args:
+        steps: all steps of the training; ``None`` when that is not known.
+        metrics: numbers, or whatever has an ``item()`` (numpy and torch scalars). NaN and infinities are sent as
+            the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, since JSON has no such numbers.
+    """
+    line: Dict[str, Any] = {"kind": "progress", "step": int(step)}
+    if steps is not None:
+        line["steps"] = int(steps)
+    if epoch is not None:
+        line["epoch"] = int(epoch)
+    if metrics:
+        line["metrics"] = plain_metrics(metrics)
+    append(line)
+
+
+def checkpoint_written(path: str, step: int, metrics: Mapping[str, Any], size_bytes: int) -> None:
+    """Report a complete checkpoint; ``path`` is relative to the output folder."""
+    append(
+        {
+            "kind": "checkpoint",
+            "path": path,
+            "step": int(step),
+            "metrics": plain_metrics(metrics),
+            "size_bytes": size_bytes,
+        }
+    )
+
+
+def append(line: Mapping[str, Any]) -> None:
+    """Append ``line`` to the report file in a single write, so that lines of several processes never mix."""
+    path = os.environ.get("TRAINMASTER_REPORT_FILE", "")
+    if not path:
+        return
+    data = json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if os.write(file, data) < len(data):
+                # A full disk cut the line: end it here, so that the next one stands alone and only this one is lost.
+                os.write(file, b"\n")
+        finally:
+            os.close(file)
+    except OSError as error:
+        _warn_once(path, error)
+
+
+def plain_metrics(metrics: Mapping[str, Any]) -> Dict[str, Union[Number, str, bool]]:
+    """``metrics`` as JSON can carry them.
+
+    Raises:
+        TypeError: a value is no number; the message names the metric.
+    """
+    return {name: _plain(name, value) for name, value in metrics.items()}
+
+
+def _plain(name: str, value: Any) -> Union[Number, str, bool]:
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, (bool, int)):
+        return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"metric {name!r}: {value!r} is not a number") from error
+    if math.isnan(number):
+        return "NaN"
+    if math.isinf(number):
+        return "Infinity" if number > 0 else "-Infinity"
+    return number
+
+
+def _warn_once(path: str, error: OSError) -> None:
+    global _has_warned  # noqa: PLW0603 (one warning for each process is the point)
+    if not _has_warned:
+        _has_warned = True
+        print(
+            f"trainmaster: cannot report to {path} ({error.strerror}); the training goes on without reports.",
+            file=sys.stderr,
+        )
