@@ -1,0 +1,16 @@
+"""An engine in memory and in virtual time, for the control loop's fault tests. It passes the real drivers' suite."""
+
+from executors.fake.engine import FakeEngine, Script
+from executors.fake.executor import FakeExecutor
+from executors.fake.faults import Fault, FaultSource, ProcessKilled, SeededFaults, no_faults
+
+__all__ = [
+    "FakeEngine",
+    "FakeExecutor",
+    "Fault",
+    "FaultSource",
+    "ProcessKilled",
+    "Script",
+    "SeededFaults",
+    "no_faults",
+]

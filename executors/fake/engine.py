@@ -1,0 +1,276 @@
+"""The engine itself: shared by every :class:`FakeExecutor` of a test, as a cluster is by control planes.
+
+Nothing moves but by :meth:`FakeEngine.advance`. The engine also keeps the ledger that a fault test asks at the end:
+who was started when, and every time two things ran that must not run at once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from core.domain.errors import ExecutorRefused
+from core.domain.ids import AttemptId
+from core.domain.layout import Layout, Ports, ReplicaAddress
+from core.domain.resources import Amounts
+from executors.base import ExitCause, NodeInfo, Observation, Phase, ReplicaExit, ReplicaKey, ReplicaOrder
+
+EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
+_ZERO: Final = timedelta()
+_FIRST_PORT: Final = 20_000
+_LAST_PORT: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a replica does once it is created. The default starts at once and succeeds after ten seconds."""
+
+    start_after: timedelta = _ZERO
+    run_for: timedelta | None = timedelta(seconds=10)  # None: until it is stopped
+    exit_code: int | None = 0
+    cause: ExitCause = ExitCause.EXITED
+    sentence: str = ""
+    log_tail: str = ""
+    ends_after_term: timedelta | None = _ZERO  # None: does not hear SIGTERM and lives out its grace
+    refuse: str | None = None  # the engine says no to its creation
+
+
+ScriptSource = Callable[[ReplicaOrder], Script]
+
+
+@dataclass(slots=True)
+class _Replica:
+    order: ReplicaOrder
+    script: Script
+    created_at: datetime
+    stop_asked_at: datetime | None = None
+    killed_at: datetime | None = None  # when the grace is over
+    exit: ReplicaExit | None = None
+    is_lost: bool = False
+
+    @property
+    def started_at(self) -> datetime:
+        return self.created_at + self.script.start_after
+
+    @property
+    def is_live(self) -> bool:
+        return self.exit is None and not self.is_lost
+
+    def settle(self, now: datetime) -> None:
+        """Let happen what is due by ``now``."""
+        if not self.is_live:
+            return
+        natural = None if self.script.run_for is None else self.started_at + self.script.run_for
+        stopped = self._stopped_at()
+        if natural is not None and natural <= now and (stopped is None or natural <= stopped):
+            sentence = self.script.sentence or f"The command ended with exit code {self.script.exit_code}."
+            self.exit = ReplicaExit(self.script.cause, self.script.exit_code, sentence, natural, self.script.log_tail)
+        elif stopped is not None and stopped <= now:
+            code = 137 if stopped == self.killed_at else 143
+            self.exit = ReplicaExit(ExitCause.STOPPED, code, "Stopped because the platform asked.", stopped)
+
+    def _stopped_at(self) -> datetime | None:
+        if self.stop_asked_at is None or self.killed_at is None:
+            return None
+        if self.script.ends_after_term is None:
+            return self.killed_at
+        return min(self.killed_at, self.stop_asked_at + self.script.ends_after_term)
+
+
+@dataclass(slots=True)
+class FakeEngine:
+    """Nodes, replicas and virtual time. Safe to share between threads.
+
+    Args:
+        node_list: the machines; default one ready node ``node-0`` with 64 CPUs and 256 GiB.
+        script_for: what a created replica does; :meth:`script` sets it per role and index instead.
+    """
+
+    node_list: Sequence[NodeInfo] = (NodeInfo("node-0", {}, Amounts(64_000, 256 * 2**30)),)
+    script_for: ScriptSource | None = None
+    now: datetime = EPOCH
+    violations: list[str] = field(default_factory=list)
+    starts: list[tuple[datetime, ReplicaKey]] = field(default_factory=list)
+    _replicas: dict[ReplicaKey, _Replica] = field(default_factory=dict)
+    _removed: set[AttemptId] = field(default_factory=set)
+    _scripts: dict[tuple[str, int | None], list[Script]] = field(default_factory=dict)
+    _late: list[tuple[datetime, Callable[[], None]]] = field(default_factory=list)
+    _nodes: dict[str, NodeInfo] = field(init=False)
+    _next_port: int = _FIRST_PORT
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def __post_init__(self) -> None:
+        self._nodes = {node.name: node for node in self.node_list}
+
+    # What a test does
+
+    def script(self, role: str, *scripts: Script, index: int | None = None) -> None:
+        """The next creations of ``role`` (of one ``index``, or of each) follow ``scripts`` in turn; the last stays."""
+        with self._lock:
+            self._scripts[role, index] = list(scripts)
+
+    def advance(self, by: timedelta) -> None:
+        """Let ``by`` pass. Late calls take effect at their own time, in order."""
+        with self._lock:
+            target = self.now + by
+            while due := sorted((at for at, _ in self._late if at <= target)):
+                self.now = max(self.now, due[0])
+                self._settle()
+                ready = [call for at, call in self._late if at == due[0]]
+                self._late = [(at, call) for at, call in self._late if at != due[0]]
+                for call in ready:
+                    call()
+            self.now = target
+            self._settle()
+
+    def lose_node(self, name: str) -> None:
+        """The machine is gone, and with it everything on it."""
+        with self._lock:
+            self._nodes[name] = replace(self._nodes[name], is_ready=False, condition="The node does not answer.")
+            for replica in self._replicas.values():
+                if replica.order.node == name and replica.is_live:
+                    replica.is_lost = True
+
+    def restore_node(self, name: str) -> None:
+        """The machine is back, empty."""
+        with self._lock:
+            self._nodes[name] = replace(self._nodes[name], is_ready=True, condition="")
+
+    def lose(self, key: ReplicaKey) -> None:
+        """One replica vanishes without an exit, as when somebody deletes it by hand."""
+        with self._lock:
+            self._replicas[key].is_lost = True
+
+    def end(self, key: ReplicaKey, exit_code: int | None, cause: ExitCause = ExitCause.EXITED) -> None:
+        """The replica ends now."""
+        with self._lock:
+            replica = self._replicas[key]
+            if replica.is_live:
+                replica.exit = ReplicaExit(cause, exit_code, f"The command ended with exit code {exit_code}.", self.now)
+
+    def live(self) -> frozenset[ReplicaKey]:
+        """What runs or is about to."""
+        with self._lock:
+            self._settle()
+            return frozenset(key for key, replica in self._replicas.items() if replica.is_live)
+
+    def order_of(self, key: ReplicaKey) -> ReplicaOrder:
+        """The order that the replica was created with."""
+        with self._lock:
+            return self._replicas[key].order
+
+    # What a driver asks
+
+    def nodes(self) -> Sequence[NodeInfo]:
+        with self._lock:
+            return tuple(self._nodes.values())
+
+    def assign(self, layout: Layout, taken_ports: frozenset[int]) -> Layout:
+        with self._lock:
+            return Layout(tuple(self._with_ports(replica, taken_ports) for replica in layout.replicas))
+
+    def create(self, order: ReplicaOrder) -> None:
+        with self._lock:
+            self._settle()
+            key = order.key
+            if key in self._replicas:
+                return
+            if key.attempt_id in self._removed:
+                raise ExecutorRefused(f"Attempt {key.attempt_id} was removed; start a new attempt.")
+            script = self._script_of(order)
+            if script.refuse is not None:
+                raise ExecutorRefused(script.refuse)
+            self._note_conflicts(key)
+            node = self._nodes.get(order.node)
+            self._replicas[key] = _Replica(order, script, self.now, is_lost=node is None or not node.is_ready)
+            self.starts.append((self.now, key))
+            self._settle()
+
+    def stop(self, key: ReplicaKey, grace: timedelta) -> None:
+        with self._lock:
+            self._settle()
+            replica = self._replicas.get(key)
+            if replica is None or not replica.is_live:
+                return
+            replica.stop_asked_at = replica.stop_asked_at or self.now
+            end = self.now + grace
+            replica.killed_at = end if replica.killed_at is None else min(end, replica.killed_at)
+            self._settle()
+
+    def observe(self, attempt_id: AttemptId) -> Sequence[Observation]:
+        with self._lock:
+            self._settle()
+            newest: dict[tuple[str, int], _Replica] = {}
+            for key, replica in self._replicas.items():
+                if key.attempt_id != attempt_id:
+                    continue
+                known = newest.get((key.role, key.index))
+                if known is None or known.order.key.generation < key.generation:
+                    newest[key.role, key.index] = replica
+            return tuple(self._observation(replica) for replica in newest.values())
+
+    def attempts(self) -> frozenset[AttemptId]:
+        with self._lock:
+            return frozenset(key.attempt_id for key in self._replicas)
+
+    def remove(self, attempt_id: AttemptId) -> None:
+        with self._lock:
+            self._removed.add(attempt_id)
+            for key in [key for key in self._replicas if key.attempt_id == attempt_id]:
+                del self._replicas[key]
+
+    def later(self, after: timedelta, call: Callable[[], None]) -> None:
+        """``call`` takes effect when ``after`` has passed."""
+        with self._lock:
+            self._late.append((self.now + after, call))
+
+    # Inside
+
+    def _settle(self) -> None:
+        for replica in self._replicas.values():
+            replica.settle(self.now)
+
+    def _script_of(self, order: ReplicaOrder) -> Script:
+        for where in ((order.key.role, order.key.index), (order.key.role, None)):
+            scripts = self._scripts.get(where)
+            if scripts:
+                return scripts.pop(0) if len(scripts) > 1 else scripts[0]
+        return self.script_for(order) if self.script_for is not None else Script()
+
+    def _note_conflicts(self, key: ReplicaKey) -> None:
+        for other, replica in self._replicas.items():
+            if not replica.is_live or other.job_id != key.job_id:
+                continue
+            if other.attempt_id != key.attempt_id:
+                self.violations.append(f"{self.now}: {key} was started while {other} of an older attempt ran.")
+            elif (other.role, other.index) == (key.role, key.index):
+                self.violations.append(f"{self.now}: {key} was started while its generation {other.generation} ran.")
+
+    def _with_ports(self, replica: ReplicaAddress, taken: frozenset[int]) -> ReplicaAddress:
+        ports = [self._fresh_port(taken) for _ in range(4)]
+        return replace(replica, host=replica.node or "127.0.0.1", ports=Ports(*ports))
+
+    def _fresh_port(self, taken: frozenset[int]) -> int:
+        while True:
+            port = self._next_port
+            self._next_port = port + 1 if port < _LAST_PORT else _FIRST_PORT
+            if port not in taken:
+                return port
+
+    def _observation(self, replica: _Replica) -> Observation:
+        started = replica.started_at if replica.started_at <= self.now else None
+        if replica.exit is not None:
+            done = replica.exit.cause in (ExitCause.EXITED, ExitCause.HANGING_EXIT) and replica.exit.exit_code == 0
+            phase = Phase.SUCCEEDED if done else Phase.FAILED
+        elif replica.is_lost:
+            phase = Phase.LOST
+        else:
+            phase = Phase.RUNNING if started else Phase.PENDING
+        detail = "The command has not started yet." if phase is Phase.PENDING else ""
+        return Observation(replica.order.key, phase, started, replica.exit, detail, self._facts(replica))
+
+    def _facts(self, replica: _Replica) -> Mapping[str, str]:
+        return {"engine": "fake", "node": replica.order.node}

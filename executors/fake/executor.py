@@ -1,0 +1,98 @@
+"""The driver of the fake engine: one instance per control plane, each with its own faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from core.domain.errors import ExecutorTryAgain
+from core.domain.ids import AttemptId
+from core.domain.layout import Layout
+from executors.base import NodeInfo, Observation, ReplicaKey, ReplicaOrder
+from executors.fake.engine import FakeEngine
+from executors.fake.faults import Fault, FaultSource, ProcessKilled, no_faults
+
+T = TypeVar("T")
+_AWAY: Final = "The engine did not answer; try again."
+
+
+class FakeExecutor:
+    """Satisfies :class:`executors.base.Executor` over ``engine``.
+
+    Args:
+        faults: asked once per call.
+        late_by: virtual time until a late call, or the second half of a doubled one, takes effect.
+    """
+
+    name = "fake"
+
+    def __init__(
+        self, engine: FakeEngine, faults: FaultSource = no_faults, *, late_by: timedelta = timedelta(seconds=5)
+    ) -> None:
+        self.engine = engine
+        self.faults = faults
+        self.late_by = late_by
+
+    def nodes(self) -> Sequence[NodeInfo]:
+        return self._read("nodes", "", self.engine.nodes)
+
+    def assign_addresses(self, layout: Layout, taken_ports: frozenset[int]) -> Layout:
+        return self._read("assign_addresses", "", lambda: self.engine.assign(layout, taken_ports))
+
+    def create(self, order: ReplicaOrder) -> None:
+        self._write("create", str(order.key), lambda: self.engine.create(order))
+
+    def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
+        self._write("stop", str(key), lambda: self.engine.stop(key, grace))
+
+    def observe(self, attempt_id: AttemptId) -> Sequence[Observation]:
+        return self._read("observe", attempt_id, lambda: self.engine.observe(attempt_id))
+
+    def attempts(self) -> frozenset[AttemptId]:
+        return self._read("attempts", "", self.engine.attempts)
+
+    def remove(self, attempt_id: AttemptId) -> None:
+        self._write("remove", attempt_id, lambda: self.engine.remove(attempt_id))
+
+    def _read(self, call: str, subject: str, effect: Callable[[], T]) -> T:
+        match self.faults(call, subject):
+            case Fault.BEFORE | Fault.AFTER:
+                raise ExecutorTryAgain(_AWAY)
+            case Fault.KILLED_BEFORE | Fault.KILLED_AFTER:
+                raise ProcessKilled(call)
+            case Fault.NONE | Fault.TWICE | Fault.LATE:
+                return effect()
+
+    def _write(self, call: str, subject: str, effect: Callable[[], None]) -> None:
+        match self.faults(call, subject):
+            case Fault.NONE:
+                effect()
+            case Fault.BEFORE:
+                raise ExecutorTryAgain(_AWAY)
+            case Fault.AFTER:
+                effect()
+                raise ExecutorTryAgain(_AWAY)
+            case Fault.TWICE:
+                effect()
+                self.engine.later(self.late_by, _unheard(effect))
+            case Fault.LATE:
+                self.engine.later(self.late_by, _unheard(effect))
+                raise ExecutorTryAgain(_AWAY)
+            case Fault.KILLED_BEFORE:
+                raise ProcessKilled(call)
+            case Fault.KILLED_AFTER:
+                effect()
+                raise ProcessKilled(call)
+
+
+def _unheard(effect: Callable[[], None]) -> Callable[[], None]:
+    """``effect`` whose error nobody is left to hear."""
+
+    def call() -> None:
+        try:
+            effect()
+        except Exception:  # noqa: BLE001, S110 - the caller is long gone; an engine answers into the void
+            pass
+
+    return call
