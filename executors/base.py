@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol
 
+from core.domain.exits import ExitCause as ExitCause  # noqa: PLC0414 (part of this port, defined by meaning)
 from core.domain.ids import AttemptId, JobId
 from core.domain.layout import Layout
 from core.domain.resources import Amounts, Request
@@ -107,24 +108,6 @@ class Phase(StrEnum):
     LOST = "lost"  # it was there and is gone without an exit: node lost, deleted by hand, machine rebooted
 
 
-class ExitCause(StrEnum):
-    """What the exit code alone cannot say. Told by the runtime or the engine."""
-
-    EXITED = "exited"  # the command ended by itself, with ``exit_code``
-    SIGNALLED = "signalled"
-    OUT_OF_MEMORY = "out_of_memory"
-    DEADLINE = "deadline"
-    STOPPED = "stopped"  # because we asked
-    PEERS_MISSING = "peers_missing"
-    COMMAND_NOT_FOUND = "command_not_found"
-    INTERPRETER_MISSING = "interpreter_missing"
-    START_FAILED = "start_failed"  # code archive, mounts, work folder, image …
-    DISK_FULL = "disk_full"
-    HANGING_EXIT = "hanging_exit"  # finished its work and did not exit; ended by the watchdog, exit_code is the work's
-    NODE_LOST = "node_lost"
-    UNKNOWN = "unknown"
-
-
 @dataclass(frozen=True, slots=True)
 class ReplicaExit:
     """How a replica ended. ``sentence`` is for the user; ``exit_code`` 128+n for signal n, ``None`` if unknown."""
@@ -165,7 +148,10 @@ class Executor(Protocol):
         ...
 
     def create(self, order: ReplicaOrder) -> None:
-        """Start the replica; returns when the engine has taken it. Creating it again is harmless."""
+        """Start the replica; returns when the engine has taken it. Creating it again is harmless.
+
+        A late call, after ``remove`` of the attempt, starts nothing: it raises ``ExecutorRefused``.
+        """
         ...
 
     def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
@@ -183,5 +169,9 @@ class Executor(Protocol):
         ...
 
     def remove(self, attempt_id: AttemptId) -> None:
-        """Kill what is left of the attempt at once and forget it. Output and logs stay. Repeating is harmless."""
+        """Kill what is left of the attempt at once and forget it. Output and logs stay. Repeating is harmless.
+
+        When it returns nothing of the attempt runs, and nothing of it can start any more (see ``create``): only
+        then does the control loop let the next attempt begin.
+        """
         ...

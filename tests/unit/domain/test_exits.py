@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from core.domain.exits import ExitCause, ExitFacts, ExitKind, classify, is_worth_a_restart, root_cause
+
+AT = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
+
+TRACEBACK = """Traceback (most recent call last):
+  File "/data/train.py", line 7, in <module>
+    main()
+  File "/data/train.py", line 3, in main
+    raise {line}
+{line}"""
+
+
+def end(log="", code=1, cause=ExitCause.EXITED, who="worker-0", after_s=0.0, sentence=""):
+    return ExitFacts(who, who.rpartition("-")[0], cause, code, AT + timedelta(seconds=after_s), sentence, log)
+
+
+def test_an_exit_with_zero_is_a_success():
+    assert classify(end(code=0)).kind is ExitKind.SUCCESS
+    assert classify(end(code=0, cause=ExitCause.HANGING_EXIT)).kind is ExitKind.SUCCESS
+
+
+def test_the_last_line_of_a_traceback_is_quoted():
+    verdict = classify(end(TRACEBACK.format(line="ValueError: the loss is nan")))
+    assert verdict.kind is ExitKind.USER_ERROR
+    assert verdict.sentence == ("worker-0 failed with exit code 1: ValueError: the loss is nan – its log shows where.")
+    assert not verdict.is_hopeless
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "words"),
+    [
+        ("ModuleNotFoundError: No module named 'torch'", 1, "install torch where the job runs"),
+        ("ImportError: cannot import name 'x' from 'y'", 1, "pin the version"),
+        ('  File "train.py", line 1\n    def\n       ^\nSyntaxError: invalid syntax', 1, "correct the code"),
+        (
+            "/usr/bin/python3: can't open file '/data/trian.py': [Errno 2] No such file or directory",
+            2,
+            "not in the job's folder",
+        ),
+        ("/bin/sh: 1: trainx: not found", 127, "write the command's full path"),
+        ("bash: line 1: trainx: command not found", 127, "write the command's full path"),
+        ("", 127, "does not exist"),
+        ("", 126, "not executable"),
+        ("usage: train.py\ntrain.py: error: unrecognized arguments: --epoch 3", 2, "correct the job's command or args"),
+    ],
+)
+def test_a_mistake_that_would_repeat_itself_is_hopeless_and_says_what_to_do(log, code, words):
+    verdict = classify(end(log, code))
+    assert verdict.kind is ExitKind.USER_ERROR
+    assert verdict.is_hopeless
+    assert words in verdict.sentence
+    assert not is_worth_a_restart(verdict, None, has_progressed=True)
+
+
+@pytest.mark.parametrize(
+    ("log", "kind"),
+    [
+        (
+            TRACEBACK.format(line="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"),
+            ExitKind.OUT_OF_MEMORY,
+        ),
+        (TRACEBACK.format(line="MemoryError"), ExitKind.OUT_OF_MEMORY),
+        ("terminate called after throwing an instance of 'std::bad_alloc'", ExitKind.OUT_OF_MEMORY),
+        (TRACEBACK.format(line="RuntimeError: CUDA error: uncorrectable ECC error encountered"), ExitKind.HARDWARE),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", ExitKind.HARDWARE),
+        (TRACEBACK.format(line="OSError: [Errno 28] No space left on device"), ExitKind.CAPACITY),
+        (
+            TRACEBACK.format(line="torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited"),
+            ExitKind.TRANSIENT,
+        ),
+        (
+            TRACEBACK.format(
+                line="RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:525] Connection closed by peer [127.0.0.1]:3"
+            ),
+            ExitKind.TRANSIENT,
+        ),
+        (TRACEBACK.format(line="RuntimeError: The server socket has failed to bind: EADDRINUSE"), ExitKind.TRANSIENT),
+    ],
+)
+def test_the_log_tells_the_kind(log, kind):
+    assert classify(end(log)).kind is kind
+    stamped = "\n".join(f"2026-11-21T07:00:00.123456Z [rank 1] {line}" for line in log.splitlines())
+    assert classify(end(stamped)).kind is kind
+
+
+def test_a_kill_from_outside_is_transient_and_memory_of_the_kernel_is_told_apart():
+    killed = classify(end(code=137, cause=ExitCause.SIGNALLED))
+    assert killed.kind is ExitKind.TRANSIENT
+    assert "SIGKILL" in killed.sentence
+    assert is_worth_a_restart(killed, killed.signature, has_progressed=False)
+    memory = classify(end(code=137, cause=ExitCause.OUT_OF_MEMORY))
+    assert memory.kind is ExitKind.OUT_OF_MEMORY
+    assert "resources.memory" in memory.sentence
+
+
+def test_a_crash_of_native_code_names_the_signal():
+    assert "SIGSEGV" in classify(end(code=139, cause=ExitCause.SIGNALLED)).sentence
+    assert "resources.shm" in classify(end(code=135, cause=ExitCause.SIGNALLED)).sentence
+
+
+def test_the_drivers_own_sentence_wins():
+    verdict = classify(
+        end(code=None, cause=ExitCause.START_FAILED, sentence="The code archive is damaged; upload it again.")
+    )
+    assert verdict.sentence == "The code archive is damaged; upload it again."
+
+
+def test_every_cause_gets_a_sentence():
+    for cause in ExitCause:
+        verdict = classify(end(code=1, cause=cause))
+        assert verdict.sentence.endswith(".")
+        assert "{" not in verdict.sentence
+
+
+def test_the_same_mistake_twice_without_progress_is_not_tried_a_third_time():
+    first = classify(end(TRACEBACK.format(line="ValueError: bad row 17")))
+    again = classify(end(TRACEBACK.format(line="ValueError: bad row 18")))
+    assert is_worth_a_restart(first, None, has_progressed=False)
+    assert not is_worth_a_restart(again, first.signature, has_progressed=False)
+    assert is_worth_a_restart(again, first.signature, has_progressed=True)
+    other = classify(end(TRACEBACK.format(line="KeyError: 'x'")))
+    assert is_worth_a_restart(other, first.signature, has_progressed=False)
+
+
+def test_the_first_failure_is_the_cause_and_stopped_peers_are_not():
+    ends = [
+        end(TRACEBACK.format(line="ValueError: x"), who="worker-1", after_s=1),
+        end(TRACEBACK.format(line="KeyError: 'x'"), who="worker-0", after_s=2),
+        end(code=143, cause=ExitCause.STOPPED, who="ps-0", after_s=0),
+    ]
+    assert root_cause(ends) is ends[0]
+    assert root_cause([ends[2]]) is None
+
+
+def test_a_peer_that_lost_its_connection_is_a_consequence_even_when_it_died_first():
+    lost = end(
+        TRACEBACK.format(line="RuntimeError: [gloo/transport/tcp/pair.cc:1] Connection closed by peer"), who="worker-0"
+    )
+    killed = end(code=137, cause=ExitCause.SIGNALLED, who="worker-1", after_s=0.2)
+    assert root_cause([lost, killed]) is killed
+    late = end(code=137, cause=ExitCause.SIGNALLED, who="worker-1", after_s=60)
+    assert root_cause([lost, late]) is lost
