@@ -1,0 +1,27 @@
+"""``python -m api``: serve with the settings of the environment."""
+
+from __future__ import annotations
+
+import uvicorn
+
+from api.main import create_app
+from core.settings import get_settings
+
+
+def main() -> None:
+    settings = get_settings()
+    uvicorn.run(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        log_level=settings.log_level.lower(),
+        access_log=False,  # /metrics tells rates and latencies; a line per request would cost more than the request
+        server_header=False,
+        timeout_keep_alive=65,
+        # Streams end by the client; without a limit a restart would wait for the last follower.
+        timeout_graceful_shutdown=5,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,354 @@
+"""Who calls, and what they may do: said in every handler's signature.
+
+``caller: Reader`` (any valid token), ``caller: Writer``, ``caller: PlatformAdmin``;
+``project: Annotated[ProjectAccess, Depends(project_of("admin"))]`` for routes with ``{project}``, and
+``job: Annotated[JobAccess, Depends(job_of("member"))]`` for routes with ``{job}``: their ``load`` is the only way to the
+row, and checks the role in the same transaction. What the caller may not know of is not found (404).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Path, Request
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+from starlette.concurrency import run_in_threadpool
+
+from api.work import Platform, PlatformDep
+from core.db.tables import Job, Membership, Project, Token, User
+from core.domain.errors import Forbidden, NotFound, TokenExpired, TrainmasterError, Unauthenticated
+from core.domain.ids import AttemptId
+from core.tokens import ATTEMPT_PREFIX, token_digest, verify_attempt_token
+
+SESSION_COOKIE: Final = "trainmaster_session"
+# A revoked token, a removed member, a disabled user go on for at most this long on other API processes; a change made
+# through this process counts at once (see ``forget_callers``).
+CALLER_TTL: Final = timedelta(seconds=3)
+_CACHE_LIMIT: Final = 10_000  # callers
+_LAST_USED_STEP: Final = timedelta(minutes=5)  # last_used_at is written at most this often
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Scope(StrEnum):
+    """What a token allows. Each includes those before it."""
+
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
+
+Role = Literal["viewer", "member", "admin"]
+_SCOPES: Final = (Scope.READ, Scope.WRITE, Scope.ADMIN)
+_ROLES: Final[tuple[Role, ...]] = ("viewer", "member", "admin")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """The caller's place in one project."""
+
+    project_id: str
+    project: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The authenticated user. ``projects``: by id, all that they may know of (all there are for a platform admin)."""
+
+    user_id: str
+    user: str
+    is_admin: bool  # the user is a platform admin *and* this token has the scope admin
+    scopes: frozenset[Scope]
+    token_id: str
+    projects: Mapping[str, Member]
+
+    @property
+    def actor(self) -> str:
+        """As events name them."""
+        return f"user:{self.user}"
+
+    def may(self, scope: Scope) -> bool:
+        return any(_SCOPES.index(own) >= _SCOPES.index(scope) for own in self.scopes)
+
+    def member_of(self, session: Session, project: str, role: Role = "viewer") -> Member:
+        """The caller's place in the project of this name.
+
+        Raises:
+            NotFound: there is none, or the caller may not know of it.
+            Forbidden: the caller's role there is smaller than ``role``.
+        """
+        known = next((member for member in self.projects.values() if member.project == project), None)
+        # Cached roles may be seconds old: before saying no, look again.
+        if known is None or not has_role(known.role, role):
+            known = _find_member(session, self, Project.name == project) or known
+        if known is None:
+            raise NotFound(f"There is no project {project!r} that you may see; `GET /api/v1/projects` lists yours.")
+        return _demand(known, role)
+
+    def member_of_id(self, session: Session, project_id: str, role: Role, *, what: str) -> Member:
+        """Like ``member_of``, for a thing of the project that the caller names as ``what``."""
+        known = self.projects.get(project_id)
+        if known is None or not has_role(known.role, role):
+            known = _find_member(session, self, Project.id == project_id) or known
+        if known is None:
+            raise NotFound(f"There is no {what}.")
+        return _demand(known, role)
+
+
+def has_role(own: Role, wanted: Role) -> bool:
+    return _ROLES.index(own) >= _ROLES.index(wanted)
+
+
+def _role(text: str) -> Role:
+    # A role of a newer version that this one does not know gives the least.
+    return next((role for role in _ROLES if role == text), "viewer")
+
+
+def _demand(member: Member, role: Role) -> Member:
+    if not has_role(member.role, role):
+        raise Forbidden(
+            f"You are {member.role} of project {member.project!r}; this needs the role {role}: ask an admin of the project."
+        )
+    return member
+
+
+def _find_member(session: Session, caller: Caller, condition: object) -> Member | None:
+    query = select(Project.id, Project.name, Membership.role).where(condition, Project.deleted_at.is_(None))  # type: ignore[arg-type]
+    link = (Membership.project_id == Project.id) & (Membership.user_id == caller.user_id)
+    row = session.execute(query.join(Membership, link, isouter=caller.is_admin)).one_or_none()
+    if row is None:
+        return None
+    return Member(row[0], row[1], "admin" if caller.is_admin else _role(row[2]))
+
+
+# --- the token -------------------------------------------------------------------------------------------------------
+
+
+class CallerCache:
+    """Callers by the digest of their token, for a few seconds, so that a request costs no query to know its caller."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[datetime, Caller]] = {}
+
+    def get(self, digest: str, now: datetime) -> Caller | None:
+        kept = self._kept.get(digest)
+        return kept[1] if kept is not None and kept[0] > now else None
+
+    def put(self, digest: str, caller: Caller, until: datetime) -> None:
+        if len(self._kept) >= _CACHE_LIMIT:
+            self._kept.clear()
+        self._kept[digest] = (until, caller)
+
+    def clear(self) -> None:
+        self._kept.clear()
+
+
+async def forget_callers(request: Request) -> AsyncIterator[None]:
+    """A dependency of routers that change users, tokens or members: afterwards every caller is looked up again."""
+    yield
+    if request.method not in _SAFE_METHODS:
+        request.app.state.callers.clear()
+
+
+def _presented_token(request: Request) -> tuple[str, bool]:
+    """The token and whether it came as a cookie, which a foreign page may have made the browser send."""
+    header = request.headers.get("authorization")
+    if header is not None:
+        kind, _, token = header.partition(" ")
+        if kind.lower() != "bearer" or not token.strip():
+            raise Unauthenticated("Send the token as `Authorization: Bearer <token>`.")
+        return token.strip(), False
+    cookie = request.cookies.get(SESSION_COOKIE)
+    if cookie:
+        return cookie, True
+    raise Unauthenticated(
+        "This needs a token: send `Authorization: Bearer <token>` (`trainmaster login` keeps one for you)."
+    )
+
+
+def _refuse_foreign_page(request: Request) -> None:
+    """A browser sends the cookie whichever page asks; a change must come from a page of ours."""
+    origin = request.headers.get("origin")
+    site = request.headers.get("sec-fetch-site")
+    if site in ("same-origin", "none") or (
+        site is None and origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+    ):
+        return
+    raise Forbidden(
+        "A change by session cookie must come from this platform's own pages; programs send a bearer token."
+    )
+
+
+async def authenticate(request: Request, platform: Platform) -> Caller:
+    """The caller, from the cache or the database.
+
+    Raises:
+        Unauthenticated, TokenExpired: no, an unknown, a revoked or an expired token.
+    """
+    token, is_cookie = _presented_token(request)
+    if is_cookie and request.method not in _SAFE_METHODS:
+        _refuse_foreign_page(request)
+    if token.startswith(ATTEMPT_PREFIX):
+        raise Unauthenticated("This is an attempt's token, good only for reports of its replicas; use a user's token.")
+    digest = token_digest(token)
+    cache: CallerCache = request.app.state.callers
+    now = platform.clock()
+    known = cache.get(digest, now)
+    if known is not None:
+        return known
+    caller, expires_at = await run_in_threadpool(_load_caller, platform, digest, now)
+    until = now + CALLER_TTL
+    cache.put(digest, caller, min(until, expires_at) if expires_at else until)
+    return caller
+
+
+def _load_caller(platform: Platform, digest: str, now: datetime) -> tuple[Caller, datetime | None]:
+    with platform.read() as work:
+        row = work.session.execute(
+            select(Token, User).join(User, User.id == Token.user_id).where(Token.digest == digest)
+        ).one_or_none()
+        if row is None:
+            raise Unauthenticated("This token is not known here; `trainmaster login` gets a new one.")
+        token, user = row
+        if token.revoked_at is not None:
+            raise Unauthenticated("This token was revoked; `trainmaster login` gets a new one.")
+        if user.disabled_at is not None:
+            raise Unauthenticated("This user is disabled; ask an admin of the platform.")
+        if token.expires_at is not None and token.expires_at <= now:
+            raise TokenExpired("This token has expired; `trainmaster login` gets a new one.")
+        is_admin = user.is_admin and Scope.ADMIN in token.scopes
+        query = select(Project.id, Project.name, Membership.role).where(Project.deleted_at.is_(None))
+        link = (Membership.project_id == Project.id) & (Membership.user_id == user.id)
+        rows = work.session.execute(query.join(Membership, link, isouter=is_admin)).all()
+    projects = {row[0]: Member(row[0], row[1], "admin" if is_admin else _role(row[2])) for row in rows}
+    scopes = frozenset(Scope(scope) for scope in token.scopes)
+    if token.last_used_at is None or token.last_used_at < now - _LAST_USED_STEP:
+        _note_use(platform, token.id, now)
+    return Caller(user.id, user.name, is_admin, scopes, token.id, projects), token.expires_at
+
+
+def _note_use(platform: Platform, token_id: str, now: datetime) -> None:
+    try:
+        with platform.write() as work:
+            work.session.execute(update(Token).where(Token.id == token_id).values(last_used_at=now))
+    except TrainmasterError:
+        pass  # a courtesy to whoever tidies tokens: never worth a failed request
+
+
+# --- dependencies ----------------------------------------------------------------------------------------------------
+
+
+def require(scope: Scope | Literal["read", "write", "admin"]) -> Callable[..., Awaitable[Caller]]:
+    """A dependency: the caller, whose token has ``scope``. "admin" also asks for a platform admin."""
+    wanted = Scope(scope)
+
+    async def caller(request: Request, platform: PlatformDep) -> Caller:
+        found = await authenticate(request, platform)
+        if wanted is Scope.ADMIN and not found.is_admin:
+            raise Forbidden("This needs a platform admin, with a token of scope admin.")
+        if not found.may(wanted):
+            raise Forbidden(f"This token lacks the scope {wanted}; make one with `trainmaster token create`.")
+        return found
+
+    return caller
+
+
+Reader = Annotated[Caller, Depends(require(Scope.READ))]
+Writer = Annotated[Caller, Depends(require(Scope.WRITE))]
+PlatformAdmin = Annotated[Caller, Depends(require(Scope.ADMIN))]
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectAccess:
+    """The right to one project with at least ``role``; ``load`` proves it."""
+
+    caller: Caller
+    name: str
+    role: Role
+
+    def load(self, session: Session) -> Project:
+        """The project's row. Raises ``NotFound`` or ``Forbidden``."""
+        member = self.caller.member_of(session, self.name, self.role)
+        project = session.get(Project, member.project_id)
+        if project is None or project.deleted_at is not None:
+            raise NotFound(f"There is no project {self.name!r}.")
+        return project
+
+
+def project_of(role: Role) -> Callable[..., Awaitable[ProjectAccess]]:
+    """A dependency for ``{project}`` routes; roles above viewer ask for a token that may write."""
+    asked = require(Scope.READ if role == "viewer" else Scope.WRITE)
+
+    async def access(
+        project: Annotated[str, Path(description="Name of the project.")], caller: Annotated[Caller, Depends(asked)]
+    ) -> ProjectAccess:
+        return ProjectAccess(caller, project, role)
+
+    return access
+
+
+@dataclass(frozen=True, slots=True)
+class JobAccess:
+    """The right to one job with at least ``role`` in its project; ``load`` proves it.
+
+    ``ref``: the job's id, or its name: then the newest job of that name that the caller may see.
+    """
+
+    caller: Caller
+    ref: str
+    role: Role
+
+    def load(self, session: Session) -> Job:
+        """The job's row. Raises ``NotFound`` (unknown, deleted, or none of the caller's) or ``Forbidden``."""
+        return self.load_with_member(session)[0]
+
+    def load_with_member(self, session: Session) -> tuple[Job, Member]:
+        """The job's row, and the caller's place in its project."""
+        what = f"job {self.ref!r} that you may see; `GET /api/v1/jobs` lists yours"
+        job = session.execute(select(Job).where(Job.id == self.ref, Job.deleted_at.is_(None))).scalar_one_or_none()
+        if job is None:
+            named = select(Job).where(Job.name == self.ref, Job.deleted_at.is_(None))
+            if not self.caller.is_admin:
+                named = named.where(Job.project_id.in_(list(self.caller.projects)))
+            job = session.execute(named.order_by(Job.created_at.desc(), Job.id.desc()).limit(1)).scalar_one_or_none()
+        if job is None:
+            raise NotFound(f"There is no {what}.")
+        return job, self.caller.member_of_id(session, job.project_id, self.role, what=what)
+
+
+def job_of(role: Role) -> Callable[..., Awaitable[JobAccess]]:
+    """A dependency for ``{job}`` routes; roles above viewer ask for a token that may write."""
+    asked = require(Scope.READ if role == "viewer" else Scope.WRITE)
+
+    async def access(
+        job: Annotated[str, Path(description="The job's id, or its name: the newest of that name.", max_length=100)],
+        caller: Annotated[Caller, Depends(asked)],
+    ) -> JobAccess:
+        return JobAccess(caller, job, role)
+
+    return access
+
+
+JobViewer = Annotated[JobAccess, Depends(job_of("viewer"))]
+JobMember = Annotated[JobAccess, Depends(job_of("member"))]
+ProjectViewer = Annotated[ProjectAccess, Depends(project_of("viewer"))]
+ProjectMember = Annotated[ProjectAccess, Depends(project_of("member"))]
+ProjectAdmin = Annotated[ProjectAccess, Depends(project_of("admin"))]
+
+
+async def _attempt(request: Request, platform: PlatformDep) -> AttemptId:
+    token, _ = _presented_token(request)
+    attempt_id = verify_attempt_token(platform.key, token)
+    if attempt_id is None:
+        raise Unauthenticated("This is not the token of an attempt; replicas find theirs in TRAINMASTER_TOKEN_FILE.")
+    return attempt_id
+
+
+AttemptCaller = Annotated[AttemptId, Depends(_attempt)]
+"""The attempt whose token came with the request."""

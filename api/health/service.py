@@ -1,0 +1,58 @@
+"""How the platform's parts are."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import func, select, text
+from sqlalchemy.orm import Session
+from trainmaster.wire.admin import Health
+
+from api.work import Platform
+from core.db.tables import Lease, Node
+from core.domain.errors import Unavailable
+from core.settings import Settings
+
+OK: Final = "ok"
+TICK_LEASE: Final = "tick"
+
+
+def look(platform: Platform, version: str) -> Health:
+    """Each part's state, a sentence where it is not well. Never raises."""
+    try:
+        with platform.read() as work:
+            work.session.execute(text("select 1"))
+            parts = {
+                "database": OK,
+                "scheduler": _scheduler(work.session, platform.settings, work.now),
+                "nodes": _nodes(work.session),
+            }
+    except Unavailable as error:
+        parts = {"database": error.sentence, "scheduler": "unknown while the database is away", "nodes": "unknown"}
+    parts["bell"] = _bell(platform)
+    return Health(
+        status="ok" if all(part == OK for part in parts.values()) else "degraded", version=version, parts=parts
+    )
+
+
+def _scheduler(session: Session, settings: Settings, now: datetime) -> str:
+    lease = session.get(Lease, TICK_LEASE)
+    if lease is None:
+        return "has not run yet; jobs wait until it does"
+    # A tick holds its lease for lease_ttl_s and lets go at its end, so that expiry tells when it last lived.
+    allowed = timedelta(seconds=settings.lease_ttl_s + 3 * settings.tick_interval_s)
+    late = now - lease.expires_at
+    return OK if late <= allowed else f"last seen {int(late.total_seconds())} s ago; jobs wait until it is back"
+
+
+def _nodes(session: Session) -> str:
+    ready = session.execute(select(func.count()).select_from(Node).where(Node.is_ready)).scalar_one()
+    return OK if ready else "no node is ready; jobs wait until one is"
+
+
+def _bell(platform: Platform) -> str:
+    """The bell is a hint: without it a tick comes at its interval, not at once."""
+    problem = getattr(platform.bell, "problem", None)
+    sentence = problem() if callable(problem) else None
+    return OK if sentence is None else str(sentence)

@@ -1,0 +1,73 @@
+"""``create_app(settings)``: the HTTP boundary of the platform."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+from anyio.to_thread import current_default_thread_limiter
+from fastapi import FastAPI
+
+from api import problems, routers
+from api.auth import CallerCache
+from api.metrics.recorder import Recorder
+from api.middleware import Delivery, Envelope, Gate
+from api.version import VERSION
+from api.work import Platform
+from core.bell import Bell, make_bell
+from core.db.engine import SessionFactory, make_engine, make_sessions
+from core.settings import Settings
+from core.tokens import platform_key
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 (the edge reads the clock)
+
+
+def create_app(
+    settings: Settings,
+    *,
+    sessions: SessionFactory | None = None,
+    bell: Bell | None = None,
+    clock: Callable[[], datetime] = _utc_now,
+) -> FastAPI:
+    """The application. Opens no connection before the first request; the tables must exist (``python -m migrations``)."""
+    if sessions is None:
+        engine = make_engine(settings.resolved_database_url, pool_size=settings.database_pool_size)
+        sessions = make_sessions(engine)
+    recorder = Recorder()
+    platform = Platform(
+        settings=settings,
+        sessions=sessions,
+        bell=bell or make_bell(settings),
+        clock=clock,
+        key=platform_key(settings),
+        recorder=recorder,
+    )
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        # A handler holds a thread and a connection: more threads would only wait for connections.
+        current_default_thread_limiter().total_tokens = 2 * settings.database_pool_size
+        yield
+        platform.sessions.kw["bind"].dispose()
+
+    app = FastAPI(
+        title="Trainmaster",
+        version=VERSION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.state.platform = platform
+    app.state.callers = CallerCache()
+    problems.install(app)
+    # The last added is the outermost.
+    app.add_middleware(Delivery)
+    app.add_middleware(Gate)
+    app.add_middleware(Envelope, recorder=recorder)
+    routers.include_all(app)
+    return app

@@ -1,0 +1,186 @@
+"""Every error as ``application/problem+json`` (RFC 9457): a stable code, one sentence that says what to do."""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+import orjson
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from sqlalchemy.exc import DataError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from trainmaster.wire.base import Problem, ProblemError
+
+from core.domain.errors import InsufficientStorage, StaleWrite, TrainmasterError
+
+log = structlog.get_logger(__name__)
+
+MEDIA_TYPE: Final = "application/problem+json"
+_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_CODES: Final = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "payload_too_large"}
+
+
+def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
+    body = orjson.dumps(problem.model_dump(exclude_none=True))
+    return Response(body, problem.status, dict(headers or {}), media_type=MEDIA_TYPE)
+
+
+def problem_of(error: TrainmasterError, request_id: str | None) -> Problem:
+    return Problem(
+        title=_title(error.status),
+        status=error.status,
+        code=error.code,
+        detail=error.sentence,
+        field=error.field,
+        errors=[ProblemError.model_validate(item) for item in error.errors],
+        request_id=request_id,
+    )
+
+
+def response_to(error: TrainmasterError, request_id: str | None) -> Response:
+    """What the client gets for an error of our tree."""
+    headers: dict[str, str] = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(math.ceil(error.retry_after_s))
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.status >= 500:
+        cause = error.__cause__
+        log.warning("request.refused", code=error.code, request_id=request_id, cause=repr(cause) if cause else None)
+    return problem_response(problem_of(error, request_id), headers)
+
+
+def unexpected_response(error: BaseException, request_id: str | None) -> Response:
+    """What the client gets for everything else: our bug, or a full disk."""
+    if isinstance(error, OSError) and error.errno in _NO_SPACE:
+        full = InsufficientStorage("The platform's disk is full; free some space and try again.")
+        return response_to(full, request_id)
+    log.error("request.failed", request_id=request_id, exc_info=error)
+    return problem_response(
+        Problem(
+            title=_title(500),
+            status=500,
+            code="internal",
+            detail=f"Something in the platform failed; tell its admin the request id {request_id}.",
+            request_id=request_id,
+        )
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error that a handler or the framework raises with a problem."""
+
+    async def ours(request: Request, error: Exception) -> Response:
+        assert isinstance(error, TrainmasterError)  # noqa: S101 (registered for this type alone)
+        return response_to(error, request_id_of(request))
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)  # noqa: S101
+        return problem_response(_validation_problem(error, request_id_of(request)))
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)  # noqa: S101
+        if isinstance(error.__cause__, TrainmasterError):  # the framework wraps what reading the body raises
+            return response_to(error.__cause__, request_id_of(request))
+        return problem_response(_http_problem(request, error), error.headers)
+
+    async def stale(request: Request, _error: Exception) -> Response:
+        problem = Problem(
+            title=_title(409),
+            status=409,
+            code="conflict",
+            detail="This changed in the same moment by somebody else; look at it again, then repeat the request.",
+            request_id=request_id_of(request),
+        )
+        return problem_response(problem)
+
+    async def unkeepable(request: Request, error: Exception) -> Response:
+        log.warning("request.unkeepable", request_id=request_id_of(request), cause=repr(error))
+        problem = Problem(
+            title=_title(422),
+            status=422,
+            code="invalid_request",
+            detail="The request holds a value that the database cannot keep (a number out of range, a NUL character).",
+            request_id=request_id_of(request),
+        )
+        return problem_response(problem)
+
+    app.add_exception_handler(TrainmasterError, ours)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(StaleWrite, stale)
+    app.add_exception_handler(DataError, unkeepable)
+    app.add_exception_handler(UnicodeEncodeError, unkeepable)
+
+
+def request_id_of(request: Request) -> str | None:
+    request_id: str | None = request.scope.get("state", {}).get("request_id")
+    return request_id
+
+
+def _title(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Error"
+
+
+def _http_problem(request: Request, error: HTTPException) -> Problem:
+    status = error.status_code
+    match status:
+        case 404:
+            detail = f"There is nothing at {request.url.path}; the API stands under /api/v1, its description at /openapi.json."
+        case 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            detail = f"{request.method} is not possible at {request.url.path}" + (
+                f"; use {allowed}." if allowed else "."
+            )
+        case 400:
+            detail = "The body cannot be read; send UTF-8 encoded JSON."
+        case _:
+            detail = f"{_title(status)}."
+    return Problem(
+        title=_title(status),
+        status=status,
+        code=_CODES.get(status, "http_error"),
+        detail=detail,
+        request_id=request_id_of(request),
+    )
+
+
+def _validation_problem(error: RequestValidationError, request_id: str | None) -> Problem:
+    errors = [_mistake(item) for item in error.errors()]
+    first = errors[0]
+    more = f" (and {len(errors) - 1} more, see `errors`)" if len(errors) > 1 else ""
+    return Problem(
+        title=_title(422),
+        status=422,
+        code="invalid_request",
+        detail=f"{first.path}: {first.message}{more}.",
+        field=first.path,
+        errors=errors,
+        request_id=request_id,
+    )
+
+
+def _mistake(item: Mapping[str, Any]) -> ProblemError:
+    """Pydantic's finding with the path as users write it: ``body.spec.name``, ``query.limit``."""
+    kind = str(item.get("type", ""))
+    location = [str(part) for part in item.get("loc", ())]
+    if kind == "json_invalid":
+        reason = item.get("ctx", {}).get("error", "")
+        return ProblemError(path="body", message=f"is not JSON: {reason} at character {location[-1]}", hint=None)
+    path = ".".join(location[1:] if location and location[0] == "body" and len(location) > 1 else location) or "body"
+    message = str(item.get("msg", "is not valid")).removeprefix("Value error, ")
+    hint = None
+    if kind == "extra_forbidden":
+        message, hint = "is not a field of this request", "remove it, or look at /openapi.json for the fields"
+    elif kind == "missing":
+        message = "is missing"
+    return ProblemError(path=path, message=message[:1].lower() + message[1:], hint=hint)

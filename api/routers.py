@@ -1,0 +1,54 @@
+"""All nouns of the API in one place."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Final
+
+from fastapi import APIRouter, Depends, FastAPI
+
+from api.auth import forget_callers
+
+PREFIX: Final = "/api/v1"
+
+# Under /api/v1; each folder's routes.py has a `router`.
+NOUNS: Final = (
+    "jobs",
+    "attempts",
+    "events",
+    "logs",
+    "checkpoints",
+    "files",
+    "archives",
+    "nodes",
+    "volumes",
+    "projects",
+    "secrets",
+    "users",
+    "tokens",
+    "spec",
+    "login",
+    "health",
+    "runtime",
+)
+# At the root.
+ROOTS: Final = ("metrics", "pages")
+
+
+def include_all(app: FastAPI) -> None:
+    for noun in NOUNS:
+        _include(app, noun, PREFIX)
+    for noun in ROOTS:
+        _include(app, noun, "")
+
+
+def _include(app: FastAPI, noun: str, prefix: str) -> None:
+    name = f"api.{noun}.routes"
+    # While the house is being built a room may not stand yet.
+    if importlib.util.find_spec(f"api.{noun}") is None or importlib.util.find_spec(name) is None:
+        return
+    router: APIRouter = importlib.import_module(name).router
+    changes_callers = noun in ("projects", "users", "tokens")
+    after = [Depends(forget_callers, scope="function")] if changes_callers else []
+    app.include_router(router, prefix=prefix, dependencies=after)

@@ -1,0 +1,7 @@
+"""The server's version, as /health tells it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+VERSION: Final = "0.1.0"

@@ -1,0 +1,74 @@
+"""The unit of work of a request, and the platform's parts that handlers share.
+
+The edge commits: a handler opens ``platform.read()`` or ``platform.write()`` once, hands the work to its service, and
+the block's end commits. Services never commit. Bells ring after the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import Depends, Request
+from sqlalchemy.orm import Session
+
+from api.metrics.recorder import Recorder
+from core.bell import Bell
+from core.db.engine import SessionFactory, unit_of_work
+from core.settings import Settings
+
+
+@dataclass(slots=True)
+class Work:
+    """One transaction and the time that it happens at."""
+
+    session: Session
+    now: datetime
+    bells: list[tuple[str, str]] = field(default_factory=list)
+
+    def ring(self, topic: str, key: str = "") -> None:
+        """Ring the scheduler's bell once this work is committed, and not at all when it is not."""
+        if (topic, key) not in self.bells:
+            self.bells.append((topic, key))
+
+
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What lives as long as the application. Get it with ``PlatformDep``."""
+
+    settings: Settings
+    sessions: SessionFactory
+    bell: Bell
+    clock: Callable[[], datetime]
+    key: bytes  # signs attempt tokens, seals secrets
+    recorder: Recorder
+
+    @contextmanager
+    def read(self) -> Iterator[Work]:
+        """A consistent view that is never written. Raises ``Unavailable`` while the database is away."""
+        with unit_of_work(self.sessions, read_only=True) as session:
+            yield Work(session, self.clock())
+
+    @contextmanager
+    def write(self) -> Iterator[Work]:
+        """A transaction: committed at the block's end, rolled back by an error; then the bells ring."""
+        with unit_of_work(self.sessions) as session:
+            work = Work(session, self.clock())
+            yield work
+        for topic, key in work.bells:
+            self.bell.ring(topic, key)
+
+
+def get_platform(request: Request) -> Platform:
+    platform: Platform = request.app.state.platform
+    return platform
+
+
+async def _platform(request: Request) -> Platform:  # async: a plain function would cost a hop to the thread pool
+    return get_platform(request)
+
+
+PlatformDep = Annotated[Platform, Depends(_platform)]
