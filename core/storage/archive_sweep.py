@@ -1,0 +1,49 @@
+"""The periodic sweep of code archives that nobody needs. Called by the scheduler."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, exists, select
+
+from core.db.engine import SessionFactory, unit_of_work
+from core.db.tables import Archive, Job
+from core.storage.archives import ArchiveStore
+
+# One archive per transaction, so many per call: the sweep comes again.
+_BATCH = 500
+
+
+def sweep_archives(
+    sessions: SessionFactory,
+    store: ArchiveStore,
+    *,
+    now: datetime,
+    unfinished_after: timedelta = timedelta(days=1),
+    unused_after: timedelta = timedelta(days=30),
+) -> int:
+    """Drop uploads without progress, and archives that no job (deleted ones aside) names and nobody touched lately.
+
+    Safe beside uploads and submissions: these set ``used_at`` before they look at the file, and the row is deleted
+    here before the file, in one transaction.
+
+    Returns:
+        How many files were deleted.
+    """
+    dropped = store.drop_unfinished(now=now, older_than=unfinished_after)
+    is_named = exists().where(Job.spec["code"].as_string() == Archive.digest, Job.deleted_at.is_(None))
+    is_stale = (Archive.is_complete.is_(True) & (Archive.used_at < now - unused_after)) | (
+        Archive.is_complete.is_(False) & (Archive.used_at < now - unfinished_after)
+    )
+    with unit_of_work(sessions, read_only=True) as session:
+        digests = list(session.scalars(select(Archive.digest).where(is_stale, ~is_named).limit(_BATCH)))
+    for digest in digests:
+        with unit_of_work(sessions) as session:
+            hit = session.execute(
+                delete(Archive).where(Archive.digest == digest, is_stale, ~is_named).returning(Archive.digest)
+            ).scalar_one_or_none()
+            if hit is not None:
+                # Before the commit: whoever waits for this row's lock to announce the archive again then finds no file.
+                store.remove(digest)
+                dropped += 1
+    return dropped

@@ -1,0 +1,130 @@
+"""Finding the checkpoint to resume from in a job's output."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from core.domain.errors import NotFound
+from core.storage.tree import Tree
+
+FOLDER: Final = "checkpoints"
+MARKER: Final = ".complete"
+_SUFFIXES: Final = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".npz", ".h5", ".keras"})
+_STEP: Final = re.compile(r"(?:step|iter|iteration|global_step)[-_=.]?(\d{1,18})(?!\d)", re.IGNORECASE)
+_EPOCH: Final = re.compile(r"(?:epoch|ep)[-_=.]?(\d{1,18})(?!\d)", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"(?<!\d)(\d{1,18})(?!\d)")
+# The size of a folder is summed up over this many files at most: it is for people, not for sums.
+_SIZE_FILES: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCheckpoint:
+    """``path`` is relative to the output, such as ``checkpoints/step-100``. ``modified_at`` is when it was complete."""
+
+    path: str
+    step: int | None
+    size_bytes: int
+    modified_at: datetime
+    is_dir: bool
+
+
+def newest_complete(root: Path | Tree) -> FoundCheckpoint | None:
+    """The newest complete checkpoint directly under ``checkpoints/`` of the output folder ``root``.
+
+    Complete is a folder with a ``.complete`` file, or a file that is not empty, of a known suffix. The largest step
+    in the name is the newest; names without a step come after all with one, the latest written first. Links are not
+    looked at: what they lead to is found by itself. ``None`` when there is none, or no such folder.
+    """
+    found = max(_candidates(root), key=_rank, default=None)
+    return None if found is None else _with_size(root, found)
+
+
+def all_complete(root: Path | Tree) -> list[FoundCheckpoint]:
+    """Every complete checkpoint, newest first. A folder's ``size_bytes`` is not summed up here: it is 0."""
+    return sorted(_candidates(root), key=_rank, reverse=True)
+
+
+def step_in(name: str) -> int | None:
+    """The step that a file name tells: the number after "step", else after "epoch", else the last one."""
+    stem = name
+    for suffix in _SUFFIXES:
+        stem = stem.removesuffix(suffix)
+    for pattern in (_STEP, _EPOCH, _NUMBER):
+        numbers = pattern.findall(stem)
+        if numbers:
+            return int(numbers[-1])
+    return None
+
+
+def _rank(found: FoundCheckpoint) -> tuple[bool, int, datetime, str]:
+    return (found.step is not None, found.step or 0, found.modified_at, found.path)
+
+
+def _candidates(root: Path | Tree) -> Iterator[FoundCheckpoint]:
+    tree = root if isinstance(root, Tree) else Tree(root)
+    if not isinstance(root, Tree) and not root.is_dir():
+        return
+    try:
+        with tree.open_folder(FOLDER) as folder, os.scandir(folder) as entries:
+            for entry in entries:
+                found = _judge(folder, entry)
+                if found is not None:
+                    yield found
+    except NotFound:
+        return
+
+
+def _judge(folder: int, entry: os.DirEntry[str]) -> FoundCheckpoint | None:
+    if entry.name.endswith((".tmp", ".part")):
+        return None
+    try:
+        status = entry.stat(follow_symlinks=False)
+        if stat.S_ISDIR(status.st_mode):
+            size = 0
+            status = os.stat(f"{entry.name}/{MARKER}", dir_fd=folder, follow_symlinks=False)
+            if not stat.S_ISREG(status.st_mode):
+                return None
+            is_dir = True
+        elif stat.S_ISREG(status.st_mode) and status.st_size and os.path.splitext(entry.name)[1] in _SUFFIXES:  # noqa: PTH122 (no Path per file)
+            size, is_dir = status.st_size, False
+        else:
+            return None
+    except OSError:
+        return None  # being written or deleted at this moment: not complete
+    modified_at = datetime.fromtimestamp(status.st_mtime, UTC)
+    return FoundCheckpoint(f"{FOLDER}/{entry.name}", step_in(entry.name), size, modified_at, is_dir)
+
+
+def _with_size(root: Path | Tree, found: FoundCheckpoint) -> FoundCheckpoint:
+    if not found.is_dir:
+        return found
+    tree = root if isinstance(root, Tree) else Tree(root)
+    try:
+        with tree.open_folder(found.path) as folder:
+            size = _sum_sizes(folder)
+    except NotFound:
+        size = 0
+    return FoundCheckpoint(found.path, found.step, size, found.modified_at, found.is_dir)
+
+
+def _sum_sizes(folder: int) -> int:
+    total = 0
+    seen = 0
+    for _, _, files, folder_fd in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
+        for name in files:
+            seen += 1
+            if seen > _SIZE_FILES:
+                return total
+            try:
+                status = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+            except OSError:
+                continue
+            total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+    return total

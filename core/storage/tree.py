@@ -1,0 +1,324 @@
+"""A folder, and nothing outside it: every path that a user names goes through :class:`Tree`.
+
+The simple equivalent is ``(root / path).resolve()`` and a check that the answer begins with ``root``. Between the
+check and the use a training job could swap a folder for a link, so we walk instead: each name is opened relative to
+the descriptor of its parent, links are read and followed by us, and ``..`` inside a link pops the descriptor we came
+through, never further than the root. What has been opened cannot be swapped any more. The same walk as Linux'
+``openat2(RESOLVE_BENEATH)``, without asking for that system call's presence.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from core.domain.errors import Conflict, Forbidden, InsufficientStorage, InvalidRequest, NotFound, Unavailable
+from core.storage.deletion import empty_folder
+
+# Linux: PATH_MAX and NAME_MAX, limits.h.
+PATH_LIMIT_BYTES: Final = 4096
+NAME_LIMIT_BYTES: Final = 255
+# Descriptors that one walk may hold; deeper trees exist only to hurt.
+DEPTH_LIMIT: Final = 100
+# As the kernel's own limit, path_resolution(7).
+LINK_LIMIT: Final = 40
+
+_O_PATH: Final = getattr(os, "O_PATH", os.O_RDONLY)
+_FOLDER: Final = _O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_AWAY: Final = frozenset({errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT})
+
+
+class LeavesVolume(NotFound):
+    """A link on the way leads out of the folder that the caller may see."""
+
+
+def split_path(path: str, *, field: str = "path") -> tuple[str, ...]:
+    """The names of a relative path; ``""`` and ``"."`` give none.
+
+    Raises:
+        InvalidRequest: absolute, with ``..``, or no file name that any system takes.
+    """
+    if path.startswith("/"):
+        raise InvalidRequest(f"{field} must be relative to the folder, without a leading slash.", field=field)
+    try:
+        length = len(os.fsencode(path))
+    except UnicodeEncodeError:
+        raise InvalidRequest(f"{field} has a character that no file name can have.", field=field) from None
+    if "\0" in path or length > PATH_LIMIT_BYTES:
+        raise InvalidRequest(
+            f"{field} is no file name: at most {PATH_LIMIT_BYTES} bytes, none of them zero.", field=field
+        )
+    names = tuple(name for name in path.split("/") if name not in ("", "."))
+    if ".." in names:
+        raise InvalidRequest(f"{field} must not contain '..'; name the file from the folder's top.", field=field)
+    if len(names) > DEPTH_LIMIT or any(len(os.fsencode(name)) > NAME_LIMIT_BYTES for name in names):
+        raise InvalidRequest(
+            f"{field}: at most {DEPTH_LIMIT} folders deep and {NAME_LIMIT_BYTES} bytes a name.", field=field
+        )
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file or folder. ``path`` is relative to the tree; a link is shown as what it leads to."""
+
+    path: str
+    is_dir: bool
+    size_bytes: int
+    mtime_ns: int
+
+
+class Tree:
+    """The folder ``base`` below ``root``, and nothing outside of it.
+
+    ``root`` is the admin's: it may be a link itself and is looked up anew at each call, so that a remounted volume is
+    found again. ``base`` is walked like any path. All methods block on the file system.
+
+    Every method raises ``InvalidRequest`` (a hostile path), ``NotFound`` (nothing there, or a link that leads out),
+    ``Forbidden`` (the file system refuses us) or ``Unavailable`` (the volume is away).
+    """
+
+    def __init__(self, root: Path | str, base: str = "", *, label: str = "The volume") -> None:
+        self._root = os.fspath(root)
+        self._base = split_path(base)
+        self._label = label
+
+    def below(self, path: str) -> Tree:
+        """The folder ``path`` of this tree as a tree of its own: links that leave it are refused too."""
+        return Tree(self._root, "/".join((*self._base, *split_path(path))), label=self._label)
+
+    def open_file(self, path: str) -> int:
+        """A descriptor for reading a regular file; the caller closes it. Never blocks on a pipe or a device."""
+        with self._at(path) as (folder, name):
+            if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                raise InvalidRequest(f"{path or '.'} is not a file that can be read.", field="path")
+            # NONBLOCK: it may have become a pipe since; opening one would wait for its writer.
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                os.close(fd)
+                raise NotFound(f"{path} is no longer a file.")
+            return fd
+
+    def stat(self, path: str = "") -> Entry:
+        """What ``path`` is, links followed inside the tree."""
+        with self._at(path) as (folder, name):
+            return _entry("/".join(split_path(path)), os.stat(name, dir_fd=folder, follow_symlinks=False))
+
+    def exists(self, path: str = "") -> bool:
+        try:
+            self.stat(path)
+        except NotFound:
+            return False
+        return True
+
+    @contextmanager
+    def open_folder(self, path: str = "") -> Iterator[int]:
+        """A descriptor of a folder, good for ``os.scandir`` and as ``dir_fd``, until the end of the block."""
+        with self._at(path) as (parent, name):
+            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+            try:
+                yield fd
+            finally:
+                os.close(fd)
+
+    def names(self, path: str = "") -> list[str]:
+        """Names in a folder, in no order."""
+        with self.open_folder(path) as fd:
+            return os.listdir(fd)  # noqa: PTH208 (a descriptor, not a path)
+
+    def make_folder(self, path: str, *, mode: int = 0o775, owner: tuple[int, int] | None = None) -> bool:
+        """Make ``path`` with all its parents; false when it is there already (then nothing is changed).
+
+        Args:
+            mode: of every folder that is made, whatever the umask.
+            owner: (uid, gid) of every folder that is made; needs the right to give files away.
+        """
+        names = split_path(path)
+        made = False
+        for end in range(1, len(names) + 1):
+            with self._at("/".join(names[:end])) as (folder, name):
+                made = _make(folder, name, mode=mode, owner=owner)
+        return made
+
+    def delete(self, path: str) -> None:
+        """Remove a file, a link or a whole folder; links inside are removed, never followed. Nothing there is fine.
+
+        The tree's own top is only emptied.
+        """
+        names = split_path(path)
+        try:
+            with self._at("/".join(names[:-1])) as (parent, folder_name):
+                folder = os.open(folder_name, _FOLDER, dir_fd=parent)
+                try:
+                    _delete(folder, names[-1] if names else None)
+                finally:
+                    os.close(folder)
+        except LeavesVolume:
+            raise
+        except NotFound:
+            return
+
+    def free_bytes(self) -> int:
+        """Bytes that the platform may still write here."""
+        with self.open_folder() as fd:
+            answer = os.fstatvfs(fd)
+            return answer.f_bavail * answer.f_frsize
+
+    def check_free(self, needed_bytes: int) -> None:
+        """Raises ``InsufficientStorage`` when less than ``needed_bytes`` are free."""
+        free = self.free_bytes()
+        if free < needed_bytes:
+            raise InsufficientStorage(
+                f"{self._label} has {free:,} bytes free and {needed_bytes:,} are needed; delete files or ask an admin for room."
+            )
+
+    @contextmanager
+    def _at(self, path: str) -> Iterator[tuple[int, str]]:
+        """The folder's descriptor and the last name of ``path``, which is no link; every ``OSError`` of the block in words."""
+        names = split_path(path)
+        shown = "/".join(names) or "The folder"
+        with self._in_words(shown), ExitStack() as cleanup:
+            stack = [self._open_root()]
+            cleanup.callback(_close_all, stack)
+            last = _walk(stack, self._base, shown)
+            if self._base:
+                # The base becomes the floor: descriptors above it are forgotten, so that no link pops below.
+                top = os.open(last, _FOLDER, dir_fd=stack[-1])
+                _close_all(stack)
+                stack[:] = [top]
+            last = _walk(stack, names, shown)
+            yield stack[-1], last
+
+    def _open_root(self) -> int:
+        try:
+            return os.open(self._root, _O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            # The sentence goes to users: the root's path is the admin's business.
+            raise Unavailable(
+                f"{self._label} is not there now ({os.strerror(error.errno or 0)}); an admin must mount it again.",
+                retry_after_s=30.0,
+            ) from error
+
+    @contextmanager
+    def _in_words(self, shown: str) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise NotFound(f"{shown} does not exist.") from None
+        except NotADirectoryError:
+            raise NotFound(f"{shown} does not exist: a part of the way is not a folder.") from None
+        except PermissionError:
+            raise Forbidden(f"{shown}: the platform's user has no permission for it on {self._label}.") from None
+        except OSError as error:
+            raise _translate(error, shown, self._label) from error
+
+
+def _translate(error: OSError, shown: str, label: str) -> Exception:
+    """The platform's word for an ``OSError`` that is nobody's bug."""
+    match error.errno:
+        case errno.ELOOP:
+            return NotFound(f"{shown} does not exist: its links lead in a circle or are changing now.")
+        case errno.ENOSPC | errno.EDQUOT:
+            return InsufficientStorage(f"{label} is full; delete files or ask an admin for room.")
+        case errno.EROFS:
+            return Conflict(f"{label} is read-only.")
+        case code if code in _AWAY:
+            return Unavailable(f"{label} does not answer ({os.strerror(error.errno or 0)}).", retry_after_s=10.0)
+        case _:
+            return error
+
+
+def _walk(stack: list[int], names: tuple[str, ...], shown: str) -> str:
+    """Open the way to the last name of ``names`` onto ``stack`` and return that name (``"."``: the top of the stack).
+
+    The last name may be missing, and is no link at the moment of the answer: what opens it says NOFOLLOW.
+    """
+    pending = deque(names)
+    links = 0
+    floor = len(stack)
+    while pending:
+        name = pending.popleft()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            if len(stack) == floor:
+                raise LeavesVolume(f"{shown} does not exist: a link on the way leads out of the folder.")
+            os.close(stack.pop())
+            continue
+        target = _link_target(name, stack[-1])
+        if target is not None:
+            links += 1
+            if target.startswith("/"):
+                raise LeavesVolume(f"{shown} does not exist: a link on the way leads out of the folder.")
+            if links > LINK_LIMIT:
+                raise NotFound(f"{shown} does not exist: more than {LINK_LIMIT} links on the way.")
+            pending.extendleft(reversed(target.split("/")))
+            continue
+        if not any(rest not in ("", ".") for rest in pending):
+            return name
+        if len(stack) - floor >= DEPTH_LIMIT:
+            raise NotFound(f"{shown} does not exist: more than {DEPTH_LIMIT} folders deep.")
+        stack.append(os.open(name, _FOLDER, dir_fd=stack[-1]))
+    return "."
+
+
+def _link_target(name: str, folder: int) -> str | None:
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # not a link
+            return None
+        raise
+
+
+def _close_all(stack: list[int]) -> None:
+    while stack:
+        os.close(stack.pop())
+
+
+def _entry(path: str, status: os.stat_result) -> Entry:
+    is_dir = stat.S_ISDIR(status.st_mode)
+    return Entry(path, is_dir, 0 if is_dir else status.st_size, status.st_mtime_ns)
+
+
+def _make(folder: int, name: str, *, mode: int, owner: tuple[int, int] | None) -> bool:
+    try:
+        os.mkdir(name, 0o700, dir_fd=folder)
+    except FileExistsError:
+        if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise Conflict(f"{name} exists and is not a folder.") from None
+        return False
+    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        if owner is not None:
+            os.fchown(fd, *owner)
+        os.fchmod(fd, mode)
+    finally:
+        os.close(fd)
+    return True
+
+
+def _delete(folder: int, name: str | None) -> None:
+    """Remove ``name`` from ``folder``, or empty ``folder`` itself."""
+    if name is None:
+        empty_folder(folder)
+        return
+    try:
+        os.unlink(name, dir_fd=folder)
+        return
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno not in (errno.EISDIR, errno.EPERM):  # Linux says EISDIR, POSIX EPERM
+            raise
+    empty_folder(folder, name)
+    os.rmdir(name, dir_fd=folder)

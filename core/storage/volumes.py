@@ -1,0 +1,48 @@
+"""From a registered volume to the tree behind it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from core.domain.errors import Conflict, InvalidRequest
+from core.storage.tree import Tree, split_path
+
+
+class VolumeRow(Protocol):
+    """What is needed of ``core.db.tables.Volume``."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def root(self) -> str | None: ...
+
+
+def split_location(location: str, *, field: str = "path") -> tuple[str, str]:
+    """``datasets/digits/train`` as the volume's name and the path inside it, which is clean and may be empty.
+
+    Raises:
+        InvalidRequest: no volume named, or a hostile path.
+    """
+    volume, _, path = location.partition("/")
+    if not volume:
+        raise InvalidRequest(f"{field} must be volume/path, for example datasets/digits.", field=field)
+    return volume, "/".join(split_path(path, field=field))
+
+
+def tree_of(volume: VolumeRow) -> Tree:
+    """The files of ``volume`` as the control plane sees them.
+
+    Raises:
+        Conflict: the control plane does not see this volume (it was registered without ``root``).
+    """
+    if volume.root is None:
+        raise Conflict(
+            f"The control plane does not see volume {volume.name}: it was registered without a root, "
+            "so its files are reached from jobs only."
+        )
+    return Tree(volume.root, label=f"Volume {volume.name}")
+
+
+def output_tree(volume: VolumeRow, output_path: str) -> Tree:
+    """A job's output folder as a tree of its own: links that lead to other folders of the volume are refused."""
+    return tree_of(volume).below(output_path)
