@@ -74,7 +74,8 @@ class Contract(StrEnum):
     """How the command is called. Every framework's environment is injected in any case."""
 
     DEFAULT = "default"
-    UAI = "uai"
+    UAI = "uai"  # `python <command>` with UAI Train's five arguments
+    MXNET = "mxnet"  # a replica of the role `scheduler` is added, which ps-lite programs need
 
 
 class TopologyLevel(StrEnum):
@@ -187,6 +188,7 @@ class JobSpec(_Model):
     ttl: Seconds | None = Field(default=None, description="Deleted this long after its end.")
     labels: dict[str, str] = Field(default_factory=dict)
     contract: Contract = Contract.DEFAULT
+    sparse: bool = Field(default=False, description="TF_CONFIG of elastic ps jobs: a worker sees itself and all ps.")
     node_selector: dict[str, str] = Field(default_factory=dict)
     topology: Topology | None = None
 

@@ -46,9 +46,7 @@ def parse_spec(raw: Mapping[str, Any]) -> JobSpec:
     try:
         return JobSpec.model_validate({**data, "roles": roles})
     except ValidationError as error:
-        raise SpecError(
-            SpecMistake(".".join(map(str, item["loc"])), item["msg"]) for item in error.errors()
-        ) from None
+        raise SpecError(SpecMistake(".".join(map(str, item["loc"])), item["msg"]) for item in error.errors()) from None
 
 
 def parse_spec_text(text: str) -> JobSpec:

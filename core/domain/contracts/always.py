@@ -1,0 +1,72 @@
+"""What every replica gets, whatever the framework."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from core.domain.contracts.context import Seat, framework_endpoint
+
+# Set unless the user sets them: their own value is no clash.
+DEFAULTS: Final = frozenset({"OMP_NUM_THREADS", "PYTHONUNBUFFERED"})
+
+
+def variables(seat: Seat) -> dict[str, str]:
+    """Who the replica is, where its folders are, whom it reports to, and which devices are its own."""
+    context, replica = seat.context, seat.replica
+    paths = context.paths
+    env = {
+        "TRAINMASTER_JOB_ID": context.job_id,
+        "TRAINMASTER_JOB_NAME": context.job_name,
+        "TRAINMASTER_ATTEMPT": str(context.attempt_number),
+        "TRAINMASTER_ATTEMPT_ID": context.attempt_id,
+        "TRAINMASTER_ROLE": replica.role,
+        "TRAINMASTER_INDEX": str(replica.index),
+        "TRAINMASTER_PROJECT": context.project,
+        "TRAINMASTER_WORK_DIR": paths.work,
+        "TRAINMASTER_DATA_DIR": paths.data,
+        "TRAINMASTER_OUTPUT_DIR": paths.output,
+        "TRAINMASTER_TOKEN_FILE": context.token_file or f"{paths.own}/token",
+        "TRAINMASTER_REPORT_FILE": context.report_file or f"{paths.own}/report.jsonl",
+        "TRAINMASTER_LAYOUT": _layout(seat),
+        # A log that is written by the block would be empty while the job trains.
+        "PYTHONUNBUFFERED": "1",
+    }
+    optional = {
+        "TRAINMASTER_API_URL": context.api_url,
+        "TRAINMASTER_STUDY_ID": context.study_id,
+        "TRAINMASTER_TRIAL_ID": context.trial_id,
+        "TRAINMASTER_RESUME_FROM": context.resume_from,
+        "CUDA_VISIBLE_DEVICES": _devices(seat),
+        "OMP_NUM_THREADS": _threads(seat),
+    }
+    return env | {name: value for name, value in optional.items() if value is not None}
+
+
+def _layout(seat: Seat) -> str:
+    roles: dict[str, list[str]] = {}
+    for replica in seat.layout.replicas:
+        roles.setdefault(replica.role, []).append(framework_endpoint(replica))
+    return json.dumps({"roles": roles, "gpus": list(seat.replica.gpus)}, separators=(",", ":"))
+
+
+def _devices(seat: Seat) -> str | None:
+    """The assigned devices; empty (none at all) for a replica without GPUs.
+
+    ``None`` where the engine itself assigns them (a Kubernetes device plugin): naming them here would hide them.
+    """
+    if seat.replica.gpus:
+        return ",".join(seat.replica.gpus)
+    return "" if seat.gpu_count == 0 else None
+
+
+def _threads(seat: Seat) -> str | None:
+    """The replica's CPUs divided by its processes, at least 1.
+
+    Where no CPUs are stated, a gang gets one thread per process, as torchrun does, so that its processes do not fight
+    over the cores; a job of one process keeps the library's own choice (``None``).
+    """
+    cpu_milli = seat.spec.roles[seat.replica.role].resources.cpu_milli
+    if cpu_milli is None:
+        return "1" if len(seat.layout.replicas) > 1 or seat.processes > 1 else None
+    return str(max(1, cpu_milli // 1000 // seat.processes))

@@ -1,0 +1,173 @@
+"""What a contract may depend on: the spec, the layout, the replica, and a few facts of the attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Final
+
+from trainmaster.spec import Contract, JobSpec
+
+from core.domain.contracts.launcher import starts_own_processes
+from core.domain.ids import AttemptId, JobId
+from core.domain.layout import Layout, ReplicaAddress
+
+# Roles whose replicas are no rank of a world of equals (torch, Horovod, MPI, XGBoost, JAX).
+_SERVING_ROLES: Final = frozenset({"ps", "evaluator"})
+# The role that ps-lite programs such as MXNet call their scheduler; added by `contract: mxnet`.
+DMLC_SCHEDULER: Final = "scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where a replica finds its three folders. The fixed ones, unless the node cannot put them there."""
+
+    work: str = "/data"
+    data: str = "/data/data"
+    output: str = "/data/output"
+
+    @property
+    def own(self) -> str:
+        """Where the platform's own files lie."""
+        return f"{self.work}/.trainmaster"
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptContext:
+    """The facts of an attempt that no layout holds.
+
+    ``resume_from``: absolute path of a checkpoint as the replica sees it. ``token_file`` and ``report_file``: paths as
+    the replica sees them; unstated, they are under ``paths.own``. ``study_id`` and ``trial_id`` only for a trial.
+    """
+
+    job_id: JobId
+    job_name: str
+    attempt_id: AttemptId
+    attempt_number: int
+    project: str
+    api_url: str | None = None
+    resume_from: str | None = None
+    study_id: str | None = None
+    trial_id: str | None = None
+    region: str = "local"
+    token_file: str = ""
+    report_file: str = ""
+    paths: Paths = field(default_factory=Paths)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A replica that is part of the world of ranks. ``first_rank``: of its local process 0."""
+
+    address: ReplicaAddress
+    node_rank: int
+    first_rank: int
+    processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """All ranks, chief first, then workers."""
+
+    members: tuple[Member, ...]
+
+    @property
+    def size(self) -> int:
+        """Processes of all members."""
+        return sum(member.processes for member in self.members)
+
+    @property
+    def root(self) -> ReplicaAddress:
+        """The replica of rank 0."""
+        return self.members[0].address
+
+    def member(self, replica: ReplicaAddress) -> Member | None:
+        """``None`` for a replica that has no rank, such as a ps."""
+        return next(
+            (m for m in self.members if m.address.role == replica.role and m.address.index == replica.index), None
+        )
+
+
+def world_of(spec: JobSpec, layout: Layout) -> World:
+    """The ranks of ``layout``: chief and workers or, where there is neither, the own roles by name.
+
+    A replica whose command starts its processes itself (``torchrun``, ``mpirun``) counts as one process.
+    """
+    ranked = [r for r in layout.replicas if r.role in ("chief", "worker")] or [
+        r for r in layout.replicas if r.role not in _SERVING_ROLES and r.role != DMLC_SCHEDULER
+    ]
+    launched = {role for role in {r.role for r in ranked} if starts_own_processes(_command(spec, role))}
+    members = []
+    rank = 0
+    for node_rank, address in enumerate(ranked):
+        processes = 1 if address.role in launched else max(1, address.processes)
+        members.append(Member(address, node_rank, rank, processes))
+        rank += processes
+    return World(tuple(members))
+
+
+def _command(spec: JobSpec, role: str) -> tuple[str, ...] | str | None:
+    return spec.roles[role].command if spec.roles[role].command is not None else spec.command
+
+
+@dataclass(frozen=True)
+class Seat:
+    """One replica's place in the gang: all that a contract sees."""
+
+    spec: JobSpec
+    layout: Layout
+    replica: ReplicaAddress
+    context: AttemptContext
+
+    @cached_property
+    def world(self) -> World:
+        return world_of(self.spec, self.layout)
+
+    @cached_property
+    def member(self) -> Member | None:
+        """``None``: this replica has no rank."""
+        return self.world.member(self.replica)
+
+    @cached_property
+    def has_launcher(self) -> bool:
+        """Whether the command starts its processes itself."""
+        return starts_own_processes(self.command)
+
+    @property
+    def command(self) -> tuple[str, ...] | str | None:
+        """As the user wrote it; the role's own wins over the job's."""
+        return _command(self.spec, self.replica.role)
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        own = self.spec.roles[self.replica.role].args
+        return self.spec.args if own is None else own
+
+    @property
+    def is_uai(self) -> bool:
+        return self.spec.contract is Contract.UAI
+
+    @property
+    def gpu_count(self) -> int:
+        return self.spec.roles[self.replica.role].resources.gpus
+
+    @property
+    def processes(self) -> int:
+        """Processes that the runtime starts for this replica.
+
+        A server (ps, evaluator) listens on one port: it is one process unless the spec says otherwise.
+        """
+        if self.has_launcher:
+            return 1
+        if self.member is not None:
+            return self.member.processes
+        return self.spec.roles[self.replica.role].processes_per_replica or 1
+
+
+def endpoint(host: str, port: int) -> str:
+    """``host:port``, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def framework_endpoint(replica: ReplicaAddress) -> str:
+    return endpoint(replica.host, replica.ports.framework)

@@ -1,0 +1,108 @@
+"""One replica's whole environment and command: every contract at once, the user's own variables over all."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from trainmaster.spec import JobSpec
+
+from core.domain.contracts import always, horovod, jax, mpi, mxnet, tf_config, torch, uai, vertex, xgboost
+from core.domain.contracts.context import AttemptContext, Seat
+from core.domain.layout import Layout, ReplicaAddress
+
+# Linux takes no longer "NAME=value" (MAX_ARG_STRLEN, 32 pages, with its closing zero byte): execve fails with E2BIG.
+_MAX_ENTRY_BYTES: Final = 131_071
+_NO_SECRETS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedReplica:
+    """What one replica is started with.
+
+    ``env`` is for the replica as a whole; ``process_env[i]`` is laid over it for local process ``i`` (one entry per
+    process, empty for a single one). ``command`` is a list to execute, a text for ``/bin/sh -c``, or ``None`` for the
+    image's own; a text holds its arguments already. ``files``: path -> content, written before the start.
+    ``clashes``: variables of ours that the user's own values replace. ``omitted``: variables of ours that are longer
+    than Linux takes (a gang of thousands) and were left out.
+    """
+
+    env: Mapping[str, str]
+    process_env: tuple[Mapping[str, str], ...]
+    command: tuple[str, ...] | str | None
+    args: tuple[str, ...]
+    files: Mapping[str, str]
+    clashes: tuple[str, ...] = ()
+    omitted: tuple[str, ...] = ()
+
+
+def render(
+    spec: JobSpec,
+    layout: Layout,
+    replica: ReplicaAddress,
+    context: AttemptContext,
+    *,
+    secrets: Mapping[str, str] = _NO_SECRETS,
+) -> RenderedReplica:
+    """Everything that ``replica`` of ``layout`` is started with. The same arguments always give the same answer.
+
+    Args:
+        secrets: name -> value of the spec's secrets; they are the user's own variables like ``env``.
+    """
+    seat = Seat(spec, layout, replica, context)
+    theirs = {**secrets, **spec.role_env(replica.role)}
+    ours = _replica_variables(seat)
+    per_process = [_process_variables(seat, local_rank) for local_rank in range(seat.processes)]
+    if len(per_process) == 1:
+        # One process: all of it is the replica's own, so that an engine without processes needs no second map.
+        ours |= per_process[0]
+        per_process = [{}]
+    names = set(ours).union(*per_process)
+    omitted = {name for name, value in ours.items() if len(f"{name}={value}".encode()) > _MAX_ENTRY_BYTES}
+    command, args = _call(seat)
+    return RenderedReplica(
+        env={name: value for name, value in ours.items() if name not in omitted} | theirs,
+        process_env=tuple(
+            {name: value for name, value in process.items() if name not in theirs} for process in per_process
+        ),
+        command=command,
+        args=args,
+        files=mpi.files(seat),
+        clashes=tuple(
+            sorted(name for name in (names & set(theirs)) - always.DEFAULTS if ours.get(name) != theirs[name])
+        ),
+        omitted=tuple(sorted(omitted - set(theirs))),
+    )
+
+
+def _replica_variables(seat: Seat) -> dict[str, str]:
+    modules = (always, tf_config, vertex, torch, mpi, mxnet, *((uai,) if seat.is_uai else ()))
+    env: dict[str, str] = {}
+    for module in modules:
+        env |= module.variables(seat)
+    return env
+
+
+def _process_variables(seat: Seat, local_rank: int) -> dict[str, str]:
+    env: dict[str, str] = {}
+    for module in (torch, horovod, mxnet, xgboost, jax):
+        env |= module.process_variables(seat, local_rank)
+    return env
+
+
+def _call(seat: Seat) -> tuple[tuple[str, ...] | str | None, tuple[str, ...]]:
+    """Command and arguments, placeholders filled in."""
+    command, args = seat.command, seat.args
+    if seat.is_uai:
+        command, args = uai.command(command), (*args, *uai.arguments(seat))
+    args = tuple(tf_config.fill_placeholders(arg, seat) for arg in args)
+    if command is None:
+        return None, args
+    if isinstance(command, str):
+        # `sh -c text word` would give the word to the shell, not to the program: arguments go into the text.
+        filled = tf_config.fill_placeholders(command, seat)
+        return (f"{filled.rstrip()} {shlex.join(args)}" if args else filled), ()
+    return tuple(tf_config.fill_placeholders(word, seat) for word in command), args

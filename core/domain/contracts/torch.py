@@ -1,0 +1,42 @@
+"""torch.distributed: ``PET_*`` that torchrun reads, and the plain variables of ``init_process_group("env://")``.
+
+https://docs.pytorch.org/docs/stable/elastic/run.html
+"""
+
+from __future__ import annotations
+
+from core.domain.contracts.context import Seat, endpoint
+
+
+def variables(seat: Seat) -> dict[str, str]:
+    """What torchrun reads, should the command begin with it; nothing for a replica without a rank."""
+    if seat.member is None:
+        return {}
+    root = seat.world.root
+    return {
+        "PET_NNODES": str(len(seat.world.members)),
+        # The processes that torchrun shall start, even where the platform itself starts only torchrun.
+        "PET_NPROC_PER_NODE": str(max(1, seat.replica.processes)),
+        "PET_NODE_RANK": str(seat.member.node_rank),
+        "PET_MASTER_ADDR": root.host,
+        "PET_MASTER_PORT": str(root.ports.torch),
+        "PET_RDZV_ENDPOINT": endpoint(root.host, root.ports.torch),
+        # The platform restarts the gang, with fresh ports: torchrun's own restarts read dead addresses.
+        "PET_MAX_RESTARTS": "0",
+    }
+
+
+def process_variables(seat: Seat, local_rank: int) -> dict[str, str]:
+    """What one process reads. Nothing under torchrun and its like, which set it themselves, and under UAI."""
+    if seat.member is None or seat.has_launcher or seat.is_uai:
+        return {}
+    root = seat.world.root
+    return {
+        "MASTER_ADDR": root.host,
+        "MASTER_PORT": str(root.ports.torch),
+        "WORLD_SIZE": str(seat.world.size),
+        "RANK": str(seat.member.first_rank + local_rank),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(seat.member.processes),
+        "GROUP_RANK": str(seat.member.node_rank),
+    }

@@ -1,0 +1,104 @@
+"""Vertex AI custom training: ``CLUSTER_SPEC``, ``AIP_*``, ``CLOUD_ML_*``.
+
+https://cloud.google.com/vertex-ai/docs/training/distributed-training
+https://cloud.google.com/vertex-ai/docs/training/code-requirements#environment-variables
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from trainmaster.spec import JobSpec
+
+from core.domain.contracts.context import Seat, framework_endpoint
+from core.domain.layout import ReplicaAddress
+
+_POOLS: Final = ("workerpool0", "workerpool1", "workerpool2", "workerpool3")
+
+
+def variables(seat: Seat) -> dict[str, str]:
+    context = seat.context
+    base = f"{context.paths.output}/{context.trial_id}" if context.trial_id else context.paths.output
+    env = {
+        "AIP_MODEL_DIR": f"{base}/model/",
+        "AIP_CHECKPOINT_DIR": f"{base}/checkpoints/",
+        "AIP_TENSORBOARD_LOG_DIR": f"{base}/logs/",
+        "CLOUD_ML_JOB_ID": context.job_id,
+        "CLOUD_ML_PROJECT_ID": context.project,
+        "CLOUD_ML_REGION": context.region,
+        # One file per replica: two on one machine must not overwrite each other's.
+        "CLOUD_ML_HP_METRIC_FILE": f"{context.paths.own}/hypertune/output.metric",
+    }
+    if context.trial_id:
+        env["CLOUD_ML_TRIAL_ID"] = context.trial_id
+    return env | _cluster_spec(seat)
+
+
+def pools(seat: Seat) -> tuple[tuple[ReplicaAddress, ...], ...]:
+    """The four pools: the primary replica alone, the other ranks, ps, evaluators.
+
+    The primary is the chief; without one, the replica of rank 0, since a Vertex program looks for its chief in pool 0.
+    """
+    ranked = tuple(member.address for member in seat.world.members)
+    return (ranked[:1], ranked[1:], seat.layout.of_role("ps"), seat.layout.of_role("evaluator"))
+
+
+def _cluster_spec(seat: Seat) -> dict[str, str]:
+    """Nothing for a replica that is in no pool (an own role beside workers)."""
+    members = pools(seat)
+    task: dict[str, Any] | None = next(
+        (
+            {"type": name, "index": index}
+            for name, pool in zip(_POOLS, members, strict=True)
+            for index, replica in enumerate(pool)
+            if (replica.role, replica.index) == (seat.replica.role, seat.replica.index)
+        ),
+        None,
+    )
+    if task is None:
+        return {}
+    if seat.context.trial_id:
+        task["trial"] = seat.context.trial_id
+    spec = {
+        "cluster": {
+            name: [framework_endpoint(replica) for replica in pool]
+            for name, pool in zip(_POOLS, members, strict=True)
+            if pool
+        },
+        "environment": "cloud",
+        "task": task,
+        "job": custom_job_spec(seat.spec, members, seat.context.paths.output),
+    }
+    return {"CLUSTER_SPEC": json.dumps(spec, separators=(",", ":"))}
+
+
+def custom_job_spec(spec: JobSpec, members: tuple[tuple[ReplicaAddress, ...], ...], output: str) -> dict[str, Any]:
+    """The job as Vertex's ``CustomJobSpec`` in proto3 JSON (int64 as text); an empty pool keeps its place."""
+    while members and not members[-1]:
+        members = members[:-1]
+    return {
+        "workerPoolSpecs": [_pool_spec(spec, pool[0].role, len(pool)) if pool else {} for pool in members],
+        "baseOutputDirectory": {"outputUriPrefix": output},
+    }
+
+
+def _pool_spec(spec: JobSpec, role_name: str, replicas: int) -> dict[str, Any]:
+    role = spec.roles[role_name]
+    command = role.command if role.command is not None else spec.command
+    args = role.args if role.args is not None else spec.args
+    container = {
+        "imageUri": role.image or spec.image or "",
+        "command": ["/bin/sh", "-c", command] if isinstance(command, str) else list(command or ()),
+        "args": list(args),
+    }
+    machine: dict[str, Any] = {}
+    if role.resources.gpus:
+        machine["acceleratorCount"] = role.resources.gpus
+        if role.resources.gpu_type:
+            machine["acceleratorType"] = role.resources.gpu_type[0]
+    return {
+        "machineSpec": machine,
+        "replicaCount": str(replicas),
+        "containerSpec": {key: value for key, value in container.items() if value},
+    }

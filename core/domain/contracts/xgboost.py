@@ -1,0 +1,21 @@
+"""XGBoost's collective: where the tracker is (started by the program's rank 0), and which task this is.
+
+https://xgboost.readthedocs.io/en/stable/tutorials/param_tuning.html and ``xgboost.collective``
+"""
+
+from __future__ import annotations
+
+from core.domain.contracts.context import Seat
+
+
+def process_variables(seat: Seat, local_rank: int) -> dict[str, str]:
+    """Nothing for a replica without a rank."""
+    if seat.member is None:
+        return {}
+    root = seat.world.root
+    return {
+        "DMLC_TRACKER_URI": root.host,
+        "DMLC_TRACKER_PORT": str(root.ports.dmlc),
+        "DMLC_TASK_ID": str(seat.member.first_rank + local_rank),
+        "DMLC_NUM_WORKER": str(seat.world.size),
+    }
