@@ -84,6 +84,7 @@ class ReplicaOrder:
     code_digest: str | None = None
     code_path: str | None = None  # the archive (.tar.gz) as a file that the driver can read
     mounts: tuple[MountOrder, ...] = ()  # /data/data and /data/output among them
+    files: Mapping[str, str] = field(default_factory=dict)  # path -> content, written before the start (MPI's hostfile)
     gpus: tuple[str, ...] = ()
     cpu_limit_milli: int | None = None
     memory_limit_bytes: int | None = None
