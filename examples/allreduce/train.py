@@ -46,15 +46,19 @@ def main() -> None:
     stop = StopFlag()
     context = tm.current()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    images, labels = load(context.input_dir / "train.npz")
+    images, labels = load(context.data_dir / "train.npz")
     join(context)
     try:
         train(context, options, images, labels, stop)
-    except Exception:  # noqa: BLE001 (whatever it was, this process must end now)
+    except Exception as error:  # noqa: BLE001 (whatever it was, this process must end now)
         # A peer that left lets gloo's threads hang in the middle of a collective: an orderly end could wait for ever.
         if stop.is_set:
             leave(STOPPED)
-        traceback.print_exc()
+        if "gloo" in str(error):
+            print(f"rank {dist.get_rank()}: a peer is gone, so this process ends too; a restart goes on from the "
+                  "newest checkpoint.", flush=True)  # fmt: skip
+        else:
+            traceback.print_exc()
         leave(1)
     dist.destroy_process_group()
 
@@ -130,7 +134,7 @@ def train(
             time.sleep(options.step_seconds)
 
     if rank == 0:
-        accuracy = evaluate(network, context.input_dir / "test.npz")
+        accuracy = evaluate(network, context.data_dir / "test.npz")
         save(network, optimizer, steps, loss=loss.item(), accuracy=accuracy)
         tm.progress(steps, steps, epoch=options.epochs, loss=loss, accuracy=accuracy)
         write_result(context.output_dir, accuracy=accuracy, steps=steps, resumed_at=first, world=world)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 # The fixed paths of every container.
-_INPUT = "/data/data"
+_DATA = "/data/data"
 _OUTPUT = "/data/output"
 
 # In rank order; own roles follow by name. The first replica in this order is the one that writes for all.
 _ROLE_ORDER = ("chief", "worker", "ps", "evaluator")
+_UNRANKED = frozenset({"ps", "evaluator", "scheduler"})
 
 
 class ContextError(ValueError):
@@ -43,7 +44,7 @@ class Context:
     gpus: Tuple[str, ...] = ()
     job_id: Optional[str] = None
     attempt: int = 1
-    input_dir: Path = Path("data")
+    data_dir: Path = Path("data")
     output_dir: Path = Path("output")
     resume_from: Optional[Path] = None
     report_file: Optional[Path] = None
@@ -89,7 +90,7 @@ def current(environ: Optional[Mapping[str, str]] = None) -> Context:
         gpus=gpus,
         job_id=job_id,
         attempt=_number(env, "TRAINMASTER_ATTEMPT", 1),
-        input_dir=_folder(env, "TRAINMASTER_INPUT_DIR", _INPUT, "data", is_in_platform=job_id is not None),
+        data_dir=_folder(env, "TRAINMASTER_DATA_DIR", _DATA, "data", is_in_platform=job_id is not None),
         output_dir=_folder(env, "TRAINMASTER_OUTPUT_DIR", _OUTPUT, "output", is_in_platform=job_id is not None),
         resume_from=_path(env, "TRAINMASTER_RESUME_FROM"),
         report_file=_path(env, "TRAINMASTER_REPORT_FILE"),
@@ -100,20 +101,15 @@ def current(environ: Optional[Mapping[str, str]] = None) -> Context:
 def _rank(
     env: Mapping[str, str], role: str, index: int, peers: Mapping[str, Tuple[str, ...]]
 ) -> Tuple[Optional[int], int]:
-    if role in ("ps", "evaluator"):
-        return None, 1
     if "RANK" in env:
         return _number(env, "RANK", 0), _number(env, "WORLD_SIZE", 1)
-    # No torch variables (TF_CONFIG by hand): count the training roles in rank order, one process each.
-    before = 0
-    total = 0
-    for name in sorted(peers, key=_role_order):
-        if name in ("ps", "evaluator"):
-            continue
-        if _role_order(name) < _role_order(role):
-            before += len(peers[name])
-        total += len(peers[name])
-    return before + index, max(total, before + index + 1)
+    # No torch variables (TF_CONFIG by hand, or a launcher with variables of its own): one process for each replica.
+    ranked = sorted({*peers, role} - _UNRANKED, key=_role_order)
+    ranked = [name for name in ranked if name in ("chief", "worker")] or ranked
+    if role not in ranked:
+        return None, 1
+    before = sum(len(peers.get(name, ())) for name in ranked[: ranked.index(role)])
+    return before + index, max(before + index + 1, sum(len(peers.get(name, ())) for name in ranked))
 
 
 def _role_order(role: str) -> Tuple[int, str]:
