@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import sys
+
 import uvicorn
 
 from api.main import create_app
@@ -10,7 +13,7 @@ from core.settings import get_settings
 
 def main() -> None:
     settings = get_settings()
-    uvicorn.run(
+    config = uvicorn.Config(
         create_app(settings),
         host=settings.host,
         port=settings.port,
@@ -21,6 +24,12 @@ def main() -> None:
         # Streams end by the client; without a limit a restart would wait for the last follower.
         timeout_graceful_shutdown=5,
     )
+    # Not Config(fd=…): that takes the socket for a Unix one, and every small answer then waits for Nagle's timer.
+    sockets = None if settings.listen_fd is None else [socket.socket(fileno=settings.listen_fd)]
+    server = uvicorn.Server(config)
+    server.run(sockets=sockets)
+    if not server.started:
+        sys.exit(3)
 
 
 if __name__ == "__main__":

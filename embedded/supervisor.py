@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import secrets
 import selectors
 import signal
 import socket
@@ -14,12 +12,13 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from core.domain.errors import TrainmasterError
 from core.settings import Settings
 from embedded.child import Child
 from embedded.errors import CannotStart
@@ -33,7 +32,6 @@ STOP_WITHIN_S: Final = 15.0
 _HEALTH_EVERY_S: Final = 5.0
 _HEALTH_TIMEOUT_S: Final = 10.0
 _STUCK_AFTER: Final = 4
-LOGIN_LINK_LIFETIME: Final = timedelta(minutes=15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ class Supervisor:
         env = self._child_env(port, url)
         _migrate(env, self.home)
         settings = _settings(env)
-        login_url = f"{url}/login?code={_prepare(settings)}"
+        login_url = _prepare(settings)
         children = self._children(env, listener)
         try:
             for child in children:
@@ -205,30 +203,17 @@ def _settings(env: dict[str, str]) -> Settings:
 
 
 def _prepare(settings: Settings) -> str:
-    """First-start rows and the admin's token file; returns a fresh one-time login code."""
-    from core.db.bootstrap import bootstrap
+    """First-start rows, folders and the admin's token file; returns a fresh one-time login link."""
+    from core.db.bootstrap import prepare_home
+    from core.db.engine import make_engine, make_sessions
 
-    from core.db.engine import make_engine, make_sessions, unit_of_work
-    from core.db.tables import LoginCode, User
-
-    now = datetime.now(UTC)  # noqa: TID251 (the edge of the process)
-    code = secrets.token_urlsafe(24)
     engine = make_engine(settings.resolved_database_url)
     try:
-        with unit_of_work(make_sessions(engine)) as session:
-            bootstrap(session, settings, now)
-            session.flush()
-            admin = session.query(User).filter_by(name="admin").one()
-            session.add(
-                LoginCode(
-                    digest=hashlib.sha256(code.encode()).hexdigest(),
-                    user_id=admin.id,
-                    expires_at=now + LOGIN_LINK_LIFETIME,
-                )
-            )
+        return prepare_home(make_sessions(engine), settings, datetime.now(UTC))  # noqa: TID251 (the edge of the process)
+    except TrainmasterError as error:
+        raise CannotStart(error.sentence) from error
     finally:
         engine.dispose()
-    return code
 
 
 def _answers(url: str, *, timeout_s: float) -> bool:
