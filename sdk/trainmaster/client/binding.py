@@ -1,0 +1,118 @@
+"""From one function to two methods.
+
+A function that makes a call or a flow is bound once, in a class that both clients share::
+
+    get_job = Method(calls.get_job)
+
+On a ``Client`` it is a method that returns the ``JobDetail``; on an ``AsyncClient`` one that returns an awaitable of it.
+The parameters, their types and the docstring are the function's own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from trainmaster.client.steps import Steps
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+
+class Blocking(Protocol):
+    """What a method needs of a client whose calls block."""
+
+    def run(self, steps: Steps[T]) -> T: ...
+    def iterate(self, steps: Steps[None]) -> Iterator[Any]: ...
+
+
+class Awaiting(Protocol):
+    """What a method needs of a client whose calls are awaited."""
+
+    async def run(self, steps: Steps[T]) -> T: ...
+    def iterate(self, steps: Steps[None]) -> AsyncIterator[Any]: ...
+
+
+class BlockingOwner(Protocol):
+    @property
+    def runner(self) -> Blocking: ...
+
+
+class AwaitingOwner(Protocol):
+    @property
+    def runner(self) -> Awaiting: ...
+
+
+class _Bound:
+    """Common to all: the function, and the docstring for ``help()``."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+        self.__doc__ = make.__doc__
+
+    def _wrap(self, run: Callable[[Any], Any], *first: Any) -> Callable[..., Any]:
+        make = self._make
+
+        @functools.wraps(make)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return run(make(*first, *args, **kwargs))
+
+        return method
+
+
+class Method(_Bound, Generic[P, T]):
+    """A call or flow with one result."""
+
+    def __init__(self, make: Callable[P, Steps[T]]) -> None:
+        super().__init__(make)
+
+    @overload
+    def __get__(self, owner: BlockingOwner, kind: Any = None) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, owner: AwaitingOwner, kind: Any = None) -> Callable[P, Awaitable[T]]: ...
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self if owner is None else self._wrap(owner.runner.run)
+
+
+class IterMethod(_Bound, Generic[P, Item]):
+    """A flow that emits ``Item``s, as an iterator."""
+
+    def __init__(self, make: Callable[P, Steps[None]], of: type[Item]) -> None:  # noqa: ARG002 (told to the type checker)
+        super().__init__(make)
+
+    @overload
+    def __get__(self, owner: BlockingOwner, kind: Any = None) -> Callable[P, Iterator[Item]]: ...
+    @overload
+    def __get__(self, owner: AwaitingOwner, kind: Any = None) -> Callable[P, AsyncIterator[Item]]: ...
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self if owner is None else self._wrap(owner.runner.iterate)
+
+
+class JobMethod(_Bound, Generic[P, T]):
+    """A :class:`Method` of a job handle: the function's first parameter is the job."""
+
+    def __init__(self, make: Callable[Concatenate[str, P], Steps[T]]) -> None:
+        super().__init__(make)
+
+    @overload
+    def __get__(self, owner: BlockingOwner, kind: Any = None) -> Callable[P, T]: ...
+    @overload
+    def __get__(self, owner: AwaitingOwner, kind: Any = None) -> Callable[P, Awaitable[T]]: ...
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self if owner is None else self._wrap(owner.runner.run, owner.id)
+
+
+class JobIterMethod(_Bound, Generic[P, Item]):
+    """An :class:`IterMethod` of a job handle."""
+
+    def __init__(self, make: Callable[Concatenate[str, P], Steps[None]], of: type[Item]) -> None:  # noqa: ARG002
+        super().__init__(make)
+
+    @overload
+    def __get__(self, owner: BlockingOwner, kind: Any = None) -> Callable[P, Iterator[Item]]: ...
+    @overload
+    def __get__(self, owner: AwaitingOwner, kind: Any = None) -> Callable[P, AsyncIterator[Item]]: ...
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self if owner is None else self._wrap(owner.runner.iterate, owner.id)

@@ -1,0 +1,186 @@
+"""Projects, users, tokens, secrets, volumes, nodes, and the server itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trainmaster.client.calls.build import path, silent, typed
+from trainmaster.client.steps import Call
+from trainmaster.wire.admin import (
+    Health,
+    Identity,
+    LoginExchange,
+    MemberSet,
+    MemberView,
+    NodeView,
+    ProjectCreate,
+    ProjectRole,
+    ProjectUpdate,
+    ProjectView,
+    Scope,
+    SecretSet,
+    SecretView,
+    TokenCreate,
+    TokenCreated,
+    TokenView,
+    UserCreate,
+    UserUpdate,
+    UserView,
+    VolumeCreate,
+    VolumeView,
+)
+from trainmaster.wire.jobs import ReasonRequest
+
+
+def get_health() -> Call[Health]:
+    """How the server is; needs no token."""
+    return typed(Health, "get_health", "GET", "/health")
+
+
+def get_me() -> Call[Identity]:
+    """Whose token this is."""
+    return typed(Identity, "get_me", "GET", "/me")
+
+
+def exchange_login_code(code: str) -> Call[TokenCreated]:
+    """A token for a one-time login code."""
+    return typed(TokenCreated, "exchange_login", "POST", "/login", body=LoginExchange(code=code))
+
+
+def get_spec_schema() -> Call[dict[str, Any]]:
+    """The JSON Schema of the job spec as the server understands it."""
+    return typed(dict[str, Any], "get_spec_schema", "GET", "/spec/schema")
+
+
+# --- projects -------------------------------------------------------------------------------------------------------
+
+
+def list_projects() -> Call[list[ProjectView]]:
+    return typed(list[ProjectView], "list_projects", "GET", "/projects")
+
+
+def get_project(project: str) -> Call[ProjectView]:
+    return typed(ProjectView, "get_project", "GET", path("/projects/{project}", project=project))
+
+
+def create_project(name: str, *, description: str = "", weight: float = 1.0) -> Call[ProjectView]:
+    body = ProjectCreate(name=name, description=description, weight=weight)
+    return typed(ProjectView, "create_project", "POST", "/projects", body=body)
+
+
+def update_project(project: str, *, description: str | None = None, weight: float | None = None) -> Call[ProjectView]:
+    """Change what is given; ``None`` leaves as it is."""
+    changes: dict[str, Any] = {"description": description, "weight": weight}
+    body = ProjectUpdate(**{name: value for name, value in changes.items() if value is not None})
+    return typed(ProjectView, "update_project", "PATCH", path("/projects/{project}", project=project), body=body)
+
+
+def delete_project(project: str) -> Call[None]:
+    return silent("delete_project", "DELETE", path("/projects/{project}", project=project))
+
+
+def list_members(project: str) -> Call[list[MemberView]]:
+    return typed(list[MemberView], "list_members", "GET", path("/projects/{project}/members", project=project))
+
+
+def set_member(project: str, user: str, role: ProjectRole) -> Call[MemberView]:
+    at = path("/projects/{project}/members/{user}", project=project, user=user)
+    return typed(MemberView, "set_member", "PUT", at, body=MemberSet(role=role))
+
+
+def remove_member(project: str, user: str) -> Call[None]:
+    return silent("remove_member", "DELETE", path("/projects/{project}/members/{user}", project=project, user=user))
+
+
+def list_secrets(project: str) -> Call[list[SecretView]]:
+    """Names only; a secret's value never comes back."""
+    return typed(list[SecretView], "list_secrets", "GET", path("/projects/{project}/secrets", project=project))
+
+
+def set_secret(project: str, name: str, value: str) -> Call[SecretView]:
+    at = path("/projects/{project}/secrets/{name}", project=project, name=name)
+    return typed(SecretView, "set_secret", "PUT", at, body=SecretSet(value=value))
+
+
+def delete_secret(project: str, name: str) -> Call[None]:
+    at = path("/projects/{project}/secrets/{name}", project=project, name=name)
+    return silent("delete_secret", "DELETE", at)
+
+
+# --- users and tokens -----------------------------------------------------------------------------------------------
+
+
+def list_users() -> Call[list[UserView]]:
+    return typed(list[UserView], "list_users", "GET", "/users")
+
+
+def create_user(name: str, *, is_admin: bool = False) -> Call[UserView]:
+    return typed(UserView, "create_user", "POST", "/users", body=UserCreate(name=name, is_admin=is_admin))
+
+
+def update_user(user: str, *, is_admin: bool | None = None, is_disabled: bool | None = None) -> Call[UserView]:
+    """Change what is given; ``None`` leaves as it is."""
+    changes: dict[str, Any] = {"is_admin": is_admin, "is_disabled": is_disabled}
+    body = UserUpdate(**{name: value for name, value in changes.items() if value is not None})
+    return typed(UserView, "update_user", "PATCH", path("/users/{user}", user=user), body=body)
+
+
+def list_tokens() -> Call[list[TokenView]]:
+    return typed(list[TokenView], "list_tokens", "GET", "/tokens")
+
+
+def create_token(
+    name: str,
+    *,
+    scopes: Sequence[Scope] = ("read", "write"),
+    expires_in_s: float | None = None,
+    user: str | None = None,
+) -> Call[TokenCreated]:
+    """A new token; its text is in this answer and never again. ``user``: another's, for platform admins."""
+    given: dict[str, Any] = {"name": name, "scopes": list(scopes)}
+    optional: dict[str, Any] = {"expires_in_s": expires_in_s, "user": user}
+    body = TokenCreate(**given, **{key: value for key, value in optional.items() if value is not None})
+    return typed(TokenCreated, "create_token", "POST", "/tokens", body=body)
+
+
+def revoke_token(token_id: str) -> Call[None]:
+    return silent("revoke_token", "DELETE", path("/tokens/{id}", id=token_id))
+
+
+# --- nodes and volumes ----------------------------------------------------------------------------------------------
+
+
+def list_nodes() -> Call[list[NodeView]]:
+    return typed(list[NodeView], "list_nodes", "GET", "/nodes")
+
+
+def get_node(node: str) -> Call[NodeView]:
+    return typed(NodeView, "get_node", "GET", path("/nodes/{node}", node=node))
+
+
+def cordon_node(node: str, *, reason: str = "") -> Call[NodeView]:
+    """Start nothing new on the node; what runs there goes on."""
+    at = path("/nodes/{node}/cordon", node=node)
+    return typed(NodeView, "cordon_node", "POST", at, body=ReasonRequest(reason=reason), is_repeatable=True)
+
+
+def uncordon_node(node: str) -> Call[NodeView]:
+    at = path("/nodes/{node}/uncordon", node=node)
+    return typed(NodeView, "uncordon_node", "POST", at, is_repeatable=True)
+
+
+def list_volumes() -> Call[list[VolumeView]]:
+    return typed(list[VolumeView], "list_volumes", "GET", "/volumes")
+
+
+def get_volume(volume: str) -> Call[VolumeView]:
+    return typed(VolumeView, "get_volume", "GET", path("/volumes/{volume}", volume=volume))
+
+
+def create_volume(request: VolumeCreate) -> Call[VolumeView]:
+    return typed(VolumeView, "create_volume", "POST", "/volumes", body=request)
+
+
+def delete_volume(volume: str) -> Call[None]:
+    return silent("delete_volume", "DELETE", path("/volumes/{volume}", volume=volume))

@@ -1,0 +1,167 @@
+"""Jobs: submit, look, change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+from trainmaster.client.calls.build import params, path, silent, typed
+from trainmaster.client.steps import Call
+from trainmaster.spec import JobSpec
+from trainmaster.wire.base import Page
+from trainmaster.wire.jobs import (
+    AttemptView,
+    CloneRequest,
+    EventView,
+    JobDetail,
+    JobView,
+    ReasonRequest,
+    SubmitRequest,
+)
+
+
+def submit_job(
+    spec: Mapping[str, Any] | JobSpec | None = None,
+    *,
+    spec_text: str | None = None,
+    idempotency_key: str | None = None,
+) -> Call[JobDetail]:
+    """The submitted job, from a spec as users write it (shorthands included), a ``JobSpec``, or YAML text.
+
+    A key is made when none is given, so that a repeated request never makes two jobs.
+    """
+    return typed(
+        JobDetail,
+        "submit_job",
+        "POST",
+        "/jobs",
+        body=_submit_request(spec, spec_text, dry_run=False),
+        headers={"Idempotency-Key": idempotency_key or str(uuid4())},
+        is_repeatable=True,
+    )
+
+
+def check_spec(spec: Mapping[str, Any] | JobSpec | None = None, *, spec_text: str | None = None) -> Call[JobSpec]:
+    """The canonical spec, checked by the server as a submission would be; nothing is submitted."""
+    call = typed(
+        dict[str, Any],
+        "submit_job",
+        "POST",
+        "/jobs",
+        body=_submit_request(spec, spec_text, dry_run=True),
+        is_repeatable=True,
+    )
+    return Call(call.operation, call.request, lambda answer: _spec_of(call.decode(answer)), call.is_repeatable)
+
+
+def _spec_of(body: dict[str, Any]) -> JobSpec:
+    inner = body.get("spec")
+    return JobSpec.model_validate(inner if isinstance(inner, dict) else body)
+
+
+def _submit_request(spec: Mapping[str, Any] | JobSpec | None, spec_text: str | None, *, dry_run: bool) -> SubmitRequest:
+    if isinstance(spec, JobSpec):
+        spec = spec.model_dump(mode="json", exclude_unset=True)
+    given: dict[str, Any] = {"spec_text": spec_text} if spec is None else {"spec": dict(spec)}
+    return SubmitRequest(**given, dry_run=dry_run)
+
+
+def get_job(job: str) -> Call[JobDetail]:
+    """The job of this id, or the newest visible one of this name."""
+    return typed(JobDetail, "get_job", "GET", path("/jobs/{job}", job=job))
+
+
+def list_jobs_page(
+    *,
+    project: str | None = None,
+    state: Iterable[str] = (),
+    label: Iterable[str] = (),
+    role: str | None = None,
+    name: str | None = None,
+    user: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    search: str | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Call[Page[JobView]]:
+    """One page of jobs, newest first. ``label``: each ``key=value``, all must hold; ``state``: any of them."""
+    query = params(
+        project=project,
+        state=state,
+        label=label,
+        role=role,
+        name=name,
+        user=user,
+        since=since,
+        until=until,
+        search=search,
+        limit=limit,
+        cursor=cursor,
+    )
+    return typed(Page[JobView], "list_jobs", "GET", "/jobs", query=query)
+
+
+def _verb(operation: str, verb: str, job: str, reason: str) -> Call[JobDetail]:
+    # They set what is wanted; asking twice asks for the same.
+    at = path("/jobs/{job}/" + verb, job=job)
+    return typed(JobDetail, operation, "POST", at, body=ReasonRequest(reason=reason), is_repeatable=True)
+
+
+def cancel_job(job: str, *, reason: str = "") -> Call[JobDetail]:
+    """Ask that the job ends; its replicas get SIGTERM, and SIGKILL after the grace time."""
+    return _verb("cancel_job", "cancel", job, reason)
+
+
+def pause_job(job: str, *, reason: str = "") -> Call[JobDetail]:
+    """Ask that the job gives up its place until ``resume_job``; it goes on from its newest checkpoint then."""
+    return _verb("pause_job", "pause", job, reason)
+
+
+def resume_job(job: str, *, reason: str = "") -> Call[JobDetail]:
+    """Put a paused job back into the queue."""
+    return _verb("resume_job", "resume", job, reason)
+
+
+def clone_job(job: str, *, changes: Mapping[str, Any] | None = None, resume: bool = False) -> Call[JobDetail]:
+    """A new job from the spec of ``job``.
+
+    Args:
+        changes: laid over the spec key by key (RFC 7396); ``None`` as a value removes a key.
+        resume: start from the newest checkpoint of the original.
+    """
+    body = CloneRequest(changes=dict(changes or {}), resume=resume)
+    return typed(JobDetail, "clone_job", "POST", path("/jobs/{job}/clone", job=job), body=body)
+
+
+def delete_job(job: str, *, files: bool = False) -> Call[None]:
+    """Forget an ended job; ``files`` also deletes what it wrote, if that is a folder of its own."""
+    query = params(files=True) if files else ()
+    return silent("delete_job", "DELETE", path("/jobs/{job}", job=job), query=query)
+
+
+def list_attempts(job: str) -> Call[list[AttemptView]]:
+    """All launches of the gang, oldest first, with their replicas."""
+    return typed(list[AttemptView], "list_attempts", "GET", path("/jobs/{job}/attempts", job=job))
+
+
+def get_attempt(job: str, number: int) -> Call[AttemptView]:
+    return typed(AttemptView, "get_attempt", "GET", path("/jobs/{job}/attempts/{number}", job=job, number=number))
+
+
+def list_job_events_page(
+    job: str, *, after: int | None = None, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[EventView]]:
+    """One page of the job's history, oldest first. ``after``: only events with larger ids."""
+    query = params(after=after, limit=limit, cursor=cursor)
+    return typed(Page[EventView], "list_job_events", "GET", path("/jobs/{job}/events", job=job), query=query)
+
+
+def list_events_page(
+    *, project: str | None = None, after: int | None = None, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[EventView]]:
+    """One page of the history of all visible jobs."""
+    query = params(project=project, after=after, limit=limit, cursor=cursor)
+    return typed(Page[EventView], "list_events", "GET", "/events", query=query)

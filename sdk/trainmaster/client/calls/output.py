@@ -1,0 +1,75 @@
+"""What a job writes: logs, files, checkpoints; and the code archive it starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trainmaster.client.calls.build import params, path, typed
+from trainmaster.client.steps import Answer, Call, Request
+from trainmaster.wire.base import Page
+from trainmaster.wire.jobs import ArchiveView, CheckpointView, FileEntry, LogSource
+
+# A compressed answer has no ranges and reaches the reader late.
+PLAIN: Mapping[str, str] = {"Accept-Encoding": "identity"}
+
+
+def list_log_sources(job: str) -> Call[list[LogSource]]:
+    """The log files of all attempts."""
+    return typed(list[LogSource], "list_logs", "GET", path("/jobs/{job}/logs", job=job))
+
+
+def read_log(
+    job: str,
+    name: str,
+    *,
+    attempt: int | None = None,
+    offset: int | None = None,
+    limit_bytes: int | None = None,
+    tail_lines: int | None = None,
+) -> Call[str]:
+    """The raw text of one log, ``name`` being ``<role>-<index>``; ``attempt``: unstated, the newest."""
+    query = params(attempt=attempt, offset=offset, limit_bytes=limit_bytes, tail_lines=tail_lines)
+    request = Request("GET", path("/jobs/{job}/logs/{name}", job=job, name=name), query)
+    return Call("get_log", request, lambda answer: answer.content.decode("utf-8", errors="replace"))
+
+
+def list_checkpoints(job: str) -> Call[list[CheckpointView]]:
+    """The job's checkpoints, as told by its replicas."""
+    return typed(list[CheckpointView], "list_checkpoints", "GET", path("/jobs/{job}/checkpoints", job=job))
+
+
+def list_files_page(
+    job: str, folder: str = "", *, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[FileEntry]]:
+    """One page of the entries of ``folder`` below the job's output."""
+    query = params(path=folder or None, limit=limit, cursor=cursor)
+    return typed(Page[FileEntry], "list_files", "GET", path("/jobs/{job}/files", job=job), query=query)
+
+
+def read_file_range(job: str, file: str, *, first: int | None = None, last: int | None = None) -> Call[Answer]:
+    """The bytes ``first`` to ``last``, both included, of a file below the job's output; all without ``first``."""
+    headers = {**PLAIN}
+    if first is not None:
+        headers["Range"] = f"bytes={first}-{'' if last is None else last}"
+    request = Request("GET", path("/jobs/{job}/files/content", job=job), params(path=file), headers)
+    return Call("get_file_content", request, lambda answer: answer)
+
+
+def start_archive(digest: str, size_bytes: int) -> Call[ArchiveView]:
+    """Announce a code archive; ``received_bytes`` tells where an earlier upload stopped."""
+    query = params(digest=digest, size=size_bytes)
+    return typed(ArchiveView, "create_archive", "POST", "/archives", query=query, is_repeatable=True)
+
+
+def get_archive(digest: str) -> Call[ArchiveView]:
+    return typed(ArchiveView, "get_archive", "GET", path("/archives/{digest}", digest=digest))
+
+
+def append_archive(digest: str, offset: int, chunk: bytes) -> Call[ArchiveView]:
+    """Append ``chunk`` at ``offset``; refused with 409 when the server is elsewhere."""
+    call = typed(
+        ArchiveView, "append_archive", "PUT", path("/archives/{digest}", digest=digest), query=params(offset=offset)
+    )
+    headers = {"Content-Type": "application/octet-stream"}
+    request = Request("PUT", call.request.path, call.request.params, headers, chunk)
+    return Call(call.operation, request, call.decode)

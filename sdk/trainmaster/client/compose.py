@@ -1,0 +1,145 @@
+"""Job specs from what is at hand: a file, a mapping, a folder with a command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, TypedDict
+
+from trainmaster.client.calls import jobs as calls
+from trainmaster.client.flows.transfer import Progress, upload_archive
+from trainmaster.client.steps import Flow, Work
+from trainmaster.errors import InvalidSpec, LocalFileProblem
+from trainmaster.packing import PackedFolder, pack_folder
+from trainmaster.spec import JobSpec
+from trainmaster.wire.jobs import JobDetail
+
+SpecSource: TypeAlias = JobSpec | Mapping[str, Any] | str | Path
+
+
+def read_spec(source: SpecSource) -> Mapping[str, Any]:
+    """The spec as its author wrote it: a mapping, or from a YAML or JSON file (``str`` is a path, not YAML).
+
+    Raises:
+        LocalFileProblem: the file cannot be read.
+        InvalidSpec: it is no YAML, or its top is no mapping.
+    """
+    if isinstance(source, JobSpec):
+        return source.model_dump(mode="json", exclude_unset=True)
+    if isinstance(source, Mapping):
+        return source
+    try:
+        text = Path(source).read_text(encoding="utf-8")
+    except OSError as error:
+        raise LocalFileProblem(f"The spec {source} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidSpec(f"The spec {source} is not UTF-8 text.") from error
+    return spec_of_text(text, str(source))
+
+
+def spec_of_text(text: str, origin: str) -> Mapping[str, Any]:
+    """The mapping that YAML or JSON text holds; nothing in it is checked yet."""
+    import yaml
+
+    try:
+        raw = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        what = getattr(error, "problem", None) or "it cannot be parsed"
+        raise InvalidSpec(f"{origin} is not YAML{where}: {what}.") from error
+    if not isinstance(raw, dict):
+        raise InvalidSpec(f"{origin} holds no job spec: its top must be a mapping with `name`, `command` and so on.")
+    return raw
+
+
+class RunOptions(TypedDict, total=False):
+    """What ``run`` takes beside folder and command.
+
+    The spec's shorthands under their own names. ``gpus`` and ``processes_per_replica`` do not count for parameter
+    servers and evaluators; ``more`` is any further field of the spec.
+    """
+
+    name: str
+    project: str
+    workers: int
+    ps: int
+    chief: int
+    evaluator: int
+    gpus: int
+    gpu_type: str
+    cpu: str | float
+    memory: str | int
+    processes_per_replica: int
+    image: str
+    env: Mapping[str, str]
+    secrets: Sequence[str]
+    labels: Mapping[str, str]
+    input: str
+    output: str
+    priority: int
+    max_run_time: str | float
+    max_restarts: int
+    contract: str
+    more: Mapping[str, Any]
+
+
+def spec_of_run(
+    command: str | Sequence[str], options: RunOptions, *, folder: Path | str | None = None
+) -> dict[str, Any]:
+    """The spec of a ``run``: a text is run by a shell, a list as it is. Without any role one worker runs it.
+
+    Args:
+        folder: gives the job its name where the options do not.
+    """
+    given: dict[str, Any] = {key: value for key, value in options.items() if value is not None and key != "more"}
+    spec = {
+        "name": name_of_folder(Path(folder) if folder is not None else Path()),
+        "command": command if isinstance(command, str) else list(command),
+        **{key: list(value) if key == "secrets" else value for key, value in given.items()},
+    }
+    return spec | dict(options.get("more", {}))
+
+
+def name_of_folder(folder: Path) -> str:
+    """A job name like the folder's: lower case letters, digits and dashes."""
+    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:63].strip("-")
+    return name or "job"
+
+
+def submit_with_code(
+    spec: SpecSource,
+    code: Path | str | PackedFolder | None = None,
+    *,
+    project: str = "default",
+    idempotency_key: str | None = None,
+    progress: Progress | None = None,
+) -> Flow[JobDetail]:
+    """The submitted job, in ``project`` where the spec names none. A ``code`` folder is packed and uploaded before, and its digest put into the spec.
+
+    The server checks the spec before anything is packed, so that a mistake shows at once.
+    """
+    raw: Mapping[str, Any] = yield Work(lambda: read_spec(spec))
+    if project != "default":
+        raw = {"project": project, **raw}
+    if code is None:
+        return (yield from calls.submit_job(raw, idempotency_key=idempotency_key))
+    yield from calls.check_spec({key: value for key, value in raw.items() if key != "code"})
+    if isinstance(code, PackedFolder):
+        digest = yield from upload_code(code, progress=progress)
+    else:
+        folder = Path(code)
+        packed: PackedFolder = yield Work(lambda: pack_folder(folder))
+        try:
+            digest = yield from upload_code(packed, progress=progress)
+        finally:
+            packed.remove()
+    return (yield from calls.submit_job({**raw, "code": digest}, idempotency_key=idempotency_key))
+
+
+def upload_code(packed: PackedFolder, *, progress: Progress | None = None) -> Flow[str]:
+    """The digest of an archive that the server holds now."""
+    arguments = {} if progress is None else {"progress": progress}
+    yield from upload_archive(packed.path, digest=packed.digest, **arguments)
+    return packed.digest

@@ -1,0 +1,288 @@
+"""Following a job: its log lines, its events, its end."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from trainmaster.client.calls.build import params, path
+from trainmaster.client.calls.jobs import get_job, list_job_events_page
+from trainmaster.client.calls.output import PLAIN
+from trainmaster.client.sse import COMMENT
+from trainmaster.client.steps import (
+    AskPolicy,
+    CloseStream,
+    Emit,
+    Flow,
+    NextEvent,
+    OpenStream,
+    Pause,
+    Request,
+    RetryPolicy,
+    ServerEvent,
+    StreamSilent,
+    error_of,
+    is_passing,
+)
+from trainmaster.errors import ServerUnreachable, TrainmasterError, WaitTimedOut
+from trainmaster.wire.jobs import TERMINAL_STATES, EventView, JobDetail, LogLine
+
+# Longer than the server's keep-alive comments are apart; a stream that is silent for longer is dead or stuck.
+STREAM_IDLE_S: Final = 45.0
+# How long a waiting client trusts that a quiet stream means that nothing happened.
+LOOK_AGAIN_S: Final = 15.0
+
+_LINE: Final = TypeAdapter(LogLine)
+_EVENT: Final = TypeAdapter(EventView)
+
+
+@dataclass(frozen=True, slots=True)
+class StateNotice:
+    """The followed job is in another state now."""
+
+    state: str
+
+
+class Quiet(Enum):
+    SILENT = auto()  # nothing new; the stream may go on
+    CLOSED = auto()  # the server ended the stream
+
+
+class Subscription:
+    """A stream that survives what breaks it: opened again from the last event's id, with growing pauses.
+
+    The patience of the policy counts anew with every event that arrives.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self.request = replace(request, headers={**request.headers, **PLAIN, "Accept": "text/event-stream"})
+        self._last_id: str | None = None
+        self._is_open = False
+        self._was_open = False
+        self._failures = 0
+        self._paused_s = 0.0
+
+    def next(self) -> Flow[ServerEvent | Quiet]:
+        """The next event, or what its absence means. Calling it again goes on in every case.
+
+        Raises:
+            TrainmasterError: the server refuses the stream, or stays away longer than the policy's patience.
+        """
+        policy: RetryPolicy = yield AskPolicy()
+        while True:
+            error: TrainmasterError
+            try:
+                if not self._is_open:
+                    yield from self._open()
+                event: ServerEvent | None = yield NextEvent()
+                if event is None:
+                    yield from self._close()
+                    return Quiet.CLOSED
+                self._failures, self._paused_s = 0, 0.0
+                self._last_id = event.id or self._last_id
+                return Quiet.SILENT if event.kind == COMMENT else event
+            except StreamSilent:
+                yield from self._close()
+                return Quiet.SILENT
+            except TrainmasterError as raised:
+                if not is_passing(raised):
+                    raise
+                error = raised
+            yield from self._close()
+            yield from self.back_off(policy, error)
+
+    def back_off(self, policy: RetryPolicy, error: TrainmasterError) -> Flow[None]:
+        """Pause before the next try, or raise ``error`` when patience is at its end."""
+        self._failures += 1
+        delay_s = policy.delay_s(self._failures, error.retry_after_s)
+        is_hopeless = not self._was_open and self._failures >= policy.tries
+        if is_hopeless or self._paused_s + delay_s > policy.stream_patience_s:
+            raise error
+        self._paused_s += delay_s
+        yield Pause(delay_s)
+
+    def _open(self) -> Flow[None]:
+        request = self.request
+        if self._last_id is not None:
+            request = replace(request, headers={**request.headers, "Last-Event-ID": self._last_id})
+        answer = yield OpenStream(request)
+        if answer is not None:
+            raise error_of(request, answer)
+        self._is_open = self._was_open = True
+
+    def _close(self) -> Flow[None]:
+        self._is_open = False
+        yield CloseStream()
+
+
+def watch_job(
+    job: str,
+    *,
+    follow: bool = True,
+    attempt: int | None = None,
+    rank: int | None = None,
+    role: str | None = None,
+    index: int | None = None,
+    search: str | None = None,
+    tail_lines: int | None = None,
+) -> Flow[None]:
+    """Each :class:`LogLine` as ``stream_logs`` gives it, and a :class:`StateNotice` when the job's state changes."""
+    query = params(
+        attempt=attempt,
+        rank=rank,
+        role=role,
+        index=index,
+        search=search,
+        follow=follow,
+        tail_lines=tail_lines,
+    )
+    return _log_stream(job, query, follow=follow, with_states=True)
+
+
+def stream_logs(
+    job: str,
+    *,
+    follow: bool = False,
+    attempt: int | None = None,
+    rank: int | None = None,
+    role: str | None = None,
+    index: int | None = None,
+    search: str | None = None,
+    tail_lines: int | None = None,
+) -> Flow[None]:
+    """The log lines of all replicas, each with its time.
+
+    A broken connection goes on where it stopped: no line twice, none missing.
+
+    Args:
+        follow: go on until the job has ended.
+        attempt: one launch; unstated, the newest, and with ``follow`` those after it.
+        rank, role, index: only these replicas.
+        search: only lines in which this regular expression is found.
+        tail_lines: of what is there already, only so many lines per replica.
+    """
+    query = params(
+        attempt=attempt,
+        rank=rank,
+        role=role,
+        index=index,
+        search=search,
+        follow=follow,
+        tail_lines=tail_lines,
+    )
+    return _log_stream(job, query, follow=follow, with_states=False)
+
+
+def _log_stream(job: str, query: tuple[tuple[str, str], ...], *, follow: bool, with_states: bool) -> Flow[None]:
+    at = path("/jobs/{job}/logs/stream", job=job)
+    stream = Subscription(Request("GET", at, query, read_timeout_s=STREAM_IDLE_S))
+    while True:
+        event = yield from stream.next()
+        match event:
+            case ServerEvent("line", data, _):
+                yield Emit(_LINE.validate_json(data))
+            case ServerEvent("state", data, _) if with_states:
+                yield Emit(StateNotice(_state_of(data)))
+            case ServerEvent("end", _, _):
+                return
+            case Quiet.CLOSED if not follow:
+                return
+            case Quiet.CLOSED:
+                # A server that goes down ends its streams politely; the next one sends the rest.
+                policy = yield AskPolicy()
+                yield from stream.back_off(policy, ServerUnreachable("The server ended the log stream.", is_sent=True))
+            case _:
+                pass
+
+
+def _state_of(data: str) -> str:
+    import json
+
+    try:
+        told: Any = json.loads(data)
+    except ValueError:
+        told = data
+    return str(told.get("state", "")) if isinstance(told, dict) else str(told)
+
+
+def follow_events(job: str, *, after: int | None = None) -> Flow[None]:
+    """Emit the job's history and each new event until the job has ended."""
+    detail = yield from get_job(job)
+    stream = Subscription(_events_request(detail.id, after, STREAM_IDLE_S))
+    newest = after or 0
+    while True:
+        event = yield from stream.next()
+        view = _event_of(event)
+        if view is not None and view.id > newest:
+            newest = view.id
+            yield Emit(view)
+        ended = isinstance(event, ServerEvent) and event.kind == "end"
+        if not ended and (view is None or view.kind.startswith("job.")):
+            detail = yield from get_job(detail.id)
+            ended = detail.state in TERMINAL_STATES
+        if ended:
+            yield CloseStream()
+            yield from _emit_rest(detail.id, newest)
+            return
+        if event is Quiet.CLOSED:
+            policy = yield AskPolicy()
+            yield from stream.back_off(policy, ServerUnreachable("The server ended the event stream.", is_sent=True))
+
+
+def _emit_rest(job: str, newest: int) -> Flow[None]:
+    """What came between the last streamed event and the job's end."""
+    cursor: str | None = None
+    while True:
+        page = yield from list_job_events_page(job, after=newest, cursor=cursor)
+        for view in page.items:
+            yield Emit(view)
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
+
+def wait_for_job(job: str, *, timeout_s: float | None = None) -> Flow[JobDetail]:
+    """The job, once it has ended. Listens to the job's events and looks at it when one says that it moved.
+
+    Args:
+        timeout_s: kept to within the server's keep-alive, some seconds.
+
+    Raises:
+        WaitTimedOut: the job goes on.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    detail = yield from get_job(job)
+    stream = Subscription(_events_request(detail.id, None, LOOK_AGAIN_S))
+    while detail.state not in TERMINAL_STATES:
+        if deadline is not None:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise WaitTimedOut(f"The job {detail.name} is {detail.state} after {timeout_s:g} s; it goes on.")
+            stream.request = replace(stream.request, read_timeout_s=min(LOOK_AGAIN_S, left_s))
+        event = yield from stream.next()
+        view = _event_of(event)
+        if view is None or view.kind.startswith("job."):
+            detail = yield from get_job(detail.id)
+        if event is Quiet.CLOSED and detail.state not in TERMINAL_STATES:
+            policy = yield AskPolicy()
+            yield from stream.back_off(policy, ServerUnreachable("The server ended the event stream.", is_sent=True))
+    yield CloseStream()
+    return detail
+
+
+def _events_request(job: str, after: int | None, read_timeout_s: float) -> Request:
+    query = params(follow=True, after=after)
+    return Request("GET", path("/jobs/{job}/events", job=job), query, read_timeout_s=read_timeout_s)
+
+
+def _event_of(event: ServerEvent | Quiet) -> EventView | None:
+    if not isinstance(event, ServerEvent) or not event.data:
+        return None
+    try:
+        return _EVENT.validate_json(event.data)
+    except ValidationError:
+        return None

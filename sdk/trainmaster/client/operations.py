@@ -1,0 +1,112 @@
+"""All methods that the two clients and the two job handles share, each bound once."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from trainmaster.client.binding import IterMethod, JobIterMethod, JobMethod, Method
+from trainmaster.client.calls import admin, jobs, output
+from trainmaster.client.flows import pages, streams, transfer
+from trainmaster.client.flows.streams import StateNotice
+from trainmaster.wire.jobs import EventView, FileEntry, JobView, LogLine
+
+
+class Operations:
+    """The API, method by method. A ``job`` is given by its id or, for the newest visible one, its name."""
+
+    # the server
+    get_health = Method(admin.get_health)
+    get_me = Method(admin.get_me)
+    exchange_login_code = Method(admin.exchange_login_code)
+    get_spec_schema = Method(admin.get_spec_schema)
+
+    # jobs
+    submit_job = Method(jobs.submit_job)
+    check_spec = Method(jobs.check_spec)
+    get_job = Method(jobs.get_job)
+    list_jobs = IterMethod(pages.list_jobs, JobView)
+    list_jobs_page = Method(jobs.list_jobs_page)
+    cancel_job = Method(jobs.cancel_job)
+    pause_job = Method(jobs.pause_job)
+    resume_job = Method(jobs.resume_job)
+    clone_job = Method(jobs.clone_job)
+    delete_job = Method(jobs.delete_job)
+    wait_for_job = Method(streams.wait_for_job)
+    list_attempts = Method(jobs.list_attempts)
+    get_attempt = Method(jobs.get_attempt)
+
+    # history
+    list_job_events = IterMethod(pages.list_job_events, EventView)
+    list_job_events_page = Method(jobs.list_job_events_page)
+    follow_events = IterMethod(streams.follow_events, EventView)
+    list_events = IterMethod(pages.list_events, EventView)
+    list_events_page = Method(jobs.list_events_page)
+
+    # output
+    list_log_sources = Method(output.list_log_sources)
+    read_log = Method(output.read_log)
+    stream_logs = IterMethod(streams.stream_logs, LogLine)
+    watch_job = IterMethod(streams.watch_job, cast("type[LogLine | StateNotice]", object))
+    list_checkpoints = Method(output.list_checkpoints)
+    list_files = IterMethod(pages.list_files, FileEntry)
+    list_files_page = Method(output.list_files_page)
+    read_file = Method(transfer.read_file)
+    download_file = Method(transfer.download_file)
+
+    # code
+    upload_archive = Method(transfer.upload_archive)
+    start_archive = Method(output.start_archive)
+    append_archive = Method(output.append_archive)
+    get_archive = Method(output.get_archive)
+
+    # projects and their secrets
+    list_projects = Method(admin.list_projects)
+    get_project = Method(admin.get_project)
+    create_project = Method(admin.create_project)
+    update_project = Method(admin.update_project)
+    delete_project = Method(admin.delete_project)
+    list_members = Method(admin.list_members)
+    set_member = Method(admin.set_member)
+    remove_member = Method(admin.remove_member)
+    list_secrets = Method(admin.list_secrets)
+    set_secret = Method(admin.set_secret)
+    delete_secret = Method(admin.delete_secret)
+
+    # users and tokens
+    list_users = Method(admin.list_users)
+    create_user = Method(admin.create_user)
+    update_user = Method(admin.update_user)
+    list_tokens = Method(admin.list_tokens)
+    create_token = Method(admin.create_token)
+    revoke_token = Method(admin.revoke_token)
+
+    # nodes and volumes
+    list_nodes = Method(admin.list_nodes)
+    get_node = Method(admin.get_node)
+    cordon_node = Method(admin.cordon_node)
+    uncordon_node = Method(admin.uncordon_node)
+    list_volumes = Method(admin.list_volumes)
+    get_volume = Method(admin.get_volume)
+    create_volume = Method(admin.create_volume)
+    delete_volume = Method(admin.delete_volume)
+
+
+class JobOperations:
+    """What a job handle can do; each method asks the server anew."""
+
+    detail = JobMethod(jobs.get_job)
+    wait = JobMethod(streams.wait_for_job)
+    cancel = JobMethod(jobs.cancel_job)
+    pause = JobMethod(jobs.pause_job)
+    resume = JobMethod(jobs.resume_job)
+    delete = JobMethod(jobs.delete_job)
+    attempts = JobMethod(jobs.list_attempts)
+    events = JobIterMethod(pages.list_job_events, EventView)
+    follow_events = JobIterMethod(streams.follow_events, EventView)
+    logs = JobIterMethod(streams.stream_logs, LogLine)
+    log_sources = JobMethod(output.list_log_sources)
+    read_log = JobMethod(output.read_log)
+    checkpoints = JobMethod(output.list_checkpoints)
+    files = JobIterMethod(pages.list_files, FileEntry)
+    read_file = JobMethod(transfer.read_file)
+    download = JobMethod(transfer.download_file)

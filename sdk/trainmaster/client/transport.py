@@ -1,0 +1,312 @@
+"""The two transports: they carry out the steps of a flow over httpx, with blocking calls or with ``await``.
+
+No decision is taken here; what differs between them is only how a step is done.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import httpx
+
+from trainmaster import __version__
+from trainmaster.client.sse import EventParser
+from trainmaster.client.steps import (
+    Answer,
+    AskPolicy,
+    CloseStream,
+    Emit,
+    NextEvent,
+    OpenStream,
+    Pause,
+    Request,
+    RetryPolicy,
+    Send,
+    ServerEvent,
+    Step,
+    Steps,
+    StreamSilent,
+    Work,
+)
+from trainmaster.errors import ServerUnreachable
+
+T = TypeVar("T")
+
+API_PREFIX: Final = "/api/v1"
+# Uploads of one chunk and slow disks fit in; a hung server does not hold a program for minutes.
+DEFAULT_TIMEOUT_S: Final = 30.0
+CONNECT_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What both transports need to make their HTTP client."""
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    verify: bool | str | ssl.SSLContext = True
+
+    @property
+    def base_url(self) -> str:
+        return self.url.rstrip("/").removesuffix(API_PREFIX) + API_PREFIX
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {"Trainmaster-Client": __version__, "User-Agent": f"trainmaster/{__version__}"}
+        return headers | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
+
+    @property
+    def timeout(self) -> httpx.Timeout:
+        return httpx.Timeout(self.timeout_s, connect=min(CONNECT_TIMEOUT_S, self.timeout_s))
+
+    def unreachable(self, error: httpx.TransportError | httpx.InvalidURL) -> ServerUnreachable:
+        """The error of a request that got no answer, in words."""
+        if isinstance(error, httpx.InvalidURL | httpx.UnsupportedProtocol):
+            return ServerUnreachable(f"{self.url!r} is not a server's address; write it like http://host:8765.")
+        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout):
+            cause = f" ({error})" if "certificate" in str(error).lower() else ""
+            return ServerUnreachable(
+                f"No Trainmaster server at {self.url}{cause} – start one with `trainmaster up` or `trainmaster login URL`."
+            )
+        what = "did not answer in time" if isinstance(error, httpx.TimeoutException) else "broke off the connection"
+        return ServerUnreachable(f"The Trainmaster server at {self.url} {what}; try again.", is_sent=True)
+
+
+def _arguments(request: Request) -> dict[str, Any]:
+    """The keyword arguments of httpx's ``build_request``."""
+    arguments: dict[str, Any] = {
+        "method": request.method,
+        "url": request.path,
+        "params": request.params,
+        "headers": request.headers,
+        "content": request.content,
+    }
+    if request.read_timeout_s is not None:
+        arguments["timeout"] = httpx.Timeout(
+            request.read_timeout_s, connect=CONNECT_TIMEOUT_S, write=DEFAULT_TIMEOUT_S, pool=DEFAULT_TIMEOUT_S
+        )
+    return arguments
+
+
+def _answer(response: httpx.Response) -> Answer:
+    return Answer(
+        response.status_code, {key.lower(): value for key, value in response.headers.items()}, response.content
+    )
+
+
+def _flow_of(steps: Steps[T]) -> Any:
+    return iter(steps)
+
+
+@dataclass(slots=True)
+class _SyncStream:
+    response: httpx.Response
+    events: Iterator[ServerEvent]
+
+
+@dataclass(slots=True)
+class _AsyncStream:
+    response: httpx.Response
+    events: AsyncIterator[ServerEvent]
+
+
+def _read_events(response: httpx.Response) -> Iterator[ServerEvent]:
+    parser = EventParser()
+    for chunk in response.iter_bytes():
+        yield from parser.feed(chunk)
+
+
+async def _aread_events(response: httpx.Response) -> AsyncIterator[ServerEvent]:
+    parser = EventParser()
+    async for chunk in response.aiter_bytes():
+        for event in parser.feed(chunk):
+            yield event
+
+
+class SyncTransport:
+    """Carries flows out with blocking calls. Threads may share it."""
+
+    def __init__(self, connection: Connection, http: httpx.BaseTransport | None = None) -> None:
+        self._connection = connection
+        self._http = httpx.Client(
+            base_url=connection.base_url,
+            headers=connection.headers,
+            timeout=connection.timeout,
+            verify=connection.verify,
+            transport=http,
+        )
+
+    def close(self) -> None:
+        self._http.close()
+
+    def run(self, steps: Steps[T]) -> T:
+        """Carry out all steps; what the flow returns."""
+        iterator = self._iterate(steps)
+        while True:
+            try:
+                next(iterator)
+            except StopIteration as done:
+                return done.value
+
+    def iterate(self, steps: Steps[None]) -> Iterator[Any]:
+        """What the flow emits, as it comes. Closing the iterator closes the flow's stream."""
+        yield from self._iterate(steps)
+
+    def _iterate(self, steps: Steps[T]) -> Generator[Any, None, T]:
+        flow = _flow_of(steps)
+        stream: list[_SyncStream] = []
+        outcome: Any = None
+        error: Exception | None = None
+        try:
+            while True:
+                try:
+                    step = flow.throw(error) if error else flow.send(outcome)
+                except StopIteration as done:
+                    return done.value
+                outcome, error = None, None
+                if isinstance(step, Emit):
+                    yield step.value
+                    continue
+                try:
+                    outcome = self._do(step, stream)
+                except Exception as raised:  # noqa: BLE001 (the flow decides what any failure of its step means)
+                    error = raised
+        finally:
+            flow.close()
+            self._do(CloseStream(), stream)
+
+    def _do(self, step: Step, stream: list[_SyncStream]) -> Any:
+        try:
+            match step:
+                case Send(request):
+                    return _answer(self._http.send(self._http.build_request(**_arguments(request))))
+                case OpenStream(request):
+                    response = self._http.send(self._http.build_request(**_arguments(request)), stream=True)
+                    if response.status_code != 200:
+                        try:
+                            response.read()
+                        finally:
+                            response.close()
+                        return _answer(response)
+                    stream[:] = [_SyncStream(response, _read_events(response))]
+                case NextEvent():
+                    return next(stream[0].events, None)
+                case CloseStream():
+                    while stream:
+                        stream.pop().response.close()
+                case Pause(seconds):
+                    time.sleep(seconds)  # noqa: TID251 (the edge: a flow asked for it)
+                case Work(action):
+                    return action()
+                case AskPolicy():
+                    return self._connection.policy
+                case Emit():
+                    raise AssertionError("handled by the caller")
+        except httpx.ReadTimeout as timeout:
+            if isinstance(step, NextEvent):
+                raise StreamSilent from timeout
+            raise self._connection.unreachable(timeout) from timeout
+        except (httpx.TransportError, httpx.InvalidURL) as problem:
+            raise self._connection.unreachable(problem) from problem
+        return None
+
+
+class AsyncTransport:
+    """Carries flows out with ``await``; file work goes to a thread."""
+
+    def __init__(self, connection: Connection, http: httpx.AsyncBaseTransport | None = None) -> None:
+        self._connection = connection
+        self._http = httpx.AsyncClient(
+            base_url=connection.base_url,
+            headers=connection.headers,
+            timeout=connection.timeout,
+            verify=connection.verify,
+            transport=http,
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Carry out all steps; what the flow returns."""
+        result: list[T] = []
+        async for _ in self._iterate(steps, result):
+            pass
+        return result[0]
+
+    async def iterate(self, steps: Steps[None]) -> AsyncIterator[Any]:
+        """What the flow emits, as it comes. Closing the iterator closes the flow's stream."""
+        values = self._iterate(steps, [])
+        try:
+            async for value in values:
+                yield value
+        finally:
+            await values.aclose()
+
+    async def _iterate(self, steps: Steps[T], result: list[T]) -> AsyncGenerator[Any, None]:
+        flow = _flow_of(steps)
+        stream: list[_AsyncStream] = []
+        outcome: Any = None
+        error: Exception | None = None
+        try:
+            while True:
+                try:
+                    step = flow.throw(error) if error else flow.send(outcome)
+                except StopIteration as done:
+                    result.append(done.value)
+                    return
+                outcome, error = None, None
+                if isinstance(step, Emit):
+                    yield step.value
+                    continue
+                try:
+                    outcome = await self._do(step, stream)
+                except Exception as raised:  # noqa: BLE001 (the flow decides what any failure of its step means)
+                    error = raised
+        finally:
+            flow.close()
+            await self._do(CloseStream(), stream)
+
+    async def _do(self, step: Step, stream: list[_AsyncStream]) -> Any:
+        import anyio
+        import anyio.to_thread
+
+        try:
+            match step:
+                case Send(request):
+                    return _answer(await self._http.send(self._http.build_request(**_arguments(request))))
+                case OpenStream(request):
+                    response = await self._http.send(self._http.build_request(**_arguments(request)), stream=True)
+                    if response.status_code != 200:
+                        try:
+                            await response.aread()
+                        finally:
+                            await response.aclose()
+                        return _answer(response)
+                    stream[:] = [_AsyncStream(response, _aread_events(response))]
+                case NextEvent():
+                    return await anext(stream[0].events, None)
+                case CloseStream():
+                    while stream:
+                        await stream.pop().response.aclose()
+                case Pause(seconds):
+                    await anyio.sleep(seconds)
+                case Work(action):
+                    return await anyio.to_thread.run_sync(action)
+                case AskPolicy():
+                    return self._connection.policy
+                case Emit():
+                    raise AssertionError("handled by the caller")
+        except httpx.ReadTimeout as timeout:
+            if isinstance(step, NextEvent):
+                raise StreamSilent from timeout
+            raise self._connection.unreachable(timeout) from timeout
+        except (httpx.TransportError, httpx.InvalidURL) as problem:
+            raise self._connection.unreachable(problem) from problem
+        return None
