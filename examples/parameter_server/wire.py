@@ -61,7 +61,7 @@ class Channel:
     """
 
     def __init__(self, sock: socket.socket, key: bytes, *, is_server: bool) -> None:
-        """Do the handshake.
+        """Do the handshake. Takes ``sock`` over, and closes it when that fails.
 
         Raises:
             WireError: the other side does not know ``key``, or speaks something else.
@@ -70,22 +70,30 @@ class Channel:
         self._sock = sock
         self._sent = 0
         self._received = 0
-        sock.settimeout(HANDSHAKE_TIMEOUT_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A peer whose machine vanished says nothing: let the kernel ask.
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        try:
+            sock.settimeout(HANDSHAKE_TIMEOUT_S)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A peer whose machine vanished says nothing: let the kernel ask.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+            self._send_key, self._receive_key = self._shake_hands(key, is_server=is_server)
+            sock.settimeout(None)
+        except BaseException:
+            sock.close()
+            raise
+
+    def _shake_hands(self, key: bytes, *, is_server: bool) -> tuple[bytes, bytes]:
+        """The keys for what this side sends and for what it receives."""
         mine = os.urandom(NONCE_BYTES)
-        sock.sendall(mine)
+        self._sock.sendall(mine)
         theirs = bytes(self._read(NONCE_BYTES))
-        server_nonce, client_nonce = (mine, theirs) if is_server else (theirs, mine)
-        names = (b"server", b"client") if is_server else (b"client", b"server")
-        both = server_nonce + client_nonce
-        sock.sendall(_mac(key, b"proof of the " + names[0] + both))
-        if not hmac.compare_digest(bytes(self._read(TAG_BYTES)), _mac(key, b"proof of the " + names[1] + both)):
+        here, there = (b"server", b"client") if is_server else (b"client", b"server")
+        nonces = mine + theirs if is_server else theirs + mine
+        self._sock.sendall(_mac(key, b"proof of the " + here + nonces))
+        if not hmac.compare_digest(bytes(self._read(TAG_BYTES)), _mac(key, b"proof of the " + there + nonces)):
             raise WireError("the other side does not know the job's key")
-        self._send_key = _mac(key, b"frames of the " + names[0] + both)
-        self._receive_key = _mac(key, b"frames of the " + names[1] + both)
-        sock.settimeout(None)
+        return _mac(key, b"frames of the " + here + nonces), _mac(key, b"frames of the " + there + nonces)
 
     def send(self, op: Op, meta: Mapping[str, Any] | None = None, values: Vector | None = None) -> None:
         text = json.dumps(meta or {}).encode()
