@@ -286,7 +286,8 @@ def project_of(role: Role) -> Callable[..., Awaitable[ProjectAccess]]:
     asked = require(Scope.READ if role == "viewer" else Scope.WRITE)
 
     async def access(
-        project: Annotated[str, Path(description="Name of the project.")], caller: Annotated[Caller, Depends(asked)]
+        project: Annotated[str, Path(description="Name of the project.", max_length=100)],
+        caller: Caller = Depends(asked),  # noqa: B008 (an annotation cannot see the local name)
     ) -> ProjectAccess:
         return ProjectAccess(caller, project, role)
 
@@ -328,7 +329,7 @@ def job_of(role: Role) -> Callable[..., Awaitable[JobAccess]]:
 
     async def access(
         job: Annotated[str, Path(description="The job's id, or its name: the newest of that name.", max_length=100)],
-        caller: Annotated[Caller, Depends(asked)],
+        caller: Caller = Depends(asked),  # noqa: B008 (an annotation cannot see the local name)
     ) -> JobAccess:
         return JobAccess(caller, job, role)
 

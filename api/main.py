@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from api import problems, routers
 from api.auth import CallerCache
+from api.known_volumes import KnownVolumes
 from api.metrics.recorder import Recorder
 from api.middleware import Delivery, Envelope, Gate
 from api.version import VERSION
@@ -44,6 +45,7 @@ def create_app(
         clock=clock,
         key=platform_key(settings),
         recorder=recorder,
+        volumes=KnownVolumes(sessions),
     )
 
     @asynccontextmanager

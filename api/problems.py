@@ -170,13 +170,13 @@ def _validation_problem(error: RequestValidationError, request_id: str | None) -
 
 
 def _mistake(item: Mapping[str, Any]) -> ProblemError:
-    """Pydantic's finding with the path as users write it: ``body.spec.name``, ``query.limit``."""
+    """Pydantic's finding with the field as users write it: ``spec.name``, ``limit``."""
     kind = str(item.get("type", ""))
     location = [str(part) for part in item.get("loc", ())]
     if kind == "json_invalid":
         reason = item.get("ctx", {}).get("error", "")
         return ProblemError(path="body", message=f"is not JSON: {reason} at character {location[-1]}", hint=None)
-    path = ".".join(location[1:] if location and location[0] == "body" and len(location) > 1 else location) or "body"
+    path = ".".join(location[1:] or location) or "body"
     message = str(item.get("msg", "is not valid")).removeprefix("Value error, ")
     hint = None
     if kind == "extra_forbidden":

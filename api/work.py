@@ -15,6 +15,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
+from api.known_volumes import KnownVolumes
 from api.metrics.recorder import Recorder
 from core.bell import Bell
 from core.db.engine import SessionFactory, unit_of_work
@@ -45,6 +46,7 @@ class Platform:
     clock: Callable[[], datetime]
     key: bytes  # signs attempt tokens, seals secrets
     recorder: Recorder
+    volumes: KnownVolumes
 
     @contextmanager
     def read(self) -> Iterator[Work]:

@@ -10,7 +10,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, make_url, text
 
 from core.db.engine import make_engine
 
@@ -48,6 +48,9 @@ def head_revision() -> str | None:
 
 
 def _with_lock(database_url: str, migrate: Callable[[Config], object]) -> None:
+    file = make_url(database_url).database
+    if database_url.startswith("sqlite") and file:
+        Path(file).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     engine = make_engine(database_url)
     try:
         # On SQLite our engine begins every transaction with the write lock, which serves as the lock here.

@@ -18,10 +18,7 @@ def main() -> int:
     commands.add_parser("current", help="what the database is at")
     arguments = parser.parse_args()
 
-    settings = get_settings()
-    url = settings.resolved_database_url
-    if url.startswith("sqlite") and not settings.database_url:
-        settings.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    url = get_settings().resolved_database_url
     if arguments.command == "upgrade":
         upgrade(url, arguments.revision)
     elif arguments.command == "downgrade":

@@ -1,0 +1,62 @@
+"""From rows of attempts and replicas to what goes over the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trainmaster.wire.jobs import AttemptView, ExitView, ReplicaView
+
+from core.db.tables import Attempt, Replica
+
+
+def attempt_view(attempt: Attempt, replicas: Sequence[Replica]) -> AttemptView:
+    addresses = {
+        (member["role"], member["index"]): f"{member['host']}:{member['ports'][0]}" for member in attempt.layout or ()
+    }
+    return AttemptView(
+        id=attempt.id,
+        number=attempt.number,
+        state=attempt.state,
+        executor=attempt.executor,
+        resume_from=attempt.resume_from,
+        end=exit_view(attempt.end),
+        is_counted=attempt.is_counted,
+        created_at=attempt.created_at,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        replicas=[_replica_view(replica, addresses.get((replica.role, replica.index))) for replica in replicas],
+    )
+
+
+def _replica_view(replica: Replica, address: str | None) -> ReplicaView:
+    return ReplicaView(
+        role=replica.role,
+        index=replica.index,
+        rank=replica.rank,
+        state=replica.state,
+        generation=replica.generation,
+        node=replica.node,
+        gpus=[str(gpu) for gpu in replica.gpus],
+        address=address,
+        exit=exit_view(replica.exit),
+        detail=replica.detail,
+        facts=replica.facts,
+        started_at=replica.started_at,
+        ended_at=replica.ended_at,
+        heartbeat_at=replica.heartbeat_at,
+        progress=replica.progress,
+    )
+
+
+def exit_view(stored: Mapping[str, Any] | None) -> ExitView | None:
+    """How something ended, as the control loop wrote it; ``kind`` and ``sentence`` are always there."""
+    if not stored:
+        return None
+    return ExitView(
+        kind=str(stored.get("kind") or stored.get("cause") or "platform"),
+        sentence=str(stored.get("sentence", "")),
+        exit_code=stored.get("exit_code"),
+        role=stored.get("role"),
+        index=stored.get("index"),
+    )

@@ -1,0 +1,52 @@
+"""A new job from the spec of another."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.db.tables import Checkpoint, Job
+from core.domain.errors import InvalidRequest
+
+# Where a clone sees the output of the job that it goes on from. Its own output is a new folder, so that neither job
+# overwrites the other's logs and checkpoints.
+RESUME_MOUNT: Final = "/data/resume"
+
+
+def changed_spec(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """``changes`` laid over ``spec`` as RFC 7396 says: null removes, objects merge, everything else replaces."""
+    merged = dict(spec)
+    for key, value in changes.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict):
+            below = merged.get(key)
+            merged[key] = changed_spec(below if isinstance(below, dict) else {}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def with_resume_mount(spec: dict[str, Any], job: Job) -> dict[str, Any]:
+    """``spec`` with the output of ``job`` mounted read-only at ``RESUME_MOUNT``."""
+    mount = {"volume": job.output_volume, "path": job.output_path, "at": RESUME_MOUNT, "read_only": True}
+    others = [other for other in spec.get("mounts") or () if other.get("at") != RESUME_MOUNT]
+    return {**spec, "mounts": [*others, mount]}
+
+
+def resume_path(session: Session, job: Job) -> str:
+    """The newest checkpoint that ``job`` told of, as the containers of its clone see it.
+
+    Raises:
+        InvalidRequest: it told of none.
+    """
+    query = select(Checkpoint.path).where(Checkpoint.job_id == job.id)
+    newest = query.order_by(Checkpoint.step.desc().nulls_last(), Checkpoint.created_at.desc()).limit(1)
+    path = session.execute(newest).scalar_one_or_none()
+    if path is None:
+        raise InvalidRequest(
+            f"Job {job.name!r} has told of no checkpoint to resume from; clone it without `resume`.", field="resume"
+        )
+    return f"{RESUME_MOUNT}/{path}"

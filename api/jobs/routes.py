@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Final
+
+from fastapi import Header, Query, Response
+from pydantic import BaseModel
+from trainmaster.spec import JobSpec
+from trainmaster.wire.base import Page
+from trainmaster.wire.jobs import CloneRequest, JobDetail, JobView, ReasonRequest, SubmitRequest
+
+from api.auth import Caller, JobAccess, JobMember, JobViewer, Reader, Writer
+from api.jobs import verbs
+from api.jobs.cloning import changed_spec, resume_path, with_resume_mount
+from api.jobs.listing import JobQueryParams, list_page
+from api.jobs.output import output_to_remove
+from api.jobs.schemas import load_detail, submitted_detail
+from api.jobs.service import Submission, canonical, check_submission, digest_of, read_spec, submit
+from api.routing import new_router
+from api.work import Platform, PlatformDep
+
+router = new_router("jobs", "/jobs")
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        pattern=r"^[\x20-\x7e]+$",
+        description="A fresh text per job; the same request with the same key makes no second job.",
+    ),
+]
+REPLAYED: Final = "Idempotency-Replayed"
+
+
+def _json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    # Straight to bytes: the framework would validate our own answer again.
+    return Response(model.model_dump_json(), status, headers, media_type="application/json")
+
+
+@router.post(
+    "",
+    operation_id="submit_job",
+    summary="Submit a job",
+    status_code=201,
+    response_model=JobDetail,
+    responses={200: {"model": JobSpec, "description": "With `dry_run`: the canonical spec; nothing was submitted."}},
+)
+def submit_job(body: SubmitRequest, caller: Writer, platform: PlatformDep, key: IdempotencyKey = None) -> Response:
+    """Queue a job. Every mistake of the spec is told at once. Needs the role `member` in the project."""
+    spec = read_spec(body)
+    submission = check_submission(platform, caller, spec)
+    if body.dry_run:
+        return _json(spec)
+    return _submit(platform, caller, submission, key, digest_of("submit", spec.model_dump(mode="json")))
+
+
+@router.post(
+    "/{job}/clone",
+    operation_id="clone_job",
+    summary="Submit a new job from the spec of this one",
+    status_code=201,
+    response_model=JobDetail,
+)
+def clone_job(
+    body: CloneRequest, job: JobViewer, caller: Writer, platform: PlatformDep, key: IdempotencyKey = None
+) -> Response:
+    """Needs the role `member` in the new job's project, and `viewer` in the original's."""
+    with platform.read() as work:
+        original = job.load(work.session)
+        resume_from = resume_path(work.session, original) if body.resume else None
+    raw = changed_spec(original.spec, body.changes)
+    if resume_from is not None:
+        raw = with_resume_mount(raw, original)
+    submission = check_submission(platform, caller, canonical(raw))
+    submission = replace(submission, cloned_from=original.id, resume_from=resume_from)
+    digest = digest_of("clone", {"job": original.id, **body.model_dump(mode="json")})
+    return _submit(platform, caller, submission, key, digest)
+
+
+def _submit(platform: Platform, caller: Caller, submission: Submission, key: str | None, digest: str) -> Response:
+    with platform.write() as work:
+        submitted = submit(work, caller, submission, key=key, digest=digest)
+        detail = submitted_detail(work, submitted.job_id)
+    headers = {"Location": f"/api/v1/jobs/{submitted.job_id}"}
+    if submitted.is_replay:
+        headers[REPLAYED] = "true"
+    return _json(detail, 201, headers)
+
+
+@router.get("", operation_id="list_jobs", summary="Jobs, newest first", response_model=Page[JobView])
+def list_jobs(query: JobQueryParams, caller: Reader, platform: PlatformDep) -> Response:
+    with platform.read() as work:
+        page = list_page(work, caller, query)
+    return _json(page)
+
+
+@router.get(
+    "/{job}", operation_id="get_job", summary="One job with its spec and newest attempt", response_model=JobDetail
+)
+def get_job(job: JobViewer, platform: PlatformDep) -> Response:
+    """While it waits: why, and its position in the queue. Send `If-None-Match` to hear only of changes."""
+    with platform.read() as work:
+        detail = load_detail(work.session, job.load(work.session))
+    return _json(detail)
+
+
+@router.post("/{job}/cancel", operation_id="cancel_job", summary="Cancel a job", response_model=JobDetail)
+def cancel_job(job: JobMember, platform: PlatformDep, body: ReasonRequest | None = None) -> Response:
+    """At once while it waits; else its replicas get SIGTERM, and SIGKILL after the grace time."""
+    return _ask(platform, job, verbs.Verb.CANCEL, body)
+
+
+@router.post("/{job}/pause", operation_id="pause_job", summary="Pause a job", response_model=JobDetail)
+def pause_job(job: JobMember, platform: PlatformDep, body: ReasonRequest | None = None) -> Response:
+    """It gives up its place and goes on from its newest checkpoint when it is resumed."""
+    return _ask(platform, job, verbs.Verb.PAUSE, body)
+
+
+@router.post("/{job}/resume", operation_id="resume_job", summary="Resume a paused job", response_model=JobDetail)
+def resume_job(job: JobMember, platform: PlatformDep, body: ReasonRequest | None = None) -> Response:
+    """It goes to the end of the queue of its priority."""
+    return _ask(platform, job, verbs.Verb.RESUME, body)
+
+
+def _ask(platform: Platform, job: JobAccess, verb: verbs.Verb, body: ReasonRequest | None) -> Response:
+    with platform.write() as work:
+        row = job.load(work.session)
+        verbs.lock(work.session, row)
+        verbs.ask(work, job.caller, row, verb, body.reason if body else "")
+        detail = load_detail(work.session, row)
+    return _json(detail)
+
+
+@router.delete("/{job}", operation_id="delete_job", summary="Forget an ended job", status_code=204)
+def delete_job(
+    job: JobMember,
+    platform: PlatformDep,
+    files: Annotated[bool, Query(description="Also remove its output, when that is a folder of its own.")] = False,
+) -> Response:
+    """The job is listed no more. Without `files` its output stays where it is."""
+    with platform.write() as work:
+        row = job.load(work.session)
+        verbs.lock(work.session, row)
+        verbs.delete(work, job.caller, row)
+        output = output_to_remove(work.session, row) if files else None
+    if output is not None:
+        # After the commit: a crash in between leaves files of a job that is gone, never a job without its files.
+        output.remove()
+    return Response(status_code=204)

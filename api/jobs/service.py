@@ -1,0 +1,215 @@
+"""Submitting jobs: check everything outside the transaction, then write in few statements."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from sqlalchemy import select, update
+from trainmaster.spec import JobSpec, SpecError, parse_spec, parse_spec_text
+from trainmaster.wire.jobs import SubmitRequest
+
+from api.auth import Caller, Member
+from api.jobs.places import Output, check_places
+from api.work import Platform, Work
+from core.bell import TOPIC_TICK
+from core.db.repositories.events import append_event
+from core.db.repositories.idempotency import claim_key
+from core.db.repositories.jobs import insert_job
+from core.db.tables import Archive, Job, Secret
+from core.domain.errors import Conflict, InvalidRequest, InvalidSpec
+from core.domain.resources import gang_of
+from core.domain.states import JobState, Wanted
+from core.ids import new_id
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A job that may be submitted: its spec, checked, and where its output goes."""
+
+    spec: JobSpec
+    member: Member
+    output: Output
+    cloned_from: str | None = None
+    resume_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    job_id: str
+    is_replay: bool
+
+
+def read_spec(request: SubmitRequest) -> JobSpec:
+    """The canonical spec. Raises ``InvalidRequest`` (none, or two) or ``InvalidSpec`` (every mistake in it)."""
+    if (request.spec is None) == (request.spec_text is None):
+        raise InvalidRequest(
+            "Give the job as `spec` (an object) or as `spec_text` (YAML), one of the two.", field="spec"
+        )
+    if request.spec is not None:
+        return canonical(request.spec)
+    assert request.spec_text is not None  # noqa: S101 (one of the two)
+    try:
+        return parse_spec_text(request.spec_text)
+    except SpecError as error:
+        raise invalid_spec(error) from error
+
+
+def canonical(raw: Mapping[str, Any]) -> JobSpec:
+    try:
+        return parse_spec(raw)
+    except SpecError as error:
+        raise invalid_spec(error) from error
+
+
+def invalid_spec(error: SpecError) -> InvalidSpec:
+    first = error.mistakes[0]
+    count = len(error.mistakes)
+    more = f" (and {count - 1} more, see `errors`)" if count > 1 else ""
+    told = [{"path": mistake.path, "message": mistake.message, "hint": mistake.hint} for mistake in error.mistakes]
+    return InvalidSpec(f"{first}{more}", field=first.path or None, errors=told)
+
+
+def check_submission(platform: Platform, caller: Caller, spec: JobSpec) -> Submission:
+    """Prove, without an open transaction, that ``spec`` can run here for this caller."""
+    member = _membership(platform, caller, spec.project)
+    _check_images(platform, spec)
+    return Submission(spec, member, check_places(platform, caller, member, spec))
+
+
+def _membership(platform: Platform, caller: Caller, project: str) -> Member:
+    known = next((member for member in caller.projects.values() if member.project == project), None)
+    if known is not None and known.role != "viewer":
+        return known
+    with platform.read() as work:  # the cache is seconds old: before saying no, look again
+        return caller.member_of(work.session, project, "member")
+
+
+def _check_images(platform: Platform, spec: JobSpec) -> None:
+    if platform.settings.executor != "process":
+        return
+    images = [("image", spec.image)] + [(f"roles.{name}.image", role.image) for name, role in spec.roles.items()]
+    mistakes: list[dict[str, str | None]] = [
+        {
+            "path": field,
+            "message": f"this platform runs plain processes (TRAINMASTER_EXECUTOR=process) and cannot run image {image}",
+            "hint": "leave out `image`, or use a platform that runs containers",
+        }
+        for field, image in images
+        if image is not None
+    ]
+    if mistakes:
+        first = mistakes[0]
+        raise InvalidSpec(
+            f"{first['path']}: {first['message']}; {first['hint']}.", field=first["path"], errors=mistakes
+        )
+
+
+def submit(work: Work, caller: Caller, submission: Submission, *, key: str | None, digest: str) -> Submitted:
+    """Write the job, queued; or find the one that an equal request with this ``key`` made.
+
+    Raises:
+        InvalidSpec: a secret or the code archive is missing.
+        IdempotencyMismatch: the key was used for another request.
+    """
+    job_id = new_id("job")
+    if key is not None:
+        earlier = claim_key(
+            work.session, user_id=caller.user_id, key=key, request_digest=digest, job_id=job_id, now=work.now
+        )
+        if earlier is not None:
+            _demand_present(work, earlier)
+            return Submitted(earlier, is_replay=True)
+    _check_code(work, submission.spec)
+    _check_secrets(work, submission)
+    insert_job(work.session, _row(work, caller, submission, job_id), _labels(submission.spec))
+    append_event(
+        work.session,
+        at=work.now,
+        kind="job.queued",
+        actor=caller.actor,
+        project_id=submission.member.project_id,
+        job_id=job_id,
+        reason=f"Cloned from {submission.cloned_from}." if submission.cloned_from else "",
+    )
+    work.ring(TOPIC_TICK)
+    return Submitted(job_id, is_replay=False)
+
+
+def digest_of(kind: str, content: Mapping[str, Any]) -> str:
+    """Equal for requests that ask for the same."""
+    text = orjson.dumps([kind, content], option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    return hashlib.sha256(text).hexdigest()
+
+
+def _row(work: Work, caller: Caller, submission: Submission, job_id: str) -> dict[str, Any]:
+    spec, output = submission.spec, submission.output
+    gang = gang_of(spec)
+    own_folder = f"{submission.member.project}/{job_id}"
+    return {
+        "id": job_id,
+        "project_id": submission.member.project_id,
+        "user_id": caller.user_id,
+        "name": spec.name,
+        "spec": spec.model_dump(mode="json"),
+        "gang": gang.to_json(),
+        "shape": gang.shape(),
+        "state": JobState.QUEUED.value,
+        "wanted": Wanted.RUN.value,
+        "priority": spec.priority,
+        "max_run_time_s": spec.max_run_time,
+        "output_volume": output.volume,
+        "output_path": own_folder if output.path is None else output.path,
+        "resume_from": submission.resume_from,
+        "cloned_from": submission.cloned_from,
+        "created_at": work.now,
+        "queued_at": work.now,
+        "updated_at": work.now,
+    }
+
+
+def _labels(spec: JobSpec) -> list[tuple[str, str]]:
+    return [*spec.labels.items(), *(("role", role) for role in spec.roles)]
+
+
+def _check_code(work: Work, spec: JobSpec) -> None:
+    if spec.code is None:
+        return
+    # Noting the use keeps the sweep of old archives away from it.
+    found = work.session.execute(
+        update(Archive).where(Archive.digest == spec.code, Archive.is_complete).values(used_at=work.now)
+    )
+    if found.rowcount == 0:  # type: ignore[attr-defined]
+        raise InvalidSpec(
+            "code: this archive has not been uploaded; upload it first (`trainmaster run` does so by itself).",
+            field="code",
+            errors=[{"path": "code", "message": "no complete archive has this digest", "hint": "upload it first"}],
+        )
+
+
+def _check_secrets(work: Work, submission: Submission) -> None:
+    names = submission.spec.secrets
+    if not names:
+        return
+    query = select(Secret.name).where(Secret.project_id == submission.member.project_id, Secret.name.in_(names))
+    present = set(work.session.execute(query).scalars())
+    missing: list[dict[str, str | None]] = [
+        {
+            "path": f"secrets.{number}",
+            "message": f"project {submission.member.project!r} has no secret {name}",
+            "hint": "add it to the project first",
+        }
+        for number, name in enumerate(names)
+        if name not in present
+    ]
+    if missing:
+        raise InvalidSpec(f"{missing[0]['path']}: {missing[0]['message']}.", field=missing[0]["path"], errors=missing)
+
+
+def _demand_present(work: Work, job_id: str) -> None:
+    query = select(Job.id).where(Job.id == job_id, Job.deleted_at.is_(None))
+    if work.session.execute(query).scalar_one_or_none() is None:
+        raise Conflict("The job that this Idempotency-Key made was deleted; use a fresh key for a new job.")

@@ -1,0 +1,129 @@
+"""What users ask of a job that is there: cancel, pause, resume, delete."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from api.auth import Caller
+from api.work import Work
+from core.bell import TOPIC_RECONCILE, TOPIC_TICK
+from core.db.repositories.attempts import live_attempt_id
+from core.db.repositories.events import append_event
+from core.db.repositories.jobs import set_job
+from core.db.tables import Event, Job
+from core.domain.errors import Conflict
+from core.domain.lifecycle import Effect, JobEvent, advance, can_advance
+from core.domain.states import JobState, Wanted
+
+_HISTORY_LINES: Final = 12
+
+
+class Verb(StrEnum):
+    CANCEL = "cancel"
+    PAUSE = "pause"
+    RESUME = "resume"
+
+
+_EVENTS: Final = {Verb.CANCEL: JobEvent.CANCEL, Verb.PAUSE: JobEvent.PAUSE, Verb.RESUME: JobEvent.RESUME}
+_WANTED: Final = {Verb.CANCEL: Wanted.CANCEL, Verb.PAUSE: Wanted.PAUSE, Verb.RESUME: Wanted.RUN}
+# Asking for what is so already changes nothing and is no mistake: a client may repeat a request that it lost sight of.
+_REACHED: Final = {
+    Verb.CANCEL: frozenset({JobState.CANCELLED, JobState.CANCELLING}),
+    Verb.PAUSE: frozenset({JobState.PAUSED}),
+    Verb.RESUME: frozenset[JobState](),
+}
+
+
+def ask(work: Work, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
+    """Write down what the user wants; a job that waits moves at once, one with a live attempt by the control loop.
+
+    ``job`` is locked for this transaction.
+
+    Raises:
+        IllegalTransition: its state does not allow it; the sentence says why and what to do.
+        StaleWrite: it moved in the same moment.
+    """
+    state, wanted = JobState(job.state), _WANTED[verb]
+    if state in _REACHED[verb] or (job.wanted == wanted and verb is not Verb.RESUME and not state.is_terminal):
+        return
+    if state in (JobState.QUEUED, JobState.PAUSED) and can_advance(state, _EVENTS[verb]):
+        _move_now(work, caller, job, _EVENTS[verb], wanted, reason)
+        return
+    if verb is Verb.RESUME:
+        # Taking back a pause that has not happened yet is fine; everything else is what the table says of it.
+        if job.wanted != Wanted.PAUSE or state not in (JobState.STARTING, JobState.RUNNING):
+            advance(state, JobEvent.RESUME, history=_history(work.session, job.id))
+    elif job.wanted == Wanted.CANCEL or not can_advance(state, _EVENTS[verb]):
+        # A cancel is not taken back: pausing a job that is being cancelled is refused like one that is.
+        asked_from = JobState.CANCELLING if job.wanted == Wanted.CANCEL and not state.is_terminal else state
+        advance(asked_from, _EVENTS[verb], history=_history(work.session, job.id))
+    set_job(work.session, job, wanted=wanted.value, updated_at=work.now)
+    _tell(work, caller, job, f"job.{verb}_requested", reason)
+    live = live_attempt_id(work.session, job.id)
+    if live is not None:
+        work.ring(TOPIC_RECONCILE, live)
+
+
+def _move_now(work: Work, caller: Caller, job: Job, event: JobEvent, wanted: Wanted, reason: str) -> None:
+    move = advance(JobState(job.state), event)
+    changes: dict[str, Any] = {"state": move.state.value, "wanted": wanted.value, "updated_at": work.now}
+    if Effect.STAMP_QUEUED in move.effects:
+        changes["queued_at"] = work.now
+    if Effect.STAMP_FINISHED in move.effects:
+        changes["finished_at"] = work.now
+    if Effect.CLEAR_WAIT in move.effects:
+        changes |= {"wait_reason": None, "not_before": None}
+    if move.state is JobState.CANCELLED:
+        by = f"Cancelled by {caller.user}"
+        changes["exit"] = {"kind": "cancelled", "sentence": f"{by}: {reason}" if reason else f"{by}."}
+    set_job(work.session, job, **changes)
+    _tell(work, caller, job, move.kind, reason)
+    if Effect.RING_TICK in move.effects:
+        work.ring(TOPIC_TICK)
+
+
+def delete(work: Work, caller: Caller, job: Job) -> None:
+    """Forget an ended job: it is listed no more; its rows stay for the history.
+
+    Raises:
+        Conflict: it has not ended.
+    """
+    if not JobState(job.state).is_terminal:
+        raise Conflict(f"Job {job.name!r} is {job.state}; cancel it and wait for its end, then delete it.")
+    if live_attempt_id(work.session, job.id) is not None:
+        raise Conflict(f"The last attempt of job {job.name!r} is still being cleaned up; try again in a moment.")
+    set_job(work.session, job, deleted_at=work.now, updated_at=work.now)
+    _tell(work, caller, job, "job.deleted", "")
+
+
+def lock(session: Session, job: Job) -> None:
+    """Hold the row until the transaction ends, and read it anew: the control loop may have moved it since."""
+    # An update that changes nothing locks on both databases; SQLite knows no SELECT … FOR UPDATE.
+    session.execute(update(Job).where(Job.id == job.id).values(id=Job.id).execution_options(synchronize_session=False))
+    session.refresh(job)
+
+
+def _tell(work: Work, caller: Caller, job: Job, kind: str, reason: str) -> None:
+    append_event(
+        work.session,
+        at=work.now,
+        kind=kind,
+        actor=caller.actor,
+        project_id=job.project_id,
+        job_id=job.id,
+        reason=reason,
+    )
+
+
+def _history(session: Session, job_id: str) -> list[str]:
+    rows = session.execute(
+        select(Event.at, Event.kind, Event.actor)
+        .where(Event.job_id == job_id, Event.kind.startswith("job."))
+        .order_by(Event.id.desc())
+        .limit(_HISTORY_LINES)
+    ).all()
+    return [f"{row.at:%Y-%m-%d %H:%M:%S} {row.kind} by {row.actor}" for row in reversed(rows)]

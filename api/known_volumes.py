@@ -1,0 +1,44 @@
+"""All volumes in memory, read at most every few seconds: admins register them rarely, every submission looks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import select
+
+from core.db.engine import SessionFactory, unit_of_work
+from core.db.tables import Volume
+
+VOLUME_TTL: Final = timedelta(seconds=3)
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeFacts:
+    name: str
+    root: str | None
+    is_read_only: bool
+
+
+class KnownVolumes:
+    def __init__(self, sessions: SessionFactory) -> None:
+        self._sessions = sessions
+        self._lock = threading.Lock()
+        self._kept: Mapping[str, VolumeFacts] = {}
+        self._until: datetime | None = None
+
+    def find(self, name: str, now: datetime) -> VolumeFacts | None:
+        """The volume of this name. One that was removed may be found for a few seconds more, a new one is at once."""
+        with self._lock:
+            if self._until is None or self._until <= now or name not in self._kept:
+                with unit_of_work(self._sessions, read_only=True) as session:
+                    rows = session.execute(select(Volume.name, Volume.root, Volume.is_read_only)).all()
+                self._kept = {row.name: VolumeFacts(row.name, row.root, row.is_read_only) for row in rows}
+                self._until = now + VOLUME_TTL
+            return self._kept.get(name)
+
+    def names(self) -> list[str]:
+        return sorted(self._kept)

@@ -1,0 +1,45 @@
+"""Attempts and their replicas as the API reads them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.db.tables import Attempt, Replica
+
+AttemptRows = tuple[Attempt, list[Replica]]
+
+
+def attempts_of_job(session: Session, job_id: str) -> list[AttemptRows]:
+    """All attempts, oldest first, each with its replicas in rank order. Two statements."""
+    attempts = session.execute(select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number)).scalars().all()
+    return _with_replicas(session, attempts)
+
+
+def newest_attempt(session: Session, job_id: str) -> AttemptRows | None:
+    query = select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number.desc()).limit(1)
+    return next(iter(_with_replicas(session, session.execute(query).scalars().all())), None)
+
+
+def attempt_by_number(session: Session, job_id: str, number: int) -> AttemptRows | None:
+    query = select(Attempt).where(Attempt.job_id == job_id, Attempt.number == number)
+    return next(iter(_with_replicas(session, session.execute(query).scalars().all())), None)
+
+
+def live_attempt_id(session: Session, job_id: str) -> str | None:
+    """The attempt that has not ended, if there is one."""
+    query = select(Attempt.id).where(Attempt.job_id == job_id, Attempt.ended_at.is_(None))
+    return session.execute(query.order_by(Attempt.number.desc()).limit(1)).scalar_one_or_none()
+
+
+def _with_replicas(session: Session, attempts: Sequence[Attempt]) -> list[AttemptRows]:
+    if not attempts:
+        return []
+    ids = [attempt.id for attempt in attempts]
+    members: defaultdict[str, list[Replica]] = defaultdict(list)
+    for replica in session.execute(select(Replica).where(Replica.attempt_id.in_(ids)).order_by(Replica.rank)).scalars():
+        members[replica.attempt_id].append(replica)
+    return [(attempt, members[attempt.id]) for attempt in attempts]

@@ -1,0 +1,72 @@
+"""The history: one line per thing that happened, written in the transaction in which it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, func, insert, select
+from sqlalchemy.orm import Session
+
+from core.db.tables import Event
+
+
+def append_event(
+    session: Session,
+    *,
+    at: datetime,
+    kind: str,
+    actor: str,
+    project_id: str | None = None,
+    job_id: str | None = None,
+    attempt_id: str | None = None,
+    reason: str = "",
+    data: Mapping[str, Any] | None = None,
+) -> None:
+    """Add one line. ``kind``: noun.verb; ``actor``: ``user:<name>``, ``scheduler``, ``runtime:<role>-<index>``."""
+    session.execute(
+        insert(Event).values(
+            at=at,
+            kind=kind,
+            actor=actor,
+            project_id=project_id,
+            job_id=job_id,
+            attempt_id=attempt_id,
+            reason=reason,
+            data=dict(data or {}),
+        )
+    )
+
+
+def events_of_job(session: Session, job_id: str, *, after: int, limit: int) -> Sequence[Row[Any]]:
+    """Rows (id, at, job_id, attempt_id, kind, actor, reason, data) with larger ids than ``after``, oldest first."""
+    return _page(session, Event.job_id == job_id, after, limit)
+
+
+def events_of_projects(
+    session: Session, project_ids: Sequence[str] | None, *, after: int, limit: int
+) -> Sequence[Row[Any]]:
+    """The same for all jobs of these projects; ``None``: of the whole platform."""
+    # Project by project, PostgreSQL would read an index per project; a plain list lets it choose.
+    where = Event.project_id.in_(project_ids) if project_ids is not None else Event.id > after
+    return _page(session, where, after, limit)
+
+
+def newest_event_id(session: Session) -> int:
+    """The largest id of all, 0 when there is none."""
+    return session.execute(select(func.max(Event.id))).scalar_one() or 0
+
+
+def _page(session: Session, where: ColumnElement[bool], after: int, limit: int) -> Sequence[Row[Any]]:
+    columns = (
+        Event.id,
+        Event.at,
+        Event.job_id,
+        Event.attempt_id,
+        Event.kind,
+        Event.actor,
+        Event.reason,
+        Event.data,
+    )
+    return session.execute(select(*columns).where(where, Event.id > after).order_by(Event.id).limit(limit)).all()

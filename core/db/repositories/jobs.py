@@ -1,0 +1,178 @@
+"""Jobs as the API reads and writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, Select, and_, exists, func, insert, literal, or_, select, tuple_, update
+from sqlalchemy.orm import Session
+
+from core.db.tables import Attempt, Job, JobLabel, Project, Replica, User, UtcDateTime, WaitReason
+from core.domain.errors import StaleWrite
+from core.domain.states import JobState
+
+# What a list shows of a job; its spec and gang stay in the database but for the parts named here.
+_VIEW_COLUMNS = (
+    Job.id,
+    Job.name,
+    Project.name.label("project"),
+    User.name.label("user"),
+    Job.state,
+    Job.wanted,
+    Job.priority,
+    Job.spec["labels"].label("labels"),
+    Job.gang,
+    Job.attempt_count,
+    Job.restart_count,
+    Job.wait_reason,
+    WaitReason.code.label("shape_code"),
+    WaitReason.sentence.label("shape_sentence"),
+    WaitReason.numbers.label("shape_numbers"),
+    Job.exit,
+    Job.created_at,
+    Job.queued_at,
+    Job.started_at,
+    Job.finished_at,
+    Job.output_volume,
+    Job.output_path,
+    Job.cloned_from,
+    Job.generation,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs to list. Several values of one field: any of them; ``labels``: all of them.
+
+    ``project_ids``: ``None`` means all. A label's value ``None``: any value. ``names`` may end in ``*``.
+    ``since`` is included, ``until`` is not; both are of the submission. ``search``: part of the name, or an id.
+    """
+
+    project_ids: tuple[str, ...] | None = None
+    states: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str | None], ...] = ()
+    roles: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    users: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    search: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a page of jobs ended: the last job's time of submission and id."""
+
+    created_at: datetime
+    id: str
+
+
+def list_jobs(session: Session, wanted: JobFilter, *, limit: int, before: Position | None) -> Sequence[Row[Any]]:
+    """At most ``limit`` view rows, newest first, beginning after ``before``. One statement."""
+    query = _view_query().where(Job.deleted_at.is_(None), *_conditions(wanted))
+    if before is not None:
+        last = tuple_(literal(before.created_at, UtcDateTime), literal(before.id))
+        query = query.where(tuple_(Job.created_at, Job.id) < last)
+    return session.execute(query.order_by(Job.created_at.desc(), Job.id.desc()).limit(limit)).all()
+
+
+def view_row(session: Session, job_id: str) -> Row[Any]:
+    """The view row of one job, which exists."""
+    return session.execute(_view_query().where(Job.id == job_id)).one()
+
+
+def _view_query() -> Select[Any]:
+    waits = and_(WaitReason.shape == Job.shape, Job.state == JobState.QUEUED)
+    return (
+        select(*_VIEW_COLUMNS)
+        .join(Project, Project.id == Job.project_id)
+        .join(User, User.id == Job.user_id)
+        .join(WaitReason, waits, isouter=True)
+    )
+
+
+def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if wanted.project_ids is not None:
+        found.append(Job.project_id.in_(wanted.project_ids))
+    if wanted.states:
+        found.append(Job.state.in_(wanted.states))
+    for key, value in wanted.labels:
+        found.append(_has_label(key, () if value is None else (value,)))
+    if wanted.roles:
+        found.append(_has_label("role", wanted.roles))
+    if wanted.names:
+        found.append(or_(*(_like(name) for name in wanted.names)))
+    if wanted.users:
+        found.append(User.name.in_(wanted.users))
+    if wanted.since is not None:
+        found.append(Job.created_at >= wanted.since)
+    if wanted.until is not None:
+        found.append(Job.created_at < wanted.until)
+    if wanted.search:
+        found.append(or_(Job.name.icontains(wanted.search, autoescape=True), Job.id == wanted.search))
+    return found
+
+
+def _has_label(key: str, values: Sequence[str]) -> ColumnElement[bool]:
+    query = select(literal(1)).where(JobLabel.job_id == Job.id, JobLabel.key == key)
+    return exists(query.where(JobLabel.value.in_(values)) if values else query)
+
+
+def _like(name: str) -> ColumnElement[bool]:
+    if name.endswith("*"):
+        return Job.name.startswith(name[:-1], autoescape=True)
+    return Job.name == name
+
+
+def queue_position(session: Session, *, job_id: str, priority: int, queued_at: datetime) -> int:
+    """1 for the job that is next: by priority, then by age, then by id."""
+    ahead = or_(
+        Job.priority > priority,
+        and_(Job.priority == priority, Job.queued_at < queued_at),
+        and_(Job.priority == priority, Job.queued_at == queued_at, Job.id < job_id),
+    )
+    query = select(func.count()).select_from(Job).where(Job.state == JobState.QUEUED, ahead)
+    return session.execute(query).scalar_one() + 1
+
+
+def newest_progress(session: Session, job_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By job: the progress that the first replica of its newest attempt told."""
+    if not job_ids:
+        return {}
+    rows = session.execute(
+        select(Attempt.job_id, Replica.progress)
+        .join(Replica, Replica.attempt_id == Attempt.id)
+        .where(Attempt.job_id.in_(job_ids), Replica.rank == 0)
+        .order_by(Attempt.number)
+    )
+    return {row.job_id: row.progress for row in rows}
+
+
+def insert_job(session: Session, values: dict[str, Any], labels: Sequence[tuple[str, str]]) -> None:
+    """A new job's row and its labels, two statements."""
+    session.execute(insert(Job).values(**values))
+    if labels:
+        rows = [{"job_id": values["id"], "key": key, "value": value} for key, value in dict.fromkeys(labels)]
+        session.execute(insert(JobLabel).values(rows))
+
+
+def set_job(session: Session, job: Job, **values: Any) -> None:
+    """Change the job's row if nobody else did since it was read; ``job`` then shows the new values.
+
+    Raises:
+        StaleWrite: somebody was there in between.
+    """
+    changed = {**values, "generation": job.generation + 1}
+    hit = session.execute(
+        update(Job)
+        .where(Job.id == job.id, Job.generation == job.generation)
+        .values(**changed)
+        .execution_options(synchronize_session=False)
+    )
+    if hit.rowcount != 1:  # type: ignore[attr-defined]
+        raise StaleWrite(f"job {job.id} has moved on")
+    session.refresh(job)
