@@ -153,13 +153,17 @@ class LogSource(WireModel):
 
 
 class LogLine(WireModel):
-    """``offset`` is the byte after the line in its file: give it back to go on from there."""
+    """``offset`` is the byte after the line in its file: give it back to go on from there.
+
+    ``rank``: of the process that wrote it, where several share the file.
+    """
 
     attempt: int
     role: str
     index: int
     offset: int
     at: datetime | None = None
+    rank: int | None = None
     text: str
 
 

@@ -1,0 +1,151 @@
+"""Logs: what there is, ranges of one file, and all ranks as one stream."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Final
+
+from anyio import CapacityLimiter
+from fastapi import Header, Query, Request
+from fastapi.responses import Response, StreamingResponse
+from starlette.concurrency import run_in_threadpool
+from trainmaster.spec.model import ROLE_PATTERN
+from trainmaster.wire.jobs import LogSource
+
+from api.auth import JobViewer, authenticate
+from api.closing import Closing
+from api.logs import service
+from api.logs.cursor import read_cursor
+from api.logs.stream import LogStream
+from api.ranges import ByteRange, OpenFileResponse
+from api.routing import new_router
+from api.work import PlatformDep
+from core.domain.errors import InvalidRequest
+from core.storage.logmerge import LogMerge, Selection, place_of_newest
+from core.storage.logs import tail_offset
+from core.storage.logsearch import PATTERN_LIMIT, LineSearch
+
+router = new_router("logs")
+
+# Disk reads of all streams of this process together; a stream holds one for some milliseconds.
+_READERS: Final = 16
+_TAIL_LIMIT: Final = 100_000
+
+AttemptQuery = Annotated[int | None, Query(ge=1, le=10**9, description="Number of the attempt.")]
+TailQuery = Annotated[int | None, Query(ge=0, le=_TAIL_LIMIT, description="Only so many last lines of each file.")]
+
+
+@router.get("/jobs/{job}/logs", operation_id="list_logs", summary="The log files of all attempts")
+def list_logs(job: JobViewer, platform: PlatformDep) -> list[LogSource]:
+    """One entry per replica that has written, attempts in order, replicas in rank order."""
+    return service.sources(service.open_logs(platform, job).logs)
+
+
+@router.get(
+    "/jobs/{job}/logs/stream",
+    operation_id="stream_logs",
+    summary="All replicas' lines in order of time, as server-sent events",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "`line` (a LogLine), `state` (the job's state changed), `error` (a problem), `end` (all is "
+            "told). Go on after a break with the last `id` as Last-Event-ID.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        }
+    },
+)
+async def stream_logs(
+    request: Request,
+    job: JobViewer,
+    platform: PlatformDep,
+    attempt: AttemptQuery = None,
+    rank: Annotated[int | None, Query(ge=0, le=10**7, description="Of one process, counted over all replicas.")] = None,
+    role: Annotated[str | None, Query(pattern=ROLE_PATTERN)] = None,
+    index: Annotated[int | None, Query(ge=0, le=10**6)] = None,
+    search: Annotated[
+        str | None, Query(max_length=PATTERN_LIMIT, description="Regular expression (RE2) that a line must contain.")
+    ] = None,
+    follow: Annotated[bool, Query(description="Go on until the job has ended, over its following attempts.")] = False,
+    tail_lines: TailQuery = None,
+    last_event_id: Annotated[str | None, Header(description="Go on after this id.")] = None,
+) -> Response:
+    """Begins with the newest attempt unless `attempt` says another; with `follow` goes on with those after it."""
+    finder = LineSearch(search) if search else None
+    resume = read_cursor(last_event_id) if last_event_id else None
+    view = await run_in_threadpool(service.open_logs, platform, job)
+    selection = Selection(attempt=attempt, role=role, index=index, rank=rank, search=finder, ranks=view.ranks)
+    place = resume
+    if place is None:
+        place = await run_in_threadpool(place_of_newest, view.logs, selection, tail_lines=tail_lines)
+    limiter = _limiter(request)
+
+    async def look() -> service.JobLook:
+        # Revoked tokens and lost roles end the stream; both are cached for some seconds, so this is cheap.
+        await authenticate(request, platform)
+        return await run_in_threadpool(service.look, platform, job)
+
+    stream = LogStream(
+        merge=LogMerge(view.logs, selection, place),
+        look=look,
+        closing=_closing(request),
+        limiter=limiter,
+        first_look=view.look,
+        follow=follow,
+    )
+    return StreamingResponse(
+        stream.events(),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"},
+    )
+
+
+@router.get(
+    "/jobs/{job}/logs/{name}",
+    operation_id="read_log",
+    summary="One replica's log as text",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+def read_log(
+    job: JobViewer,
+    name: str,
+    platform: PlatformDep,
+    attempt: AttemptQuery = None,
+    offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    limit_bytes: Annotated[int | None, Query(ge=1, le=2**40)] = None,
+    tail_lines: TailQuery = None,
+) -> Response:
+    """The bytes as they were written, from the newest attempt unless `attempt` says another.
+
+    `X-Next-Offset` is where to go on. `Range` counts from `offset`. `tail_lines` begins so many lines before the end.
+    """
+    if tail_lines is not None and offset:
+        raise InvalidRequest("Give offset or tail_lines, not both.", field="tail_lines")
+    logs = service.open_logs(platform, job).logs
+    number = attempt if attempt is not None else service.newest_attempt_with(logs, name).attempt
+    fd = logs.open(number, name)
+    try:
+        size = os.fstat(fd).st_size
+        start = min(size, offset if tail_lines is None else tail_offset(fd, tail_lines))
+        end = size if limit_bytes is None else min(size, start + limit_bytes)
+        headers = {"X-Next-Offset": str(end), "X-Attempt": str(number)}
+        return OpenFileResponse(fd, media_type="text/plain; charset=utf-8", part=ByteRange(start, end), headers=headers)
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _limiter(request: Request) -> CapacityLimiter:
+    state = request.app.state
+    if not hasattr(state, "log_readers"):
+        state.log_readers = CapacityLimiter(_READERS)
+    limiter: CapacityLimiter = state.log_readers
+    return limiter
+
+
+def _closing(request: Request) -> Closing:
+    state = request.app.state
+    if not hasattr(state, "closing"):
+        state.closing = Closing()
+    closing: Closing = state.closing
+    return closing

@@ -1,0 +1,87 @@
+"""Where a job's logs are, and which of their lines are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainmaster.spec import JobSpec
+from trainmaster.wire.jobs import LogSource
+
+from api.auth import JobAccess
+from api.work import Platform
+from core.db.tables import Job
+from core.domain.errors import NotFound
+from core.domain.states import JobState
+from core.storage.logs import JobLogs, LogFile
+from core.storage.outputs import job_output
+
+
+@dataclass(frozen=True, slots=True)
+class JobLook:
+    """What a stream tells of the job itself."""
+
+    job_id: str
+    state: JobState
+    attempt_count: int
+    exit: Mapping[str, Any] | None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        return {"state": self.state.value, "attempt_count": self.attempt_count, "exit": self.exit}
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """A job's logs, and what is needed to choose among them."""
+
+    look: JobLook
+    logs: JobLogs
+    ranks: Mapping[tuple[str, int], tuple[int, int]]
+
+
+def open_logs(platform: Platform, access: JobAccess) -> LogView:
+    """Raises ``NotFound``, ``Forbidden``, ``Conflict`` (the control plane does not see the volume)."""
+    with platform.read() as work:
+        job = access.load(work.session)
+        return LogView(
+            _look_at(job), JobLogs(job_output(work.session, job)), ranks_of(JobSpec.model_validate(job.spec))
+        )
+
+
+def look(platform: Platform, access: JobAccess) -> JobLook:
+    """The job's state now; raises ``NotFound`` when it was deleted or the caller may not see it any more."""
+    with platform.read() as work:
+        return _look_at(access.load(work.session))
+
+
+def sources(logs: JobLogs) -> list[LogSource]:
+    return [
+        LogSource(attempt=f.attempt, role=f.role, index=f.index, name=f.name, size_bytes=f.size_bytes)
+        for f in logs.all_files()
+    ]
+
+
+def newest_attempt_with(logs: JobLogs, name: str) -> LogFile:
+    """The newest attempt in which the replica ``name`` has written. Raises ``NotFound``."""
+    for number in reversed(logs.attempts()):
+        for file in logs.files(number):
+            if file.name == name:
+                return file
+    raise NotFound(f"There is no log {name!r} yet; `GET …/logs` lists what there is.")
+
+
+def ranks_of(spec: JobSpec) -> dict[tuple[str, int], tuple[int, int]]:
+    """(first rank, processes) of each replica: ranks count processes over the roles in their order."""
+    ranks: dict[tuple[str, int], tuple[int, int]] = {}
+    following = 0
+    for name, role in spec.ordered_roles():
+        for index in range(role.replicas):
+            ranks[name, index] = (following, role.process_count)
+            following += role.process_count
+    return ranks
+
+
+def _look_at(job: Job) -> JobLook:
+    return JobLook(job.id, JobState(job.state), job.attempt_count, job.exit)

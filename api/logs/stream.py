@@ -1,0 +1,156 @@
+"""Logs as server-sent events: a line each, resumable at any of them, over all attempts until the job is done."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import anyio
+import orjson
+from anyio import CapacityLimiter, to_thread
+
+from api.closing import Closing
+from api.logs.cursor import write_cursor
+from api.logs.service import JobLook
+from core.domain.errors import TrainmasterError, Unavailable
+from core.storage.logmerge import LogMerge, MergedLine, Place
+from core.storage.logs import parse_line
+
+# Seconds between two looks at the files: quick while something happens, slower the longer nothing did.
+_POLL_S: Final = 0.2
+_POLL_IDLE_S: Final = 1.0
+_IDLE_AFTER_S: Final = 10.0
+# Seconds between two looks at the job; they also tell whether the caller may still read.
+_LOOK_S: Final = 1.0
+# A comment, so that proxies and clients see that the line is alive.
+_KEEP_ALIVE_S: Final = 15.0
+# With more files than this a cursor is longer than a line: then only a batch's last line carries one. A client that
+# goes on after a break drops what it has by the lines' offsets.
+_FILES_PER_ID: Final = 16
+_BATCH: Final = 500
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class LogStream:
+    """One client's stream.
+
+    ``look``: the job's state, raising when the caller may not see it any more. ``limiter``: threads for disk reads
+    that all streams share, so that they never take the request handlers' threads.
+    """
+
+    merge: LogMerge
+    look: Callable[[], Awaitable[JobLook]]
+    closing: Closing
+    limiter: CapacityLimiter
+    first_look: JobLook
+    follow: bool
+    _told: JobLook | None = field(default=None, init=False)
+    _id: str = field(default="", init=False)
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """Chunks of the stream. Ends when all is told, when the server goes down, or with an ``error`` event."""
+        yield b": trainmaster\nretry: 2000\n\n"
+        try:
+            async for chunk in self._events():
+                yield chunk
+        except TrainmasterError as error:
+            yield event("error", {"code": error.code, "status": error.status, "detail": error.sentence})
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        now_look = self.first_look
+        looked_at = quiet_since = spoke_at = anyio.current_time()
+        while not self.closing.is_set:
+            if now_look != self._told:
+                self._told = now_look
+                spoke_at = anyio.current_time()
+                yield event("state", now_look.told)
+            # The state was read before the files: whatever a job that has ended wrote is seen by now.
+            is_final = now_look.state.is_terminal or not self.follow
+            async for chunk in self._read_all(is_final=is_final):
+                quiet_since = spoke_at = anyio.current_time()
+                yield chunk
+            if is_final:
+                yield event("end", now_look.told)
+                return
+            now = anyio.current_time()
+            if now - spoke_at >= _KEEP_ALIVE_S:
+                spoke_at = now
+                yield b": alive\n\n"
+            await anyio.sleep(_pause(now - quiet_since))
+            if anyio.current_time() - looked_at >= _LOOK_S:
+                looked_at = anyio.current_time()
+                now_look = await self._look_again(now_look)
+                if now_look != self._told:
+                    quiet_since = looked_at
+
+    async def _look_again(self, before: JobLook) -> JobLook:
+        try:
+            return await self.look()
+        except Unavailable:
+            return before  # the database is away: the lines go on
+
+    async def _read_all(self, *, is_final: bool) -> AsyncIterator[bytes]:
+        await self._in_thread(self.merge.refresh)
+        while not self.closing.is_set:
+            chunk, has_more = await self._in_thread(lambda: self._read_batch(is_final=is_final))
+            if chunk:
+                yield chunk
+            if not has_more:
+                return
+
+    def _read_batch(self, *, is_final: bool) -> tuple[bytes, bool]:
+        """The next lines as one chunk, and whether there is more. Blocks."""
+        place = self.merge.place
+        lines = self.merge.step(max_lines=_BATCH, is_final=is_final)
+        chunk = bytearray()
+        offsets = dict(place.offsets)
+        attempt = place.attempt
+        for number, line in enumerate(lines):
+            if line.file.attempt != attempt:
+                attempt, offsets = line.file.attempt, {}
+            offsets[line.file.name] = line.offset
+            is_last = number == len(lines) - 1
+            if is_last:
+                self._id = write_cursor(self.merge.place)
+            elif self.merge.source_count <= _FILES_PER_ID:
+                self._id = write_cursor(Place(attempt, offsets))
+            else:
+                self._id = ""
+            chunk += event("line", _line(line), event_id=self._id or None)
+        if not lines:
+            # Searching on without a find: an id alone moves the client's place and dispatches nothing.
+            cursor = write_cursor(self.merge.place)
+            if cursor != self._id and self.merge.has_more:
+                self._id = cursor
+                chunk += b"id: " + cursor.encode() + b"\n\n"
+        return bytes(chunk), self.merge.has_more or len(lines) >= _BATCH
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await to_thread.run_sync(work, limiter=self.limiter)
+
+
+def event(kind: str, data: Any, *, event_id: str | None = None) -> bytes:
+    head = b"" if event_id is None else b"id: " + event_id.encode() + b"\n"
+    return head + b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
+
+
+def _line(line: MergedLine) -> dict[str, Any]:
+    """A ``LogLine`` of the wire, without the cost of a model per line."""
+    parsed = parse_line(line.raw)
+    return {
+        "attempt": line.file.attempt,
+        "role": line.file.role,
+        "index": line.file.index,
+        "offset": line.offset,
+        "at": parsed.at,
+        "rank": parsed.rank,
+        "text": parsed.text,
+    }
+
+
+def _pause(quiet_s: float) -> float:
+    """Seconds to wait: from ``_POLL_S`` up to ``_POLL_IDLE_S`` as nothing happens for ``_IDLE_AFTER_S``."""
+    return min(_POLL_IDLE_S, _POLL_S + (_POLL_IDLE_S - _POLL_S) * quiet_s / _IDLE_AFTER_S)

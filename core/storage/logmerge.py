@@ -1,0 +1,282 @@
+"""The lines of all replicas as one stream in order of time, from anywhere, in bounded memory.
+
+The simple equivalent is ``heapq.merge`` over all files. This one stops and goes on (files grow, attempts follow each
+other), tells where it is as a cursor, and holds a block of each file rather than an open descriptor.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from core.domain.errors import NotFound
+from core.storage.logs import JobLogs, LogFile, rank_of, stamp_of, tail_offset, text_of
+from core.storage.logsearch import LineSearch
+
+_MEMORY: Final = 4 * 2**20  # of all blocks of one stream together
+_BLOCK: Final = (4 * 2**10, 256 * 2**10)
+# The runtime splits longer lines; a file without line breaks is somebody else's and is cut here.
+LINE_LIMIT: Final = 128 * 2**10
+# One step reads at most this much, so that a search of gigabytes can be stopped, and tells where it is.
+_STEP_BYTES: Final = 8 * 2**20
+_STEP_TEXT: Final = 2**20  # … and gives at most about this much
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a stream is: everything before ``attempt`` is told, and of its files the bytes before ``offsets``."""
+
+    attempt: int = 0
+    offsets: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which lines. ``ranks``: first rank and number of processes of each (role, index), for ``rank``."""
+
+    attempt: int | None = None
+    role: str | None = None
+    index: int | None = None
+    rank: int | None = None
+    search: LineSearch | None = None
+    ranks: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+
+    def takes_file(self, file: LogFile) -> bool:
+        if self.role not in (None, file.role) or self.index not in (None, file.index):
+            return False
+        if self.rank is None:
+            return True
+        known = self.ranks.get((file.role, file.index))
+        return known is None or known[0] <= self.rank < known[0] + known[1]
+
+    def takes_line(self, file: LogFile, text: bytes) -> bool:
+        if self.rank is not None and not self._is_of_rank(file, text):
+            return False
+        return self.search is None or self.search.matches(text)
+
+    def _is_of_rank(self, file: LogFile, text: bytes) -> bool:
+        told = rank_of(text)
+        if told is not None:
+            return told == self.rank
+        # A replica with one process does not name it in its lines.
+        return self.ranks.get((file.role, file.index)) == (self.rank, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class MergedLine:
+    """``offset`` is the byte after the line in its file; ``raw`` still has its stamp, not its line break."""
+
+    file: LogFile
+    offset: int
+    raw: bytes
+
+
+@dataclass(slots=True)
+class _Source:
+    file: LogFile
+    offset: int  # of the next byte to tell
+    buffer: bytes = b""  # begins at `offset` less `cut`
+    cut: int = 0  # bytes of the buffer that are told already
+    size: int = 0
+    key: bytes = b""  # of the line before: lines without a stamp stay with it
+    is_waiting: bool = False  # in the heap
+    is_starved: bool = False  # stopped by the step's limit in the middle of what it has
+
+
+class LogMerge:
+    """Call ``refresh`` to see what has grown, then ``step`` until it gives nothing more. Blocks on the disk."""
+
+    def __init__(self, logs: JobLogs, selection: Selection, place: Place) -> None:
+        self._logs = logs
+        self._selection = selection
+        self._attempt = place.attempt
+        self._offsets = dict(place.offsets)
+        self._sources: dict[str, _Source] = {}
+        self._heap: list[tuple[bytes, tuple[int, tuple[int, str], int], str]] = []
+        self._read = 0  # bytes in this step
+        self._starved = 0  # sources
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that is being read; 0 before the first."""
+        return self._attempt
+
+    @property
+    def place(self) -> Place:
+        """Where to go on: everything that ``step`` gave is behind it."""
+        return Place(self._attempt, {**self._offsets, **{name: s.offset for name, s in self._sources.items()}})
+
+    @property
+    def source_count(self) -> int:
+        return len(self._sources)
+
+    def refresh(self) -> None:
+        """Look for new attempts, files and bytes."""
+        if self._attempt == 0:
+            self._enter_next()
+        self._list()
+
+    def step(self, *, max_lines: int = 500, is_final: bool = False) -> list[MergedLine]:
+        """The next lines that are there, oldest first, at most ``max_lines``; fewer when the step has read enough.
+
+        Args:
+            is_final: nothing will be written any more, so a last line without a line break counts.
+        """
+        self._read = 0
+        lines: list[MergedLine] = []
+        text_bytes = 0
+        for source in self._sources.values():
+            if source.is_starved:
+                self._push(source, is_final=is_final)
+        # While one source has not found its next line, nobody knows whose is the oldest.
+        while len(lines) < max_lines and text_bytes < _STEP_TEXT and not self._is_starved():
+            if not self._heap:
+                # A newer attempt says that this one is over: its files are looked at once more, then left.
+                if not self._enter_next(is_final=is_final):
+                    break
+                continue
+            source = self._sources[self._heap[0][2]]
+            raw = self._take(source)
+            if self._selection.takes_line(source.file, text_of(raw)):
+                lines.append(MergedLine(source.file, source.offset, raw))
+                text_bytes += len(raw)
+            self._push(source, is_final=is_final)
+            if self._read >= _STEP_BYTES:
+                break
+        return lines
+
+    @property
+    def has_more(self) -> bool:
+        """True when ``step`` stopped for its limits: call it again."""
+        return bool(self._heap) or self._is_starved()
+
+    def _is_starved(self) -> bool:
+        return self._starved > 0
+
+    def _list(self) -> None:
+        if self._attempt == 0:
+            return
+        for file in self._logs.files(self._attempt):
+            if not self._selection.takes_file(file):
+                continue
+            source = self._sources.get(file.name)
+            if source is None:
+                source = self._sources[file.name] = _Source(file, self._offsets.pop(file.name, 0))
+            source.size = file.size_bytes
+            if file.size_bytes < source.offset:  # somebody emptied the file: what is in it now is new
+                source.offset, source.buffer, source.cut = 0, b"", 0
+                self._heap = [entry for entry in self._heap if entry[2] != file.name]
+                heapq.heapify(self._heap)
+                source.is_waiting = False
+            if not source.is_waiting:
+                self._push(source, is_final=False)
+
+    def _enter_next(self, *, is_final: bool = False) -> bool:
+        """Go on to the next attempt, when there is one and this one has been told to its end."""
+        following = [number for number in self._logs.attempts() if number > self._attempt]
+        if self._selection.attempt is not None:
+            following = [number for number in following if number == self._selection.attempt]
+        if not following and not is_final:
+            return False
+        if self._attempt:
+            self._list()
+            for source in self._sources.values():
+                if not source.is_waiting:
+                    self._push(source, is_final=True)
+            if self._heap:
+                return True
+        if not following:
+            return False
+        self._attempt = following[0]
+        self._sources.clear()
+        self._offsets.clear()
+        self._starved = 0
+        self._list()
+        return True
+
+    def _push(self, source: _Source, *, is_final: bool) -> None:
+        """Put the source's next line into the heap, when there is a whole one."""
+        if source.is_starved:
+            source.is_starved = False
+            self._starved -= 1
+        source.is_waiting = self._fill(source, is_final=is_final)
+        entry = (source.key, source.file.order, source.file.name)
+        if self._heap and self._heap[0][2] == source.file.name:
+            if source.is_waiting:
+                heapq.heapreplace(self._heap, entry)
+            else:
+                heapq.heappop(self._heap)
+        elif source.is_waiting:
+            heapq.heappush(self._heap, entry)
+
+    def _fill(self, source: _Source, *, is_final: bool) -> bool:
+        """True when the buffer has a line to tell; its time is in ``source.key`` then."""
+        while True:
+            end = source.buffer.find(b"\n", source.cut)
+            rest = len(source.buffer) - source.cut
+            if end >= 0 or rest >= LINE_LIMIT:
+                break
+            if source.offset + rest >= source.size:
+                if is_final and rest:
+                    break
+                return False
+            if self._selection.search is not None and self._read >= _STEP_BYTES:
+                source.is_starved = True
+                self._starved += 1
+                return False
+            if not self._refill(source):
+                return False
+        stamp = stamp_of(source.buffer[source.cut : source.cut + 32])
+        source.key = stamp or source.key
+        return True
+
+    def _refill(self, source: _Source) -> bool:
+        rest = source.buffer[source.cut :]
+        block = max(_BLOCK[0], min(_BLOCK[1], _MEMORY // max(1, len(self._sources))))
+        try:
+            data = self._logs.read(self._attempt, source.file.name, source.offset + len(rest), block)
+        except NotFound:
+            return False  # deleted under us: what it had is told
+        self._read += len(data)
+        source.buffer, source.cut = rest + data, 0
+        search = self._selection.search
+        if search is not None:
+            whole = source.buffer.rfind(b"\n") + 1
+            if whole and search.can_skip(source.buffer[:whole]):
+                source.buffer = source.buffer[whole:]
+                source.offset += whole
+        return bool(data)
+
+    def _take(self, source: _Source) -> bytes:
+        end = source.buffer.find(b"\n", source.cut)
+        if end < 0 or end - source.cut > LINE_LIMIT:
+            end = min(len(source.buffer), source.cut + LINE_LIMIT)
+            after = end
+        else:
+            after = end + 1
+        raw = source.buffer[source.cut : end]
+        source.offset += after - source.cut
+        source.cut = after
+        return raw
+
+
+def place_of_newest(logs: JobLogs, selection: Selection, *, tail_lines: int | None) -> Place:
+    """Where to begin: with the chosen attempt, else the newest; there at the beginning, or ``tail_lines`` of each file
+    before its end (of each, not of all: a replica that hangs wrote its last words long ago).
+    """
+    attempts = logs.attempts()
+    number = selection.attempt if selection.attempt is not None else (attempts[-1] if attempts else 0)
+    if number not in attempts:
+        return Place()
+    offsets: dict[str, int] = {}
+    for file in logs.files(number) if tail_lines is not None else ():
+        if not selection.takes_file(file):
+            continue
+        try:
+            with logs.opened(number, file.name) as fd:
+                offsets[file.name] = tail_offset(fd, tail_lines or 0)
+        except NotFound:
+            continue
+    return Place(number, offsets)
