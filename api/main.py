@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from api import problems, routers
 from api.auth import CallerCache
+from api.closing import Closing
 from api.known_volumes import KnownVolumes
 from api.metrics.recorder import Recorder
 from api.middleware import Delivery, Envelope, Gate
@@ -38,6 +39,7 @@ def create_app(
         engine = make_engine(settings.resolved_database_url, pool_size=settings.database_pool_size)
         sessions = make_sessions(engine)
     recorder = Recorder()
+    closing = Closing()
     platform = Platform(
         settings=settings,
         sessions=sessions,
@@ -52,6 +54,7 @@ def create_app(
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         # A handler holds a thread and a connection: more threads would only wait for connections.
         current_default_thread_limiter().total_tokens = 2 * settings.database_pool_size
+        closing.watch_signals()
         yield
         platform.sessions.kw["bind"].dispose()
 
@@ -66,6 +69,7 @@ def create_app(
     )
     app.state.platform = platform
     app.state.callers = CallerCache()
+    app.state.closing = closing
     problems.install(app)
     # The last added is the outermost.
     app.add_middleware(Delivery)

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+from fastapi import Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
+from starlette.concurrency import run_in_threadpool
+from trainmaster.wire.base import Page
+from trainmaster.wire.jobs import EventView
+
+from api.auth import JobAccess, JobViewer, Reader, authenticate
+from api.closing import Closing
+from api.events.service import Follower, News, page_of, start_after
+from api.events.watch import EventWatch
+from api.routing import new_router
+from api.work import Platform, PlatformDep, Work
+from core.db.repositories.events import events_of_job, events_of_projects
+from core.domain.states import JobState
+
+router = new_router("events")
+
+After = Annotated[int | None, Query(ge=0, le=2**63 - 1, description="Only events with larger ids.")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Cursor = Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before.")]
+Follow = Annotated[bool, Query(description="Stream what is there and what comes, as server-sent events.")]
+LastEventId = Annotated[str | None, Header(description="Go on after this id when a stream broke.")]
+_STREAM: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "A page; with `follow` a stream: `event` (an EventView), `end` (the job is over, all is told), "
+        "`error` (a problem).",
+        "content": {"text/event-stream": {"schema": {"type": "string"}}},
+    }
+}
+
+
+@router.get(
+    "/jobs/{job}/events",
+    operation_id="list_job_events",
+    summary="A job's history, oldest first",
+    response_model=Page[EventView],
+    responses=_STREAM,
+)
+async def list_job_events(
+    request: Request,
+    job: JobViewer,
+    platform: PlatformDep,
+    after: After = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    follow: Follow = False,
+    last_event_id: LastEventId = None,
+) -> Response:
+    start = start_after(after, cursor, last_event_id if follow else None)
+    if not follow:
+        news = await run_in_threadpool(_news_of_job, platform, job, start, limit + 1)
+        return _page(news, limit)
+    await run_in_threadpool(_news_of_job, platform, job, start, 1)  # not found is told as such, not inside a stream
+
+    async def look(low: int, batch: int) -> News:
+        # A revoked token and a lost role end the stream; both are cached for some seconds, so this is cheap.
+        caller = await authenticate(request, platform)
+        return await run_in_threadpool(_news_of_job, platform, replace(job, caller=caller), low, batch)
+
+    return _stream(Follower(look, _watch(request, platform), _closing(request), start))
+
+
+@router.get(
+    "/events",
+    operation_id="list_events",
+    summary="The history of all jobs that you may see, oldest first",
+    response_model=Page[EventView],
+    responses=_STREAM,
+)
+async def list_events(
+    request: Request,
+    caller: Reader,  # noqa: ARG001 (authorises; each look asks again who it is)
+    platform: PlatformDep,
+    project: Annotated[str | None, Query(max_length=100)] = None,
+    after: After = None,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    follow: Follow = False,
+    last_event_id: LastEventId = None,
+) -> Response:
+    """With `follow` the stream never ends by itself."""
+    start = start_after(after, cursor, last_event_id if follow else None)
+
+    async def look(low: int, batch: int) -> News:
+        fresh = await authenticate(request, platform)  # new projects count from their first second
+
+        def read() -> News:
+            with platform.read() as work:
+                ids: list[str] | None = None if fresh.is_admin else list(fresh.projects)
+                if project is not None:
+                    ids = [fresh.member_of(work.session, project).project_id]
+                rows = events_of_projects(work.session, ids, after=low, limit=batch)
+                return News(rows, work.now, state=None, is_over=False)
+
+        return await run_in_threadpool(read)
+
+    if not follow:
+        return _page(await look(start, limit + 1), limit)
+    await look(start, 1)
+    return _stream(Follower(look, _watch(request, platform), _closing(request), start))
+
+
+def _news_of_job(platform: Platform, job: JobAccess, low: int, limit: int) -> News:
+    with platform.read() as work:
+        return _read_job(work, job, low, limit)
+
+
+def _read_job(work: Work, job: JobAccess, low: int, limit: int) -> News:
+    # The state is read before the events: whatever came before the end is seen by then.
+    row = job.load(work.session)
+    rows = events_of_job(work.session, row.id, after=low, limit=limit)
+    return News(rows, work.now, state=row.state, is_over=JobState(row.state).is_terminal)
+
+
+def _page(news: News, limit: int) -> Response:
+    return Response(page_of(news.rows, limit).model_dump_json(), media_type="application/json")
+
+
+def _stream(follower: Follower) -> Response:
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
+    return StreamingResponse(follower.stream(), media_type="text/event-stream", headers=headers)
+
+
+def _watch(request: Request, platform: Platform) -> EventWatch:
+    state = request.app.state
+    if not hasattr(state, "event_watch"):
+        state.event_watch = EventWatch(platform)
+    watch: EventWatch = state.event_watch
+    return watch
+
+
+def _closing(request: Request) -> Closing:
+    closing: Closing = request.app.state.closing
+    return closing

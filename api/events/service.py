@@ -1,0 +1,114 @@
+"""Pages of history, and history as it happens."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import anyio
+import orjson
+from sqlalchemy import Row
+from trainmaster.wire.base import Page
+from trainmaster.wire.jobs import EventView
+
+from api.closing import Closing
+from api.cursors import make_cursor, read_cursor
+from api.events.watch import EventWatch
+from core.domain.errors import TrainmasterError, Unavailable
+
+# PostgreSQL gives ids when rows are written and shows rows when they are committed: an event with a smaller id may
+# appear after one with a larger. No transaction of ours is open for this long.
+_SETTLED_AFTER: Final = timedelta(seconds=10)
+_KEEP_ALIVE_S: Final = 15.0
+# Without news the stream looks at least this often: for events that were committed out of order, the end, the caller.
+_LOOK_S: Final = 2.0
+_BATCH: Final = 500
+
+
+def page_of(rows: Sequence[Row[Any]], limit: int) -> Page[EventView]:
+    """A page from ``limit`` + 1 rows."""
+    items = [EventView.model_construct(**row._mapping) for row in rows[:limit]]  # noqa: SLF001 (public in spite of its name)
+    cursor = make_cursor(items[-1].id) if len(rows) > limit else None
+    return Page[EventView].model_construct(items=items, next_cursor=cursor)
+
+
+def start_after(after: int | None, cursor: str | None, last_event_id: str | None) -> int:
+    """Where to begin: what the stream's client has seen, else the cursor, else ``after``."""
+    if last_event_id is not None and last_event_id.isdigit() and len(last_event_id) < 19:
+        return int(last_event_id)
+    if cursor is not None:
+        (found,) = read_cursor(cursor, (int,))
+        return max(0, min(int(found), 2**63 - 1))
+    return after or 0
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What is there now: rows with larger ids than asked, and how the followed job is (``None``: no one job)."""
+
+    rows: Sequence[Row[Any]]
+    now: datetime
+    state: str | None
+    is_over: bool
+
+
+@dataclass(slots=True)
+class Follower:
+    """One client's stream. ``look(after, limit)`` reads, and raises when the caller may not see it any more."""
+
+    look: Callable[[int, int], Awaitable[News]]
+    watch: EventWatch
+    closing: Closing
+    _low: int
+    _sent: dict[int, datetime] = field(default_factory=dict)
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Chunks of ``text/event-stream``: ``event``s with their ids, and ``end`` when the job is over and all is told."""
+        yield b": trainmaster\nretry: 2000\n\n"
+        async with self.watch.following():
+            try:
+                async for chunk in self._follow():
+                    yield chunk
+            except TrainmasterError as error:
+                problem = {"code": error.code, "status": error.status, "detail": error.sentence}
+                yield b"event: error\ndata: " + orjson.dumps(problem) + b"\n\n"
+
+    async def _follow(self) -> AsyncIterator[bytes]:
+        spoke_at = anyio.current_time()
+        while not self.closing.is_set:
+            try:
+                news = await self.look(self._low, _BATCH)
+            except Unavailable:
+                await anyio.sleep(_LOOK_S)
+                continue
+            fresh = [row for row in news.rows if row.id not in self._sent]
+            if fresh:
+                spoke_at = anyio.current_time()
+                yield b"".join(_chunk(row) for row in fresh)
+            self._settle(news)
+            if len(news.rows) == _BATCH:
+                continue
+            if news.is_over:
+                yield b"event: end\ndata: " + orjson.dumps({"state": news.state}) + b"\n\n"
+                return
+            if anyio.current_time() - spoke_at >= _KEEP_ALIVE_S:
+                spoke_at = anyio.current_time()
+                yield b": alive\n\n"
+            await self.watch.wait(_LOOK_S)
+
+    def _settle(self, news: News) -> None:
+        """Move the low mark over events that are too old for a smaller id to appear behind them."""
+        self._sent |= {row.id: row.at for row in news.rows}
+        is_full = len(news.rows) == _BATCH  # then go on at any rate, or the same batch would come again
+        for event_id in sorted(self._sent):
+            if not is_full and news.now - self._sent[event_id] < _SETTLED_AFTER:
+                break
+            self._low = event_id
+            del self._sent[event_id]
+
+
+def _chunk(row: Row[Any]) -> bytes:
+    body = orjson.dumps(dict(row._mapping))  # noqa: SLF001 (public in spite of its name)
+    return b"id: %d\nevent: event\ndata: %s\n\n" % (row.id, body)

@@ -1,0 +1,64 @@
+"""One look at the table for all who follow events, instead of one each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from starlette.concurrency import run_in_threadpool
+
+from api.work import Platform
+from core.db.repositories.events import newest_event_id
+from core.domain.errors import TrainmasterError
+
+# Seconds between two looks while anybody follows: what a follower's delay is bounded by.
+_LOOK_S: Final = 0.25
+
+
+class EventWatch:
+    """Wakes followers when the newest event is another one. Works only while somebody follows."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._newest = -1
+        self._changed = asyncio.Event()
+        self._followers = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        self._followers += 1
+        if self._task is None:
+            self._task = asyncio.create_task(self._look())
+        try:
+            yield
+        finally:
+            self._followers -= 1
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when an event was added since, or after ``timeout_s``."""
+        changed = self._changed
+        try:
+            async with asyncio.timeout(timeout_s):
+                await changed.wait()
+        except TimeoutError:
+            pass
+
+    async def _look(self) -> None:
+        while self._followers:
+            try:
+                newest = await run_in_threadpool(self._read)
+            except TrainmasterError:
+                newest = self._newest  # the database is away: the followers wait with us
+            if newest != self._newest:
+                self._newest = newest
+                self._changed.set()
+                self._changed = asyncio.Event()
+            await asyncio.sleep(_LOOK_S)
+        self._task = None
+
+    def _read(self) -> int:
+        with self._platform.read() as work:
+            return newest_event_id(work.session)

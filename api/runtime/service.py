@@ -1,0 +1,221 @@
+"""What replicas report: taken once each, in order, whatever was lost or sent twice on the way."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import Insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+from trainmaster.wire.runtime import Report, ReportItem
+
+from api.work import Work
+from core.db.repositories.events import append_event
+from core.db.tables import Attempt, Checkpoint, Job, Replica
+from core.domain.errors import NotFound
+from core.domain.ids import AttemptId
+from core.ids import new_id
+
+# Each start of a replica counts its items from 1. The column holds the start's number above, the item's below:
+# 2^40 items of one start, a hundred a second, are 350 years.
+_SEQ_BITS: Final = 40
+_SEQ_MASK: Final = 2**_SEQ_BITS - 1
+
+_METRIC_LIMIT: Final = 256  # values of one report item
+_NAME_LIMIT: Final = 200
+_PATH_LIMIT: Final = 4096
+_TEXT_LIMIT: Final = 4000
+_BIG: Final = 2**63 - 1
+_KIND: Final = re.compile(r"^[a-z][a-z0-9_]{0,30}\.[a-z][a-z0-9_]{0,60}$")
+# A job's own words must not read like the platform's.
+_RESERVED_NOUNS: Final = frozenset({"job", "attempt", "checkpoint", "node", "project", "user", "token"})
+
+
+_PLACE: Final = ["job_id", "path"]  # a checkpoint is known by its job and its path
+
+
+class _Refused(ValueError):
+    """One item cannot be used; the sentence says why."""
+
+
+def take_report(work: Work, attempt_id: AttemptId, report: Report) -> int:
+    """Write what is new of ``report`` and return the largest number that the sender may forget.
+
+    Everything that was sent is acknowledged: an item that cannot be used is told in the job's history, not sent again.
+
+    Raises:
+        NotFound: the attempt or the replica is not there (any more); reporting again is of no use.
+    """
+    replica, job = _lock_replica(work.session, attempt_id, report)
+    generation, seen = replica.report_seq >> _SEQ_BITS, replica.report_seq & _SEQ_MASK
+    if generation < report.generation:
+        seen = 0
+    is_late = generation > report.generation or replica.generation > report.generation
+    items = sorted((item for item in report.items if is_late or item.seq > seen), key=lambda item: item.seq)
+    newest = max((item.seq for item in report.items), default=0)
+
+    taker = _Taker(work, replica, job, is_late=is_late)
+    for item in items:
+        taker.take(item)
+    taker.tell_refusals()
+    if is_late:
+        return newest
+    acked = max(seen, newest)
+    changes: dict[str, Any] = {"heartbeat_at": work.now, "report_seq": (report.generation << _SEQ_BITS) | acked}
+    if taker.progress is not None:
+        changes["progress"] = taker.progress
+    work.session.execute(
+        update(Replica).where(Replica.id == replica.id).values(**changes).execution_options(synchronize_session=False)
+    )
+    return acked
+
+
+def _lock_replica(session: Session, attempt_id: AttemptId, report: Report) -> tuple[Replica, Job]:
+    row = session.execute(
+        select(Replica, Job)
+        .join(Attempt, Attempt.id == Replica.attempt_id)
+        .join(Job, Job.id == Attempt.job_id)
+        .where(Replica.attempt_id == attempt_id, Replica.role == report.role, Replica.index == report.index)
+        .with_for_update(of=Replica)  # two requests of one replica must not both find an item new
+    ).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no replica {report.role}-{report.index} in attempt {attempt_id}.")
+    return row[0], row[1]
+
+
+class _Taker:
+    """Takes the items of one report. ``progress``: the new value, ``None`` while nothing changed it."""
+
+    def __init__(self, work: Work, replica: Replica, job: Job, *, is_late: bool) -> None:
+        self.work = work
+        self.replica = replica
+        self.job = job
+        self.is_late = is_late  # of an earlier start of this replica: its files still count, its progress does not
+        self.progress: dict[str, Any] | None = None
+        self.refusals: list[str] = []
+
+    def take(self, item: ReportItem) -> None:
+        try:
+            match item.kind:
+                case "heartbeat":
+                    pass  # any report proves life
+                case "progress":
+                    if not self.is_late:
+                        self._take_progress(item)
+                case "checkpoint":
+                    self._take_checkpoint(item)
+                case "event":
+                    if not self.is_late:
+                        self._take_event(item)
+        except _Refused as refusal:
+            self.refusals.append(f"{item.kind}: {refusal}")
+
+    def _take_progress(self, item: ReportItem) -> None:
+        before = self.replica.progress if self.progress is None else self.progress
+        known: dict[str, Any] = {
+            name: _number(item.data, name) for name in ("step", "steps", "epoch") if name in item.data
+        }
+        metrics = {**before.get("metrics", {}), **_metrics(item.data)}
+        if len(metrics) > _METRIC_LIMIT:
+            raise _Refused(f"more than {_METRIC_LIMIT} metrics")
+        self.progress = {**before, **known, "metrics": metrics, "at": _utc(item.at).isoformat()}
+
+    def _take_checkpoint(self, item: ReportItem) -> None:
+        path = _relative_path(item.data.get("path"))
+        step = _number(item.data, "step")
+        values: dict[str, Any] = {
+            "job_id": self.job.id,
+            "attempt_id": self.replica.attempt_id,
+            "path": path,
+            "step": None if step is None else int(step),
+            "metrics": _metrics(item.data),
+            "size_bytes": _size(item.data.get("size_bytes")),
+            "created_at": min(_utc(item.at), self.work.now),
+        }
+        self.work.session.execute(_upsert_checkpoint(self.work.session, values))
+        at_step = "" if step is None else f" at step {int(step)}"
+        self._tell("checkpoint.saved", f"{path}{at_step}", {"path": path, "step": values["step"]})
+
+    def _take_event(self, item: ReportItem) -> None:
+        kind = item.data.get("kind")
+        if not isinstance(kind, str) or not _KIND.match(kind) or kind.partition(".")[0] in _RESERVED_NOUNS:
+            kind = "replica.note"
+        reason = item.data.get("reason", "")
+        self._tell(kind, str(reason)[:_TEXT_LIMIT], {})
+
+    def tell_refusals(self) -> None:
+        """One line for all, so that a script that reports nonsense does not flood the history."""
+        if self.refusals:
+            count = len(self.refusals)
+            reason = (
+                f"{count} reported {'item was' if count == 1 else 'items were'} not usable; first {self.refusals[0]}"
+            )
+            self._tell("replica.report_refused", reason, {"count": count})
+
+    def _tell(self, kind: str, reason: str, data: Mapping[str, Any]) -> None:
+        append_event(
+            self.work.session,
+            at=self.work.now,
+            kind=kind,
+            actor=f"runtime:{self.replica.role}-{self.replica.index}",
+            project_id=self.job.project_id,
+            job_id=self.job.id,
+            attempt_id=self.replica.attempt_id,
+            reason=reason,
+            data=data,
+        )
+
+
+def _upsert_checkpoint(session: Session, values: dict[str, Any]) -> Insert:
+    # The same path told again is the same checkpoint written again: the newest word counts.
+    again = {name: values[name] for name in ("attempt_id", "step", "metrics", "size_bytes", "created_at")}
+    row = {"id": new_id("checkpoint"), **values}
+    if session.get_bind().dialect.name == "postgresql":
+        return postgresql.insert(Checkpoint).values(**row).on_conflict_do_update(index_elements=_PLACE, set_=again)
+    return sqlite.insert(Checkpoint).values(**row).on_conflict_do_update(index_elements=_PLACE, set_=again)
+
+
+def _utc(at: datetime) -> datetime:
+    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+
+
+def _number(data: Mapping[str, Any], name: str) -> float | int | None:
+    value = data.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or abs(value) > _BIG:
+        raise _Refused(f"{name} is not a number")
+    return value
+
+
+def _metrics(data: Mapping[str, Any]) -> dict[str, float | int]:
+    metrics = data.get("metrics") or {}
+    if not isinstance(metrics, dict) or len(metrics) > _METRIC_LIMIT:
+        raise _Refused(f"metrics is not an object of at most {_METRIC_LIMIT} numbers")
+    found: dict[str, float | int] = {}
+    for name in metrics:
+        number = _number(metrics, name)
+        # A loss that became NaN arrives as null: the last real value stays.
+        if number is not None:
+            found[name[:_NAME_LIMIT]] = number
+    return found
+
+
+def _size(value: Any) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _BIG:
+        raise _Refused("size_bytes is not a size")
+    return value
+
+
+def _relative_path(value: Any) -> str:
+    if not isinstance(value, str) or not value or len(value) > _PATH_LIMIT:
+        raise _Refused("path is missing")
+    if value.startswith("/") or ".." in value.split("/") or "\0" in value:
+        raise _Refused(f"path {value[:100]!r} is not relative to the output")
+    return "/".join(part for part in value.split("/") if part not in ("", "."))
