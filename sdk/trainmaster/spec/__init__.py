@@ -13,7 +13,14 @@ from trainmaster.spec.model import (
     Topology,
     TopologyLevel,
 )
-from trainmaster.spec.parse import SpecError, SpecMistake, parse_spec, parse_spec_text, spec_json_schema
+from trainmaster.spec.parse import (
+    SpecError,
+    SpecMistake,
+    parse_spec,
+    parse_spec_text,
+    read_spec_text,
+    spec_json_schema,
+)
 
 __all__ = [
     "Contract",
@@ -29,5 +36,6 @@ __all__ = [
     "TopologyLevel",
     "parse_spec",
     "parse_spec_text",
+    "read_spec_text",
     "spec_json_schema",
 ]

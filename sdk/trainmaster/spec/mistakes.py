@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
+
+Path = tuple[str | int, ...]
+
+_PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +36,24 @@ class SpecError(ValueError):
     def __init__(self, mistakes: Iterable[SpecMistake]) -> None:
         self.mistakes = tuple(mistakes)
         super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
+
+
+class FieldError(ValueError):
+    """A value that its field does not take; pydantic carries it. ``message`` follows the field's path."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        self.message, self.hint = message, hint
+        super().__init__(f"{message}; {hint}" if hint else message)
+
+
+def join_path(path: Path) -> str:
+    """``roles.worker.args[0]``; a key that is no plain word in brackets: ``labels["a/b"]``."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif _PLAIN.fullmatch(part):
+            text += f".{part}" if text else part
+        else:
+            text += f"[{json.dumps(part if len(part) <= 63 else part[:60] + '…', ensure_ascii=True)}]"
+    return text

@@ -1,64 +1,82 @@
 """The canonical job spec as frozen pydantic models.
 
 What users write (shorthands such as ``workers: 2``, quantities, durations) is turned into this form by
-:mod:`trainmaster.spec.parse`; the server stores and returns only this form.
+:mod:`trainmaster.spec.parse`, which also checks what no single field can say (:mod:`trainmaster.spec.rules`); the
+server stores and returns only this form. Unknown fields are mistakes to ``parse_spec`` alone: a client of today reads
+the spec of a server of tomorrow.
 """
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-from trainmaster.spec.quantity import format_bytes, format_cpu, parse_bytes, parse_cpu_milli, parse_duration_s
-
-# RFC 1123 label: becomes part of host and Kubernetes object names.
-NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
-ROLE_PATTERN: Final = r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$"
-ENV_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
-# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
-_LABEL_KEY: Final = re.compile(
-    r"^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+from trainmaster.spec.fields import (
+    ENV_PATTERN,
+    NAME_PATTERN,
+    ROLE_PATTERN,
+    ByteQuantity,
+    CodeDigest,
+    Command,
+    Count,
+    CpuQuantity,
+    EnvName,
+    Flag,
+    Folder,
+    GpuModels,
+    Image,
+    LabelKey,
+    LabelValue,
+    MountPoint,
+    Name,
+    RoleName,
+    Seconds,
+    Text,
+    VolumePath,
+    Whole,
+    Words,
+    choice,
 )
-_LABEL_VALUE: Final = re.compile(r"^([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?$")
+from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli
+
+__all__ = [
+    "DMLC_SCHEDULER_ROLE",
+    "ENV_PATTERN",
+    "MAX_REPLICAS",
+    "NAME_PATTERN",
+    "ROLE_ORDER",
+    "ROLE_PATTERN",
+    "Contract",
+    "EnvName",
+    "Grace",
+    "JobSpec",
+    "JobState",
+    "Mount",
+    "Name",
+    "Resources",
+    "RestartPolicy",
+    "RoleName",
+    "RoleSpec",
+    "Shorthands",
+    "Text",
+    "Topology",
+    "TopologyLevel",
+    "role_order",
+]
 
 # Order of the roles everywhere: ranks, pools of CLUSTER_SPEC, listings. Own roles follow, by name.
 ROLE_ORDER: Final = ("chief", "worker", "ps", "evaluator")
+# The role that `contract: mxnet` adds.
+DMLC_SCHEDULER_ROLE: Final = "scheduler"
 MAX_REPLICAS: Final = 4096
-
-
-def _cpu(value: Any) -> Any:
-    return None if value is None else format_cpu(parse_cpu_milli(value))
-
-
-def _bytes(value: Any) -> Any:
-    return None if value is None else format_bytes(parse_bytes(value))
-
-
-def _seconds(value: Any) -> Any:
-    return None if value is None else parse_duration_s(value)
-
-
-def _text(value: Any) -> Any:
-    # YAML reads `EPOCHS: 3` as a number; an environment value and an argument are always text.
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else value
-
-
-CpuQuantity = Annotated[str, BeforeValidator(_cpu)]
-ByteQuantity = Annotated[str, BeforeValidator(_bytes)]
-Seconds = Annotated[float, BeforeValidator(_seconds)]
-Text = Annotated[str, BeforeValidator(_text)]
-Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
-RoleName = Annotated[str, StringConstraints(pattern=ROLE_PATTERN)]
-EnvName = Annotated[str, StringConstraints(pattern=ENV_PATTERN, max_length=256)]
+MAX_GPUS: Final = 64
+MAX_PROCESSES: Final = 256
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class RestartPolicy(StrEnum):
@@ -74,7 +92,7 @@ class Contract(StrEnum):
     """How the command is called. Every framework's environment is injected in any case."""
 
     DEFAULT = "default"
-    UAI = "uai"  # `python <command>` with UAI Train's five arguments
+    UAI = "uai"  # `python <command>` with UAI Train's five arguments, one process per replica
     MXNET = "mxnet"  # a replica of the role `scheduler` is added, which ps-lite programs need
 
 
@@ -87,23 +105,24 @@ class TopologyLevel(StrEnum):
 class Topology(_Model):
     """Wish for the gang's nearness: all replicas inside one domain of ``level``."""
 
-    level: TopologyLevel
-    required: bool = Field(default=False, description="Wait rather than span two domains.")
+    level: Annotated[TopologyLevel, choice(TopologyLevel)] = Field(
+        description="The domain that should hold the whole gang: node, rack or zone."
+    )
+    required: Flag = Field(default=False, description="Wait rather than span two domains.")
 
 
 class Resources(_Model):
     """What one replica needs. A stated ``cpu`` or ``memory`` is guaranteed and is also the limit; unstated it shares."""
 
-    cpu: CpuQuantity | None = Field(default=None, description="CPUs, like 2 or 500m.")
-    memory: ByteQuantity | None = Field(default=None, description="Bytes, like 512Mi or 16Gi.")
-    gpus: int = Field(default=0, ge=0, le=64, description="Whole GPUs of one replica.")
-    gpu_type: tuple[str, ...] = Field(default=(), description="Accepted GPU models, best first; empty: any.")
-    shm: ByteQuantity | None = Field(default=None, description="Size of /dev/shm.")
-
-    @field_validator("gpu_type", mode="before")
-    @classmethod
-    def _one_or_many(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
+    cpu: CpuQuantity | None = Field(default=None, description="CPUs, like 2, 0.5 or 500m.", examples=["500m", 4])
+    memory: ByteQuantity | None = Field(
+        default=None, description="Bytes, like 512Mi or 16Gi; at least 1Mi.", examples=["16Gi"]
+    )
+    gpus: Whole = Field(default=0, ge=0, le=MAX_GPUS, description="Whole GPUs of one replica.", examples=[1])
+    gpu_type: GpuModels = Field(
+        default=(), description="Accepted GPU models, best first; unstated: any.", examples=["A100", ["H100", "A100"]]
+    )
+    shm: ByteQuantity | None = Field(default=None, description="Size of /dev/shm, like 2Gi.", examples=["2Gi"])
 
     @property
     def cpu_milli(self) -> int | None:
@@ -119,16 +138,30 @@ class Resources(_Model):
 
 
 class RoleSpec(_Model):
-    replicas: int = Field(default=1, ge=1, le=MAX_REPLICAS)
-    command: tuple[Text, ...] | str | None = Field(default=None, description="Instead of the job's command.")
-    args: tuple[Text, ...] | None = Field(default=None, description="Instead of the job's args.")
-    image: str | None = Field(default=None, description="Instead of the job's image.")
-    env: dict[EnvName, Text] = Field(default_factory=dict, description="Over the job's env.")
-    resources: Resources = Field(default_factory=Resources)
-    processes_per_replica: int | None = Field(
-        default=None, ge=1, le=256, description="Processes started with ranks; unstated: one per GPU, at least one."
+    """One role of the gang: ``replicas`` equal members."""
+
+    replicas: Whole = Field(default=1, ge=1, le=MAX_REPLICAS, description="How many. At most one chief.", examples=[2])
+    command: Command | None = Field(
+        default=None, description="Instead of the job's command.", examples=["python serve.py"]
     )
-    restart: RestartPolicy = RestartPolicy.GANG
+    args: Words | None = Field(default=None, description="Instead of the job's args.", examples=[["--cache", "8Gi"]])
+    image: Image | None = Field(default=None, description="Instead of the job's image.")
+    env: dict[EnvName, Text] = Field(
+        default_factory=dict, description="Laid over the job's env.", examples=[{"OMP_NUM_THREADS": 4}]
+    )
+    resources: Resources = Field(default_factory=Resources, description="What one replica needs.")
+    processes_per_replica: Whole | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_PROCESSES,
+        description="Processes started with ranks; unstated: one per GPU, at least one.",
+        examples=[4],
+    )
+    restart: Annotated[RestartPolicy, choice(RestartPolicy)] = Field(
+        default=RestartPolicy.GANG,
+        description="When one of these dies with an error: `gang` starts the whole gang again, `replica` only this one, "
+        "`never` fails the job, `ignore` goes on without it.",
+    )
 
     @property
     def process_count(self) -> int:
@@ -137,23 +170,21 @@ class RoleSpec(_Model):
 
 
 class Mount(_Model):
-    volume: Name
-    path: str = Field(default="", description="Folder inside the volume.")
-    at: str = Field(description="Absolute path in the container.")
-    read_only: bool = True
+    """A folder of a volume inside every replica."""
 
-    @field_validator("at")
-    @classmethod
-    def _absolute(cls, value: str) -> str:
-        if not value.startswith("/") or ".." in value.split("/") or value.rstrip("/") in ("", "/data", "/proc", "/dev"):
-            raise ValueError("must be an absolute path such as /mnt/set, and not /, /data, /dev or /proc")
-        return value
+    volume: Name = Field(description="Name of a registered volume.", examples=["datasets"])
+    path: Folder = Field(default="", description="Folder inside the volume; unstated: all of it.", examples=["words"])
+    at: MountPoint = Field(
+        description="Absolute path in the container; not /data/data, /data/output or a system folder.",
+        examples=["/mnt/words"],
+    )
+    read_only: Flag = Field(default=True, description="Whether writing is refused.")
 
 
 class Grace(_Model):
     """Grace times."""
 
-    stop: Seconds = Field(default=30.0, description="From SIGTERM to SIGKILL.")
+    stop: Seconds = Field(default=30.0, description="From SIGTERM to SIGKILL.", examples=["30s"])
     exit: Seconds = Field(default=30.0, description="For a process that finished its work to exit.")
     evaluator: Seconds = Field(default=60.0, description="For evaluators after the deciders are done.")
     peers: Seconds = Field(default=300.0, description="For the peers' names to appear before the start.")
@@ -162,71 +193,74 @@ class Grace(_Model):
 class JobSpec(_Model):
     """One training job. Its spec never changes; ``clone`` makes another job from it."""
 
-    name: Name
-    project: Name = "default"
-    image: str | None = Field(default=None, description="Container image; process mode needs none.")
-    code: str | None = Field(
+    name: Name = Field(description="What people call the job; need not be unique.", examples=["digits"])
+    project: Name = Field(default="default", description="The project that it belongs to.")
+    image: Image | None = Field(
+        default=None, description="Container image; plain processes need none.", examples=["pytorch/pytorch:2.13.0"]
+    )
+    code: CodeDigest | None = Field(
         default=None,
-        pattern=r"^sha256:[0-9a-f]{64}$",
-        description="Digest of an uploaded code archive, unpacked at /data.",
+        description="Digest of an uploaded code archive, unpacked at /data; `trainmaster run` fills it in.",
     )
-    command: tuple[Text, ...] | str | None = Field(
-        default=None, description="A list is executed as it is; a text is run by /bin/sh -c."
+    command: Command | None = Field(
+        default=None,
+        description="What to run in /data. A list is executed as it is; a text is run by /bin/sh -c.",
+        examples=["python train.py", ["python", "train.py"]],
     )
-    args: tuple[Text, ...] = ()
-    env: dict[EnvName, Text] = Field(default_factory=dict)
-    secrets: tuple[EnvName, ...] = Field(default=(), description="Names of project secrets, put into the environment.")
-    roles: dict[RoleName, RoleSpec] = Field(min_length=1)
-    input: str | None = Field(default=None, description="volume/path, read-only at /data/data.")
-    output: str | None = Field(default=None, description="volume/path at /data/output; unstated: a folder of its own.")
-    mounts: tuple[Mount, ...] = ()
-    priority: int = Field(default=50, ge=0, le=100)
-    max_run_time: Seconds | None = Field(default=None, description="Upper bound of the training time of an attempt.")
-    max_wait: Seconds | None = Field(default=None, description="Expires when it waited longer in the queue.")
-    max_restarts: int = Field(default=3, ge=0, le=1000)
-    grace: Grace = Field(default_factory=Grace)
-    ttl: Seconds | None = Field(default=None, description="Deleted this long after its end.")
-    labels: dict[str, str] = Field(default_factory=dict)
-    contract: Contract = Contract.DEFAULT
-    sparse: bool = Field(default=False, description="TF_CONFIG of elastic ps jobs: a worker sees itself and all ps.")
-    node_selector: dict[str, str] = Field(default_factory=dict)
-    topology: Topology | None = None
-
-    @field_validator("labels", "node_selector")
-    @classmethod
-    def _label_syntax(cls, value: dict[str, str]) -> dict[str, str]:
-        for key, text in value.items():
-            if not _LABEL_KEY.match(key):
-                raise ValueError(
-                    f"{key!r} is not a label key: letters, digits, '-', '_', '.', with an optional prefix/"
-                )
-            if not _LABEL_VALUE.match(text):
-                raise ValueError(f"{text!r} is not a label value: at most 63 letters, digits, '-', '_', '.'")
-        return value
-
-    @field_validator("input", "output")
-    @classmethod
-    def _volume_path(cls, value: str | None) -> str | None:
-        if value is not None:
-            volume, _, path = value.partition("/")
-            if not re.match(NAME_PATTERN, volume) or ".." in path.split("/"):
-                raise ValueError("must be volume/path, for example datasets/digits")
-        return value
-
-    @model_validator(mode="after")
-    def _whole(self) -> JobSpec:
-        total = sum(role.replicas for role in self.roles.values())
-        if total > MAX_REPLICAS:
-            raise ValueError(f"roles: {total} replicas in total, at most {MAX_REPLICAS}")
-        if not set(self.roles) - {"ps", "evaluator"}:
-            raise ValueError("roles: needs a role that decides the end of the job, such as worker or chief")
-        for name, limit in (("chief", 1),):
-            if name in self.roles and self.roles[name].replicas > limit:
-                raise ValueError(f"roles.{name}.replicas: at most {limit}")
-        for name, role in self.roles.items():
-            if self.contract is not Contract.UAI and not (role.command or self.command or role.image or self.image):
-                raise ValueError(f"roles.{name}.command: missing; give the job a command, or an image that has one")
-        return self
+    args: Words = Field(default=(), description="Appended to the command.", examples=[["--epochs", 3, "--lr", 0.01]])
+    env: dict[EnvName, Text] = Field(
+        default_factory=dict,
+        description="Environment variables; they win over the platform's. Names that begin with TRAINMASTER_ are taken.",
+        examples=[{"LEARNING_RATE": 0.01}],
+    )
+    secrets: tuple[EnvName, ...] = Field(
+        default=(), description="Names of project secrets, put into the environment.", examples=[["WANDB_API_KEY"]]
+    )
+    roles: dict[RoleName, RoleSpec] = Field(
+        min_length=1,
+        description="The gang: chief, worker, ps, evaluator, or names of your own. A number is short for its replicas.",
+        examples=[{"worker": {"replicas": 2, "resources": {"gpus": 1}}, "ps": 1}],
+    )
+    input: VolumePath | None = Field(
+        default=None, description="volume/path, read-only at /data/data.", examples=["datasets/digits"]
+    )
+    output: VolumePath | None = Field(
+        default=None,
+        description="volume/path at /data/output; unstated: a folder of its own.",
+        examples=["output/team/digits"],
+    )
+    mounts: tuple[Mount, ...] = Field(default=(), description="More folders of volumes.")
+    priority: Whole = Field(default=50, ge=0, le=100, description="0 to 100; the largest starts first.")
+    max_run_time: Seconds | None = Field(
+        default=None, description="Upper bound of an attempt's training time.", examples=["12h"]
+    )
+    max_wait: Seconds | None = Field(
+        default=None, description="The job expires when it waited longer in the queue.", examples=["2d"]
+    )
+    max_restarts: Whole = Field(
+        default=3, ge=0, le=1000, description="Restarts after errors of the program; what the platform caused is free."
+    )
+    grace: Grace = Field(default_factory=Grace, description="Grace times.")
+    ttl: Seconds | None = Field(
+        default=None, description="The job is deleted this long after its end.", examples=["7d"]
+    )
+    labels: dict[LabelKey, LabelValue] = Field(
+        default_factory=dict, description="Your own marks, for finding jobs again.", examples=[{"team": "vision"}]
+    )
+    contract: Annotated[Contract, choice(Contract)] = Field(
+        default=Contract.DEFAULT,
+        description="How the command is called: `default`; `uai`: `python <command>` with UAI Train's arguments; `mxnet`: "
+        "adds the scheduler replica that ps-lite programs need.",
+    )
+    sparse: Flag = Field(
+        default=False, description="TF_CONFIG of elastic ps jobs: a worker sees only itself and every ps."
+    )
+    node_selector: dict[LabelKey, LabelValue] = Field(
+        default_factory=dict, description="Only nodes that carry all these labels.", examples=[{"pool": "a100"}]
+    )
+    topology: Topology | None = Field(
+        default=None, description="Wish for the gang's nearness.", examples=[{"level": "rack"}]
+    )
 
     def ordered_roles(self) -> tuple[tuple[str, RoleSpec], ...]:
         """Roles in rank order: chief, worker, ps, evaluator, then own roles by name."""
@@ -235,6 +269,28 @@ class JobSpec(_Model):
     def role_env(self, role: str) -> dict[str, str]:
         """The user's environment of ``role``; the role's own wins over the job's."""
         return {**self.env, **self.roles[role].env}
+
+
+class Shorthands(_Model):
+    """What users may write at the top instead of ``roles``; the canonical form has none of these."""
+
+    workers: Whole | None = Field(default=None, ge=0, le=MAX_REPLICAS, description="Replicas of the role worker.")
+    ps: Whole | None = Field(default=None, ge=0, le=MAX_REPLICAS, description="Replicas of the role ps.")
+    chief: Count | None = Field(default=None, ge=0, le=1, description="true: one replica of the role chief.")
+    evaluator: Count | None = Field(
+        default=None, ge=0, le=MAX_REPLICAS, description="true or a number: replicas of the role evaluator."
+    )
+    evaluators: Count | None = Field(default=None, ge=0, le=MAX_REPLICAS, description="The same as evaluator.")
+    gpus: Whole | None = Field(
+        default=None, ge=0, le=MAX_GPUS, description="GPUs of each chief, worker and replica of an own role."
+    )
+    gpu_type: GpuModels | None = Field(default=None, description="Accepted GPU models of all roles that have GPUs.")
+    cpu: CpuQuantity | None = Field(default=None, description="CPUs of each replica of every role.")
+    memory: ByteQuantity | None = Field(default=None, description="Memory of each replica of every role.")
+    shm: ByteQuantity | None = Field(default=None, description="Size of /dev/shm of each replica of every role.")
+    processes_per_replica: Whole | None = Field(
+        default=None, ge=1, le=MAX_PROCESSES, description="Processes of each chief, worker and replica of an own role."
+    )
 
 
 def role_order(role: str) -> tuple[int, str]:

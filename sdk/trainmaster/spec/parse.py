@@ -1,63 +1,203 @@
-"""From what users write to the canonical :class:`~trainmaster.spec.model.JobSpec`."""
+"""From what users write to the canonical :class:`~trainmaster.spec.model.JobSpec`, or all their mistakes at once.
+
+The steps: text → plain data (:mod:`document`, :mod:`plain`) → shorthands become roles (:mod:`shorthand`) → fields
+(:mod:`fields`, :mod:`model`) → what stands between fields (:mod:`rules`). No step stops the next: what is wrong is
+noted and left out, and what was concluded from something wrong is not told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
-import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from trainmaster.spec.mistakes import SpecError, SpecMistake
-from trainmaster.spec.model import JobSpec
+from trainmaster.spec.document import read_document
+from trainmaster.spec.fields import kind_of
+from trainmaster.spec.mistakes import Path, SpecError, SpecMistake, join_path
+from trainmaster.spec.model import JobSpec, Shorthands
+from trainmaster.spec.plain import plain_copy
+from trainmaster.spec.rules import breaches
+from trainmaster.spec.schema import spec_json_schema
+from trainmaster.spec.shorthand import SHORTHAND_NAMES, Expanded, expand, roles_touched_by
+from trainmaster.spec.wording import is_about_key, place_of, say
 
-__all__ = ["SpecError", "SpecMistake", "parse_spec", "parse_spec_text", "spec_json_schema"]
+__all__ = ["SpecError", "SpecMistake", "parse_spec", "parse_spec_text", "read_spec_text", "spec_json_schema"]
 
-_COUNTS = {"chief": "chief", "workers": "worker", "ps": "ps", "evaluator": "evaluator", "evaluators": "evaluator"}
-_DEFAULTS = ("gpus", "cpu", "memory", "shm", "gpu_type", "processes_per_replica")
+# Whoever has a hundred mistakes reads the first hundred.
+_MAX_MISTAKES: Final = 100
+# Each round takes out what it found wrong; one uncovers the next at most a few levels deep.
+_MAX_ROUNDS: Final = 10
+# Mappings whose keys the user chooses.
+_FREE_KEYS: Final = frozenset({"env", "labels", "node_selector"})
+# Top-level fields that are nobody's: a place for YAML anchors, as in Compose files.
+_EXTENSION: Final = "x-"
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
 def parse_spec(raw: Mapping[str, Any]) -> JobSpec:
-    """The canonical spec. Raises :class:`SpecError`."""
-    if not isinstance(raw, Mapping):
-        raise SpecError([SpecMistake("", "a job spec is a mapping of fields")])
-    data = dict(raw)
-    roles: dict[str, dict[str, Any]] = {
-        str(name): {"replicas": role} if isinstance(role, int) else dict(role or {})
-        for name, role in dict(data.pop("roles", None) or {}).items()
-    }
-    for key, role_name in _COUNTS.items():
-        count = data.pop(key, None)
-        if count:
-            roles.setdefault(role_name, {}).setdefault("replicas", int(count))
-    if not roles:
-        roles["worker"] = {}
-    for key in _DEFAULTS:
-        value = data.pop(key, None)
-        if value is None:
-            continue
-        for name, role in roles.items():
-            if key in {"gpus", "gpu_type", "processes_per_replica"} and name in {"ps", "evaluator"}:
-                continue
-            if key == "processes_per_replica":
-                role.setdefault(key, value)
-            else:
-                role["resources"] = {key: value, **(role.get("resources") or {})}
-    try:
-        return JobSpec.model_validate({**data, "roles": roles})
-    except ValidationError as error:
-        raise SpecError(SpecMistake(".".join(map(str, item["loc"])), item["msg"]) for item in error.errors()) from None
+    """The canonical spec of ``raw``, shorthands included; a canonical one gives itself.
+
+    Raises:
+        SpecError: with every mistake in it; whatever ``raw`` is, nothing else is raised.
+    """
+    return _Parsing().run(raw)
 
 
-def parse_spec_text(text: str) -> JobSpec:
-    """The same from YAML or JSON."""
-    try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise SpecError([SpecMistake("", f"not valid YAML: {error}")]) from None
-    return parse_spec(raw)
+def parse_spec_text(text: str | bytes) -> JobSpec:
+    """The same from YAML or JSON. Raises :class:`SpecError`."""
+    return parse_spec(read_spec_text(text))
 
 
-def spec_json_schema() -> dict[str, Any]:
-    """JSON Schema of a job spec."""
-    return JobSpec.model_json_schema()
+def read_spec_text(text: str | bytes) -> dict[str, Any]:
+    """The fields in ``text`` (YAML or JSON) as written, not yet checked: for laying changes over them.
+
+    Raises:
+        SpecError: not YAML, or no mapping of fields.
+    """
+    data = read_document(text)
+    if not isinstance(data, dict):
+        raise SpecError([_not_a_spec(data)])
+    return data
+
+
+def _not_a_spec(data: Any) -> SpecMistake:
+    return SpecMistake(
+        "", f"a job spec is a mapping of fields, not {kind_of(data)}", "write lines such as `name: digits`"
+    )
+
+
+@dataclass
+class _Parsing:
+    """Collects mistakes, and the places that they made unusable.
+
+    ``dropped``: where something wrong was left out. ``doubtful``: where something is lacking because of that.
+    """
+
+    mistakes: list[SpecMistake] = field(default_factory=list)
+    dropped: list[Path] = field(default_factory=list)
+    doubtful: list[Path] = field(default_factory=list)
+
+    def run(self, raw: Any) -> JobSpec:
+        copy = plain_copy(raw)
+        self.mistakes += copy.mistakes
+        self.dropped += copy.dropped
+        if not isinstance(copy.value, dict):
+            raise SpecError(self.mistakes or [_not_a_spec(copy.value)])
+        written = _without_empty({key: item for key, item in copy.value.items() if not key.startswith(_EXTENSION)})
+        short = self._validated(
+            Shorthands, {key: value for key, value in written.items() if key in SHORTHAND_NAMES}, Expanded({})
+        )
+        expanded = expand({key: value for key, value in written.items() if key not in SHORTHAND_NAMES}, short)
+        self.doubtful += roles_touched_by((path[0] for path in self.dropped if path), expanded.data.get("roles"))
+        self.mistakes += expanded.mistakes
+        spec = self._validated(JobSpec, expanded.data, expanded)
+        for breach in breaches(spec):
+            if not any(self._is_doubtful(path) for path in (breach.path, *breach.depends)):
+                self._add(_origin(breach.path, expanded), breach.message, breach.hint)
+        if self.mistakes:
+            raise SpecError(_in_order(self.mistakes, written)[:_MAX_MISTAKES])
+        return spec
+
+    def _validated(self, model: type[_ModelT], data: dict[str, Any], expanded: Expanded) -> _ModelT:
+        """``data`` as ``model``; what is wrong is told and left out until the rest stands."""
+        for _ in range(_MAX_ROUNDS):
+            try:
+                return model.model_validate(data, extra="forbid")
+            except ValidationError as error:
+                # Unknown fields first: `comand` explains why `command` is missing.
+                details = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
+                for detail in details:
+                    place = place_of(detail)
+                    if not self._is_dropped(place):
+                        told = say(detail, model, SHORTHAND_NAMES)
+                        self._add(_origin(place, expanded), told.message, told.hint)
+                        if told.meant is not None:
+                            self.dropped.append((*place[:-1], told.meant))
+                    self.dropped.append(place)
+                    _leave_out(data, place, whole_entry=is_about_key(detail))
+        raise SpecError(self.mistakes)
+
+    def _add(self, path: Path, message: str, hint: str | None) -> None:
+        mistake = SpecMistake(join_path(path), message, hint)
+        if mistake not in self.mistakes:
+            self.mistakes.append(mistake)
+
+    def _is_dropped(self, place: Path) -> bool:
+        """Whether something at or above ``place`` was left out."""
+        return any(place[: len(bad)] == bad for bad in self.dropped)
+
+    def _is_doubtful(self, place: Path) -> bool:
+        """Whether a conclusion from ``place`` may be wrong: something at, above or below it was left out."""
+        return any(place[: len(bad)] == bad or bad[: len(place)] == place for bad in (*self.dropped, *self.doubtful))
+
+
+def _without_empty(written: dict[str, Any]) -> dict[str, Any]:
+    """``written`` without the fields left empty (``image:`` and nothing after it): they count as not written.
+
+    Where users choose the keys (``env``, ``labels``) and in lists an empty value stays: it may have meant a text, and
+    is told.
+    """
+    result: dict[str, Any] = {}
+    for key, item in written.items():
+        if key == "roles" and isinstance(item, dict):
+            result[key] = {
+                name: _without_empty(role) if isinstance(role, dict) else role for name, role in item.items()
+            }
+        elif key == "mounts" and isinstance(item, list):
+            result[key] = [_without_empty(mount) if isinstance(mount, dict) else mount for mount in item]
+        elif isinstance(item, dict) and key not in _FREE_KEYS:
+            result[key] = _without_empty(item)
+        elif item is not None:
+            result[key] = item
+    return result
+
+
+def _leave_out(data: dict[str, Any], place: Path, *, whole_entry: bool) -> None:
+    """Take what is wrong at ``place`` out of ``data``, or put something harmless there where the model needs it."""
+    match place:
+        case ("name", *_):
+            data["name"] = "unnamed"
+        case ("mounts", int(index), *_):
+            # Something valid in its place: the numbers of the other mounts must not move.
+            data["mounts"][index] = {"volume": "unnamed", "at": f"/mnt/wrong-{index}"}
+        case ("secrets", int(index), *_):
+            data["secrets"][index] = f"_WRONG_{index}"
+        case ("roles",):
+            data["roles"] = {"worker": {}}
+        case ("roles", name) if not whole_entry:
+            data["roles"][name] = {}
+        case ("topology", *_):
+            data.pop("topology", None)
+        case _:
+            _remove(data, place)
+
+
+def _remove(data: dict[str, Any], place: Path) -> None:
+    """Delete the deepest part of ``place`` that is there."""
+    parent: Any = data
+    for part in place[:-1]:
+        inner = parent.get(part)
+        if not isinstance(inner, dict):
+            parent.pop(part, None)
+            return
+        parent = inner
+    parent.pop(place[-1], None)
+
+
+def _origin(place: Path, expanded: Expanded) -> Path:
+    """Where the user wrote what stands at the canonical ``place``."""
+    if place == ("roles",):
+        return place if expanded.has_roles else ("workers",)
+    for length in range(len(place), 0, -1):
+        if place[:length] in expanded.origins:
+            return expanded.origins[place[:length]]
+    return place
+
+
+def _in_order(mistakes: Iterable[SpecMistake], written: Mapping[str, Any]) -> list[SpecMistake]:
+    """In the order of the user's own document; what is missing in it comes first."""
+    order = {key: index for index, key in enumerate(written)}
+    return sorted(mistakes, key=lambda mistake: order.get(re.split(r"[.\[]", mistake.path, maxsplit=1)[0], -1))

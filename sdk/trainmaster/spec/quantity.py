@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from decimal import ROUND_CEILING, Decimal, InvalidOperation
-from typing import Final
+from decimal import ROUND_CEILING, Decimal
+from typing import Any, Final
+
+from trainmaster.spec.mistakes import FieldError
 
 # https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 _SUFFIX: Final[dict[str, Decimal]] = {
@@ -23,39 +25,56 @@ _SUFFIX: Final[dict[str, Decimal]] = {
     "Pi": Decimal(2**50),
     "Ei": Decimal(2**60),
 }
-_QUANTITY: Final = re.compile(r"^([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE]([+-]?[0-9]{1,3}))?([A-Za-z]*)$")
-_DURATION: Final = re.compile(r"^(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?$")
+# 20 digits hold every amount below; more would only be rounded.
+_QUANTITY: Final = re.compile(r"([0-9]{1,20}(?:\.[0-9]{0,20})?|\.[0-9]{1,20})(?:[eE]([+-]?[0-9]{1,3}))?([A-Za-z]*)")
+_DURATION: Final = re.compile(
+    r"(?:([0-9]{1,10})d)?(?:([0-9]{1,10})h)?(?:([0-9]{1,10})m)?(?:([0-9]{1,10}(?:\.[0-9]{1,9})?)s)?"
+)
+_SECONDS: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
+_MAX_CPU: Final = Decimal(100_000)
 # An 8-byte signed integer holds every amount that a database column or a kernel file takes.
 _MAX: Final = Decimal(2**63 - 1)
+# No process runs in less; whoever writes 512 or 400m means 512Mi (Kubernetes takes both, to its users' harm).
+_MIN_MEMORY: Final = Decimal(2**20)
+MAX_DURATION_S: Final = 10 * 365 * 86_400
 
 
-def parse_quantity(text: str | float) -> Decimal:
-    """The exact amount that ``text`` names, in base units (CPUs, bytes).
+def parse_quantity(value: Any) -> Decimal:
+    """The exact amount that ``value``, a text or a number, names in base units (CPUs, bytes); never negative.
 
     Raises:
         ValueError: not a quantity; the message says what would be right.
     """
-    raw = str(text).strip()
-    match = _QUANTITY.match(raw)
-    if match is None or match[3] not in _SUFFIX:
-        raise ValueError(f"{raw!r} is not a quantity; write it like 2, 500m, 512Mi or 4Gi")
-    try:
-        amount = Decimal(match[1]).scaleb(int(match[2] or 0)) * _SUFFIX[match[3]]
-    except InvalidOperation as error:
-        raise ValueError(f"{raw!r} is not a quantity") from error
+    raw = _written(value, "a quantity such as 2, 500m, 512Mi or 4Gi")
+    if raw.startswith("-"):
+        raise FieldError(f"{_short(raw)} is negative")
+    match = _QUANTITY.fullmatch(raw)
+    if match is None:
+        raise FieldError(f"{_short(raw)} is not a quantity", "write it like 2, 500m, 512Mi or 4Gi")
+    if match[3] not in _SUFFIX:
+        raise FieldError(f"{_short(raw)} has no unit that we know", f"{_unit_hint(match[3])}")
+    amount = Decimal(match[1]).scaleb(int(match[2] or 0)) * _SUFFIX[match[3]]
     if amount > _MAX:
-        raise ValueError(f"{raw!r} is larger than any machine")
+        raise FieldError(f"{_short(raw)} is larger than any machine")
     return amount
 
 
-def parse_cpu_milli(text: str | float) -> int:
-    """Thousandths of a CPU, rounded up. Raises ``ValueError``."""
-    return int((parse_quantity(text) * 1000).to_integral_value(rounding=ROUND_CEILING))
+def parse_cpu_milli(value: Any) -> int:
+    """Thousandths of a CPU, at least 1, rounded up. Raises ``ValueError``."""
+    amount = parse_quantity(value)
+    if amount == 0:
+        raise FieldError("must be more than 0", "leave it out to share the node's CPUs")
+    if amount > _MAX_CPU:
+        raise FieldError(f"{_short(str(value))} is larger than any machine", "write CPUs like 2, 0.5 or 500m")
+    return int((amount * 1000).to_integral_value(rounding=ROUND_CEILING))
 
 
-def parse_bytes(text: str | float) -> int:
-    """Bytes, rounded up. Raises ``ValueError``."""
-    return int(parse_quantity(text).to_integral_value(rounding=ROUND_CEILING))
+def parse_bytes(value: Any) -> int:
+    """Bytes, at least a mebibyte, rounded up. Raises ``ValueError``."""
+    amount = parse_quantity(value)
+    if amount < _MIN_MEMORY:
+        raise FieldError(f"{_short(str(value))} is less than 1Mi", "write a unit, like 512Mi or 16Gi")
+    return int(amount.to_integral_value(rounding=ROUND_CEILING))
 
 
 def format_bytes(count: int) -> str:
@@ -72,24 +91,48 @@ def format_cpu(cpu_milli: int) -> str:
     return str(cpu_milli // 1000) if cpu_milli % 1000 == 0 else f"{cpu_milli}m"
 
 
-def parse_duration_s(value: str | float) -> float:
+def parse_duration_s(value: Any) -> float:
     """Seconds from a number of seconds or from ``1d2h30m15s`` notation.
 
     Raises:
         ValueError: neither, or negative.
     """
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    raw = _written(value, "a duration: seconds, or like 90s, 30m, 1h30m, 2d")
+    if raw.startswith("-"):
+        raise FieldError(f"{_short(raw)} is negative")
+    match = _DURATION.fullmatch(raw)
+    if _SECONDS.fullmatch(raw):
+        seconds = float(raw)
+    elif isinstance(value, float):  # such as 1e3 or 1e-05
         seconds = float(value)
+    elif raw and match is not None:
+        days, hours, minutes, rest = (float(group or 0) for group in match.groups())
+        seconds = days * 86_400 + hours * 3_600 + minutes * 60 + rest
     else:
-        raw = str(value).strip()
-        match = _DURATION.match(raw)
-        if raw.replace(".", "", 1).isdigit():
-            seconds = float(raw)
-        elif raw and match is not None:
-            days, hours, minutes, rest = (float(group or 0) for group in match.groups())
-            seconds = days * 86_400 + hours * 3_600 + minutes * 60 + rest
-        else:
-            raise ValueError(f"{raw!r} is not a duration; write seconds, or like 90s, 30m, 1h30m, 2d")
-    if not 0 <= seconds <= 10 * 365 * 86_400:
-        raise ValueError(f"{value!r} is not between 0 and ten years")
+        raise FieldError(f"{_short(raw)} is not a duration", "write seconds, or like 90s, 30m, 1h30m, 2d")
+    if not 0 <= seconds <= MAX_DURATION_S:
+        raise FieldError(f"{_short(raw)} is not between 0 and ten years")
     return seconds
+
+
+def _written(value: Any, wanted: str) -> str:
+    """``value`` as text. A bool is an int to Python, and no amount to anybody."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise FieldError(f"must be {wanted}")
+    if isinstance(value, int) and value.bit_length() > 64:
+        # Python itself refuses to print an int of thousands of digits.
+        raise FieldError("is larger than any machine")
+    return str(value).strip()
+
+
+def _short(raw: str) -> str:
+    return repr(raw if len(raw) <= 40 else raw[:37] + "…")
+
+
+def _unit_hint(unit: str) -> str:
+    """The unit that was probably meant: people write GB, gb and GiB."""
+    letter = unit[:1].upper()
+    if letter and letter in "KMGTPE" and unit.lower() in (letter.lower(), letter.lower() + "b", letter.lower() + "ib"):
+        binary = f"{letter}i"
+        return f"did you mean {binary}?"
+    return "units are m, k, M, G, T, P, E and Ki, Mi, Gi, Ti, Pi, Ei"

@@ -1,0 +1,320 @@
+"""The types of a spec's fields: how each reads what a user wrote, and what it says when it cannot.
+
+Every reader raises :class:`FieldError` with a sentence that follows the field's path: "must be a whole number".
+``None`` never comes here: an empty field counts as not written.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from trainmaster.spec.mistakes import FieldError
+from trainmaster.spec.quantity import format_bytes, format_cpu, parse_bytes, parse_cpu_milli, parse_duration_s
+from trainmaster.spec.suggest import suggest
+from trainmaster.spec.written import as_text
+
+# RFC 1123 label: becomes part of host and Kubernetes object names.
+NAME_PATTERN: Final = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"
+ROLE_PATTERN: Final = r"^[a-z]([a-z0-9-]{0,18}[a-z0-9])?$"
+ENV_PATTERN: Final = r"^[A-Za-z_][A-Za-z0-9_]*$"
+CODE_PATTERN: Final = r"^sha256:[0-9a-f]{64}$"
+# https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
+_LABEL_KEY: Final = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_LABEL_VALUE: Final = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
+# Linux takes no longer argument or "NAME=value" (MAX_ARG_STRLEN, 32 pages, with its closing zero byte).
+MAX_ARGUMENT_BYTES: Final = 131_071
+# Variables of these names are the platform's own; a user's would only be mistaken for them.
+RESERVED_ENV_PREFIX: Final = "TRAINMASTER_"
+_TAKEN_FOLDERS: Final = ("/data/data", "/data/output", "/data/.trainmaster", "/dev", "/proc", "/sys")
+_SYSTEM_FOLDERS: Final = frozenset(
+    {"/", "/bin", "/boot", "/data", "/etc", "/lib", "/lib32", "/lib64", "/run", "/sbin", "/tmp", "/usr", "/var"}  # noqa: S108 - folders nobody may cover
+)
+
+
+def kind_of(value: Any) -> str:
+    """What ``value`` is, in a user's words."""
+    match value:
+        case None:
+            return "empty"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case dict():
+            return "a mapping"
+        case list() | tuple():
+            return "a list"
+    return "something else"
+
+
+def short(value: Any, limit: int = 60) -> str:
+    """``value`` as a user would recognise it, cut to ``limit`` characters."""
+    text = (
+        value if isinstance(value, str) else str(as_text(value)) if isinstance(value, int | float) else kind_of(value)
+    )
+    return repr(text if len(text) <= limit else text[: limit - 1] + "…")
+
+
+# --- numbers and switches
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, float) and not isinstance(value, bool) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", value):
+            raise FieldError("must be a whole number, not text", f"write {int(value)} without quotes")
+        raise FieldError(f"must be a whole number, not {short(value) if isinstance(value, float) else kind_of(value)}")
+    return int(value)
+
+
+def _count(value: Any) -> int:
+    """A count, or true for one and false for none."""
+    return int(value) if isinstance(value, bool) else _whole(value)
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    # YAML 1.1's other booleans: here they are text, and there is no doubt what is meant.
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if word in ("true", "yes", "on"):
+        return True
+    if word in ("false", "no", "off"):
+        return False
+    raise FieldError("must be true or false")
+
+
+def _cpu(value: Any) -> str:
+    return format_cpu(parse_cpu_milli(value))
+
+
+def _bytes(value: Any) -> str:
+    return format_bytes(parse_bytes(value))
+
+
+# --- text
+
+
+def _line(value: Any) -> str:
+    if not isinstance(value, str):
+        raise FieldError(
+            f"must be text, not {kind_of(value)}", f"write {_quoted(value)}" if _is_number(value) else None
+        )
+    return str(value)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def _quoted(value: Any) -> str:
+    return f'"{str(as_text(value))[:60]}"'
+
+
+def _text(value: Any) -> str:
+    """Text of the environment or an argument: a number or a bool as it was written."""
+    text = as_text(value)
+    if text is None:
+        raise FieldError("is empty", 'write "" for an empty text')
+    if not isinstance(text, str):
+        raise FieldError(f"must be text, not {kind_of(value)}")
+    if len(text.encode("utf-8", "replace")) > MAX_ARGUMENT_BYTES:
+        raise FieldError("is longer than 128 KiB, which Linux does not take", "put it into a file")
+    return str(text)
+
+
+def _pattern(pattern: str, sentence: str) -> AfterValidator:
+    compiled = re.compile(pattern.removeprefix("^").removesuffix("$"))
+
+    def check(value: str) -> str:
+        if compiled.fullmatch(value):
+            return value
+        raise FieldError(f"{short(value)} is not {sentence}")
+
+    return AfterValidator(check)
+
+
+def _name_hint(value: str) -> str:
+    """``value``, or a refusal with the nearest name that would do."""
+    if re.fullmatch(NAME_PATTERN[1:-1], value):
+        return value
+    would_do = re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-")[:63].strip("-")
+    raise FieldError(
+        f"{short(value)} is not a name: at most 63 lower-case letters, digits and '-', no '-' at the ends",
+        f"{would_do} would do" if would_do else None,
+    )
+
+
+def _label_key(value: str) -> str:
+    if _LABEL_KEY.fullmatch(value):
+        return value
+    raise FieldError(
+        "is not a label key: at most 63 letters, digits, '-', '_', '.', with an optional prefix such as team.example/"
+    )
+
+
+def _label_value(value: Any) -> str:
+    text = _text(value)
+    if _LABEL_VALUE.fullmatch(text):
+        return text
+    raise FieldError(f"{short(text)} is not a label value: at most 63 letters, digits, '-', '_', '.'")
+
+
+def _code(value: str) -> str:
+    if re.fullmatch(CODE_PATTERN[1:-1], value):
+        return value
+    raise FieldError(
+        f"{short(value)} is not the digest of an uploaded archive, sha256: and 64 hexadecimal digits",
+        "`trainmaster run` packs a folder, uploads it and fills this in",
+    )
+
+
+def _image(value: Any) -> str:
+    text = _line(value).strip()
+    if not text or len(text) > 1024 or re.search(r"\s", text):
+        raise FieldError(
+            f"{short(text)} is not an image's name", "write it like python:3.11 or registry.example/team/train:7"
+        )
+    return text
+
+
+# --- commands
+
+
+def _command(value: Any) -> str | tuple[str, ...]:
+    if isinstance(value, str):
+        if not value.strip():
+            raise FieldError("is empty", "write what to run, such as python train.py")
+        return _text(value)
+    if isinstance(value, list | tuple):
+        words = _words(value)
+        if not words or not words[0].strip():
+            raise FieldError("is empty", "write what to run, such as [python, train.py]")
+        return words
+    raise FieldError(f"must be text or a list of words, not {kind_of(value)}", "write it like python train.py")
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str):
+        raise FieldError("must be a list, not text", f"write it like [{', '.join(value.split()[:6]) or '--epochs, 3'}]")
+    if not isinstance(value, list | tuple):
+        raise FieldError(f"must be a list of words, not {kind_of(value)}", "write it like [--epochs, 3]")
+    words = []
+    for position, item in enumerate(value, start=1):
+        try:
+            words.append(_text(item))
+        except FieldError as error:
+            raise FieldError(f"word {position} {error.message}", error.hint) from None
+    return tuple(words)
+
+
+def _models(value: Any) -> tuple[str, ...]:
+    items = (value,) if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) and item.strip() for item in items):
+        raise FieldError("must be a GPU model or a list of them, such as A100 or [H100, A100]")
+    # The same model twice says nothing more.
+    return tuple(dict.fromkeys(item.strip()[:100] for item in items))
+
+
+# --- places
+
+
+def _volume_path(value: Any) -> str:
+    volume, _, path = _line(value).strip().partition("/")
+    if "://" in f"{volume}/{path}":
+        raise FieldError(f"{short(value)} is a URI", "register the storage as a volume and write volume/path")
+    if not re.fullmatch(NAME_PATTERN[1:-1], volume):
+        raise FieldError(
+            f"{short(value)} does not begin with a volume's name", "write volume/path, like datasets/digits"
+        )
+    inner = _folder(path)
+    return f"{volume}/{inner}" if inner else volume
+
+
+def _folder(value: Any) -> str:
+    """A path inside a volume, without the slashes that mean nothing."""
+    parts = [part for part in _line(value).split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise FieldError(f"{short(value)} must not leave the volume", "take the '..' out")
+    text = "/".join(parts)
+    if len(text.encode("utf-8", "replace")) > 4000:
+        raise FieldError("is longer than 4000 bytes, which no file system takes")
+    return text
+
+
+def _mount_point(value: Any) -> str:
+    text = _line(value)
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    path = "/" + "/".join(parts)
+    if not text.startswith("/") or ".." in parts or len(path) > 4000:
+        raise FieldError(f"{short(text)} is not an absolute path", "write it like /mnt/set")
+    for taken in _TAKEN_FOLDERS:
+        if path == taken or path.startswith(f"{taken}/"):
+            raise FieldError(f"{short(text)} is the platform's own", "write a folder like /mnt/set")
+    if path in _SYSTEM_FOLDERS:
+        raise FieldError(f"{short(text)} would cover the whole of {path}", "write a folder like /mnt/set")
+    return path
+
+
+def choice(kind: type[Any]) -> BeforeValidator:
+    """A reader of one of an enum's words."""
+    words = [member.value for member in kind]
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str) and value in words:
+            return value
+        meant = suggest(value, words) if isinstance(value, str) else None
+        raise FieldError(f"must be one of {', '.join(words)}", f"did you mean {meant}?" if meant else None)
+
+    return BeforeValidator(read, json_schema_input_type=kind)
+
+
+Whole = Annotated[int, BeforeValidator(_whole, json_schema_input_type=int)]
+Count = Annotated[int, BeforeValidator(_count, json_schema_input_type=bool | int)]
+Flag = Annotated[bool, BeforeValidator(_flag, json_schema_input_type=bool)]
+CpuQuantity = Annotated[str, BeforeValidator(_cpu, json_schema_input_type=str | int | float)]
+ByteQuantity = Annotated[str, BeforeValidator(_bytes, json_schema_input_type=str | int)]
+Seconds = Annotated[float, BeforeValidator(parse_duration_s, json_schema_input_type=str | int | float)]
+Text = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | int | float | bool)]
+Line = Annotated[str, BeforeValidator(_line, json_schema_input_type=str)]
+Image = Annotated[str, BeforeValidator(_image, json_schema_input_type=str)]
+Command = Annotated[
+    tuple[str, ...] | str,
+    BeforeValidator(_command, json_schema_input_type=str | list[str | int | float | bool]),
+]
+Words = Annotated[tuple[str, ...], BeforeValidator(_words, json_schema_input_type=list[str | int | float | bool])]
+GpuModels = Annotated[tuple[str, ...], BeforeValidator(_models, json_schema_input_type=str | list[str])]
+VolumePath = Annotated[str, BeforeValidator(_volume_path, json_schema_input_type=str)]
+Folder = Annotated[str, BeforeValidator(_folder, json_schema_input_type=str)]
+MountPoint = Annotated[str, BeforeValidator(_mount_point, json_schema_input_type=str)]
+# The pattern stands in the schema; the reader before it says it in words.
+Name = Annotated[
+    str,
+    BeforeValidator(_line, json_schema_input_type=str),
+    AfterValidator(_name_hint),
+    Field(json_schema_extra={"pattern": NAME_PATTERN}),
+]
+RoleName = Annotated[
+    str,
+    _pattern(ROLE_PATTERN, "a role's name: at most 20 lower-case letters, digits and '-', a letter first"),
+    Field(json_schema_extra={"pattern": ROLE_PATTERN}),
+]
+EnvName = Annotated[
+    str,
+    Field(max_length=256, json_schema_extra={"pattern": ENV_PATTERN}),
+    _pattern(ENV_PATTERN, "a variable's name: letters, digits and '_', no digit first"),
+]
+LabelKey = Annotated[str, AfterValidator(_label_key)]
+LabelValue = Annotated[str, BeforeValidator(_label_value, json_schema_input_type=str | int | float | bool)]
+CodeDigest = Annotated[
+    str,
+    BeforeValidator(_line, json_schema_input_type=str),
+    AfterValidator(_code),
+    Field(json_schema_extra={"pattern": CODE_PATTERN}),
+]

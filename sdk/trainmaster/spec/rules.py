@@ -1,0 +1,156 @@
+"""What no single field of a spec can say: mistakes between fields."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from trainmaster.spec.fields import MAX_ARGUMENT_BYTES, RESERVED_ENV_PREFIX
+from trainmaster.spec.mistakes import Path
+from trainmaster.spec.model import DMLC_SCHEDULER_ROLE, MAX_REPLICAS, Contract, JobSpec
+
+# Linux takes 2 MiB for arguments and environment together by default (a quarter of the stack limit of 8 MiB), of
+# which the platform's own variables need a part.
+_MAX_ENVIRONMENT_BYTES: Final = 1_048_576
+_SERVING_ROLES: Final = frozenset({"ps", "evaluator", DMLC_SCHEDULER_ROLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """One mistake between fields. ``depends``: canonical paths that it was concluded from, besides ``path``."""
+
+    path: Path
+    message: str
+    hint: str | None = None
+    depends: tuple[Path, ...] = ()
+
+
+def breaches(spec: JobSpec) -> Iterator[Breach]:
+    """Every breach of ``spec``, whose fields are right one by one."""
+    yield from _gang(spec)
+    yield from _commands(spec)
+    yield from _environment(spec)
+    yield from _resources(spec)
+    yield from _places(spec)
+
+
+def _gang(spec: JobSpec) -> Iterator[Breach]:
+    total = sum(role.replicas for role in spec.roles.values())
+    if total > MAX_REPLICAS:
+        yield Breach(("roles",), f"{total} replicas in total; a gang has at most {MAX_REPLICAS}")
+    if not set(spec.roles) - _SERVING_ROLES:
+        yield Breach(
+            ("roles",),
+            f"only {', '.join(sorted(spec.roles))}: nobody would decide when the job is done",
+            "add a worker or a chief, such as `workers: 1`",
+        )
+    if "chief" in spec.roles and spec.roles["chief"].replicas > 1:
+        yield Breach(("roles", "chief", "replicas"), "there is at most one chief", "make the others workers")
+    if spec.contract is Contract.MXNET:
+        if "ps" not in spec.roles:
+            yield Breach(
+                ("contract",),
+                "mxnet needs servers, and this job has none",
+                "add `ps: 1` or more",
+                (("roles", "ps"),),
+            )
+        scheduler = spec.roles.get(DMLC_SCHEDULER_ROLE)
+        if scheduler and scheduler.replicas > 1:
+            yield Breach(("roles", DMLC_SCHEDULER_ROLE, "replicas"), "a ps-lite job has one scheduler", "write 1")
+    if spec.sparse and "ps" not in spec.roles:
+        yield Breach(
+            ("sparse",), "is for jobs with parameter servers", "take it away, or add `ps: 1`", (("roles", "ps"),)
+        )
+
+
+def _commands(spec: JobSpec) -> Iterator[Breach]:
+    lacking = [
+        name for name, role in spec.roles.items() if not (role.command or spec.command or role.image or spec.image)
+    ]
+    everywhere: tuple[Path, ...] = (("command",), ("image",))
+    if lacking and len(lacking) == len(spec.roles):
+        yield Breach(
+            ("command",),
+            "is missing",
+            "write what to run, such as `command: python train.py`, or name an image that has a command",
+            (("image",), *((("roles", name, key)) for name in lacking for key in ("command", "image"))),
+        )
+        return
+    for name in lacking:
+        yield Breach(
+            ("roles", name, "command"),
+            "is missing, and the job has none",
+            "give the role or the job a command, or an image that has one",
+            (*everywhere, ("roles", name, "image")),
+        )
+
+
+def _environment(spec: JobSpec) -> Iterator[Breach]:
+    places: list[tuple[Path, dict[str, str]]] = [(("env",), spec.env)]
+    places += [(("roles", name, "env"), role.env) for name, role in spec.roles.items()]
+    secrets = set(spec.secrets)
+    for path, env in places:
+        for name, value in env.items():
+            if name.startswith(RESERVED_ENV_PREFIX):
+                yield Breach(
+                    (*path, name), f"names that begin with {RESERVED_ENV_PREFIX} are the platform's own", "rename it"
+                )
+            if name in secrets:
+                yield Breach((*path, name), "is a secret of this job too", "keep one of the two", (("secrets",),))
+            if len(f"{name}={value}".encode()) > MAX_ARGUMENT_BYTES:
+                yield Breach((*path, name), "is longer than 128 KiB, which Linux does not take", "put it into a file")
+        if sum(len(name) + len(value) + 2 for name, value in env.items()) > _MAX_ENVIRONMENT_BYTES:
+            yield Breach(path, "is larger than 1 MiB, which Linux does not take", "put it into a file")
+    for index, name in enumerate(spec.secrets):
+        if name.startswith(RESERVED_ENV_PREFIX):
+            yield Breach(
+                ("secrets", index), f"names that begin with {RESERVED_ENV_PREFIX} are the platform's own", "rename it"
+            )
+        if name in spec.secrets[:index]:
+            yield Breach(("secrets", index), f"{name} stands twice", "keep one")
+
+
+def _resources(spec: JobSpec) -> Iterator[Breach]:
+    for name, role in spec.roles.items():
+        if role.resources.gpu_type and not role.resources.gpus:
+            yield Breach(
+                ("roles", name, "resources", "gpu_type"),
+                "names a GPU model, but the role has no GPUs",
+                "add `gpus: 1` beside it, or take it away",
+                (("roles", name, "resources", "gpus"),),
+            )
+        memory, shm = role.resources.memory_bytes, role.resources.shm_bytes
+        if memory is not None and shm is not None and shm > memory:
+            yield Breach(
+                ("roles", name, "resources", "shm"),
+                f"{role.resources.shm} is more than the replica's memory ({role.resources.memory}), of which it is a part",
+                "raise memory, or lower shm",
+                (("roles", name, "resources", "memory"),),
+            )
+
+
+def _places(spec: JobSpec) -> Iterator[Breach]:
+    for index, mount in enumerate(spec.mounts):
+        for earlier_index, earlier in enumerate(spec.mounts[:index]):
+            depends: tuple[Path, ...] = (("mounts", earlier_index),)
+            if mount.at == earlier.at:
+                yield Breach(
+                    ("mounts", index, "at"),
+                    f"mounts[{earlier_index}] is at {mount.at} too",
+                    "choose another folder",
+                    depends,
+                )
+            elif _is_inside(mount.at, earlier.at) or _is_inside(earlier.at, mount.at):
+                yield Breach(
+                    ("mounts", index, "at"),
+                    f"{mount.at} and {earlier.at} of mounts[{earlier_index}] lie in one another",
+                    "choose folders beside each other",
+                    depends,
+                )
+    if spec.input is not None and spec.output is not None and spec.input == spec.output:
+        yield Breach(("output",), "is the input's folder, which is read-only", "choose another folder", (("input",),))
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return path.startswith(f"{folder}/")

@@ -1,0 +1,158 @@
+"""From what users write at the top of a spec (``workers: 2``, ``gpus: 1``) to roles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from trainmaster.spec.mistakes import Path, SpecMistake, join_path
+from trainmaster.spec.model import DMLC_SCHEDULER_ROLE, Contract, Shorthands
+
+# Shorthand -> the role that it counts.
+_COUNTS: Final = {
+    "chief": "chief",
+    "workers": "worker",
+    "ps": "ps",
+    "evaluator": "evaluator",
+    "evaluators": "evaluator",
+}
+_RESOURCES: Final = ("gpus", "gpu_type", "cpu", "memory", "shm")
+# They serve the others and have neither GPUs nor ranks, unless their own entry says so.
+_SERVING_ROLES: Final = frozenset({"ps", "evaluator", DMLC_SCHEDULER_ROLE})
+SHORTHAND_NAMES: Final = frozenset(Shorthands.model_fields)
+
+
+@dataclass
+class Expanded:
+    """``data`` has only canonical fields, not yet validated.
+
+    ``origins``: where the user wrote what now stands at a canonical path.
+    """
+
+    data: dict[str, Any]
+    has_roles: bool = True  # whether the user wrote `roles`
+    origins: dict[Path, Path] = field(default_factory=dict)
+    mistakes: list[SpecMistake] = field(default_factory=list)
+
+
+def roles_touched_by(shorthands: Iterable[Any], roles: Any) -> list[Path]:
+    """The canonical paths that could not be filled because these top-level fields are wrong."""
+    paths: list[Path] = []
+    for key in shorthands:
+        if key in _COUNTS:
+            paths.append(("roles", _COUNTS[key]))
+        elif key in _RESOURCES and isinstance(roles, dict):
+            paths += [("roles", name, "resources", key) for name in roles]
+    return paths
+
+
+def expand(written: Mapping[str, Any], short: Shorthands) -> Expanded:
+    """``written`` (plain data without shorthands) with the roles that ``short`` speaks of."""
+    expanded = Expanded(dict(written), has_roles="roles" in written)
+    roles = written.get("roles")
+    if roles is not None and not isinstance(roles, dict):
+        return expanded  # the model says what is wrong
+    expanded.data["roles"] = {name: _role(name, entry, expanded) for name, entry in (roles or {}).items()}
+    _counts(expanded, short)
+    roles = expanded.data["roles"]
+    if not roles:
+        roles["worker"] = {}
+    _add_scheduler(expanded)
+    for name, role in roles.items():
+        if isinstance(role, dict):
+            _defaults(name, role, expanded, short)
+    if short.gpu_type and not any(_has_gpus(role) for role in roles.values()):
+        _contradiction(
+            expanded, "gpu_type", "names a GPU model, but no role has GPUs", "add `gpus: 1`, or take it away"
+        )
+    return expanded
+
+
+def _has_gpus(role: Any) -> bool:
+    """Whether the role has GPUs, or something wrong in their place."""
+    if not isinstance(role, dict):
+        return True
+    resources = role.get("resources")
+    return bool(resources.get("gpus")) if isinstance(resources, dict) else resources is not None
+
+
+def _role(name: str, entry: Any, expanded: Expanded) -> Any:
+    """A role written as a number is its replicas; written as nothing, one replica."""
+    if entry is None or entry is True:
+        return {}
+    if isinstance(entry, int | float) and not isinstance(entry, bool):
+        expanded.origins["roles", name, "replicas"] = ("roles", name)
+        return {"replicas": entry}
+    return dict(entry) if isinstance(entry, dict) else entry
+
+
+def _counts(expanded: Expanded, short: Shorthands) -> None:
+    roles: dict[str, Any] = expanded.data["roles"]
+    said: dict[str, str] = {}  # role -> shorthand
+    for key, role_name in _COUNTS.items():
+        count = getattr(short, key)
+        if count is None:
+            continue
+        if role_name in said:
+            if count != getattr(short, said[role_name]):
+                _contradiction(expanded, key, f"says {count}, but {said[role_name]} says otherwise", "keep one of them")
+            continue
+        said[role_name] = key
+        role = roles.get(role_name)
+        if role is None:
+            if count:
+                roles[role_name] = {"replicas": count}
+                expanded.origins["roles", role_name] = (key,)
+                expanded.origins["roles", role_name, "replicas"] = (key,)
+            continue
+        if not isinstance(role, dict):
+            continue
+        replicas = role.get("replicas")
+        if replicas is None and count:
+            role["replicas"] = count
+            expanded.origins["roles", role_name, "replicas"] = (key,)
+        elif count == 0 or (isinstance(replicas, int | float) and replicas != count):
+            where = expanded.origins.get(("roles", role_name, "replicas"), ("roles", role_name, "replicas"))
+            there = replicas if replicas is not None else 1
+            _contradiction(expanded, key, f"says {count}, but {join_path(where)} says {there}", "keep one of them")
+
+
+def _contradiction(expanded: Expanded, key: str, message: str, hint: str) -> None:
+    expanded.mistakes.append(SpecMistake(key, message, hint))
+
+
+def _add_scheduler(expanded: Expanded) -> None:
+    """ps-lite programs find each other through a scheduler, which runs the same command."""
+    roles = expanded.data["roles"]
+    if expanded.data.get("contract") == Contract.MXNET.value and DMLC_SCHEDULER_ROLE not in roles:
+        roles[DMLC_SCHEDULER_ROLE] = {}
+        expanded.origins["roles", DMLC_SCHEDULER_ROLE] = ("contract",)
+
+
+def _defaults(name: str, role: dict[str, Any], expanded: Expanded, short: Shorthands) -> None:
+    is_serving = name in _SERVING_ROLES
+    resources = role.get("resources")
+    if resources is None:
+        resources = {}
+    if isinstance(resources, dict):
+        resources = dict(resources)
+        for key in _RESOURCES:
+            default = getattr(short, key)
+            if default is None or resources.get(key) is not None:
+                continue
+            if key == "gpus" and is_serving:
+                continue
+            if key == "gpu_type" and not resources.get("gpus"):
+                continue
+            resources[key] = list(default) if isinstance(default, tuple) else default
+            expanded.origins["roles", name, "resources", key] = (key,)
+        if resources:
+            role["resources"] = resources
+    processes = role.get("processes_per_replica")
+    if processes is None and not is_serving and short.processes_per_replica is not None:
+        role["processes_per_replica"] = short.processes_per_replica
+        expanded.origins["roles", name, "processes_per_replica"] = ("processes_per_replica",)
+    elif processes is None and not is_serving and expanded.data.get("contract") == Contract.UAI.value:
+        # A UAI program is one process per node and drives all its GPUs itself.
+        role["processes_per_replica"] = 1

@@ -1,0 +1,61 @@
+"""What a user probably meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+
+# What people bring from Kubernetes, Slurm, Vertex and their own habits, and what it is called here.
+_FOREIGN: Final = {
+    "annotations": "labels",
+    "arguments": "args",
+    "cmd": "command",
+    "container": "image",
+    "cpus": "cpu",
+    "dataset": "input",
+    "data": "input",
+    "deadline": "max_run_time",
+    "docker_image": "image",
+    "entrypoint": "command",
+    "environment": "env",
+    "gpu": "gpus",
+    "inputs": "input",
+    "max_retries": "max_restarts",
+    "mem": "memory",
+    "mountpath": "at",
+    "nodes": "workers",
+    "nodeselector": "node_selector",
+    "outputs": "output",
+    "processes": "processes_per_replica",
+    "nproc_per_node": "processes_per_replica",
+    "ram": "memory",
+    "replica": "replicas",
+    "retries": "max_restarts",
+    "script": "command",
+    "shm_size": "shm",
+    "tags": "labels",
+    "target": "at",
+    "timeout": "max_run_time",
+    "ttl_seconds": "ttl",
+    "volumes": "mounts",
+    "worker": "workers",
+    "master": "chief",
+    "parameter_servers": "ps",
+}
+
+
+def suggest(unknown: str, known: Iterable[str]) -> str | None:
+    """The one of ``known`` that ``unknown`` was probably meant to be, or ``None``."""
+    names = sorted(known)
+    folded = unknown.strip().lower().replace("-", "_").replace(" ", "_")[:100]
+    # camelCase of Kubernetes: maxRestarts is max_restarts.
+    squeezed = folded.replace("_", "")
+    for name in names:
+        if name.replace("_", "") == squeezed:
+            return name
+    meant = _FOREIGN.get(folded) or _FOREIGN.get(squeezed)
+    if meant in names:
+        return meant
+    close = get_close_matches(folded, names, n=1, cutoff=0.7)
+    return close[0] if close else None

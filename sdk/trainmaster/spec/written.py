@@ -1,0 +1,46 @@
+"""Numbers that remember how they were written.
+
+``VERSION: 1.10`` in YAML is the number 1.1, and ``LR: 1e-3`` is 0.001; as an environment variable or an argument a
+user wants what they wrote. Everywhere else these are plain numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+
+class WrittenInt(int):
+    """An int with the text it was read from."""
+
+    text: str
+
+    def __new__(cls, value: int, text: str) -> Self:
+        number = super().__new__(cls, value)
+        number.text = text
+        return number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (int(self), self.text))
+
+
+class WrittenFloat(float):
+    """A float with the text it was read from."""
+
+    text: str
+
+    def __new__(cls, value: float, text: str) -> Self:
+        number = super().__new__(cls, value)
+        number.text = text
+        return number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (float(self), self.text))
+
+
+def as_text(value: Any) -> Any:
+    """A number or a bool as the text a user wrote; anything else as it is."""
+    if isinstance(value, WrittenInt | WrittenFloat):
+        return value.text
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int | float) else value
