@@ -1,0 +1,151 @@
+"""From rows to what the executor is told: rendered contracts, volumes as mounts, secrets, token and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path, PurePosixPath
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from trainmaster.spec import JobSpec
+
+from core import tokens
+from core.db.tables import Volume
+from core.domain.contracts import AttemptContext, render
+from core.domain.errors import ExecutorRefused
+from core.domain.layout import Layout
+from core.domain.resources import gang_of
+from core.storage.archives import ArchiveStore
+from core.storage.volumes import split_location
+from executors.base import MountOrder, ReplicaKey, ReplicaOrder
+from scheduler.control.context import Control
+from scheduler.control.facts import AttemptFacts, JobFacts, Member
+
+DATA_PATH = "/data/data"
+OUTPUT_PATH = "/data/output"
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeFacts:
+    """A registered volume. ``source``: its top as the nodes see it."""
+
+    name: str
+    root: str | None
+    source: str | None
+    is_read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OrderBook:
+    """What the orders of one attempt share."""
+
+    job: JobFacts
+    attempt: AttemptFacts
+    volumes: Mapping[str, VolumeFacts]
+    secrets: Mapping[str, str]
+
+    @property
+    def layout(self) -> Layout:
+        if self.attempt.layout is None:
+            raise ValueError("an attempt without addresses has no orders")
+        return self.attempt.layout
+
+
+def load_volumes(session: Session, job: JobFacts) -> dict[str, VolumeFacts]:
+    """The volumes that the job uses, by name."""
+    wanted = {job.output_volume, *(mount.volume for mount in job.spec.mounts)}
+    if job.spec.input is not None:
+        wanted.add(split_location(job.spec.input, field="input")[0])
+    rows = session.scalars(select(Volume).where(Volume.name.in_(wanted))).all()
+    return {
+        row.name: VolumeFacts(row.name, row.root, row.config.get("path") or row.root, row.is_read_only) for row in rows
+    }
+
+
+def build_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrder:
+    """The order of one replica; the same rows always give the same order.
+
+    Raises:
+        ExecutorRefused: a volume or the code archive is gone.
+    """
+    job, attempt, spec = book.job, book.attempt, book.job.spec
+    role = spec.roles[member.role]
+    layout = book.layout
+    context = AttemptContext(
+        job_id=job.id,
+        job_name=job.name,
+        attempt_id=attempt.id,
+        attempt_number=attempt.number,
+        project=job.project,
+        api_url=control.api_url,
+        resume_from=attempt.resume_from,
+    )
+    address = layout.find(member.role, member.index)
+    rendered = render(spec, layout, address, context, secrets=book.secrets)
+    request = next(r.request for r in gang_of(spec).roles if r.role == member.role)
+    return ReplicaOrder(
+        key=ReplicaKey(job.id, attempt.id, member.role, member.index, member.generation),
+        job_name=job.name,
+        attempt_number=attempt.number,
+        node=member.node,
+        command=rendered.command,
+        args=rendered.args,
+        env=rendered.env,
+        process_env=rendered.process_env,
+        files=rendered.files,
+        request=request,
+        image=role.image or spec.image,
+        code_digest=spec.code,
+        code_path=_code_path(control, spec),
+        mounts=_mounts(book),
+        gpus=member.gpus,
+        cpu_limit_milli=role.resources.cpu_milli,
+        memory_limit_bytes=role.resources.memory_bytes,
+        shm_bytes=role.resources.shm_bytes,
+        stop_grace=timedelta(seconds=spec.grace.stop),
+        exit_grace=timedelta(seconds=spec.grace.exit),
+        peers_grace=timedelta(seconds=spec.grace.peers),
+        peer_hosts=tuple(dict.fromkeys(replica.host for replica in layout.replicas)),
+        deadline_s=spec.max_run_time,
+        api_url=control.api_url,
+        token=tokens.attempt_token(control.secret_key, attempt.id),
+    )
+
+
+def _code_path(control: Control, spec: JobSpec) -> str | None:
+    if spec.code is None:
+        return None
+    if control.archive_dir is None:
+        raise ExecutorRefused("code: this scheduler has no archive folder; set TRAINMASTER_HOME to the platform's.")
+    # The limit counts for uploads alone; here the store only knows where an archive lies.
+    path = ArchiveStore(control.archive_dir, limit_bytes=0).path_of(spec.code)
+    if not path.is_file():
+        raise ExecutorRefused("code: the uploaded archive is gone; submit the job again to upload it anew.")
+    return str(path)
+
+
+def _mounts(book: OrderBook) -> tuple[MountOrder, ...]:
+    job, spec = book.job, book.job.spec
+    mounts = []
+    if spec.input is not None:
+        volume, path = split_location(spec.input, field="input")
+        mounts.append(MountOrder(_source(book, volume, path, field="input"), DATA_PATH, read_only=True))
+    output = _source(book, job.output_volume, job.output_path, field="output", writes=True)
+    mounts.append(MountOrder(output, OUTPUT_PATH, read_only=False))
+    for number, mount in enumerate(spec.mounts):
+        source = _source(book, mount.volume, mount.path, field=f"mounts.{number}", writes=not mount.read_only)
+        mounts.append(MountOrder(source, mount.at, mount.read_only))
+    return tuple(mounts)
+
+
+def _source(book: OrderBook, name: str, path: str, *, field: str, writes: bool = False) -> str:
+    volume = book.volumes.get(name)
+    if volume is None:
+        raise ExecutorRefused(f"{field}: volume {name} is not registered any more; ask an administrator to add it.")
+    if writes and volume.is_read_only:
+        raise ExecutorRefused(f"{field}: volume {name} is read-only; choose another one to write to.")
+    if volume.source is None:
+        raise ExecutorRefused(f"{field}: volume {name} has no path that this executor could mount.")
+    return str(PurePosixPath(volume.source) / path) if path else str(Path(volume.source))

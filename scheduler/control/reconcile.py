@@ -1,0 +1,380 @@
+"""Making one attempt real: rows against what the executor shows, until both agree.
+
+Each round loads in a short transaction, works outside of any, and writes fenced. A round may die between any two
+steps: the next one, here or in another process, sees the same truth and goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import Enum, auto
+from typing import Final
+
+import structlog
+from sqlalchemy.orm import Session
+
+from core.bell import TOPIC_RECONCILE
+from core.db import leases
+from core.db.engine import unit_of_work
+from core.db.leases import HeldLease
+from core.domain.errors import ExecutorRefused, ExecutorTryAgain, StaleWrite, TrainmasterError, Unavailable
+from core.domain.ids import AttemptId
+from core.domain.layout import Layout, Ports, ReplicaAddress
+from core.domain.states import AttemptState, ReplicaState, Wanted
+from executors.base import Observation, ReplicaKey
+from scheduler.control import fence
+from scheduler.control.backoff import retry_delay
+from scheduler.control.context import Control
+from scheduler.control.decide import START_PATIENCE, Decision, decide
+from scheduler.control.facts import Member, Sight
+from scheduler.control.orders import OrderBook, build_order, load_volumes
+from scheduler.control.resume import ResumeSources, find_resume_path, load_sources
+from scheduler.control.rows import AttemptRows, SpecCache, load_attempt
+from scheduler.control.write import AttemptWriter, addresses_of, taken_addresses
+
+log = structlog.get_logger(__name__)
+
+# A look needs a handful of rounds; one that finds more to do each time gives the others their turn.
+_MAX_ROUNDS: Final = 12
+# Stopping is asked again this often, in case the engine lost it.
+_STOP_AGAIN: Final = timedelta(seconds=5)
+_PORTS_LEASE: Final = "ports"
+
+# What the executor shows of an attempt, comparable: a change is worth a look.
+Fingerprint = frozenset[tuple[str, int, int, str, str]]
+
+
+class Verdict(Enum):
+    """How a look ended."""
+
+    SETTLED = auto()  # rows and executor agree for now
+    AGAIN = auto()  # there is more to do; look again at ``next_look``
+    BUSY = auto()  # somebody else holds the attempt
+    GONE = auto()  # it has ended, or there is no such attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """``seen``: what the executor showed last. ``next_look``: when time alone will change something."""
+
+    verdict: Verdict
+    next_look: datetime | None = None
+    seen: Fingerprint = frozenset()
+    is_hot: bool = False  # starting or ending: changes are expected soon
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What this process remembers of an attempt. Losing it costs a repeated call, nothing else."""
+
+    tries: int = 0
+    refusal: str | None = None
+    stops: dict[ReplicaKey, datetime] = field(default_factory=dict)
+
+
+class Reconciler:
+    """Reconciles attempts; one per process, safe for many threads."""
+
+    def __init__(self, control: Control) -> None:
+        self.control = control
+        self._specs = SpecCache()
+        self._memories: dict[AttemptId, _Memory] = {}
+        self._active: set[AttemptId] = set()
+        self._asked_again: set[AttemptId] = set()
+        self._lock = threading.Lock()
+
+    def reconcile(self, attempt_id: AttemptId) -> Look:
+        """Bring the attempt as far as it goes now. Harmless to repeat, and to call from two threads at once.
+
+        Raises:
+            Unavailable: the database is away.
+        """
+        if not self._enter(attempt_id):
+            return Look(Verdict.BUSY)
+        try:
+            return self._look(attempt_id)
+        finally:
+            self._leave(attempt_id)
+
+    def _enter(self, attempt_id: AttemptId) -> bool:
+        with self._lock:
+            if attempt_id in self._active:
+                self._asked_again.add(attempt_id)
+                return False
+            self._active.add(attempt_id)
+            return True
+
+    def _leave(self, attempt_id: AttemptId) -> None:
+        with self._lock:
+            self._active.discard(attempt_id)
+            is_asked = attempt_id in self._asked_again
+            self._asked_again.discard(attempt_id)
+        if is_asked:
+            self.control.bell.ring(TOPIC_RECONCILE, attempt_id)
+
+    def _look(self, attempt_id: AttemptId) -> Look:
+        look = Look(Verdict.AGAIN, self.control.clock())
+        for _ in range(_MAX_ROUNDS):
+            try:
+                look = self._round(attempt_id)
+            except StaleWrite as stale:
+                log.debug("attempt.stale", attempt=attempt_id, why=str(stale))
+                continue  # somebody moved it meanwhile: look again
+            if look.verdict is not Verdict.AGAIN or look.next_look is not None:
+                break
+        if look.verdict is Verdict.GONE:
+            self._memories.pop(attempt_id, None)
+        return (
+            look
+            if look.verdict is not Verdict.AGAIN or look.next_look
+            else replace(look, next_look=self.control.clock())
+        )
+
+    def _round(self, attempt_id: AttemptId) -> Look:
+        control = self.control
+        with unit_of_work(control.sessions) as session:
+            now = control.clock()
+            name = f"attempt:{attempt_id}"
+            rows = load_attempt(session, attempt_id, self._specs, now=now, node_grace=control.node_grace)
+            if rows is None:
+                return Look(Verdict.GONE)
+            lease = leases.acquire(session, name, holder=control.holder, now=now, ttl=control.lease_ttl)
+        if lease is None:
+            return Look(Verdict.BUSY)
+        try:
+            look = _Round(control, lease, rows, self._memories.setdefault(attempt_id, _Memory())).run()
+        except Exception:
+            self._release(lease)
+            raise
+        self._release(lease)
+        return look
+
+    def _release(self, lease: HeldLease) -> None:
+        try:
+            fence.release(self.control, lease)
+        except Unavailable:
+            pass  # it expires by itself
+
+
+class _Round:
+    """One round: what was loaded, and what comes of it."""
+
+    def __init__(self, control: Control, lease: HeldLease, rows: AttemptRows, memory: _Memory) -> None:
+        self.control = control
+        self.lease = lease
+        self.rows = rows
+        self.memory = memory
+        self.began = control.clock()
+
+    def run(self) -> Look:
+        attempt, job = self.rows.attempt, self.rows.job
+        is_stuck = self.began - attempt.created_at >= START_PATIENCE and any(m.detail for m in self.rows.members)
+        is_meant = job.wanted is Wanted.RUN and attempt.stop is None and self.memory.refusal is None
+        try:
+            if attempt.state is AttemptState.PLACED and is_meant and not is_stuck:
+                self._prepare()
+                return Look(Verdict.AGAIN)
+            seen = self.control.executor.observe(attempt.id)
+            decision = decide(self._sight(seen))
+            look = self._carry_out(decision, seen)
+        except ExecutorTryAgain as away:
+            return self._try_again(away.sentence)
+        except ExecutorRefused as refused:
+            # Kept in memory only: after a restart the executor refuses again.
+            if self.memory.refusal is not None:
+                return self._try_again(refused.sentence)
+            self.memory.refusal = refused.sentence
+            return Look(Verdict.AGAIN)
+        if look.verdict is Verdict.SETTLED:
+            self.memory.tries = 0
+        return look
+
+    # Before the first replica
+
+    def _prepare(self) -> None:
+        """Give the attempt its addresses and its checkpoint, before anything is created."""
+        control, job, attempt = self.control, self.rows.job, self.rows.attempt
+        with unit_of_work(control.sessions, read_only=True) as session:
+            taken = taken_addresses(session, except_attempt=attempt.id)
+            sources = load_sources(session, job)
+        layout = control.executor.assign_addresses(self._layout(), frozenset(port for _, port in taken))
+        resume_from = self._ready_output(sources)
+        with fence.fenced(control, self.lease) as session:
+            # Two gangs that start at once may have been given the same port: the second looks again.
+            leases.acquire(session, _PORTS_LEASE, holder=_PORTS_LEASE, now=control.clock(), ttl=control.lease_ttl)
+            if taken_addresses(session, except_attempt=attempt.id) & addresses_of(layout):
+                raise StaleWrite("another gang was given one of these ports in the same moment")
+            self._writer(session).start(layout, resume_from)
+
+    def _layout(self) -> Layout:
+        roles = self.rows.job.spec.roles
+        return Layout(
+            tuple(
+                ReplicaAddress(m.role, m.index, "", Ports(), m.node, m.gpus, roles[m.role].process_count)
+                for m in self.rows.members
+            )
+        )
+
+    def _ready_output(self, sources: ResumeSources) -> str | None:
+        """Make the output folder; the checkpoint in it to go on from."""
+        job = self.rows.job
+        try:
+            sources.make_output()
+        except Unavailable as away:
+            raise ExecutorTryAgain(away.sentence) from away
+        except TrainmasterError as error:
+            raise ExecutorRefused(f"output: {error.sentence}") from error
+        return find_resume_path(job, sources) if self.rows.attempt.number > 1 else job.resume_from
+
+    # What was decided
+
+    def _sight(self, seen: Sequence[Observation]) -> Sight:
+        rows = self.rows
+        return Sight(
+            now=self.control.clock(),
+            job=rows.job,
+            attempt=rows.attempt,
+            members=rows.members,
+            seen={(o.key.role, o.key.index): o for o in seen},
+            lost_nodes=rows.lost_nodes,
+            previous=rows.previous,
+            has_checkpoint=rows.has_checkpoint,
+            refusal=self.memory.refusal,
+            wish=rows.wish,
+        )
+
+    def _carry_out(self, decision: Decision, seen: Sequence[Observation]) -> Look:
+        if decision.has_writes:
+            with fence.fenced(self.control, self.lease) as session:
+                self._writer(session).record(decision)
+            self._log(decision)
+            attempt = self.rows.attempt
+            self.rows = replace(self.rows, attempt=replace(attempt, generation=attempt.generation + 1))
+            if decision.end is not None:
+                return Look(Verdict.AGAIN)  # the end is written on fresh rows: recording may have moved the job
+        if decision.end is not None:
+            self._end(decision)
+            return Look(Verdict.GONE)
+        self._stop(decision.stops)
+        is_created = self._create(decision.creates)
+        look = Look(
+            Verdict.AGAIN if decision.has_writes or is_created else Verdict.SETTLED,
+            None if decision.has_writes or is_created else decision.next_look,
+            fingerprint(seen),
+            self._is_hot(decision),
+        )
+        if decision.creates and not is_created:
+            return replace(look, verdict=Verdict.AGAIN, next_look=self.control.clock() + retry_delay(self.memory.tries))
+        return look
+
+    def _is_hot(self, decision: Decision) -> bool:
+        attempt = self.rows.attempt
+        return bool(
+            attempt.state is not AttemptState.RUNNING
+            or attempt.stop
+            or decision.stop
+            or decision.stops
+            or any(m.state is ReplicaState.STARTING for m in self.rows.members)
+        )
+
+    def _end(self, decision: Decision) -> None:
+        if decision.end is None:
+            return
+        self.control.executor.remove(self.rows.attempt.id)
+        with fence.fenced(self.control, self.lease) as session:
+            rings = self._writer(session).end(decision.end)
+        log.info(
+            "attempt.ended",
+            attempt=self.rows.attempt.id,
+            job=self.rows.job.id,
+            outcome=decision.end.event.value,
+            kind=decision.end.kind.value,
+        )
+        for topic, key in rings:
+            self.control.bell.ring(topic, key)
+
+    def _stop(self, members: Sequence[Member]) -> None:
+        now = self.control.clock()
+        grace = timedelta(seconds=self.rows.job.spec.grace.stop)
+        for member in members:
+            key = self._key(member)
+            asked = self.memory.stops.get(key)
+            if asked is None or now - asked >= _STOP_AGAIN:
+                self.control.executor.stop(key, grace=grace)
+                self.memory.stops[key] = now
+
+    def _create(self, members: Sequence[Member]) -> bool:
+        """Create what is missing; true when the executor took any. What it did not take is told in its detail."""
+        if not members:
+            return False
+        created: list[Member] = []
+        details: dict[str, str] = {}
+        refused: ExecutorRefused | None = None
+        book = self._order_book()
+        for member in members:
+            if self.control.clock() - self.began > self.control.lease_ttl / 2:
+                self.lease = fence.renew(self.control, self.lease)
+                self.began = self.control.clock()
+            try:
+                self.control.executor.create(build_order(self.control, book, member))
+                created.append(member)
+            except ExecutorRefused as error:
+                refused = error
+                details[member.id] = error.sentence
+                break
+            except ExecutorTryAgain as error:
+                details[member.id] = error.sentence
+            except Exception as error:
+                log.exception("replica.create_failed", attempt=self.rows.attempt.id, replica=member.name)
+                details[member.id] = (
+                    f"The platform could not start it ({type(error).__name__}); "
+                    "the administrator finds why in the scheduler's log. It is tried again."
+                )
+        news = {m.id: details[m.id] for m in members if m.id in details and details[m.id] != m.detail}
+        if created or news:
+            with fence.fenced(self.control, self.lease) as session:
+                self._writer(session).created(created, news)
+        if refused is not None:
+            raise refused
+        self.memory.tries = self.memory.tries + 1 if details else 0
+        return bool(created) and not details
+
+    def _order_book(self) -> OrderBook:
+        job = self.rows.job
+        with unit_of_work(self.control.sessions, read_only=True) as session:
+            volumes = load_volumes(session, job)
+            opened = self.control.open_secrets(session, job.project_id, job.spec.secrets)
+        return OrderBook(job, self.rows.attempt, volumes, opened)
+
+    def _try_again(self, why: str) -> Look:
+        self.memory.tries += 1
+        wait = retry_delay(self.memory.tries)
+        log.warning("executor.away", attempt=self.rows.attempt.id, why=why, again_in_s=wait.total_seconds())
+        news = {m.id: why for m in self.rows.members if m.state is ReplicaState.PENDING and m.detail != why}
+        if news and self.rows.attempt.stop is None:
+            with fence.fenced(self.control, self.lease) as session:
+                self._writer(session).created((), news)
+        return Look(Verdict.AGAIN, self.control.clock() + wait, is_hot=True)
+
+    # Small things
+
+    def _writer(self, session: Session) -> AttemptWriter:
+        return AttemptWriter(session, self.rows, self.control.clock())
+
+    def _key(self, member: Member) -> ReplicaKey:
+        return ReplicaKey(self.rows.job.id, self.rows.attempt.id, member.role, member.index, member.generation)
+
+    def _log(self, decision: Decision) -> None:
+        attempt, job = self.rows.attempt.id, self.rows.job.id
+        if decision.is_running:
+            log.info("attempt.running", attempt=attempt, job=job)
+        if decision.stop is not None:
+            log.info("attempt.stopping", attempt=attempt, job=job, cause=decision.stop.cause.value)
+
+
+def fingerprint(seen: Sequence[Observation]) -> Fingerprint:
+    """What of ``seen`` matters to a decision."""
+    return frozenset((o.key.role, o.key.index, o.key.generation, o.phase.value, o.detail) for o in seen)

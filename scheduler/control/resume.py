@@ -1,0 +1,104 @@
+"""The checkpoint that an attempt goes on from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.db.tables import Checkpoint, Volume
+from core.domain.errors import TrainmasterError
+from core.storage import checkpoints
+from core.storage.tree import Tree
+from core.storage.volumes import tree_of
+from scheduler.control.facts import JobFacts
+from scheduler.control.orders import OUTPUT_PATH
+
+# A job may keep its last few only; the newest that is still there is among these.
+_TOLD_LIMIT: Final = 50
+# Clocks of file servers differ from ours.
+_CLOCK_SLACK: Final = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A checkpoint that the job told of. ``path`` is relative to the output."""
+
+    path: str
+    step: int | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeSources:
+    """What the database knows. ``volume`` is ``None`` when the control plane does not see it."""
+
+    told: tuple[Told, ...]
+    volume: Tree | None
+    output_path: str
+
+    @property
+    def output(self) -> Tree | None:
+        return None if self.volume is None else self.volume.below(self.output_path)
+
+    def make_output(self) -> None:
+        """Make the job's output folder, where the control plane sees its volume."""
+        if self.volume is not None:
+            self.volume.make_folder(self.output_path)
+
+
+def load_sources(session: Session, job: JobFacts) -> ResumeSources:
+    """Read what :func:`find_resume_path` needs."""
+    rows = session.execute(
+        select(Checkpoint.path, Checkpoint.step, Checkpoint.created_at)
+        .where(Checkpoint.job_id == job.id)
+        .order_by(Checkpoint.step.desc().nulls_last(), Checkpoint.created_at.desc())
+        .limit(_TOLD_LIMIT)
+    ).all()
+    volume = session.execute(select(Volume).where(Volume.name == job.output_volume)).scalar_one_or_none()
+    return ResumeSources(
+        tuple(Told(row.path, row.step, row.created_at) for row in rows),
+        None if volume is None or volume.root is None else tree_of(volume),
+        job.output_path,
+    )
+
+
+def find_resume_path(job: JobFacts, sources: ResumeSources) -> str | None:
+    """The newest complete checkpoint of earlier attempts, as the containers see it; else what a clone was given.
+
+    What the job told of counts while it is still there; a scan finds what it did not tell. Blocks on the file system.
+    """
+    told = next((told for told in sources.told if _is_there(sources.output, told.path)), None)
+    found = _scan(sources.output)
+    if found is not None and found.modified_at < job.created_at - _CLOCK_SLACK:
+        found = None  # another job's, in a shared output folder
+    if told is not None and (found is None or _rank(told.step, told.at) >= _rank(found.step, found.modified_at)):
+        return f"{OUTPUT_PATH}/{told.path}"
+    if found is not None:
+        return f"{OUTPUT_PATH}/{found.path}"
+    return job.resume_from
+
+
+def _rank(step: int | None, at: datetime) -> tuple[bool, int, datetime]:
+    return (step is not None, step or 0, at)
+
+
+def _is_there(output: Tree | None, path: str) -> bool:
+    if output is None:
+        return True  # not ours to see: the job's word is all there is
+    try:
+        return output.exists(path)
+    except TrainmasterError:
+        return False
+
+
+def _scan(output: Tree | None) -> checkpoints.FoundCheckpoint | None:
+    if output is None:
+        return None
+    try:
+        return checkpoints.newest_complete(output)
+    except (TrainmasterError, OSError):
+        return None  # the volume is away at this moment: what the job told of is left
