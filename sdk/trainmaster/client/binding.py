@@ -14,7 +14,10 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from pydantic import ValidationError
+
 from trainmaster.client.steps import Steps
+from trainmaster.errors import FieldMistake, InvalidRequest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,6 +48,15 @@ class AwaitingOwner(Protocol):
     def runner(self) -> Awaiting: ...
 
 
+def _invalid(error: ValidationError) -> InvalidRequest:
+    """An argument that no server would take, told as the server tells it."""
+    mistakes = [
+        FieldMistake(".".join(map(str, item["loc"])), item["msg"].removeprefix("Value error, "))
+        for item in error.errors()
+    ]
+    return InvalidRequest("The request cannot be sent as it is.", mistakes=mistakes)
+
+
 class _Bound:
     """Common to all: the function, and the docstring for ``help()``."""
 
@@ -57,7 +69,11 @@ class _Bound:
 
         @functools.wraps(make)
         def method(*args: Any, **kwargs: Any) -> Any:
-            return run(make(*first, *args, **kwargs))
+            try:
+                steps = make(*first, *args, **kwargs)
+            except ValidationError as error:
+                raise _invalid(error) from error
+            return run(steps)
 
         return method
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import httpx
 
@@ -152,7 +152,7 @@ class SyncTransport:
             try:
                 next(iterator)
             except StopIteration as done:
-                return done.value
+                return cast("T", done.value)
 
     def iterate(self, steps: Steps[None]) -> Iterator[Any]:
         """What the flow emits, as it comes. Closing the iterator closes the flow's stream."""
@@ -168,7 +168,7 @@ class SyncTransport:
                 try:
                     step = flow.throw(error) if error else flow.send(outcome)
                 except StopIteration as done:
-                    return done.value
+                    return cast("T", done.value)
                 outcome, error = None, None
                 if isinstance(step, Emit):
                     yield step.value

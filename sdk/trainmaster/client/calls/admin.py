@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
 from trainmaster.client.calls.build import path, silent, typed
 from trainmaster.client.steps import Call
@@ -31,6 +31,8 @@ from trainmaster.wire.admin import (
     VolumeView,
 )
 from trainmaster.wire.jobs import ReasonRequest
+
+VolumeKind: TypeAlias = Literal["local", "nfs", "pvc", "csi"]
 
 
 def get_health() -> Call[Health]:
@@ -178,8 +180,22 @@ def get_volume(volume: str) -> Call[VolumeView]:
     return typed(VolumeView, "get_volume", "GET", path("/volumes/{volume}", volume=volume))
 
 
-def create_volume(request: VolumeCreate) -> Call[VolumeView]:
-    return typed(VolumeView, "create_volume", "POST", "/volumes", body=request)
+def create_volume(
+    name: str,
+    *,
+    kind: VolumeKind = "local",
+    root: str | None = None,
+    config: Mapping[str, Any] | None = None,
+    is_read_only: bool = False,
+) -> Call[VolumeView]:
+    """Register storage.
+
+    Args:
+        root: where the server sees it.
+        config: how containers mount it.
+    """
+    body = VolumeCreate(name=name, kind=kind, root=root, config=dict(config or {}), is_read_only=is_read_only)
+    return typed(VolumeView, "create_volume", "POST", "/volumes", body=body)
 
 
 def delete_volume(volume: str) -> Call[None]:

@@ -1,0 +1,178 @@
+"""``login``, ``logout`` and ``contexts``: the servers that this machine knows."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import parse_qs, urlsplit
+
+import typer
+
+from trainmaster.cli import options, output, session
+from trainmaster.cli.completion import complete_context
+
+if TYPE_CHECKING:
+    from trainmaster.wire.admin import Identity
+
+_PANEL = "Access"
+contexts_app = typer.Typer(help="The servers that this machine knows.", no_args_is_help=True)
+Context = Annotated[str, typer.Argument(metavar="NAME", autocompletion=complete_context)]
+
+
+def register(root: typer.Typer) -> None:
+    root.command(rich_help_panel=_PANEL)(login)
+    root.command(rich_help_panel=_PANEL)(logout)
+    root.add_typer(contexts_app, name="contexts", rich_help_panel=_PANEL)
+
+
+def login(
+    url: Annotated[str, typer.Argument(help="The server's address, or a one-time login link.")],
+    token: Annotated[
+        str | None,
+        typer.Option("--token", help="`-` reads it from stdin. Else you are asked.", envvar="TRAINMASTER_TOKEN"),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="The context's name; else the host's.")] = None,
+    project: Annotated[str, typer.Option("--project", "-p", help="Your usual project.")] = "default",
+    json: options.Json = False,
+) -> None:
+    """Keep a server with its token as the current context."""
+    from trainmaster.contexts import Server, load_contexts, save_contexts, with_server
+
+    base, code = _parts_of(url)
+    text = _token_for(base, code, token)
+    name = name or _name_of(base)
+    server = Server(base, text, project=project, name=name)
+    with session.client_of(server) as client:
+        me = client.get_me()
+    path = save_contexts(with_server(load_contexts(), server))
+    if json:
+        output.print_json({"context": name, "url": base, "user": me.user, "is_admin": me.is_admin})
+        return
+    output.say(f"Logged in to {base} as {me.user}{_rank(me)}; context {name} is current.")
+    output.note(f"Kept in {path}.", "dim")
+
+
+def _parts_of(url: str) -> tuple[str, str | None]:
+    """The server's address, and the one-time code if ``url`` is a login link."""
+    if "://" not in url:
+        url = f"http://{url}"
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise typer.BadParameter(f"{url!r} is not an address like http://host:8765", param_hint="URL")
+    code = parse_qs(parts.query).get("code", [None])[0]
+    path = re.sub(r"/(login|api/v1|api/v1/login)/?$", "", parts.path).rstrip("/")
+    return f"{parts.scheme}://{parts.netloc}{path}", code
+
+
+def _token_for(base: str, code: str | None, token: str | None) -> str:
+    from trainmaster.contexts import Server, local_server
+
+    if code is not None:
+        with session.client_of(Server(base)) as client:
+            return client.exchange_login_code(code).token
+    if token == "-":  # noqa: S105 (means stdin)
+        token = sys.stdin.readline().strip()
+    if token is None:
+        local = local_server()
+        if local is not None and local.url == base and local.token:
+            return local.token
+        if not output.is_interactive():
+            raise typer.BadParameter("give one, or `--token -` to read it from stdin", param_hint="--token")
+        token = str(typer.prompt(f"Token for {base}", hide_input=True, err=True)).strip()
+    if not token:
+        raise typer.BadParameter("it is empty", param_hint="--token")
+    return token
+
+
+def _name_of(base: str) -> str:
+    host = urlsplit(base).netloc
+    return re.sub(r"[^A-Za-z0-9.-]+", "-", host).strip("-") or "server"
+
+
+def _rank(me: Identity) -> str:
+    return " (platform admin)" if me.is_admin else ""
+
+
+def logout(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Else the current one.", autocompletion=complete_context)
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Forget a context and its token. The token stays valid; `token revoke` ends it."""
+    from trainmaster.contexts import load_contexts
+    from trainmaster.errors import NotConfigured
+
+    name = name or load_contexts().current
+    if name is None:
+        raise NotConfigured("No context is current; name one of `trainmaster contexts list`.")
+    _forget(name)
+    if json:
+        output.print_json({"forgotten": name})
+    else:
+        output.say(f"Forgot {name}.")
+
+
+def _forget(name: str) -> None:
+    from trainmaster.contexts import load_contexts, save_contexts, without_server
+    from trainmaster.errors import NotFound
+
+    contexts = load_contexts()
+    if name not in contexts.servers:
+        raise NotFound(f"There is no context {name!r}; see `trainmaster contexts list`.")
+    save_contexts(without_server(contexts, name))
+
+
+@contexts_app.command("list")
+def list_contexts(json: options.Json = False) -> None:
+    """All contexts; the current one is marked."""
+    from trainmaster.contexts import LOCAL, load_contexts, local_server
+
+    contexts = load_contexts()
+    servers = dict(sorted(contexts.servers.items()))
+    local = local_server()
+    if local is not None:
+        servers.setdefault(LOCAL, local)
+    current = contexts.current or (LOCAL if local is not None else None)
+    if json:
+        output.print_json(
+            [
+                {"name": name, "url": server.url, "project": server.project, "is_current": name == current}
+                for name, server in servers.items()
+            ]
+        )
+        return
+    output.print_table(
+        ("", "NAME", "URL", "PROJECT"),
+        [("*" if name == current else " ", name, server.url, server.project) for name, server in servers.items()],
+        empty="No contexts; start a server with `trainmaster up` or log in with `trainmaster login URL`.",
+    )
+
+
+@contexts_app.command("use")
+def use_context(name: Context, json: options.Json = False) -> None:
+    """Make a context current; `local` is the platform that runs on this machine."""
+    from dataclasses import replace
+
+    from trainmaster.contexts import LOCAL, load_contexts, save_contexts
+    from trainmaster.errors import NotFound
+
+    contexts = load_contexts()
+    if name not in contexts.servers and name != LOCAL:
+        raise NotFound(f"There is no context {name!r}; see `trainmaster contexts list`.")
+    save_contexts(replace(contexts, current=name))
+    if json:
+        output.print_json({"current": name})
+    else:
+        output.say(f"{name} is current.")
+
+
+@contexts_app.command("remove")
+def remove_context(name: Context, json: options.Json = False) -> None:
+    """Forget a context and its token."""
+    _forget(name)
+    if json:
+        output.print_json({"forgotten": name})
+    else:
+        output.say(f"Forgot {name}.")

@@ -1,0 +1,98 @@
+"""Exit codes, and errors as people and programs read them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import IntEnum
+
+from trainmaster.errors import (
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    NotConfigured,
+    NotFound,
+    ServerUnreachable,
+    TokenExpired,
+    TrainmasterError,
+    Unauthenticated,
+    WaitTimedOut,
+)
+
+
+class ExitCode(IntEnum):
+    """What the command line tells the shell. ``run``, ``submit --follow`` and ``wait`` give a failed job's own code."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2  # also a spec or an argument that the server refuses
+    UNREACHABLE = 3
+    UNAUTHORISED = 4
+    NOT_FOUND = 5
+    CONFLICT = 6
+    TIMED_OUT = 124  # as timeout(1)
+    INTERRUPTED = 130  # as shells report SIGINT; also a cancelled job
+    BROKEN_PIPE = 141  # as shells report SIGPIPE
+
+
+_CODES: tuple[tuple[type[TrainmasterError], ExitCode], ...] = (
+    (ServerUnreachable, ExitCode.UNREACHABLE),
+    (NotConfigured, ExitCode.UNREACHABLE),
+    (Unauthenticated, ExitCode.UNAUTHORISED),
+    (Forbidden, ExitCode.UNAUTHORISED),
+    (NotFound, ExitCode.NOT_FOUND),
+    (Conflict, ExitCode.CONFLICT),
+    (InvalidRequest, ExitCode.USAGE),
+    (WaitTimedOut, ExitCode.TIMED_OUT),
+)
+
+
+def exit_code_of(error: TrainmasterError) -> ExitCode:
+    return next((code for kind, code in _CODES if isinstance(error, kind)), ExitCode.FAILED)
+
+
+def advice_of(error: TrainmasterError) -> str | None:
+    """What to do, where the server's sentence cannot know it."""
+    if isinstance(error, TokenExpired):
+        return "Get a new token from `trainmaster token create` (or an administrator), then `trainmaster login URL`."
+    if isinstance(error, Unauthenticated):
+        return "Log in with `trainmaster login URL`, or set TRAINMASTER_TOKEN."
+    return None
+
+
+def tell_error(error: TrainmasterError, *, as_json: bool) -> None:
+    """One line in red, what is at fault below it, and what to do; or the problem as JSON. On stderr."""
+    if as_json:
+        import json
+
+        sys.stderr.write(json.dumps(error.to_problem()) + "\n")
+        return
+    from rich.text import Text
+
+    from trainmaster.cli.output import notes
+
+    screen = notes()
+    screen.print(Text.assemble(("Error: ", "bold red"), (error.sentence, "red")), soft_wrap=True)
+    width = max((len(mistake.path) for mistake in error.mistakes), default=0)
+    for mistake in error.mistakes:
+        line = Text.assemble("  ", (mistake.path.ljust(min(width, 40)), "bold"), "  ", mistake.message)
+        screen.print(line, soft_wrap=True)
+        if mistake.hint:
+            screen.print(Text(f"  {' ' * min(width, 40)}  → {mistake.hint}", "dim"), soft_wrap=True)
+    if advice := advice_of(error):
+        screen.print(Text(advice), soft_wrap=True)
+    if error.request_id and error.status is not None and error.status >= 500:
+        screen.print(Text(f"Request {error.request_id}; the server's log tells more.", "dim"), soft_wrap=True)
+
+
+def tell_bug(error: BaseException, *, as_json: bool) -> None:
+    """An error that nobody foresaw, without its traceback."""
+    told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    tell_error(
+        TrainmasterError(f"This is a bug in trainmaster's command line ({told}); TRAINMASTER_DEBUG=1 shows where."),
+        as_json=as_json,
+    )
+
+
+def is_debugging() -> bool:
+    return os.environ.get("TRAINMASTER_DEBUG", "") not in ("", "0")

@@ -1,0 +1,129 @@
+"""``files``, ``cp`` and ``checkpoints``: what a job wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmaster.cli import options, output, session
+
+if TYPE_CHECKING:
+    from trainmaster.client import Client
+
+_PANEL = "Output"
+
+
+def register(root: typer.Typer) -> None:
+    root.command("files", rich_help_panel=_PANEL)(list_files)
+    root.command("cp", rich_help_panel=_PANEL)(copy)
+    root.command("checkpoints", rich_help_panel=_PANEL)(list_checkpoints)
+
+
+def list_files(
+    job: options.Job,
+    path: Annotated[str, typer.Argument(metavar="[PATH]", help="A folder below the job's output.")] = "",
+    json: options.Json = False,
+) -> None:
+    """What lies in a job's output."""
+    with session.client() as client:
+        found = list(client.list_files(job, path.strip("/")))
+    if json:
+        output.print_json(found)
+        return
+    output.print_table(
+        ("SIZE", "CHANGED", "NAME"),
+        [
+            (
+                None if entry.is_dir else output.size(entry.size_bytes),
+                output.local_time(entry.modified_at),
+                entry.path + ("/" if entry.is_dir else ""),
+            )
+            for entry in found
+        ],
+        empty="Nothing there yet.",
+    )
+
+
+def copy(
+    source: Annotated[str, typer.Argument(metavar="JOB:PATH", help="A file or folder below a job's output.")],
+    target: Annotated[Path, typer.Argument(metavar="LOCAL", help="A file or folder here.")] = Path(),
+    json: options.Json = False,
+) -> None:
+    """Copy files of a job's output to this machine. A broken copy goes on where it stopped."""
+    job, separator, path = source.partition(":")
+    if not separator or not job:
+        raise typer.BadParameter(
+            f"{source!r} is not JOB:PATH; files go from a job's output to this machine", param_hint="JOB:PATH"
+        )
+    path = path.strip("/")
+    with session.client() as client:
+        wanted = _files_under(client, job, path, target)
+        for name, size, local in wanted:
+            local.parent.mkdir(parents=True, exist_ok=True)
+            with output.progress_bar(name) as progress:
+                client.download_file(job, name, local, progress=progress)
+            if not json:
+                output.note(f"{name} → {local} ({output.size(size)})", "dim")
+    if json:
+        output.print_json([{"path": name, "size_bytes": size, "local": str(local)} for name, size, local in wanted])
+    elif not wanted:
+        output.note(f"{path or 'The output'} holds no files.", "dim")
+
+
+def _files_under(client: Client, job: str, path: str, target: Path) -> list[tuple[str, int, Path]]:
+    """Every file to copy: its path below the output, its size, and where it goes. A folder goes as ``cp -r`` does it."""
+    from trainmaster.errors import NotFound
+
+    parent, _, leaf = path.rpartition("/")
+    into = target / leaf if target.is_dir() else target
+    if path:
+        entry = next((entry for entry in client.list_files(job, parent) if entry.path.rstrip("/") == path), None)
+        if entry is None:
+            raise NotFound(
+                f"The output of {job} has no {path}; see `trainmaster files {job} {parent}`.".replace(" `.", "`.")
+            )
+        if not entry.is_dir:
+            return [(entry.path, entry.size_bytes, into)]
+    found: list[tuple[str, int, Path]] = []
+    folders = [path]
+    while folders:
+        for entry in client.list_files(job, folders.pop()):
+            name = entry.path.rstrip("/")
+            if entry.is_dir:
+                folders.append(name)
+            else:
+                below = name[len(path) :].lstrip("/")
+                found.append((name, entry.size_bytes, into / below))
+    return sorted(found)
+
+
+def list_checkpoints(job: options.Job, json: options.Json = False) -> None:
+    """A job's checkpoints."""
+    with session.client() as client:
+        found = client.list_checkpoints(job)
+    if json:
+        output.print_json(found)
+        return
+    output.print_table(
+        ("STEP", "PATH", "SIZE", "ATTEMPT", "WRITTEN", "METRICS"),
+        [
+            (
+                None if checkpoint.step is None else str(checkpoint.step),
+                checkpoint.path,
+                output.size(checkpoint.size_bytes),
+                None if checkpoint.attempt_number is None else str(checkpoint.attempt_number),
+                output.local_time(checkpoint.created_at),
+                metrics_text(checkpoint.metrics),
+            )
+            for checkpoint in found
+        ],
+        empty="No checkpoints yet.",
+    )
+
+
+def metrics_text(metrics: dict[str, object]) -> str:
+    return "  ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}" for name, value in metrics.items()
+    )

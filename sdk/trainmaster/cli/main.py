@@ -1,0 +1,114 @@
+"""The ``trainmaster`` command. Every command group is a module of its own and loads its libraries when it runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from trainmaster.cli import (
+    about,
+    access,
+    admin,
+    files,
+    jobs,
+    logs,
+    nodes,
+    project_secrets,
+    run_job,
+    session,
+    submit,
+    tokens,
+    updown,
+    verbs,
+    volumes,
+)
+from trainmaster.cli.completion import complete_context
+from trainmaster.cli.exits import ExitCode, exit_code_of, is_debugging, tell_bug, tell_error
+from trainmaster.errors import TrainmasterError
+
+
+class _Edge(TyperGroup):
+    """The one place where errors become words and exit codes."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except TrainmasterError as error:
+            if is_debugging():
+                raise
+            tell_error(error, as_json=session.current().as_json)
+            raise typer.Exit(exit_code_of(error)) from error
+        except BrokenPipeError:
+            _leave_broken_pipe()
+        except KeyboardInterrupt:
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+        except (typer.Exit, typer.Abort, typer.BadParameter, typer.TyperException):
+            raise
+        except Exception as error:  # the outermost edge
+            if is_debugging() or not _is_bug(error):
+                raise
+            tell_bug(error, as_json=session.current().as_json)
+            raise typer.Exit(ExitCode.FAILED) from error
+
+
+def _is_bug(error: Exception) -> bool:
+    # Typer's own usage errors, which it shows itself, are of a class that it does not export.
+    return not type(error).__module__.startswith("typer.")
+
+
+def _leave_broken_pipe() -> NoReturn:
+    # The reader (`| head`) has seen enough. Whatever is still buffered would fail once more at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    raise typer.Exit(ExitCode.BROKEN_PIPE)
+
+
+app = typer.Typer(
+    name="trainmaster",
+    cls=_Edge,
+    help="Train on your own machines: submit distributed jobs, watch them, fetch what they wrote.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def begin(
+    context: Annotated[
+        str | None,
+        typer.Option(
+            "--context", "-C", help="The server to talk to; see `contexts list`.", autocompletion=complete_context
+        ),
+    ] = None,
+) -> None:
+    session.begin(context)
+
+
+for _group in (
+    updown,
+    run_job,
+    submit,
+    jobs,
+    logs,
+    verbs,
+    files,
+    access,
+    tokens,
+    nodes,
+    volumes,
+    admin,
+    project_secrets,
+    about,
+):
+    _group.register(app)
+
+
+def run() -> None:
+    """The entry point of the ``trainmaster`` script."""
+    app(prog_name="trainmaster")

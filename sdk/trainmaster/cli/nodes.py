@@ -1,0 +1,122 @@
+"""``nodes``: the machines, and closing them for new work."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from trainmaster.cli import options, output, session
+
+if TYPE_CHECKING:
+    from trainmaster.wire.admin import NodeView
+
+app = typer.Typer(help="The machines that training runs on.", invoke_without_command=True)
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="nodes", rich_help_panel="Platform")
+
+
+@app.callback()
+def nodes(ctx: typer.Context, json: options.Json = False) -> None:
+    """The machines that training runs on; alone: list them."""
+    if ctx.invoked_subcommand is None:
+        _list(as_json=json)
+
+
+@app.command("list")
+def list_nodes(json: options.Json = False) -> None:
+    """All nodes with what they have and what is used."""
+    _list(as_json=json)
+
+
+def _list(*, as_json: bool) -> None:
+    with session.client() as client:
+        found = client.list_nodes()
+    if as_json or session.current().as_json:
+        output.print_json(found)
+        return
+    now = output.now()
+    output.print_table(
+        ("NODE", "STATE", "CPU", "MEMORY", "GPUS", "REPLICAS", "SEEN"),
+        [
+            (
+                node.name,
+                _state(node),
+                _of(node, "cpu_milli", lambda value: f"{value / 1000:g}"),
+                _of(node, "memory_bytes", lambda value: output.size(int(value)) or ""),
+                _gpus(node),
+                str(node.replicas),
+                output.ago(node.seen_at, now),
+            )
+            for node in found
+        ],
+        empty="No nodes; the scheduler adds them when it starts.",
+    )
+
+
+def _state(node: NodeView) -> str:
+    if not node.is_ready:
+        return f"not ready: {node.condition}" if node.condition else "not ready"
+    return (f"cordoned: {node.cordon_reason}" if node.cordon_reason else "cordoned") if node.is_cordoned else "ready"
+
+
+def _of(node: NodeView, key: str, show: Any) -> str | None:
+    total = node.allocatable.get(key)
+    return None if total is None else f"{show(node.used.get(key) or 0)} / {show(total)}"
+
+
+def _gpus(node: NodeView) -> str | None:
+    has: Any = node.allocatable.get("gpus") or {}
+    used: Any = node.used.get("gpus") or {}
+    if not isinstance(has, dict):
+        return str(has)
+    used = used if isinstance(used, dict) else {}
+    return ", ".join(f"{used.get(model, 0)} / {count} {model}" for model, count in sorted(has.items()))
+
+
+@app.command()
+def show(node: options.Node, json: options.Json = False) -> None:
+    """One node in full."""
+    with session.client() as client:
+        view = client.get_node(node)
+    if json:
+        output.print_json(view)
+        return
+    output.print_pairs(
+        [
+            ("Node", view.name),
+            ("State", _state(view)),
+            ("Executor", view.executor),
+            ("CPU", _of(view, "cpu_milli", lambda value: f"{value / 1000:g}")),
+            ("Memory", _of(view, "memory_bytes", lambda value: output.size(int(value)) or "")),
+            ("GPUs", _gpus(view)),
+            ("Replicas", str(view.replicas)),
+            ("Labels", "  ".join(f"{key}={value}" for key, value in sorted(view.labels.items()))),
+            ("Seen", output.local_time(view.seen_at)),
+        ]
+    )
+    for gpu in view.gpus:
+        output.say("  " + "  ".join(f"{key}={value}" for key, value in gpu.items()))
+
+
+@app.command()
+def cordon(node: options.Node, reason: options.Reason = "", json: options.Json = False) -> None:
+    """Start nothing new on a node; what runs there goes on."""
+    with session.client() as client:
+        _tell(client.cordon_node(node, reason=reason), as_json=json)
+
+
+@app.command()
+def uncordon(node: options.Node, json: options.Json = False) -> None:
+    """Open a node again."""
+    with session.client() as client:
+        _tell(client.uncordon_node(node), as_json=json)
+
+
+def _tell(view: NodeView, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(view)
+    else:
+        output.say(f"{view.name}: {_state(view)}")

@@ -1,0 +1,225 @@
+"""How answers look: tables and words for people, JSON for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from trainmaster.packing import format_size
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from rich.console import Console
+
+# Icon and colour beside the word: none of them alone tells the state.
+_STATES: Final[dict[str, tuple[str, str]]] = {
+    "queued": ("◌", "yellow"),
+    "starting": ("◔", "cyan"),
+    "running": ("●", "blue"),
+    "paused": ("‖", "yellow"),
+    "cancelling": ("◍", "magenta"),
+    "succeeded": ("✓", "green"),
+    "failed": ("✗", "red"),
+    "cancelled": ("⊘", "magenta"),
+    "expired": ("⊘", "red"),
+    "placed": ("◌", "cyan"),
+    "ended": ("■", "dim"),
+    "pending": ("◌", "yellow"),
+    "lost": ("?", "red"),
+    "stopped": ("■", "dim"),
+}
+
+
+def answers() -> Console:
+    """The console of answers, on stdout. Made anew each time, for it must see the stdout of now."""
+    from rich.console import Console
+
+    return Console(highlight=False, emoji=False)
+
+
+def notes() -> Console:
+    """The console of everything that is not the answer, on stderr."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, emoji=False)
+
+
+def note(text: str, style: str = "") -> None:
+    """One line on stderr."""
+    from rich.text import Text
+
+    notes().print(Text(text, style), soft_wrap=True)
+
+
+def say(text: str = "") -> None:
+    """One line on stdout, as it is."""
+    sys.stdout.write(text + "\n")
+
+
+def print_json(value: BaseModel | Sequence[BaseModel] | dict[str, Any] | list[Any]) -> None:
+    """``value`` as indented JSON on stdout."""
+    import json
+
+    sys.stdout.write(json.dumps(to_plain(value), indent=2, ensure_ascii=False) + "\n")
+
+
+def print_json_line(value: BaseModel) -> None:
+    """One object on one line, flushed: programs read along."""
+    sys.stdout.write(value.model_dump_json() + "\n")
+    sys.stdout.flush()
+
+
+def to_plain(value: Any) -> Any:
+    from pydantic import BaseModel
+
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    return value
+
+
+def is_fancy(console: Console) -> bool:
+    """A person's terminal that shows more than ASCII."""
+    return console.is_terminal and "utf" in (console.encoding or "").lower()
+
+
+def state_text(state: str, console: Console) -> Any:
+    from rich.text import Text
+
+    icon, colour = _STATES.get(state, ("•", ""))
+    return Text(f"{icon} {state}" if is_fancy(console) else state, colour)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
+    """A table. In a pipe: one line per row, columns two spaces apart, nothing cut off or wrapped.
+
+    Args:
+        rows: cells are strings, ``None`` (shown as a dash) or rich texts; the state column is made by ``state_text``.
+        empty: said on stderr when there is no row.
+    """
+    table = [[_cell(cell) for cell in row] for row in rows]
+    if not table:
+        note(empty, "dim")
+        return
+    console = answers()
+    if console.is_terminal:
+        console.print(_rich_table(columns, table))
+        return
+    lines = [list(columns), *[[str(cell) for cell in row] for row in table]]
+    widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
+    for line in lines:
+        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _cell(value: Any) -> Any:
+    if value is None or value == "":
+        return "–"
+    return value if not isinstance(value, str) else _one_line(value)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, overflow="fold" if column in ("ID", "NAME", "NODE") else "ellipsis", no_wrap=True)
+    if table.columns:
+        table.columns[-1].no_wrap = False
+        table.columns[-1].overflow = "fold"
+    for row in rows:
+        table.add_row(*[escape(cell) if isinstance(cell, str) else cell for cell in row])
+    return table
+
+
+def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
+    """``name   value`` lines; pairs whose value is ``None`` or empty are left out."""
+    from rich.text import Text
+
+    shown = [(name, value) for name, value in pairs if value not in (None, "", [], {})]
+    width = max((len(name) for name, _ in shown), default=0)
+    console = answers()
+    for name, value in shown:
+        label = Text(f"{name.ljust(width)}  ", "bold" if console.is_terminal else "")
+        console.print(label + (value if isinstance(value, Text) else Text(str(value))), soft_wrap=True)
+
+
+# --- times and amounts ----------------------------------------------------------------------------------------------
+
+
+def now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 (the command line is an edge)
+
+
+def duration(span: timedelta | float | None) -> str | None:
+    """``42 s``, ``3 m 05 s``, ``2 h 10 m``, ``5 d 3 h``."""
+    if span is None:
+        return None
+    seconds = span.total_seconds() if isinstance(span, timedelta) else float(span)
+    seconds = max(0.0, seconds)
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    minutes, rest = divmod(whole, 60)
+    if whole < 60:
+        return f"{whole} s"
+    hours, minutes_left = divmod(minutes, 60)
+    if hours == 0:
+        return f"{minutes} m {rest:02d} s"
+    days, hours_left = divmod(hours, 24)
+    return f"{hours} h {minutes_left:02d} m" if days == 0 else f"{days} d {hours_left} h"
+
+
+def ago(at: datetime | None, seen_from: datetime) -> str | None:
+    return None if at is None else f"{duration(seen_from - at)} ago"
+
+
+def local_time(at: datetime | None) -> str | None:
+    """Date and time where the reader is."""
+    return None if at is None else at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def size(count: int | None) -> str | None:
+    return None if count is None else format_size(count)
+
+
+# --- progress -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def progress_bar(label: str) -> Iterator[Any]:
+    """A function to call with the bytes done and in all; a bar on a person's terminal, silence elsewhere."""
+    console = notes()
+    if not console.is_terminal:
+        yield lambda done, total: None  # noqa: ARG005 (nobody looks)
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(label, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextmanager
+def busy(label: str) -> Iterator[None]:
+    """A spinner on a person's terminal while something takes its time."""
+    console = notes()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(label):
+        yield
+
+
+def is_interactive() -> bool:
+    """Whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()

@@ -1,0 +1,251 @@
+"""``up`` and ``down``: the whole platform on this machine."""
+
+from __future__ import annotations
+
+import json as json_module
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from trainmaster.cli import options, output, session
+from trainmaster.errors import TrainmasterError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+_PANEL = "Platform"
+_READY_WITHIN_S: Final = 90.0
+_LOOK_EVERY_S: Final = 0.05
+_NOT_INSTALLED: Final = (
+    "The platform itself is not installed here, only its client; install the package `trainmaster-server` "
+    "(in a checkout: `make install`), or `trainmaster login URL` to a server elsewhere."
+)
+Home = Annotated[
+    Path | None,
+    typer.Option("--home", help="Data folder; else TRAINMASTER_HOME or ~/.trainmaster."),
+]
+
+
+class CannotStart(TrainmasterError):
+    """The platform did not start or stop; it said why itself."""
+
+    code = "cannot_start"
+
+
+def register(root: typer.Typer) -> None:
+    root.command(rich_help_panel=_PANEL)(up)
+    root.command(rich_help_panel=_PANEL)(down)
+
+
+def up(
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any free one.")] = 8765,
+    home: Home = None,
+    detach: Annotated[bool, typer.Option("--detach/--foreground", "-d", help="Leave it running and return.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Start the platform on this machine: API, scheduler and one node. Ctrl-C stops it; running jobs go on."""
+    folder = _home(home)
+    arguments = ["up", "--home", str(folder), "--host", host, "--port", str(port), "--executor", "process"]
+    with tempfile.TemporaryFile() as said, output.busy("Starting the platform"):
+        # A session of its own: the terminal's Ctrl-C reaches us alone, and we say what happens before it stops.
+        process = subprocess.Popen(
+            _embedded(arguments), stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd="/", start_new_session=True
+        )
+        platform = Platform(process, folder, said)
+        with _forwarded(process):
+            facts = platform.await_ready()
+    _tell_ready(facts, folder, as_json=json, detach=detach)
+    if not detach:
+        raise typer.Exit(platform.stay())
+
+
+def down(
+    home: Home = None,
+    cancel_jobs: Annotated[
+        bool, typer.Option("--cancel-jobs", help="Cancel live jobs first; else they go on and are adopted by `up`.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Stop the platform on this machine."""
+    folder = _home(home)
+    arguments = ["down", "--home", str(folder), "--jobs", "cancel" if cancel_jobs else "keep"]
+    with output.busy("Stopping the platform"):
+        result = subprocess.run(_embedded(arguments), capture_output=True, text=True, check=False, cwd="/")
+    if result.returncode != 0:
+        raise CannotStart(_sentence(result.stderr or result.stdout))
+    if json:
+        output.print_json({"stopped": str(folder)})
+    else:
+        output.say("Stopped." if cancel_jobs else "Stopped. Running jobs go on; `trainmaster up` adopts them.")
+
+
+def _home(home: Path | None) -> Path:
+    from trainmaster.contexts import home_path
+
+    return (home.expanduser() if home is not None else home_path()).absolute()
+
+
+def _embedded(arguments: list[str]) -> list[str]:
+    from importlib.util import find_spec
+
+    if find_spec("embedded") is None:
+        raise CannotStart(_NOT_INSTALLED)
+    # -P: a folder named `embedded` or `api` where the user stands must not be taken for ours.
+    return [sys.executable, "-P", "-m", "embedded", *arguments]
+
+
+def _sentence(said: str) -> str:
+    """What the platform said last; a traceback's last line, should there be one."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return lines[-1] if lines else "The platform ended at once and said nothing; look into the logs in its data folder."
+
+
+@dataclass(slots=True)
+class Platform:
+    """A platform that we started, as its process and its data folder."""
+
+    process: subprocess.Popen[bytes]
+    home: Path
+    said: IO[bytes]
+
+    def await_ready(self) -> dict[str, Any]:
+        """What ``up.json`` tells, once it is this process's.
+
+        Raises:
+            CannotStart: it ended, or was not ready in time.
+        """
+        deadline_s = time.monotonic() + _READY_WITHIN_S
+        while True:
+            facts = self._facts()
+            if facts is not None:
+                return facts
+            try:
+                self.process.wait(_LOOK_EVERY_S)
+            except subprocess.TimeoutExpired:
+                pass
+            else:
+                self.said.seek(0)
+                raise CannotStart(_sentence(self.said.read().decode(errors="replace")))
+            if time.monotonic() > deadline_s:
+                self.process.terminate()
+                raise CannotStart(f"The platform was not ready in time; the logs in {self.home / 'logs'} say why.")
+
+    def _facts(self) -> dict[str, Any] | None:
+        try:
+            facts = json_module.loads((self.home / "up.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return facts if isinstance(facts, dict) and facts.get("pid") == self.process.pid else None
+
+    def stay(self) -> int:
+        """Until the platform ends; its exit code, 0 when it was stopped."""
+        with _forwarded(self.process):
+            while True:
+                try:
+                    code = self.process.wait()
+                    break
+                except KeyboardInterrupt:
+                    self._stop()
+        if code not in (0, -signal.SIGTERM):
+            raise CannotStart(f"The platform ended with code {code}; the logs in {self.home / 'logs'} say why.")
+        return 0
+
+    def _stop(self) -> None:
+        running = _live_jobs()
+        output.note("\nStopping the platform …")
+        if running:
+            names = ", ".join(running[:5]) + (" …" if len(running) > 5 else "")
+            output.note(
+                f"{len(running)} live {'job' if len(running) == 1 else 'jobs'} ({names}): what runs goes on by itself, "
+                "what waits keeps its place; `trainmaster up` adopts them. "
+                "`trainmaster down --cancel-jobs` would have ended them."
+            )
+        self.process.terminate()
+
+
+def _live_jobs() -> list[str]:
+    """Names of jobs that have not ended; none when the platform does not tell quickly."""
+    from trainmaster.contexts import local_server
+
+    server = local_server()
+    if server is None:
+        return []
+    try:
+        with session.client_of(server, timeout_s=2.0, tries=1) as client:
+            states = ("queued", "starting", "running", "cancelling")
+            return [job.name for job in client.list_jobs(state=states, limit=100)]
+    except TrainmasterError:
+        return []
+
+
+class _forwarded:  # noqa: N801 (used as a statement: `with _forwarded(process)`)
+    """While inside, SIGTERM and SIGHUP to us stop the platform, too."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            try:
+                self._before[number] = signal.signal(number, self._forward)
+            except ValueError:
+                return  # not in the main thread
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self._process.terminate()
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _forward(self, _number: int, _frame: FrameType | None) -> None:
+        self._process.terminate()
+
+
+def _tell_ready(facts: dict[str, Any], home: Path, *, as_json: bool, detach: bool) -> None:
+    token_file = home / "token"
+    if as_json:
+        output.print_json({**facts, "home": str(home), "token_file": str(token_file)})
+        sys.stdout.flush()
+        return
+    output.print_pairs(
+        [
+            ("Trainmaster", f"{facts.get('url')}"),
+            ("Log in", facts.get("login_url")),
+            ("Token", f"{token_file} (or `trainmaster token show`)"),
+            ("Data", str(home)),
+        ]
+    )
+    sys.stdout.flush()
+    _tell_other_context(home)
+    stop = "trainmaster down" + (
+        "" if "TRAINMASTER_HOME" in os.environ or home == Path("~/.trainmaster").expanduser() else f" --home {home}"
+    )
+    output.note(
+        f"Ready. Try `trainmaster run -- python train.py`. Stop with {f'`{stop}`' if detach else 'Ctrl-C'}.", "dim"
+    )
+
+
+def _tell_other_context(home: Path) -> None:
+    """Commands elsewhere on this machine go to the current context, which may be another server."""
+    from trainmaster.contexts import LOCAL, home_path, load_contexts
+
+    if home != home_path().absolute():
+        output.note(f"Other commands find it with `export TRAINMASTER_HOME={home}`.")
+    current = load_contexts().current
+    if os.environ.get("TRAINMASTER_API_URL"):
+        output.note("TRAINMASTER_API_URL is set: commands go there, not to this platform.", "yellow")
+    elif current not in (None, LOCAL):
+        output.note(
+            f"Commands go to the context {current}; `trainmaster contexts use local` turns them to this platform.",
+            "yellow",
+        )

@@ -1,0 +1,115 @@
+"""``cancel``, ``pause``, ``resume``, ``clone``, ``delete``: what moves a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmaster.cli import options, output, session
+from trainmaster.cli.completion import complete_job
+
+if TYPE_CHECKING:
+    from trainmaster.client import Client
+    from trainmaster.wire.jobs import JobDetail
+
+_PANEL = "Jobs"
+Jobs = Annotated[list[str], typer.Argument(metavar="JOB…", help="Ids or names.", autocompletion=complete_job)]
+
+
+def register(app: typer.Typer) -> None:
+    for command in (cancel, pause, resume, clone, delete):
+        app.command(rich_help_panel=_PANEL)(command)
+
+
+def cancel(jobs: Jobs, reason: options.Reason = "", json: options.Json = False) -> None:
+    """End jobs: SIGTERM to every replica, SIGKILL after the grace time."""
+    _each(jobs, lambda client, job: client.cancel_job(job, reason=reason), as_json=json)
+
+
+def pause(jobs: Jobs, reason: options.Reason = "", json: options.Json = False) -> None:
+    """Take jobs off their nodes until they are resumed; they go on from their newest checkpoint."""
+    _each(jobs, lambda client, job: client.pause_job(job, reason=reason), as_json=json)
+
+
+def resume(jobs: Jobs, reason: options.Reason = "", json: options.Json = False) -> None:
+    """Put paused jobs back into the queue."""
+    _each(jobs, lambda client, job: client.resume_job(job, reason=reason), as_json=json)
+
+
+def _each(jobs: list[str], ask: Callable[[Client, str], JobDetail], *, as_json: bool) -> None:
+    with session.client() as client:
+        views = [ask(client, job) for job in jobs]
+    if as_json:
+        output.print_json(views if len(views) > 1 else views[0])
+        return
+    console = output.answers()
+    for view in views:
+        console.print(view.name, f"({view.id})", output.state_text(view.state, console), soft_wrap=True)
+
+
+def clone(
+    job: options.Job,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="PATH=VALUE", help="Change the spec: --set env.LR=0.1 (VALUE is YAML)."),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="The new job's name.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Start from the newest checkpoint of the original.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Submit a job again, with changes."""
+    laid_over = changes_of(changes or [])
+    if name is not None:
+        laid_over["name"] = name
+    with session.client() as client:
+        view = client.clone_job(job, changes=laid_over, resume=resume)
+    if json:
+        output.print_json(view)
+    else:
+        output.say(f"{view.name} ({view.id})")
+
+
+def changes_of(assignments: list[str]) -> dict[str, object]:
+    """The merge patch that ``path.to.field=value`` lines mean; values are YAML, and an empty one removes the field."""
+    import yaml
+
+    changes: dict[str, object] = {}
+    for assignment in assignments:
+        at, separator, text = assignment.partition("=")
+        if not separator or not at:
+            raise typer.BadParameter(f"{assignment!r} is not PATH=VALUE, such as env.LR=0.1", param_hint="--set")
+        try:
+            value = yaml.safe_load(text) if text else None
+        except yaml.YAMLError as error:
+            raise typer.BadParameter(f"the value of {at} is not YAML: {text!r}", param_hint="--set") from error
+        *parents, leaf = at.split(".")
+        place: dict[str, object] = changes
+        for parent in parents:
+            inner = place.setdefault(parent, {})
+            if not isinstance(inner, dict):
+                raise typer.BadParameter(f"{at} lies below {parent}, which is set as a whole", param_hint="--set")
+            place = inner
+        place[leaf] = value
+    return changes
+
+
+def delete(
+    jobs: Jobs,
+    files: Annotated[bool, typer.Option("--files", help="Delete the output, too, if it is the job's own.")] = False,
+    yes: options.Yes = False,
+    json: options.Json = False,
+) -> None:
+    """Forget ended jobs; their output stays unless --files."""
+    if files and not yes:
+        if not output.is_interactive():
+            raise typer.BadParameter("deleting files without a person to ask needs --yes", param_hint="--files")
+        typer.confirm(f"Delete {', '.join(jobs)} with all checkpoints and logs?", abort=True, err=True)
+    with session.client() as client:
+        for job in jobs:
+            client.delete_job(job, files=files)
+    if json:
+        output.print_json({"deleted": jobs})
+    else:
+        output.say("\n".join(f"{job} deleted" for job in jobs))
