@@ -32,11 +32,12 @@ def sweep_archives(
     """
     dropped = store.drop_unfinished(now=now, older_than=unfinished_after)
     is_named = exists().where(Job.spec["code"].as_string() == Archive.digest, Job.deleted_at.is_(None))
-    is_stale = (Archive.is_complete.is_(True) & (Archive.used_at < now - unused_after)) | (
-        Archive.is_complete.is_(False) & (Archive.used_at < now - unfinished_after)
-    )
+    is_stale = Archive.used_at < now - unused_after
     with unit_of_work(sessions, read_only=True) as session:
         digests = list(session.scalars(select(Archive.digest).where(is_stale, ~is_named).limit(_BATCH)))
+        # Finished just before a crash that kept the row from being written, and never asked for again.
+        old = store.digests_older_than(now - unused_after)
+        known = set(session.scalars(select(Archive.digest).where(Archive.digest.in_(old[:_BATCH]))))
     for digest in digests:
         with unit_of_work(sessions) as session:
             hit = session.execute(
@@ -46,4 +47,7 @@ def sweep_archives(
                 # Before the commit: whoever waits for this row's lock to announce the archive again then finds no file.
                 store.remove(digest)
                 dropped += 1
+    for digest in set(old[:_BATCH]) - known:
+        store.remove(digest)
+        dropped += 1
     return dropped

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from core.domain.errors import Conflict, InsufficientStorage, InvalidRequest, PayloadTooLarge
+from core.domain.errors import Conflict, InsufficientStorage, InvalidRequest, NotFound, PayloadTooLarge
 
 _DIGEST: Final = re.compile(r"^sha256:([0-9a-f]{64})$")
 _GZIP_MAGIC: Final = b"\x1f\x8b"
@@ -42,11 +42,22 @@ class WrongOffset(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """How far an archive is. ``is_complete``: its bytes are here and proven."""
+    """How far an archive is. ``is_complete``: its bytes are here and proven. ``size_bytes``: as announced."""
 
     digest: str
+    size_bytes: int
     received_bytes: int
-    is_complete: bool
+
+    @property
+    def is_complete(self) -> bool:
+        return self.received_bytes == self.size_bytes
+
+
+class NotAnnounced(NotFound):
+    """No upload of this archive was begun by this user."""
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"No upload of {digest} was begun; begin with POST /api/v1/archives?digest=…&size=….")
 
 
 def parse_digest(digest: str) -> str:
@@ -75,15 +86,25 @@ class ArchiveStore:
         return self.path_of(digest).is_file()
 
     def look(self, digest: str, user_id: str) -> Upload:
-        """How far the archive is: complete, or what ``user_id`` has sent of it."""
+        """How far the archive is: complete, or what ``user_id`` has sent of it.
+
+        Raises:
+            NotAnnounced: neither here nor begun.
+        """
         path = self.path_of(digest)
-        if path.is_file():
-            return Upload(digest, path.stat().st_size, is_complete=True)
         try:
-            received = self._upload_path(digest, user_id).stat().st_size
+            size = path.stat().st_size
+            return Upload(digest, size, size)
         except FileNotFoundError:
-            received = 0
-        return Upload(digest, received, is_complete=False)
+            pass
+        for partial, size in self._begun(digest, user_id):
+            try:
+                return Upload(digest, size, partial.stat().st_size)
+            except FileNotFoundError:  # finished or dropped in this moment
+                continue
+        if path.is_file():
+            return self.look(digest, user_id)
+        raise NotAnnounced(digest)
 
     def start(self, digest: str, user_id: str, *, size_bytes: int) -> Upload:
         """Begin or go on; complete at once when the archive is known.
@@ -98,34 +119,38 @@ class ArchiveStore:
                 "results out with a .trainmasterignore file, and mount data sets from a volume.",
                 field="size",
             )
-        upload = self.look(digest, user_id)
-        if upload.is_complete:
+        try:
+            upload = self.look(digest, user_id)
+        except NotAnnounced:
+            upload = None
+        if upload is not None and (upload.is_complete or upload.size_bytes == size_bytes):
             return upload
         with _disk_words():
             self._partial.mkdir(parents=True, exist_ok=True)
-            if upload.received_bytes > size_bytes:  # begun under another size: nothing of it is of use
-                self._upload_path(digest, user_id).unlink(missing_ok=True)
-                upload = Upload(digest, 0, is_complete=False)
-            free = shutil.disk_usage(self._partial).free
-        if free < size_bytes - upload.received_bytes + _RESERVE_BYTES:
-            raise InsufficientStorage(
-                "The platform's disk has no room for this code archive; ask an admin to free some."
-            )
-        return upload
+            if shutil.disk_usage(self._partial).free < size_bytes + _RESERVE_BYTES:
+                raise InsufficientStorage(
+                    "The platform's disk has no room for this code archive; ask an admin to free some."
+                )
+            for partial, _ in self._begun(digest, user_id):  # under another size: nothing of it is of use
+                partial.unlink(missing_ok=True)
+            self._upload_path(digest, user_id, size_bytes).touch(mode=0o600)
+        return Upload(digest, size_bytes, 0)
 
-    def append(self, digest: str, user_id: str, *, offset: int, size_bytes: int, chunk: bytes) -> Upload:
+    def append(self, digest: str, user_id: str, *, offset: int, chunk: bytes) -> Upload:
         """Add ``chunk`` at ``offset``; the chunk that makes the archive whole also proves it and puts it in its place.
 
-        A chunk is taken whole or not at all. Sending the last one again after a lost answer is harmless.
+        A chunk is taken whole or not at all.
 
         Raises:
+            NotAnnounced: ``start`` was not called, or the upload was dropped since.
             WrongOffset: ``offset`` is not the end of what is here.
             InvalidRequest: more bytes than announced; or whole and not what the digest says (then it is dropped).
             InsufficientStorage: the disk is full.
         """
-        with _disk_words(), self._locked(digest, user_id) as fd:
-            if self.has(digest):
+        with _disk_words(), self._locked(digest, user_id) as locked:
+            if locked is None:
                 return self.look(digest, user_id)
+            fd, path, size_bytes = locked
             received = os.fstat(fd).st_size
             if received != offset:
                 raise WrongOffset(received)
@@ -140,8 +165,19 @@ class ArchiveStore:
                 raise
             received += len(chunk)
             if received == size_bytes:
-                self._finish(fd, digest, user_id)
-            return Upload(digest, received, is_complete=received == size_bytes)
+                self._finish(fd, path, digest)
+            return Upload(digest, size_bytes, received)
+
+    def digests_older_than(self, moment: datetime) -> list[str]:
+        """Complete archives that were put in their place before ``moment``."""
+        found = []
+        for path in self._folder.glob("??/*.tar.gz"):
+            try:
+                if path.stat().st_mtime < moment.timestamp():
+                    found.append("sha256:" + path.name.removesuffix(".tar.gz"))
+            except FileNotFoundError:
+                continue
+        return found
 
     def remove(self, digest: str) -> None:
         """Forget a complete archive. Jobs that have unpacked it do not need it any more; a restart does."""
@@ -160,34 +196,47 @@ class ArchiveStore:
                 continue
         return dropped
 
-    def _upload_path(self, digest: str, user_id: str) -> Path:
+    def _upload_path(self, digest: str, user_id: str, size_bytes: int) -> Path:
+        return self._partial / f"{self._upload_stem(digest, user_id)}.{size_bytes}.part"
+
+    def _upload_stem(self, digest: str, user_id: str) -> str:
         # The user's id is hashed: it is not ours to say that it is a file name.
-        return self._partial / f"{parse_digest(digest)}.{hashlib.sha256(user_id.encode()).hexdigest()[:16]}.part"
+        return f"{parse_digest(digest)}.{hashlib.sha256(user_id.encode()).hexdigest()[:16]}"
+
+    def _begun(self, digest: str, user_id: str) -> list[tuple[Path, int]]:
+        """The files of the user's uploads of this archive, with their announced sizes; more than one only in a race."""
+        stem = self._upload_stem(digest, user_id)
+        return [(path, int(path.name.split(".")[2])) for path in sorted(self._partial.glob(f"{stem}.*.part"))]
 
     @contextmanager
-    def _locked(self, digest: str, user_id: str) -> Iterator[int]:
-        """The upload's file, locked; made when it is not there."""
-        path = self._upload_path(digest, user_id)
-        path.parent.mkdir(parents=True, exist_ok=True)
+    def _locked(self, digest: str, user_id: str) -> Iterator[tuple[int, Path, int] | None]:
+        """The upload's locked descriptor, path and announced size; ``None``: the archive is complete already."""
         while True:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            if self.has(digest):
+                for partial, _ in self._begun(digest, user_id):  # overtaken by another user's upload
+                    partial.unlink(missing_ok=True)
+                yield None
+                return
+            begun = self._begun(digest, user_id)
+            if not begun:
+                if self.has(digest):
+                    continue
+                raise NotAnnounced(digest)
+            path, size = begun[0]
+            try:
+                fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX)
-                try:
-                    is_same = os.path.samestat(os.fstat(fd), path.lstat())
-                except FileNotFoundError:
-                    is_same = False
-                if not is_same:  # finished or dropped while we waited for the lock: look again
+                if not _is_still(fd, path):  # finished or dropped while we waited for the lock: look again
                     continue
-                yield fd
+                yield fd, path, size
                 return
             finally:
-                if self.has(digest):  # what is left of an upload that another one overtook
-                    path.unlink(missing_ok=True)
                 os.close(fd)
 
-    def _finish(self, fd: int, digest: str, user_id: str) -> None:
-        upload = self._upload_path(digest, user_id)
+    def _finish(self, fd: int, upload: Path, digest: str) -> None:
         hexes = hashlib.sha256()
         position = 0
         first = b""
@@ -206,12 +255,19 @@ class ArchiveStore:
             raise InvalidRequest(
                 "The archive is not a .tar.gz file; pack the folder with tar and gzip.", field="digest"
             )
+        os.fchmod(fd, 0o644)  # replicas may run as other users
         os.fsync(fd)
         final = self.path_of(digest)
         final.parent.mkdir(parents=True, exist_ok=True)
-        os.chmod(fd, 0o644)  # replicas may run as other users
         upload.rename(final)
         _sync_folder(final.parent)
+
+
+def _is_still(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def _write_all(fd: int, data: bytes, offset: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import core.storage.archives as archives_module
 from core.domain.errors import InsufficientStorage, InvalidRequest, PayloadTooLarge
-from core.storage.archives import ArchiveStore, WrongOffset
+from core.storage.archives import ArchiveStore, NotAnnounced, WrongOffset
 
 DATA = gzip.compress(os.urandom(5000), mtime=0)
 DIGEST = "sha256:" + hashlib.sha256(DATA).hexdigest()
@@ -27,7 +27,7 @@ def send(store: ArchiveStore, user: str = "u", *, data: bytes = DATA, digest: st
     upload = store.start(digest, user, size_bytes=len(data))
     while not upload.is_complete:
         chunk = data[upload.received_bytes : upload.received_bytes + step]
-        upload = store.append(digest, user, offset=upload.received_bytes, size_bytes=len(data), chunk=chunk)
+        upload = store.append(digest, user, offset=upload.received_bytes, chunk=chunk)
 
 
 def test_an_archive_sent_in_chunks_lies_whole_in_its_place(store: ArchiveStore) -> None:
@@ -39,7 +39,7 @@ def test_an_archive_sent_in_chunks_lies_whole_in_its_place(store: ArchiveStore) 
 
 def test_an_upload_goes_on_after_a_restart_of_both_sides(store: ArchiveStore, tmp_path: Path) -> None:
     store.start(DIGEST, "u", size_bytes=len(DATA))
-    store.append(DIGEST, "u", offset=0, size_bytes=len(DATA), chunk=DATA[:3000])
+    store.append(DIGEST, "u", offset=0, chunk=DATA[:3000])
     again = ArchiveStore(tmp_path / "archives", limit_bytes=10_000)
     assert again.start(DIGEST, "u", size_bytes=len(DATA)).received_bytes == 3000
     send(again)
@@ -48,9 +48,9 @@ def test_an_upload_goes_on_after_a_restart_of_both_sides(store: ArchiveStore, tm
 
 def test_a_chunk_for_another_place_is_told_where_to_go_on(store: ArchiveStore) -> None:
     store.start(DIGEST, "u", size_bytes=len(DATA))
-    store.append(DIGEST, "u", offset=0, size_bytes=len(DATA), chunk=DATA[:100])
+    store.append(DIGEST, "u", offset=0, chunk=DATA[:100])
     with pytest.raises(WrongOffset) as caught:
-        store.append(DIGEST, "u", offset=0, size_bytes=len(DATA), chunk=DATA[:100])
+        store.append(DIGEST, "u", offset=0, chunk=DATA[:100])
     assert caught.value.received_bytes == 100
 
 
@@ -60,14 +60,15 @@ def test_bytes_that_are_not_what_the_digest_says_are_dropped(store: ArchiveStore
     with pytest.raises(InvalidRequest, match="do not have this digest"):
         send(store, data=bytes(wrong))
     assert not store.has(DIGEST)
-    assert store.look(DIGEST, "u").received_bytes == 0
+    with pytest.raises(NotAnnounced):
+        store.look(DIGEST, "u")
     send(store)
     assert store.has(DIGEST)
 
 
 def test_one_user_cannot_spoil_the_upload_of_another(store: ArchiveStore) -> None:
     store.start(DIGEST, "villain", size_bytes=len(DATA))
-    store.append(DIGEST, "villain", offset=0, size_bytes=len(DATA), chunk=b"rubbish")
+    store.append(DIGEST, "villain", offset=0, chunk=b"rubbish")
     send(store, "u")
     assert store.path_of(DIGEST).read_bytes() == DATA
 
@@ -96,14 +97,14 @@ class _Usage:
 def test_more_bytes_than_announced_are_refused(store: ArchiveStore) -> None:
     store.start(DIGEST, "u", size_bytes=10)
     with pytest.raises(InvalidRequest, match="announced"):
-        store.append(DIGEST, "u", offset=0, size_bytes=10, chunk=DATA[:11])
+        store.append(DIGEST, "u", offset=0, chunk=DATA[:11])
 
 
 def test_a_full_disk_keeps_what_was_sent_before_and_takes_nothing_by_halves(
     store: ArchiveStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.start(DIGEST, "u", size_bytes=len(DATA))
-    store.append(DIGEST, "u", offset=0, size_bytes=len(DATA), chunk=DATA[:1000])
+    store.append(DIGEST, "u", offset=0, chunk=DATA[:1000])
     real = os.pwrite
 
     def half(fd: int, data: bytes, offset: int) -> int:
@@ -114,7 +115,7 @@ def test_a_full_disk_keeps_what_was_sent_before_and_takes_nothing_by_halves(
     with monkeypatch.context() as patched:
         patched.setattr(archives_module.os, "pwrite", half)
         with pytest.raises(InsufficientStorage, match="disk is full"):
-            store.append(DIGEST, "u", offset=1000, size_bytes=len(DATA), chunk=DATA[1000:3000])
+            store.append(DIGEST, "u", offset=1000, chunk=DATA[1000:3000])
     assert store.look(DIGEST, "u").received_bytes == 1000
     send(store)
     assert store.has(DIGEST)
@@ -131,7 +132,7 @@ def test_many_may_send_the_same_archive_at_once(store: ArchiveStore, same_user: 
             while not upload.is_complete:
                 chunk = DATA[upload.received_bytes : upload.received_bytes + 300]
                 try:
-                    upload = store.append(DIGEST, user, offset=upload.received_bytes, size_bytes=len(DATA), chunk=chunk)
+                    upload = store.append(DIGEST, user, offset=upload.received_bytes, chunk=chunk)
                 except WrongOffset:
                     upload = store.look(DIGEST, user)
         except BaseException as error:  # noqa: BLE001 (a thread's error is judged at the end)
@@ -149,8 +150,9 @@ def test_many_may_send_the_same_archive_at_once(store: ArchiveStore, same_user: 
 
 def test_uploads_without_progress_are_dropped_and_younger_ones_kept(store: ArchiveStore) -> None:
     store.start(DIGEST, "u", size_bytes=len(DATA))
-    store.append(DIGEST, "u", offset=0, size_bytes=len(DATA), chunk=DATA[:10])
+    store.append(DIGEST, "u", offset=0, chunk=DATA[:10])
     now = datetime.now(UTC)
     assert store.drop_unfinished(now=now, older_than=timedelta(hours=1)) == 0
     assert store.drop_unfinished(now=now + timedelta(hours=2), older_than=timedelta(hours=1)) == 1
-    assert store.look(DIGEST, "u").received_bytes == 0
+    with pytest.raises(NotAnnounced):
+        store.append(DIGEST, "u", offset=10, chunk=b"x")

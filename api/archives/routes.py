@@ -1,0 +1,99 @@
+"""Code archives: named by their content, sent in chunks that may be resumed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import Path, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
+from trainmaster.wire.jobs import ArchiveView
+
+from api.archives import service
+from api.auth import Caller, Reader, Writer
+from api.routing import new_router
+from api.work import PlatformDep
+from core.storage.archives import ArchiveStore, Upload
+
+router = new_router("archives", "/archives")
+
+_PIECE: Final = 2**20  # bytes written to the disk at once; what came before a break is kept in these
+_DIGEST: Final = r"^sha256:[0-9a-f]{64}$"
+DigestPath = Annotated[str, Path(pattern=_DIGEST, description="sha256:<hex> of the .tar.gz file.")]
+
+
+@router.post(
+    "",
+    operation_id="start_archive",
+    summary="Begin or go on with an upload",
+    status_code=201,
+    responses={200: {"model": ArchiveView, "description": "The archive is here already."}},
+)
+def start_archive(
+    response: Response,
+    caller: Writer,
+    platform: PlatformDep,
+    digest: Annotated[str, Query(pattern=_DIGEST)],
+    size: Annotated[int, Query(ge=1, le=2**62)],
+) -> ArchiveView:
+    """The answer tells from where to send. An archive that anybody has sent before is complete at once."""
+    upload = service.announce(platform, caller, digest, size)
+    if upload.is_complete:
+        response.status_code = 200
+    return service.view_of(upload)
+
+
+@router.put(
+    "/{digest}",
+    operation_id="append_archive",
+    summary="Send the next bytes",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        }
+    },
+)
+async def append_archive(
+    request: Request,
+    digest: DigestPath,
+    caller: Writer,
+    platform: PlatformDep,
+    offset: Annotated[int, Query(ge=0, le=2**62)],
+) -> ArchiveView:
+    """The raw body is added at `offset`, in pieces: after a break, ask how far it came.
+
+    409 when `offset` is not the end of what is here; the sentence tells the end. The last byte proves the digest.
+    """
+    store = service.store_of(platform)
+    upload: Upload | None = None
+    pending = bytearray()
+    try:
+        async for block in request.stream():
+            pending += block
+            while len(pending) >= _PIECE:
+                upload = await _put(store, caller, digest, _end(upload, offset), bytes(pending[:_PIECE]))
+                del pending[:_PIECE]
+    except ClientDisconnect:
+        if pending:
+            await _put(store, caller, digest, _end(upload, offset), bytes(pending))
+        raise
+    if pending or upload is None:
+        upload = await _put(store, caller, digest, _end(upload, offset), bytes(pending))
+    if upload.is_complete:
+        await run_in_threadpool(service.note_complete, platform, caller, upload)
+    return service.view_of(upload)
+
+
+def _end(upload: Upload | None, offset: int) -> int:
+    return offset if upload is None else upload.received_bytes
+
+
+async def _put(store: ArchiveStore, caller: Caller, digest: str, offset: int, piece: bytes) -> Upload:
+    return await run_in_threadpool(store.append, digest, caller.user_id, offset=offset, chunk=piece)
+
+
+@router.get("/{digest}", operation_id="get_archive", summary="How far an archive is")
+def get_archive(digest: DigestPath, caller: Reader, platform: PlatformDep) -> ArchiveView:
+    """Complete, or how much the caller has sent of it."""
+    return service.view_of(service.store_of(platform).look(digest, caller.user_id))

@@ -1,0 +1,68 @@
+"""Rows of complete archives; the bytes are the store's."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, select, update
+from trainmaster.wire.jobs import ArchiveView
+
+from api.auth import Caller
+from api.work import Platform, Work
+from core.db.tables import Archive
+from core.storage.archives import ArchiveStore, Upload
+
+
+def store_of(platform: Platform) -> ArchiveStore:
+    return ArchiveStore(platform.settings.archive_dir, limit_bytes=platform.settings.archive_limit_bytes)
+
+
+def announce(platform: Platform, caller: Caller, digest: str, size_bytes: int) -> Upload:
+    """Begin an upload, or find it complete.
+
+    The row's ``used_at`` is written before the file is looked at: the sweep of old archives, which deletes the row
+    first, either sees the new time or has deleted the file by then.
+    """
+    store = store_of(platform)
+    with platform.write() as work:
+        work.session.execute(update(Archive).where(Archive.digest == digest).values(used_at=work.now))
+        upload = store.start(digest, caller.user_id, size_bytes=size_bytes)
+        if upload.is_complete:
+            _note_complete(work, caller, upload)
+        else:
+            # A row whose file was lost with a disk: nobody may submit with it.
+            work.session.execute(delete(Archive).where(Archive.digest == digest))
+    return upload
+
+
+def note_complete(platform: Platform, caller: Caller, upload: Upload) -> None:
+    """Make the archive known to submissions. May be repeated."""
+    with platform.write() as work:
+        _note_complete(work, caller, upload)
+
+
+def view_of(upload: Upload) -> ArchiveView:
+    return ArchiveView(
+        digest=upload.digest,
+        size_bytes=upload.size_bytes,
+        received_bytes=upload.received_bytes,
+        is_complete=upload.is_complete,
+    )
+
+
+def _note_complete(work: Work, caller: Caller, upload: Upload) -> None:
+    known = work.session.execute(
+        select(Archive.digest).where(Archive.digest == upload.digest, Archive.is_complete)
+    ).scalar_one_or_none()
+    if known is not None:
+        return
+    work.session.merge(
+        Archive(
+            digest=upload.digest,
+            size_bytes=upload.size_bytes,
+            received_bytes=upload.size_bytes,
+            is_complete=True,
+            user_id=caller.user_id,
+            created_at=work.now,
+            used_at=work.now,
+        )
+    )
+    work.session.flush()

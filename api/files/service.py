@@ -1,0 +1,81 @@
+"""Listing a job's output, page by page."""
+
+from __future__ import annotations
+
+import heapq
+import mimetypes
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+from trainmaster.wire.base import Page
+from trainmaster.wire.jobs import FileEntry
+
+from api.auth import JobAccess
+from api.work import Platform
+from core.domain.errors import NotFound, TrainmasterError
+from core.storage.outputs import job_output
+from core.storage.tree import Entry, Tree, split_path
+
+PAGE_LIMIT: Final = 1_000
+OCTETS: Final = "application/octet-stream"
+
+
+def open_output(platform: Platform, access: JobAccess) -> Tree:
+    with platform.read() as work:
+        return job_output(work.session, access.load(work.session))
+
+
+def list_folder(tree: Tree, path: str, *, after: str, limit: int) -> Page[FileEntry]:
+    """Entries of a folder by name, those after the name ``after``.
+
+    A link is listed as what it leads to, and left out when that is outside of the output or missing. The output
+    folder of a job that has not started is empty.
+    """
+    folder = "/".join(split_path(path))
+    try:
+        with tree.open_folder(folder) as fd:
+            names = heapq.nsmallest(limit + 1, (name for name in _names(fd) if name > after))
+    except NotFound:
+        if folder:
+            raise
+        return Page(items=[])
+    found = (_stat(tree, f"{folder}/{name}" if folder else name) for name in names[:limit])
+    is_last = len(names) <= limit
+    return Page(
+        items=[file_entry(entry) for entry in found if entry is not None],
+        next_cursor=None if is_last else names[limit - 1],
+    )
+
+
+def file_entry(entry: Entry) -> FileEntry:
+    return FileEntry(
+        path=entry.path,
+        is_dir=entry.is_dir,
+        size_bytes=entry.size_bytes,
+        modified_at=datetime.fromtimestamp(entry.mtime_ns / 1e9, UTC),
+    )
+
+
+def media_type_of(path: str) -> str:
+    """By the name's suffix; the platform never looks into a user's files."""
+    kind, encoding = mimetypes.guess_type(path, strict=False)
+    if kind is None or encoding is not None:  # a .tar.gz is offered as it is, not as a tar that arrives pressed
+        return OCTETS
+    return f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
+
+
+def _names(fd: int) -> Iterator[str]:
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            # Names that are not UTF-8 cannot be written in JSON, nor asked for; the job may rename them.
+            if entry.name.isprintable() or entry.name.encode("utf-8", "ignore") == os.fsencode(entry.name):
+                yield entry.name
+
+
+def _stat(tree: Tree, path: str) -> Entry | None:
+    try:
+        return tree.stat(path)
+    except TrainmasterError:
+        return None

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from trainmaster.wire.admin import NodeView
+from trainmaster.wire.jobs import ReasonRequest
+
+from api.auth import PlatformAdmin, Reader
+from api.nodes import service
+from api.routing import new_router
+from api.work import PlatformDep
+
+router = new_router("nodes", "/nodes")
+
+
+@router.get("", operation_id="list_nodes", summary="All nodes and what is used on them")
+def list_nodes(_caller: Reader, platform: PlatformDep) -> list[NodeView]:
+    with platform.read() as work:
+        return service.list_nodes(work)
+
+
+@router.get("/{node}", operation_id="get_node", summary="One node")
+def get_node(node: str, _caller: Reader, platform: PlatformDep) -> NodeView:
+    with platform.read() as work:
+        return service.get_node(work, node)
+
+
+@router.post("/{node}/cordon", operation_id="cordon_node", summary="Place nothing new on a node")
+def cordon_node(node: str, caller: PlatformAdmin, platform: PlatformDep, body: ReasonRequest | None = None) -> NodeView:
+    """What runs there goes on. Repeating replaces the reason."""
+    with platform.write() as work:
+        return service.cordon(work, caller, node, body.reason if body else "")
+
+
+@router.post("/{node}/uncordon", operation_id="uncordon_node", summary="Place replicas on a node again")
+def uncordon_node(
+    node: str, caller: PlatformAdmin, platform: PlatformDep, body: ReasonRequest | None = None
+) -> NodeView:
+    with platform.write() as work:
+        return service.uncordon(work, caller, node, body.reason if body else "")

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from trainmaster.wire.admin import MemberSet, MemberView, ProjectCreate, ProjectUpdate, ProjectView
+
+from api.auth import PlatformAdmin, ProjectAdmin, ProjectViewer, Reader
+from api.projects import service
+from api.routing import new_router
+from api.work import PlatformDep
+
+router = new_router("projects", "/projects")
+
+
+@router.get("", operation_id="list_projects", summary="The caller's projects")
+def list_projects(caller: Reader, platform: PlatformDep) -> list[ProjectView]:
+    """By name. A platform admin sees all."""
+    with platform.read() as work:
+        return service.list_projects(work, caller)
+
+
+@router.post("", operation_id="create_project", summary="Make a project", status_code=201)
+def create_project(body: ProjectCreate, caller: PlatformAdmin, platform: PlatformDep) -> ProjectView:
+    """Its maker is its first admin."""
+    with platform.write() as work:
+        return service.view_of(work, service.create(work, caller, body), caller)
+
+
+@router.get("/{project}", operation_id="get_project", summary="One project")
+def get_project(project: ProjectViewer, platform: PlatformDep) -> ProjectView:
+    with platform.read() as work:
+        return service.view_of(work, project.load(work.session), project.caller)
+
+
+@router.patch("/{project}", operation_id="update_project", summary="Change a project")
+def update_project(project: ProjectAdmin, body: ProjectUpdate, platform: PlatformDep) -> ProjectView:
+    """`weight` is a platform admin's to change."""
+    with platform.write() as work:
+        row = project.load(work.session)
+        service.update(work, project.caller, row, body)
+        return service.view_of(work, row, project.caller)
+
+
+@router.delete("/{project}", operation_id="delete_project", summary="Delete a project", status_code=204)
+def delete_project(project: ProjectAdmin, platform: PlatformDep) -> None:
+    """Refused while jobs have not ended. Files stay where they are."""
+    with platform.write() as work:
+        service.remove(work, project.caller, project.load(work.session))
+
+
+@router.get("/{project}/members", operation_id="list_members", summary="Members of a project")
+def list_members(project: ProjectViewer, platform: PlatformDep) -> list[MemberView]:
+    with platform.read() as work:
+        return service.list_members(work, project.load(work.session))
+
+
+@router.put("/{project}/members/{user}", operation_id="set_member", summary="Add a member or change the role")
+def set_member(project: ProjectAdmin, user: str, body: MemberSet, platform: PlatformDep) -> MemberView:
+    """The last admin keeps the role until there is another."""
+    with platform.write() as work:
+        return service.set_member(work, project.caller, project.load(work.session), user, body.role)
+
+
+@router.delete("/{project}/members/{user}", operation_id="delete_member", summary="Remove a member", status_code=204)
+def delete_member(project: ProjectAdmin, user: str, platform: PlatformDep) -> None:
+    """The last admin cannot be removed."""
+    with platform.write() as work:
+        service.remove_member(work, project.caller, project.load(work.session), user)

@@ -1,0 +1,160 @@
+"""Projects and their members."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.exc import IntegrityError
+from trainmaster.wire.admin import MemberView, ProjectCreate, ProjectUpdate, ProjectView
+
+from api.auth import Caller, Role
+from api.work import Work
+from core.db.repositories.events import append_event
+from core.db.tables import Job, Membership, Project, User
+from core.domain.errors import Conflict, Forbidden, NotFound
+from core.domain.states import JobState
+from core.ids import new_id
+
+_ENDED = [state.value for state in JobState if state.is_terminal]
+
+
+def list_projects(work: Work, caller: Caller) -> list[ProjectView]:
+    """Those that the caller is a member of; all of them for a platform admin."""
+    link = (Membership.project_id == Project.id) & (Membership.user_id == caller.user_id)
+    query = select(Project, Membership.role).where(Project.deleted_at.is_(None)).order_by(Project.name)
+    rows = work.session.execute(query.join(Membership, link, isouter=caller.is_admin))
+    return [_view_of(project, role) for project, role in rows]
+
+
+def view_of(work: Work, project: Project, caller: Caller) -> ProjectView:
+    membership = work.session.get(Membership, (project.id, caller.user_id))
+    return _view_of(project, membership.role if membership else None)
+
+
+def create(work: Work, caller: Caller, body: ProjectCreate) -> Project:
+    """The creator becomes the first admin."""
+    project = Project(
+        id=new_id("project"),
+        name=body.name,
+        description=body.description,
+        weight=body.weight,
+        quota={},
+        created_at=work.now,
+    )
+    try:
+        with work.session.begin_nested():
+            work.session.add(project)
+    except IntegrityError:
+        raise Conflict(f"There is a project {body.name!r} already; choose another name.", field="name") from None
+    work.session.add(Membership(project_id=project.id, user_id=caller.user_id, role="admin"))
+    work.session.flush()
+    _tell(work, caller, project, "project.created", name=body.name)
+    return project
+
+
+def update(work: Work, caller: Caller, project: Project, body: ProjectUpdate) -> None:
+    if body.weight is not None and body.weight != project.weight:
+        if not caller.is_admin:
+            raise Forbidden(
+                "The weight of a project is its share of the platform; a platform admin sets it.", field="weight"
+            )
+        project.weight = body.weight
+    if body.description is not None:
+        project.description = body.description
+    _tell(work, caller, project, "project.changed", **body.model_dump(exclude_none=True))
+
+
+def remove(work: Work, caller: Caller, project: Project) -> None:
+    """Jobs that have ended stay in the database, and nobody sees them; their files stay where they are.
+
+    Raises:
+        Conflict: jobs have not ended.
+    """
+    live = work.session.execute(
+        select(func.count())
+        .select_from(Job)
+        .where(Job.project_id == project.id, Job.state.not_in(_ENDED), Job.deleted_at.is_(None))
+    ).scalar_one()
+    if live:
+        raise Conflict(
+            f"Project {project.name} has {live} job{'s' if live > 1 else ''} that {'have' if live > 1 else 'has'} not ended; "
+            "cancel them or wait, then delete the project."
+        )
+    _tell(work, caller, project, "project.deleted", name=project.name)
+    project.deleted_at = work.now
+    # The name becomes free; "~" cannot be part of one.
+    project.name = f"{project.name}~{project.id}"
+
+
+def list_members(work: Work, project: Project) -> list[MemberView]:
+    rows = work.session.execute(
+        select(User.name, Membership.role)
+        .join(User, User.id == Membership.user_id)
+        .where(Membership.project_id == project.id)
+        .order_by(User.name)
+    )
+    return [MemberView.model_validate({"user": row.name, "role": row.role}) for row in rows]
+
+
+def set_member(work: Work, caller: Caller, project: Project, user_name: str, role: Role) -> MemberView:
+    """Add a member or change the role. Raises ``Conflict`` when the last admin would be none."""
+    user = _user(work, user_name)
+    admins = _lock_admins(work, project)
+    membership = work.session.get(Membership, (project.id, user.id))
+    if membership is None:
+        work.session.add(Membership(project_id=project.id, user_id=user.id, role=role))
+    elif membership.role != role:
+        if admins == [user.id]:
+            raise _last_admin(project, user_name)
+        membership.role = role
+    else:
+        return MemberView(user=user_name, role=role)
+    _tell(work, caller, project, "project.member_set", user=user_name, role=role)
+    return MemberView(user=user_name, role=role)
+
+
+def remove_member(work: Work, caller: Caller, project: Project, user_name: str) -> None:
+    user = _user(work, user_name)
+    admins = _lock_admins(work, project)
+    if admins == [user.id]:
+        raise _last_admin(project, user_name)
+    gone = work.session.execute(
+        delete(Membership)
+        .where(Membership.project_id == project.id, Membership.user_id == user.id)
+        .returning(Membership.user_id)
+    ).scalar_one_or_none()
+    if gone is None:
+        raise NotFound(f"{user_name} is no member of project {project.name}.")
+    _tell(work, caller, project, "project.member_removed", user=user_name)
+
+
+def _lock_admins(work: Work, project: Project) -> list[str]:
+    """User ids of the project's admins; two requests that take an admin away go one after the other."""
+    work.session.execute(select(Project.id).where(Project.id == project.id).with_for_update())
+    query = select(Membership.user_id).where(Membership.project_id == project.id, Membership.role == "admin")
+    return list(work.session.scalars(query))
+
+
+def _last_admin(project: Project, user_name: str) -> Conflict:
+    return Conflict(f"{user_name} is the last admin of project {project.name}; make another member admin first.")
+
+
+def _user(work: Work, name: str) -> User:
+    user = work.session.execute(select(User).where(User.name == name)).scalar_one_or_none()
+    if user is None:
+        raise NotFound(f"There is no user {name!r}; a platform admin makes users.", field="user")
+    return user
+
+
+def _tell(work: Work, caller: Caller, project: Project, kind: str, **data: object) -> None:
+    append_event(work.session, at=work.now, kind=kind, actor=caller.actor, project_id=project.id, data=data)
+
+
+def _view_of(project: Project, role: str | None) -> ProjectView:
+    return ProjectView(
+        name=project.name,
+        description=project.description,
+        weight=project.weight,
+        quota=project.quota,
+        created_at=project.created_at,
+        my_role=role,
+    )

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path
+from trainmaster.spec.model import ENV_PATTERN
+from trainmaster.wire.admin import SecretSet, SecretView
+
+from api.auth import ProjectAdmin, ProjectViewer
+from api.routing import new_router
+from api.secrets import service
+from api.work import PlatformDep
+
+router = new_router("secrets", "/projects/{project}/secrets")
+
+SecretName = Annotated[
+    str, Path(pattern=ENV_PATTERN, max_length=256, description="Name of the environment variable in jobs.")
+]
+
+
+@router.get("", operation_id="list_secrets", summary="Names of the project's secrets")
+def list_secrets(project: ProjectViewer, platform: PlatformDep) -> list[SecretView]:
+    """Values are never shown."""
+    with platform.read() as work:
+        return service.list_names(work, project.load(work.session))
+
+
+@router.put("/{name}", operation_id="set_secret", summary="Set a secret")
+def set_secret(project: ProjectAdmin, name: SecretName, body: SecretSet, platform: PlatformDep) -> SecretView:
+    """Jobs that start from now on get the new value."""
+    with platform.write() as work:
+        return service.put(work, project.caller, project.load(work.session), name, body.value, key=platform.key)
+
+
+@router.delete("/{name}", operation_id="delete_secret", summary="Remove a secret", status_code=204)
+def delete_secret(project: ProjectAdmin, name: SecretName, platform: PlatformDep) -> None:
+    """Waiting jobs that name it will fail to start."""
+    with platform.write() as work:
+        service.remove(work, project.caller, project.load(work.session), name)

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from trainmaster.spec import spec_json_schema
+
+from api.auth import Reader
+from api.routing import new_router
+
+router = new_router("spec", "/spec")
+
+
+@lru_cache(maxsize=1)
+def _schema() -> dict[str, Any]:
+    return spec_json_schema()
+
+
+@router.get("/schema", operation_id="get_spec_schema", summary="JSON Schema of the job spec")
+def get_spec_schema(_caller: Reader) -> dict[str, Any]:
+    """For editors: what a spec file may hold, shorthands included."""
+    return _schema()

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Response
+from trainmaster.wire.admin import TokenCreate, TokenCreated, TokenView
+
+from api.auth import Reader, Writer
+from api.routing import new_router
+from api.tokens import service
+from api.work import PlatformDep
+
+router = new_router("tokens", "/tokens")
+
+
+@router.get("", operation_id="list_tokens", summary="The caller's tokens")
+def list_tokens(
+    caller: Reader,
+    platform: PlatformDep,
+    user: Annotated[str | None, Query(description="Another user's: platform admins only.")] = None,
+) -> list[TokenView]:
+    """Newest first; their text is never shown again."""
+    with platform.read() as work:
+        return service.list_tokens(work, caller, user)
+
+
+@router.post("", operation_id="create_token", summary="Make a token", status_code=201)
+def create_token(body: TokenCreate, caller: Writer, platform: PlatformDep, response: Response) -> TokenCreated:
+    """`token` is shown this once. Its scopes cannot exceed those of the token that makes it."""
+    response.headers["Cache-Control"] = "no-store"
+    with platform.write() as work:
+        return service.create(work, caller, body)
+
+
+@router.delete("/{token_id}", operation_id="revoke_token", summary="Revoke a token", status_code=204)
+def revoke_token(token_id: str, caller: Writer, platform: PlatformDep) -> None:
+    """At once on this process, within seconds on others. One's own current token may be revoked, too."""
+    with platform.write() as work:
+        service.revoke(work, caller, token_id)

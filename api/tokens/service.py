@@ -1,0 +1,100 @@
+"""Tokens: made, named and revoked. Only their digest is stored."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import select
+from trainmaster.wire.admin import TokenCreate, TokenCreated, TokenView
+
+from api.auth import Caller, Scope
+from api.work import Work
+from core.db.repositories.events import append_event
+from core.db.tables import Token, User
+from core.domain.errors import Forbidden, InvalidRequest, NotFound
+from core.ids import new_id
+from core.tokens import new_user_token, token_digest
+
+_LONGEST: Final = timedelta(days=3650)  # longer is for ever: leave expires_in_s out
+
+
+def list_tokens(work: Work, caller: Caller, user_name: str | None) -> list[TokenView]:
+    """The caller's own, or those of ``user_name`` for a platform admin; newest first, revoked ones too."""
+    user = _user(work, caller, user_name)
+    rows = work.session.scalars(
+        select(Token).where(Token.user_id == user.id).order_by(Token.created_at.desc(), Token.id.desc())
+    )
+    return [view_of(token, user.name) for token in rows]
+
+
+def create(work: Work, caller: Caller, body: TokenCreate) -> TokenCreated:
+    """A new token; its text is in the answer and nowhere else.
+
+    Raises:
+        Forbidden: a scope that the caller's own token lacks, or another user's token.
+    """
+    user = _user(work, caller, body.user)
+    for scope in body.scopes:
+        if not caller.may(Scope(scope)):
+            raise Forbidden(f"Your own token lacks the scope {scope}, so it cannot give it away.", field="scopes")
+        if scope == "admin" and not user.is_admin:
+            raise Forbidden(f"{user.name} is no platform admin, so the scope admin would be of no use.", field="scopes")
+    if user.disabled_at is not None:
+        raise InvalidRequest(f"User {user.name} is disabled; enable the user first.", field="user")
+    if body.expires_in_s is not None and body.expires_in_s > _LONGEST.total_seconds():
+        raise InvalidRequest(
+            "expires_in_s is at most ten years; leave it out for a token that does not expire.", field="expires_in_s"
+        )
+    text = new_user_token()
+    token = Token(
+        id=new_id("token"),
+        user_id=user.id,
+        name=body.name,
+        digest=token_digest(text),
+        scopes=sorted(set(body.scopes), key=["read", "write", "admin"].index),
+        created_at=work.now,
+        expires_at=None if body.expires_in_s is None else work.now + timedelta(seconds=body.expires_in_s),
+    )
+    work.session.add(token)
+    work.session.flush()
+    append_event(
+        work.session,
+        at=work.now,
+        kind="token.created",
+        actor=caller.actor,
+        data={"token_id": token.id, "user": user.name, "scopes": token.scopes},
+    )
+    return TokenCreated(**view_of(token, user.name).model_dump(), token=text)
+
+
+def revoke(work: Work, caller: Caller, token_id: str) -> None:
+    """For good. Repeating is harmless. Raises ``NotFound`` for tokens of others, unless the caller is a platform admin."""
+    token = work.session.get(Token, token_id)
+    if token is None or (token.user_id != caller.user_id and not caller.is_admin):
+        raise NotFound(f"You have no token {token_id}; `GET /api/v1/tokens` lists yours.")
+    if token.revoked_at is None:
+        token.revoked_at = work.now
+        append_event(work.session, at=work.now, kind="token.revoked", actor=caller.actor, data={"token_id": token.id})
+
+
+def view_of(token: Token, user_name: str) -> TokenView:
+    return TokenView(
+        id=token.id,
+        user=user_name,
+        name=token.name,
+        scopes=token.scopes,
+        created_at=token.created_at,
+        expires_at=token.expires_at,
+        revoked_at=token.revoked_at,
+        last_used_at=token.last_used_at,
+    )
+
+
+def _user(work: Work, caller: Caller, name: str | None) -> User:
+    if name is not None and name != caller.user and not caller.is_admin:
+        raise Forbidden("Tokens of other users are a platform admin's business.", field="user")
+    user = work.session.execute(select(User).where(User.name == (name or caller.user))).scalar_one_or_none()
+    if user is None:
+        raise NotFound(f"There is no user {name!r}; `GET /api/v1/users` lists them.", field="user")
+    return user

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from trainmaster.wire.admin import UserCreate, UserUpdate, UserView
+
+from api.auth import PlatformAdmin, Reader
+from api.routing import new_router
+from api.users import service
+from api.work import PlatformDep
+
+router = new_router("users", "/users")
+
+
+@router.get("", operation_id="list_users", summary="All users")
+def list_users(_caller: Reader, platform: PlatformDep) -> list[UserView]:
+    """By name: whom a project's admin may add."""
+    with platform.read() as work:
+        return service.list_users(work)
+
+
+@router.post("", operation_id="create_user", summary="Make a user", status_code=201)
+def create_user(body: UserCreate, caller: PlatformAdmin, platform: PlatformDep) -> UserView:
+    """The user gets in with a token that an admin makes: `POST /tokens` with `user`."""
+    with platform.write() as work:
+        return service.view_of(service.create(work, caller, body))
+
+
+@router.patch("/{user}", operation_id="update_user", summary="Make a user admin, or disable")
+def update_user(user: str, body: UserUpdate, caller: PlatformAdmin, platform: PlatformDep) -> UserView:
+    """A disabled user's tokens are refused; running jobs go on. The last platform admin stays."""
+    with platform.write() as work:
+        return service.view_of(service.update(work, caller, user, body))

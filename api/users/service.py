@@ -1,0 +1,64 @@
+"""Users of the platform."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+from trainmaster.wire.admin import UserCreate, UserUpdate, UserView
+
+from api.auth import Caller
+from api.work import Work
+from core.db.repositories.events import append_event
+from core.db.tables import User
+from core.domain.errors import Conflict, NotFound
+from core.ids import new_id
+
+
+def list_users(work: Work) -> list[UserView]:
+    return [view_of(user) for user in work.session.scalars(select(User).order_by(User.name))]
+
+
+def create(work: Work, caller: Caller, body: UserCreate) -> User:
+    user = User(id=new_id("user"), name=body.name, is_admin=body.is_admin, created_at=work.now)
+    try:
+        with work.session.begin_nested():
+            work.session.add(user)
+    except IntegrityError:
+        raise Conflict(f"There is a user {body.name!r} already; choose another name.", field="name") from None
+    append_event(
+        work.session,
+        at=work.now,
+        kind="user.created",
+        actor=caller.actor,
+        data={"user": body.name, "is_admin": body.is_admin},
+    )
+    return user
+
+
+def update(work: Work, caller: Caller, name: str, body: UserUpdate) -> User:
+    """Raises ``Conflict`` when no platform admin would be left who can log in."""
+    # All admins are locked, in one order, so that two requests cannot take each other's last one away.
+    locked = select(User).where(User.is_admin, User.disabled_at.is_(None)).order_by(User.id).with_for_update()
+    admins = {user.id for user in work.session.scalars(locked)}
+    user = work.session.execute(select(User).where(User.name == name)).scalar_one_or_none()
+    if user is None:
+        raise NotFound(f"There is no user {name!r}; `GET /api/v1/users` lists them.")
+    loses = body.is_admin is False or body.is_disabled is True
+    if loses and admins == {user.id}:
+        raise Conflict(f"{name} is the last platform admin; make another user admin first.")
+    if body.is_admin is not None:
+        user.is_admin = body.is_admin
+    if body.is_disabled is not None:
+        user.disabled_at = (user.disabled_at or work.now) if body.is_disabled else None
+    append_event(
+        work.session,
+        at=work.now,
+        kind="user.changed",
+        actor=caller.actor,
+        data={"user": name, **body.model_dump(exclude_none=True)},
+    )
+    return user
+
+
+def view_of(user: User) -> UserView:
+    return UserView(name=user.name, is_admin=user.is_admin, created_at=user.created_at, disabled_at=user.disabled_at)

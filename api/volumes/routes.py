@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from trainmaster.wire.admin import VolumeCreate, VolumeView
+
+from api.auth import PlatformAdmin, Reader
+from api.routing import new_router
+from api.volumes import service
+from api.work import PlatformDep
+
+router = new_router("volumes", "/volumes")
+
+
+@router.get("", operation_id="list_volumes", summary="Storage that jobs may use")
+def list_volumes(caller: Reader, platform: PlatformDep) -> list[VolumeView]:
+    """By name. `root` and `config` are shown to platform admins."""
+    with platform.read() as work:
+        return service.list_volumes(work, caller)
+
+
+@router.post("", operation_id="create_volume", summary="Register a volume", status_code=201)
+def create_volume(body: VolumeCreate, caller: PlatformAdmin, platform: PlatformDep) -> VolumeView:
+    """`root` is where the control plane sees it: needed for a local one; without it files and logs are not served."""
+    root = service.check_root(body, platform.settings)
+    with platform.write() as work:
+        return service.view_of(service.register(work, caller, body, root), caller)
+
+
+@router.get("/{volume}", operation_id="get_volume", summary="One volume")
+def get_volume(volume: str, caller: Reader, platform: PlatformDep) -> VolumeView:
+    with platform.read() as work:
+        return service.view_of(service.load(work, volume), caller)
+
+
+@router.delete("/{volume}", operation_id="delete_volume", summary="Forget a volume", status_code=204)
+def delete_volume(volume: str, caller: PlatformAdmin, platform: PlatformDep) -> None:
+    """Its files stay. Refused while jobs that have not ended use it."""
+    with platform.write() as work:
+        service.remove(work, caller, volume, platform.settings)

@@ -1,0 +1,133 @@
+"""Volumes: storage that an admin registered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import ColumnElement, String, cast, or_, select
+from sqlalchemy.exc import IntegrityError
+from trainmaster.wire.admin import VolumeCreate, VolumeView
+
+from api.auth import Caller
+from api.work import Work
+from core.db.repositories.events import append_event
+from core.db.tables import Job, Volume
+from core.domain.errors import Conflict, InvalidRequest, NotFound
+from core.domain.states import JobState
+from core.ids import new_id
+from core.settings import Settings
+
+_ENDED = [state.value for state in JobState if state.is_terminal]
+
+
+def view_of(volume: Volume, caller: Caller) -> VolumeView:
+    """Paths and mount options are the admins' business."""
+    return VolumeView.model_validate(
+        {
+            "name": volume.name,
+            "kind": volume.kind,
+            "root": volume.root if caller.is_admin else None,
+            "config": volume.config if caller.is_admin else {},
+            "is_read_only": volume.is_read_only,
+            "created_at": volume.created_at,
+        }
+    )
+
+
+def list_volumes(work: Work, caller: Caller) -> list[VolumeView]:
+    return [view_of(volume, caller) for volume in work.session.scalars(select(Volume).order_by(Volume.name))]
+
+
+def load(work: Work, name: str) -> Volume:
+    volume = work.session.execute(select(Volume).where(Volume.name == name)).scalar_one_or_none()
+    if volume is None:
+        raise NotFound(f"There is no volume {name!r}; `GET /api/v1/volumes` lists them.")
+    return volume
+
+
+def check_root(body: VolumeCreate, settings: Settings) -> str | None:
+    """The root as it is stored. Looks at the file system; call it before the transaction.
+
+    Raises:
+        InvalidRequest: no folder, or one that would show the platform's own files to jobs.
+    """
+    if body.root is None:
+        if body.kind == "local":
+            raise InvalidRequest("A local volume needs root: the absolute path of its folder.", field="root")
+        return None
+    if not body.root.startswith("/") or "\0" in body.root:
+        raise InvalidRequest("root must be an absolute path, such as /srv/datasets.", field="root")
+    root = Path(body.root)
+    try:
+        resolved = root.resolve(strict=body.kind == "local")
+        is_folder = resolved.is_dir()
+    except (OSError, RuntimeError):
+        is_folder = False
+        resolved = root
+    # Other kinds may be mounted here later; a local folder is here or nowhere.
+    if body.kind == "local" and not is_folder:
+        raise InvalidRequest(f"root {body.root} is no folder on the platform's machine; make it first.", field="root")
+    home = settings.home.resolve()
+    own = (home, settings.run_dir.resolve(), settings.archive_dir.resolve())
+    if home.is_relative_to(resolved) or resolved in own or any(resolved.is_relative_to(path) for path in own[1:]):
+        raise InvalidRequest(
+            f"root {body.root} holds the platform's own data (keys, database); choose a folder that does not.",
+            field="root",
+        )
+    return str(resolved if body.kind == "local" else root)
+
+
+def register(work: Work, caller: Caller, body: VolumeCreate, root: str | None) -> Volume:
+    volume = Volume(
+        id=new_id("volume"),
+        name=body.name,
+        kind=body.kind,
+        root=root,
+        config=body.config,
+        is_read_only=body.is_read_only,
+        created_at=work.now,
+    )
+    try:
+        with work.session.begin_nested():
+            work.session.add(volume)
+    except IntegrityError:
+        raise Conflict(f"There is a volume {body.name!r} already; choose another name.", field="name") from None
+    append_event(work.session, at=work.now, kind="volume.registered", actor=caller.actor, data={"name": body.name})
+    return volume
+
+
+def remove(work: Work, caller: Caller, name: str, settings: Settings) -> None:
+    """Forget the volume; its files stay. Raises ``Conflict`` while jobs that have not ended use it."""
+    volume = load(work, name)
+    if name == settings.default_volume:
+        raise Conflict(
+            f"Volume {name} takes the output of jobs that name none (TRAINMASTER_DEFAULT_VOLUME); choose another one there first."
+        )
+    users = list(_live_users(work, name))
+    if users:
+        shown = ", ".join(users[:5]) + (f" and {len(users) - 5} more" if len(users) > 5 else "")
+        raise Conflict(f"Volume {name} is used by jobs that have not ended: {shown}; wait for them or cancel them.")
+    work.session.delete(volume)
+    append_event(work.session, at=work.now, kind="volume.removed", actor=caller.actor, data={"name": name})
+
+
+def _live_users(work: Work, name: str) -> Iterator[str]:
+    query = select(Job.id, Job.spec, Job.output_volume).where(
+        Job.state.not_in(_ENDED), Job.deleted_at.is_(None), _may_use(name)
+    )
+    for job_id, spec, output in work.session.execute(query.order_by(Job.id)):
+        if output == name or name in _volumes_of(spec):
+            yield job_id
+
+
+def _may_use(name: str) -> ColumnElement[bool]:
+    """Never false for a job that uses the volume; a name in the text of a spec is cheaper to find than to parse."""
+    return or_(Job.output_volume == name, cast(Job.spec, String).contains(f'"{name}', autoescape=True))
+
+
+def _volumes_of(spec: dict[str, Any]) -> set[str]:
+    places = [spec.get("input"), spec.get("output")]
+    mounts = {mount["volume"] for mount in spec.get("mounts") or ()}
+    return {place.partition("/")[0] for place in places if place} | mounts

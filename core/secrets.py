@@ -1,0 +1,66 @@
+"""Project secrets, sealed with the platform's key.
+
+Each secret is sealed under a key of its own, derived from the platform's key, the project and the name (HKDF,
+RFC 5869): a sealed value that is copied to another row does not open there. Fernet
+(https://github.com/fernet/spec) encrypts and authenticates.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable
+
+from cryptography.fernet import Fernet, InvalidToken
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.db.tables import Secret
+from core.domain.errors import Conflict, InvalidSpec
+
+
+class UnreadableSecret(Conflict):
+    """Sealed with another key than the platform has now."""
+
+
+def seal(key: bytes, project_id: str, name: str, value: str) -> bytes:
+    """``value`` so that only ``unseal`` with the same key, project and name reads it."""
+    return _box(key, project_id, name).encrypt(value.encode("utf-8", "surrogatepass"))
+
+
+def unseal(key: bytes, project_id: str, name: str, sealed: bytes) -> str:
+    """Raises ``UnreadableSecret``."""
+    try:
+        return _box(key, project_id, name).decrypt(sealed).decode("utf-8", "surrogatepass")
+    except InvalidToken:
+        raise UnreadableSecret(
+            f"Secret {name} cannot be opened: the platform's secret key has changed since it was set; set it again."
+        ) from None
+
+
+def open_secrets(session: Session, key: bytes, project_id: str, names: Iterable[str]) -> dict[str, str]:
+    """The values of these secrets of the project, for the environment of a job. Never log them.
+
+    Raises:
+        InvalidSpec: some do not exist (any more).
+        UnreadableSecret: one was sealed with another key.
+    """
+    wanted = list(names)
+    rows = session.execute(
+        select(Secret.name, Secret.sealed).where(Secret.project_id == project_id, Secret.name.in_(wanted))
+    )
+    sealed = {row.name: row.sealed for row in rows}
+    missing = [name for name in wanted if name not in sealed]
+    if missing:
+        raise InvalidSpec(
+            f"The project has no secret {', '.join(missing)}; set it, or take it out of `secrets`.", field="secrets"
+        )
+    return {name: unseal(key, project_id, name, sealed[name]) for name in wanted}
+
+
+def _box(key: bytes, project_id: str, name: str) -> Fernet:
+    info = json.dumps(["trainmaster.secret.v1", project_id, name]).encode()
+    derived = HKDF(algorithm=SHA256(), length=32, salt=None, info=info).derive(key)
+    return Fernet(base64.urlsafe_b64encode(derived))
