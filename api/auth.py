@@ -172,7 +172,7 @@ def _presented_token(request: Request) -> tuple[str, bool]:
     )
 
 
-def _refuse_foreign_page(request: Request) -> None:
+def refuse_foreign_page(request: Request) -> None:
     """A browser sends the cookie whichever page asks; a change must come from a page of ours."""
     origin = request.headers.get("origin")
     site = request.headers.get("sec-fetch-site")
@@ -193,7 +193,12 @@ async def authenticate(request: Request, platform: Platform) -> Caller:
     """
     token, is_cookie = _presented_token(request)
     if is_cookie and request.method not in _SAFE_METHODS:
-        _refuse_foreign_page(request)
+        refuse_foreign_page(request)
+    return await caller_of_token(request, platform, token)
+
+
+async def caller_of_token(request: Request, platform: Platform, token: str) -> Caller:
+    """Whose token this is. Raises like ``authenticate``."""
     if token.startswith(ATTEMPT_PREFIX):
         raise Unauthenticated("This is an attempt's token, good only for reports of its replicas; use a user's token.")
     digest = token_digest(token)
