@@ -273,27 +273,27 @@ def report(outcome: Outcome) -> Padding:
 def checkpoint_table(checkpoints: Sequence[CheckpointView]) -> Table | Text:
     if not checkpoints:
         return Text("  none", "dim")
-    table = Table(box=None, padding=(0, 2), header_style="dim")
+    table = Table(box=None, padding=(0, 1), header_style="dim")
     table.add_column("step", justify="right")
     table.add_column("size", justify="right")
-    table.add_column("path")
+    table.add_column("path", no_wrap=True)
     table.add_column("metrics")
     for found in sorted(checkpoints, key=lambda found: found.step or 0):
-        size = "–" if found.size_bytes is None else f"{found.size_bytes / 1024:.1f} KiB"
-        metrics = "  ".join(f"{name} {value:.4g}" for name, value in found.metrics.items() if isinstance(value, float))
+        size = "–" if found.size_bytes is None else f"{found.size_bytes / 1024:.0f} KiB"
+        metrics = ", ".join(f"{name} {value:.3g}" for name, value in found.metrics.items() if isinstance(value, float))
         table.add_row(str(found.step), size, found.path, metrics)
     return table
 
 
 def time_line(events: Sequence[EventView]) -> Table:
-    table = Table(box=None, padding=(0, 2), header_style="dim")
-    table.add_column("time", justify="right")
-    table.add_column("event")
-    table.add_column("by")
-    table.add_column("what", overflow="fold")
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    table.add_column("time", justify="right", no_wrap=True)
+    table.add_column("event", no_wrap=True)
+    table.add_column("what, and who did it")
     for event in events:
         after_s = (event.at - events[0].at).total_seconds()
-        table.add_row(f"+{after_s:.2f} s", event.kind, event.actor, escape(event.reason))
+        what = Text.assemble(event.reason, " " if event.reason else "", (event.actor, "dim"))
+        table.add_row(f"+{after_s:.2f} s", event.kind, what)
     return table
 
 

@@ -1,0 +1,179 @@
+"""The examples as jobs: submitted with the SDK, broken with kill -9, brought to their accuracy."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+ACCURACY = 0.95
+
+
+@pytest.fixture(scope="module")
+def digits(platform: Any) -> None:
+    """The data, in the platform's volume ``data``."""
+    script = EXAMPLES / "data" / "make_digits.py"
+    subprocess.run([sys.executable, str(script), str(platform.home / "data" / "digits")], check=True)
+
+
+@pytest.fixture
+def submit(platform: Any, digits: None) -> Any:
+    """``submit(example, **changes) -> Job``"""
+
+    def submit(example: str, **changes: Any) -> Any:
+        import yaml
+
+        spec = yaml.safe_load((EXAMPLES / example / "job.yaml").read_text())
+        # The tests' own interpreter, whatever the platform's PATH says.
+        spec["command"] = [sys.executable, *spec["command"][1:]]
+        return platform.client.submit({**spec, **changes}, code=EXAMPLES / example)
+
+    return submit
+
+
+def finished(job: Any) -> dict[str, Any]:
+    """The job's result, once it has succeeded."""
+    detail = job.wait(timeout_s=120)
+    story = "\n".join(f"{event.kind} {event.reason}" for event in job.events())
+    log = "\n".join(f"{line.role}-{line.index} {line.text}" for line in job.logs())
+    assert detail.state == "succeeded", f"{detail.exit}\n{story}\n{log}"
+    found: dict[str, Any] = json.loads(job.read_file("result.json"))
+    return found
+
+
+def kill(processes_of: Any, job: Any, role: str, index: int) -> None:
+    """SIGKILL to the user's process of a replica."""
+    pids = [
+        pid
+        for pid in processes_of(f"TRAINMASTER_JOB_ID={job.id}")
+        if {f"TRAINMASTER_ROLE={role}", f"TRAINMASTER_INDEX={index}"}
+        <= set(Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0"))
+        and b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    assert pids, f"no process of {role}-{index}"
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+def kinds(job: Any) -> list[str]:
+    return [event.kind for event in job.events()]
+
+
+@pytest.mark.parametrize("example", ["allreduce", "parameter_server"])
+def test_an_example_trains_to_its_accuracy_and_shows_its_checkpoints(submit: Any, example: str) -> None:
+    job = submit(example)
+
+    result = finished(job)
+
+    assert result["accuracy"] >= ACCURACY
+    checkpoints = job.checkpoints()
+    assert len(checkpoints) >= 3
+    assert all(found.path.startswith("checkpoints/step-") for found in checkpoints)
+    newest = max(checkpoints, key=lambda found: found.step)
+    assert newest.metrics["accuracy"] == result["accuracy"]
+    assert newest.size_bytes > 10_000
+    assert job.detail().attempt_count == 1
+    assert job.detail().progress["metrics"]["accuracy"] == result["accuracy"]
+    names = {source.name for source in job.log_sources()}
+    assert {"worker-0", "worker-1"} <= names
+
+
+def test_allreduce_goes_on_from_its_checkpoint_after_kill_9(submit: Any, eventually: Any, processes_of: Any) -> None:
+    job = submit("allreduce", args=["--checkpoint-every", "20", "--step-seconds", "0.05"])
+    eventually(job.checkpoints, within_s=60, what="a first checkpoint")
+    kill(processes_of, job, "worker", 1)
+
+    result = finished(job)
+
+    assert result["accuracy"] >= ACCURACY
+    assert result["resumed_at"] >= 20
+    first, second = sorted(job.attempts(), key=lambda attempt: attempt.number)
+    assert first.is_counted
+    assert second.resume_from is not None
+    assert int(second.resume_from.rpartition("step-")[2]) == result["resumed_at"]
+
+
+def test_a_worker_of_the_parameter_server_comes_back_alone_after_kill_9(
+    submit: Any, eventually: Any, processes_of: Any
+) -> None:
+    job = submit("parameter_server", args=["--checkpoint-every", "100", "--step-seconds", "0.01"])
+    eventually(job.checkpoints, within_s=60, what="a first checkpoint")
+    kill(processes_of, job, "worker", 1)
+
+    result = finished(job)
+
+    assert result["accuracy"] >= ACCURACY
+    (attempt,) = job.attempts()
+    generations = {(replica.role, replica.index): replica.generation for replica in attempt.replicas}
+    assert generations == {("worker", 0): 1, ("worker", 1): 2, ("ps", 0): 1}
+
+
+def test_a_ps_that_dies_starts_the_gang_again_from_its_checkpoint(
+    submit: Any, eventually: Any, processes_of: Any
+) -> None:
+    job = submit("parameter_server", args=["--checkpoint-every", "100", "--step-seconds", "0.01"])
+    eventually(job.checkpoints, within_s=60, what="a first checkpoint")
+    kill(processes_of, job, "ps", 0)
+
+    result = finished(job)
+
+    assert result["accuracy"] >= ACCURACY
+    assert job.detail().attempt_count == 2
+    log = [line.text for line in job.logs(attempt=2, role="ps")]
+    assert any(text.startswith("resuming from step-") for text in log), log
+
+
+def test_a_pause_loses_no_step(submit: Any, eventually: Any) -> None:
+    job = submit("allreduce", args=["--checkpoint-every", "1000", "--step-seconds", "0.05"])
+    eventually(lambda: job.detail().progress.get("step", 0) >= 20, within_s=60, what="twenty steps")
+    job.pause()
+    eventually(lambda: job.detail().state == "paused", within_s=60, what="the pause")
+    step = max(found.step for found in job.checkpoints())
+    job.resume()
+
+    result = finished(job)
+
+    assert result["resumed_at"] == step >= 20
+    assert result["accuracy"] >= ACCURACY
+
+
+def test_every_role_of_the_contracts_example_says_who_it_is(submit: Any) -> None:
+    job = submit("tf_config")
+
+    assert job.wait(timeout_s=60).state == "succeeded"
+    for name, role in (("chief-0", "chief"), ("worker-0", "worker"), ("ps-0", "ps")):
+        log = job.read_log(name)
+        assert f"I am {role} 0 of" in log
+        assert f"→ {role} 0: 127.0.0.1:" in log
+
+
+def test_the_demo_ends_well(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "demo.py"), "--home", str(tmp_path / "home")],
+        env={**os.environ, "COLUMNS": "140"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("✓ succeeded") == 2
+    assert "worker-1 │" in done.stdout
+    assert "ps-0 │" in done.stdout
+    assert "checkpoints/step-00000220" in done.stdout
+    assert "job.queued" in done.stdout
+    assert not (tmp_path / "home" / "up.json").exists()
