@@ -1,0 +1,5 @@
+"""Replicas as process trees on this machine, each under a runtime that outlives the control plane."""
+
+from executors.process.executor import ProcessExecutor
+
+__all__ = ["ProcessExecutor"]

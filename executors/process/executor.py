@@ -1,0 +1,293 @@
+"""The driver for plain processes.
+
+Its memory is the file system: one state folder per start of a replica, claimed by a lock that the creator takes and
+hands to the runtime without a gap. Whoever looks later reads the folder and /proc.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+from core.domain.errors import ExecutorRefused, ExecutorTryAgain
+from core.domain.ids import AttemptId
+from core.domain.layout import PORTS_PER_REPLICA, Layout, Ports
+from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder
+from executors.process import machine, procfs, sweep
+from executors.process.ports import PortBook, PortRange
+from executors.process.render import check, mark_of, render, state_name
+from executors.process.state import ReplicaFolder, read_replica
+
+# What a job gets of the control plane's environment; its secrets and settings are not among it.
+PASSED_ENV: Final = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
+    *("LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"),
+    *("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
+)
+_DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_CLAIM_S: Final = 20.0  # for the runtime to take the order: 50 ms on an idle machine
+_LOCK_S: Final = 10.0
+_LOOK_S: Final = 0.02
+_NOT_CLAIMED: Final = 75  # trainmaster_runtime.main.NOT_CLAIMED
+_TOMBSTONE_DAYS: Final = 30
+
+
+class ProcessExecutor:
+    """Satisfies :class:`executors.base.Executor` on this machine. Safe to use from several threads and processes.
+
+    Args:
+        run_dir: for state folders; must survive a restart of the platform, and be a local file system.
+        port_range: ports of gangs, ``20000-29999``.
+        runtime: the folder ``trainmaster_runtime``.
+        python: runs the runtime.
+        extra_path: put in front of the jobs' PATH, so that ``python`` is the platform's; default ``python``'s folder.
+        view: ``private`` (a view of the file system of its own where the kernel allows) or ``mapped``.
+        use_cgroups: ``False`` leaves limits to the runtime's watchdog.
+        gpus: instead of what NVML finds.
+    """
+
+    name = "process"
+
+    def __init__(
+        self,
+        run_dir: Path,
+        *,
+        port_range: str = "20000-29999",
+        runtime: Path | None = None,
+        python: str = sys.executable,
+        extra_path: str | None = None,
+        view: str = "private",
+        use_cgroups: bool = True,
+        gpus: tuple[Gpu, ...] | None = None,
+    ) -> None:
+        self._run_dir = run_dir.absolute()
+        self._attempts = self._run_dir / "attempts"
+        self._removed = self._run_dir / "removed"
+        for folder in (self._attempts, self._removed):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._ports = PortBook(self._run_dir / "ports", PortRange.parse(port_range))
+        self._runtime = runtime or Path(__file__).parents[2] / "worker_images" / "runtime" / "trainmaster_runtime"
+        self._python = python
+        self._extra_path = str(Path(python).parent) if extra_path is None else extra_path
+        self._view = view
+        self._use_cgroups = use_cgroups
+        self._gpus = gpus
+        self._node = machine.node_name()
+
+    def nodes(self) -> Sequence[NodeInfo]:
+        if self._gpus is None:
+            self._gpus = machine.find_gpus()
+        return (machine.describe_machine(self._gpus),)
+
+    def assign_addresses(self, layout: Layout, taken_ports: frozenset[int]) -> Layout:
+        ports = self._ports.take(len(layout.replicas) * PORTS_PER_REPLICA, taken_ports)
+        return Layout(
+            tuple(
+                replace(
+                    replica, host="127.0.0.1", ports=Ports(*ports[n * PORTS_PER_REPLICA : (n + 1) * PORTS_PER_REPLICA])
+                )
+                for n, replica in enumerate(layout.replicas)
+            )
+        )
+
+    def create(self, order: ReplicaOrder) -> None:
+        """Returns when the runtime has claimed the order. Blocks for up to half a minute on a machine in trouble."""
+        check(order, self._node)
+        folder = self._folder(order.key)
+        with self._claim(folder) as lock:
+            if lock is None:
+                return
+            self._write_order(folder, order)
+            self._launch(folder, lock)
+
+    def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
+        folder = ReplicaFolder(self._folder(key))
+        if not folder.path.is_dir() or folder.read("exit.json") is not None:
+            return
+        folder.write("stop.json", {"grace_s": grace.total_seconds()})
+        runtime = folder.runtime()
+        if runtime is not None and runtime.boot_id == procfs.boot_id():
+            procfs.send(runtime.pid, runtime.start_ticks, signal.SIGTERM)
+
+    def observe(self, attempt_id: AttemptId) -> Sequence[Observation]:
+        newest: dict[tuple[str, int], Observation] = {}
+        for path in self._folders(attempt_id):
+            found = read_replica(ReplicaFolder(path))
+            if found is None:
+                continue
+            key = found.key
+            known = newest.get((key.role, key.index))
+            if known is None or known.key.generation < key.generation:
+                newest[key.role, key.index] = found
+        return tuple(newest.values())
+
+    def attempts(self) -> frozenset[AttemptId]:
+        return frozenset(AttemptId(entry.name) for entry in os.scandir(self._attempts) if entry.is_dir())
+
+    def remove(self, attempt_id: AttemptId) -> None:
+        """Raises :class:`ExecutorTryAgain` when a process does not die within ten seconds (it waits in the kernel)."""
+        # First the tombstone: a creator that comes from here on finds it and gives up.
+        (self._removed / attempt_id).touch()
+        for path in self._folders(attempt_id):
+            self._end(ReplicaFolder(path))
+        shutil.rmtree(self._attempts / attempt_id, ignore_errors=True)
+        self._forget_old_tombstones()
+
+    # Creating
+
+    def _folder(self, key: ReplicaKey) -> Path:
+        return self._attempts / key.attempt_id / state_name(key)
+
+    def _folders(self, attempt_id: AttemptId) -> list[Path]:
+        try:
+            return [Path(entry.path) for entry in os.scandir(self._attempts / attempt_id) if entry.is_dir()]
+        except FileNotFoundError:
+            return []
+
+    @contextmanager
+    def _claim(self, folder: Path) -> Iterator[int | None]:
+        """The held lock of ``folder``, or ``None`` when its runtime has been started already."""
+        attempt = AttemptId(folder.parent.name)
+        end = time.monotonic() + _LOCK_S
+        while True:
+            self._check_tombstone(attempt)
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:  # removed in this moment
+                continue
+            try:
+                if (folder / "runtime.json").exists():
+                    yield None
+                    return
+                if _lock(fd) and _is_same_file(fd, folder / "lock"):
+                    # Again under the lock: a removal that began meanwhile waits for it and must find nothing running.
+                    if (self._removed / attempt).exists():
+                        shutil.rmtree(folder.parent, ignore_errors=True)
+                        self._check_tombstone(attempt)
+                    yield None if (folder / "runtime.json").exists() else fd
+                    return
+            finally:
+                os.close(fd)
+            if time.monotonic() > end:
+                raise ExecutorTryAgain(f"{folder.name} is being created by another process.")
+            time.sleep(_LOOK_S)  # noqa: TID251 - flock has no timeout
+
+    def _check_tombstone(self, attempt: AttemptId) -> None:
+        if (self._removed / attempt).exists():
+            raise ExecutorRefused(f"Attempt {attempt} was removed; start a new attempt.")
+
+    def _write_order(self, folder: Path, order: ReplicaOrder) -> None:
+        state = ReplicaFolder(folder)
+        try:
+            if order.token is not None:
+                state.write_text("token", order.token)
+            content = render(
+                order,
+                boot_id=procfs.boot_id(),
+                tombstone=str(self._removed / order.key.attempt_id),
+                needed_paths=[os.path.realpath(self._python), self._python, str(self._runtime)],
+                view=self._view,
+                use_cgroups=self._use_cgroups,
+            )
+            state.write_text("order.json", json.dumps(content))
+        except OSError as error:
+            raise ExecutorTryAgain(
+                f"The state of {order.key.role}-{order.key.index} cannot be written: {error}."
+            ) from error
+
+    def _launch(self, folder: Path, lock: int) -> None:
+        """Start the runtime; it inherits the lock and goes on when this process dies."""
+        # -I -S: neither the user's site-packages nor the platform's slow its start down or get into it.
+        command = [self._python, "-I", "-S", str(self._runtime), "--detach", "--lock-fd", str(lock)]
+        with (folder / "runtime.log").open("ab") as log:
+            try:
+                done = subprocess.run(
+                    [*command, str(folder / "order.json")],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd="/",
+                    env=self._environment(),
+                    pass_fds=(lock,),
+                    start_new_session=True,
+                    timeout=_CLAIM_S,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired as error:
+                raise ExecutorTryAgain(
+                    f"The runtime of {folder.name} does not start; the machine is too busy."
+                ) from error
+        if done.returncode == _NOT_CLAIMED:
+            self._check_tombstone(AttemptId(folder.parent.name))
+        elif done.returncode != 0:
+            text = (folder / "runtime.log").read_text(errors="replace").strip().splitlines()
+            raise ExecutorTryAgain(f"The runtime of {folder.name} did not start: {text[-1] if text else 'no reason'}")
+
+    def _environment(self) -> Mapping[str, str]:
+        env = {name: os.environ[name] for name in PASSED_ENV if name in os.environ}
+        path = env.get("PATH", _DEFAULT_PATH)
+        env["PATH"] = f"{self._extra_path}:{path}" if self._extra_path else path
+        # NVML counts devices in this order.
+        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        return env
+
+    # Removing
+
+    def _end(self, folder: ReplicaFolder) -> None:
+        """Kill all of it; returns when nothing holds the folder any more."""
+        end = time.monotonic() + _LOCK_S
+        asked_at = None
+        while True:
+            runtime = folder.runtime()
+            if runtime is not None and runtime.is_alive():
+                # The runtime knows its tree best; if it does not do it in a second, it goes with its tree.
+                if asked_at is None:
+                    asked_at = time.monotonic()
+                    folder.write("stop.json", {"grace_s": 0})
+                    procfs.send(runtime.pid, runtime.start_ticks, signal.SIGTERM)
+                elif time.monotonic() > asked_at + 1.0:
+                    procfs.send(runtime.pid, runtime.start_ticks, signal.SIGKILL)
+            elif folder.try_lock():
+                sweep.sweep(folder, mark_of(folder.key))
+                return
+            if time.monotonic() > end:
+                raise ExecutorTryAgain(f"{folder.path.name} does not end; one of its processes waits in the kernel.")
+            time.sleep(_LOOK_S)  # noqa: TID251 - another process's end, which is not our child's
+
+    def _forget_old_tombstones(self) -> None:
+        oldest = time.time() - _TOMBSTONE_DAYS * 86_400  # noqa: TID251 - compared with the file system's own clock
+        for entry in self._removed.iterdir():
+            try:
+                if entry.stat().st_mtime < oldest:
+                    entry.unlink()
+            except FileNotFoundError:
+                pass
+
+
+def _lock(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_same_file(fd: int, path: Path) -> bool:
+    """Whether ``path`` is still the file that was opened: a removal may have taken it away meanwhile."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,128 @@
+"""This machine as a node: CPUs, memory and GPUs that may be given out."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from core.domain.resources import Amounts
+from executors.base import Gpu, NodeInfo
+
+_CGROUPS: Final = Path("/sys/fs/cgroup")
+# Left to the platform itself and the system: a twentieth of the memory, at most this.
+_RESERVE_BYTES: Final = 1024 * 2**20
+
+
+def node_name() -> str:
+    """The host's name as a label: lower case, nothing but letters, digits and ``-``."""
+    name = re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().lower()).strip("-")[:63]
+    return name or "localhost"
+
+
+def describe_machine(gpus: tuple[Gpu, ...]) -> NodeInfo:
+    """The node. Limits of the group that this process runs in count as the machine's."""
+    models: dict[str, int] = {}
+    for gpu in gpus:
+        models[gpu.model] = models.get(gpu.model, 0) + 1
+    memory = memory_bytes()
+    return NodeInfo(
+        name=node_name(),
+        labels={"hostname": node_name(), "os": platform.system().lower(), "arch": platform.machine()},
+        allocatable=Amounts(cpu_milli(), memory - min(_RESERVE_BYTES, memory // 20), models),
+        gpus=gpus,
+    )
+
+
+def cpu_milli() -> int:
+    """CPUs that this process may use, by affinity and by quota."""
+    limits = [len(os.sched_getaffinity(0)) * 1000]
+    for folder in _own_groups("cpu"):
+        text = _read(folder / "cpu.max").split()
+        if len(text) == 2 and text[0] != "max":
+            limits.append(int(text[0]) * 1000 // int(text[1]))
+        quota, period = _read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us").strip()
+        if quota and period and int(quota) > 0:
+            limits.append(int(quota) * 1000 // int(period))
+    return max(1, min(limits))
+
+
+def memory_bytes() -> int:
+    """Memory of the machine, or of the group that this process runs in when that is less."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for folder in _own_groups("memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            text = _read(folder / name).strip()
+            if text.isdigit():
+                limits.append(int(text))
+    return min(limits)
+
+
+def find_gpus(nvml: Any = None) -> tuple[Gpu, ...]:
+    """NVIDIA GPUs by NVML; none when there is no driver. ``id`` is the index in PCI order, as CUDA_DEVICE_ORDER=
+    PCI_BUS_ID counts them.
+
+    Args:
+        nvml: the ``pynvml`` module, or what a test puts in its place.
+    """
+    if nvml is None:
+        try:
+            nvml = importlib.import_module("pynvml")
+        except ImportError:
+            return ()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return ()
+    try:
+        found = []
+        for index in range(nvml.nvmlDeviceGetCount()):
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                name = nvml.nvmlDeviceGetName(handle)
+                memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
+            except nvml.NVMLError:
+                continue  # fallen off the bus, or not ours to use
+            text = name.decode() if isinstance(name, bytes) else name
+            found.append(Gpu(str(index), gpu_model(text), int(memory)))
+        return tuple(found)
+    except nvml.NVMLError:
+        return ()
+    finally:
+        nvml.nvmlShutdown()
+
+
+def gpu_model(name: str) -> str:
+    """A model's name as users write it in ``gpu_type``: ``NVIDIA A100-SXM4-80GB`` is ``a100-sxm4-80gb``."""
+    text = re.sub(r"^(nvidia|tesla|geforce)\s+", "", name.strip().lower())
+    text = re.sub(r"^(tesla|geforce)\s+", "", text)
+    return re.sub(r"[^a-z0-9]+", "-", text).strip("-")
+
+
+def _own_groups(controller: str) -> Iterator[Path]:
+    """Folders of this process's control group and of those above it."""
+    for line in _read(Path("/proc/self/cgroup")).splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            roots = [_CGROUPS, _CGROUPS / "unified"]
+        elif controller in controllers.split(","):
+            roots = [_CGROUPS / controllers, _CGROUPS / controller]
+        else:
+            continue
+        for root in roots:
+            folder = root / path.strip("/")
+            while folder.is_relative_to(root):
+                yield folder
+                folder = folder.parent
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,126 @@
+"""What a state folder tells of its replica."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from core.domain.ids import AttemptId, JobId
+from executors.base import ExitCause, Observation, Phase, ReplicaExit, ReplicaKey
+from executors.process import procfs, sweep
+from executors.process.render import mark_of
+
+_DONE: Final = (ExitCause.EXITED, ExitCause.HANGING_EXIT)
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeProcess:
+    """The runtime that was started for a replica."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+    def is_alive(self) -> bool:
+        return self.boot_id == procfs.boot_id() and procfs.start_ticks(self.pid) == self.start_ticks
+
+
+class ReplicaFolder:
+    """One state folder; the runtime's module ``record`` lists its files."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, name: str) -> Mapping[str, Any] | None:
+        try:
+            data = json.loads((self.path / name).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return data if isinstance(data, dict) else None
+
+    def write(self, name: str, data: Mapping[str, Any]) -> None:
+        self.write_text(name, json.dumps(data))
+
+    def write_text(self, name: str, text: str) -> None:
+        """Replace ``name`` as a whole, readable by its owner alone. No error when the folder is gone."""
+        temporary = self.path / f"{name}.{os.getpid()}.new"
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        except FileNotFoundError:
+            return
+        with os.fdopen(fd, "w") as stream:
+            stream.write(text)
+        temporary.replace(self.path / name)
+
+    @property
+    def key(self) -> ReplicaKey:
+        """Who it is, by the folder's own name when there is no order yet."""
+        stem, _, generation = self.path.name.rpartition(".")
+        role, _, index = stem.rpartition("-")
+        order = self.read("order.json")
+        job = order["key"]["job_id"] if order else ""
+        return ReplicaKey(JobId(job), AttemptId(self.path.parent.name), role, int(index), int(generation))
+
+    def runtime(self) -> RuntimeProcess | None:
+        data = self.read("runtime.json")
+        return None if data is None else RuntimeProcess(data["pid"], data["start_ticks"], data["boot_id"])
+
+    def try_lock(self) -> bool:
+        """Whether nobody, creator or runtime, holds the folder now."""
+        try:
+            fd = os.open(self.path / "lock", os.O_RDWR)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+
+def read_replica(folder: ReplicaFolder) -> Observation | None:
+    """What the folder shows now; ``None`` for a claim whose creator died before it started anything."""
+    runtime = folder.runtime()
+    if runtime is None:
+        if folder.try_lock() and folder.runtime() is None:
+            return None
+        return Observation(folder.key, Phase.PENDING, detail="The runtime is being started.")
+    # Life first, the record second: what ends between the two looks is seen as ended, not as lost.
+    is_alive = runtime.is_alive()
+    ended = folder.read("exit.json")
+    status = folder.read("status.json") or {}
+    started = _time(status.get("started_at"))
+    facts = dict(status.get("facts") or {})
+    if ended is not None:
+        found = _exit(ended, folder)
+        done = found.cause in _DONE and found.exit_code == 0
+        facts.update(ended.get("facts") or {})
+        return Observation(folder.key, Phase.SUCCEEDED if done else Phase.FAILED, started, found, "", facts)
+    if is_alive:
+        phase = Phase.RUNNING if status.get("phase") == "running" else Phase.PENDING
+        detail = str(status.get("detail") or ("" if phase is Phase.RUNNING else "Preparing."))
+        return Observation(folder.key, phase, started, None, detail, {**facts, "runtime_pid": runtime.pid})
+    sweep.sweep_once(folder.path, mark_of(folder.key), facts.get("cgroups") or ())
+    detail = "The machine was restarted." if runtime.boot_id != procfs.boot_id() else "Its processes are gone."
+    return Observation(folder.key, Phase.LOST, started, None, detail, facts)
+
+
+def _exit(data: Mapping[str, Any], folder: ReplicaFolder) -> ReplicaExit:
+    at = _time(data.get("at")) or datetime.fromtimestamp((folder.path / "exit.json").stat().st_mtime, UTC)
+    try:
+        cause = ExitCause(data["cause"])
+    except ValueError:
+        cause = ExitCause.UNKNOWN
+    return ReplicaExit(cause, data.get("exit_code"), data.get("sentence", ""), at, data.get("log_tail", ""))
+
+
+def _time(text: Any) -> datetime | None:
+    return datetime.fromisoformat(text) if isinstance(text, str) else None

@@ -1,0 +1,165 @@
+"""The replica's log: every line with its time, from the first byte, and never in the way of the job."""
+
+from __future__ import annotations
+
+import os
+
+from trainmaster_runtime import clock
+
+MAX_LINE_BYTES = 65_536
+TAIL_BYTES = 4_096
+# A progress bar may redraw hundreds of times a second; twice is what a reader can follow.
+_REDRAW_S = 0.5
+_RETRY_S = 1.0
+
+
+class JobLog:
+    """An append-only file of ``<time> <text>`` lines.
+
+    A failed write (disk full) never raises: the lines are dropped and counted, tried again after a second, and the
+    loss is told in the log as soon as it can be written.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.failure: OSError | None = None  # of the newest write
+        self.lost_bytes = 0
+        self._lost_since = 0
+        self._tail = b""
+        self._retry_at = 0.0
+        self._is_torn = False  # the file ends inside a line
+        self._fd = -1
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            self.failure = error
+
+    def say(self, text: str) -> None:
+        """A line of the runtime's own."""
+        self.write([b"trainmaster: " + text.encode("utf-8", "replace")])
+
+    def write(self, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        now = clock.now()
+        stamp = clock.stamp(now).encode() + b" "
+        block = b"".join([stamp + line + b"\n" for line in lines])
+        self._tail = (self._tail + block[-TAIL_BYTES:])[-TAIL_BYTES:]
+        if self.failure is not None and now < self._retry_at:
+            self._lose(len(block))
+            return
+        if self.failure is not None or self._is_torn:
+            block = self._mend(stamp) + block
+        self._append(block, now)
+
+    def tail(self) -> str:
+        """The last lines, at most 4 KiB, without their times."""
+        text = self._tail.decode("utf-8", "replace")
+        lines = text.splitlines()
+        if len(self._tail) == TAIL_BYTES:
+            del lines[0]
+        return "\n".join(line.partition(" ")[2] for line in lines)
+
+    def _append(self, block: bytes, now: float) -> None:
+        try:
+            view = memoryview(block)
+            while view:
+                written = os.write(self._fd, view)
+                self._is_torn = view[written - 1] != 10
+                view = view[written:]
+            self.failure = None
+            self._lost_since = 0
+        except OSError as error:
+            self.failure = error
+            self._retry_at = now + _RETRY_S
+            self._lose(len(view))
+
+    def _lose(self, count: int) -> None:
+        self.lost_bytes += count
+        self._lost_since += count
+
+    def _mend(self, stamp: bytes) -> bytes:
+        ending = b"\n" if self._is_torn else b""
+        if not self._lost_since:
+            return ending
+        return (
+            ending
+            + stamp
+            + b"trainmaster: about %d bytes of the log were lost, it could not be written\n" % (self._lost_since)
+        )
+
+
+class LineSplitter:
+    """Turns the bytes of one process into lines.
+
+    A line ends with a newline. A carriage return redraws: the drawn text becomes a line at most twice a second, and
+    what stands there when the newline comes is always kept. Lines over 64 KiB are split, never inside a UTF-8
+    character.
+    """
+
+    def __init__(self, prefix: bytes = b"") -> None:
+        self._prefix = prefix
+        self._rest = b""
+        self._drawn_at = -_REDRAW_S
+
+    def feed(self, data: bytes, now: float) -> list[bytes]:
+        """The lines that ``data`` completes. ``now`` is monotonic."""
+        lines: list[bytes] = []
+        parts = (self._rest + data).split(b"\n")
+        self._rest = parts.pop()
+        for part in parts:
+            self._finish(part[:-1] if part.endswith(b"\r") else part, now, lines)
+        if b"\r" in self._rest[:-1]:
+            # The last piece is still being drawn; a \r at the very end may be half of \r\n.
+            keep = self._rest.rindex(b"\r", 0, len(self._rest) - 1) + 1
+            self._redraw(self._rest[:keep].split(b"\r"), now, lines)
+            self._rest = self._rest[keep:]
+        elif self._rest.endswith(b"\r") and now - self._drawn_at >= _REDRAW_S and len(self._rest) > 1:
+            self._emit(self._rest[:-1], lines)
+            self._rest = b""
+            self._drawn_at = now
+        while len(self._rest) > MAX_LINE_BYTES:
+            cut = _whole_characters(self._rest, MAX_LINE_BYTES)
+            lines.append(self._prefix + self._rest[:cut])
+            self._rest = self._rest[cut:]
+        return lines
+
+    def finish(self) -> list[bytes]:
+        """What stands without a newline at the end."""
+        lines: list[bytes] = []
+        rest, self._rest = self._rest.rstrip(b"\r"), b""
+        if rest:
+            self._emit(rest.rpartition(b"\r")[2], lines)
+        return lines
+
+    def _finish(self, text: bytes, now: float, lines: list[bytes]) -> None:
+        if b"\r" in text:
+            pieces = text.split(b"\r")
+            text = pieces.pop()
+            self._redraw(pieces, now, lines)
+            if not text:
+                # "100%\r\n" after redraws: what was drawn last is the line.
+                text = next((piece for piece in reversed(pieces) if piece), b"")
+        self._emit(text, lines)
+
+    def _redraw(self, pieces: list[bytes], now: float, lines: list[bytes]) -> None:
+        drawn = [piece for piece in pieces if piece]
+        if drawn and now - self._drawn_at >= _REDRAW_S:
+            self._drawn_at = now
+            self._emit(drawn[-1], lines)
+
+    def _emit(self, text: bytes, lines: list[bytes]) -> None:
+        while len(text) > MAX_LINE_BYTES:
+            cut = _whole_characters(text, MAX_LINE_BYTES)
+            lines.append(self._prefix + text[:cut])
+            text = text[cut:]
+        lines.append(self._prefix + text)
+
+
+def _whole_characters(text: bytes, limit: int) -> int:
+    """The largest cut up to ``limit`` that does not divide a UTF-8 character."""
+    cut = limit
+    while cut > limit - 4 and text[cut] & 0xC0 == 0x80:
+        cut -= 1
+    return cut if text[cut] & 0xC0 != 0x80 else limit

@@ -1,0 +1,81 @@
+"""The entry: claims the order, detaches if asked, and runs the replica."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from trainmaster_runtime import procfs, syscalls
+from trainmaster_runtime.order import load
+from trainmaster_runtime.record import StateFolder
+
+# Exit codes of the launcher, for the executor.
+CLAIMED = 0
+NOT_CLAIMED = 75  # somebody else runs it, it was run already, or its attempt was removed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def main(arguments: list[str]) -> NoReturn:
+    """``[--detach] [--lock-fd N] <order.json>``
+
+    With ``--detach`` this process returns as soon as the order is claimed, and a child in a session of its own goes
+    on. ``--lock-fd``: the inherited descriptor of the held ``lock`` file.
+    """
+    is_detached = "--detach" in arguments
+    lock = int(arguments[arguments.index("--lock-fd") + 1]) if "--lock-fd" in arguments else None
+    path = os.path.abspath(arguments[-1])
+    told = tell = None
+    if is_detached:
+        told, tell = os.pipe()
+        if os.fork() > 0:
+            os.close(tell)
+            answer = os.read(told, 1)
+            # _exit: nothing of the runtime is to be torn down twice.
+            os._exit(CLAIMED if answer == b"1" else NOT_CLAIMED if answer == b"0" else 1)
+        os.close(told)
+    try:
+        os.setsid()
+    except PermissionError:  # a group's leader already: the first process of a container, or a shell's job
+        pass
+    os._exit(_run(path, lock, tell))
+
+
+def _run(path: str, lock: int | None, tell: int | None) -> int:
+    order = load(path)
+    state = StateFolder(os.path.dirname(path))
+    if not _claim(state, lock, order.tombstone):
+        _tell(tell, b"0")
+        return NOT_CLAIMED
+    syscalls.adopt_orphans()
+    state.reserve_exit()
+    pid = os.getpid()
+    state.write(
+        "runtime.json",
+        {"pid": pid, "start_ticks": procfs.start_ticks(pid), "boot_id": procfs.boot_id(), "mark": order.mark},
+    )
+    _tell(tell, b"1")
+    from trainmaster_runtime.replica import Replica
+
+    return Replica(order, state).run()
+
+
+def _claim(state: StateFolder, lock: int | None, tombstone: str | None) -> bool:
+    """Whether this process is the one that runs the order. It holds the lock from here to its end."""
+    if lock is None:
+        lock = os.open(state.file("lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    # The lock must not live on in the user's processes.
+    os.set_inheritable(lock, False)
+    return not os.path.exists(state.file("runtime.json")) and not (tombstone and os.path.exists(tombstone))
+
+
+def _tell(fd: int | None, answer: bytes) -> None:
+    if fd is not None:
+        os.write(fd, answer)
+        os.close(fd)

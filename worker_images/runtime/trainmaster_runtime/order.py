@@ -1,0 +1,78 @@
+"""The order: what to run, as the executor wrote it (JSON, version 1)."""
+
+from __future__ import annotations
+
+import json
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+VERSION = 1
+
+
+class Mount:
+    __slots__ = ("read_only", "source", "target")
+
+    def __init__(self, source: str, target: str, read_only: bool) -> None:
+        self.source = source
+        self.target = target.rstrip("/")
+        self.read_only = read_only
+
+
+class Order:
+    """Fields as in ``executors.base.ReplicaOrder``; durations in seconds.
+
+    ``view``: ``private`` builds the job's own root, ``mapped`` maps paths by environment and arguments, ``as_is`` is
+    for containers, where an engine has made the mounts.
+    """
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        if data.get("version") != VERSION:
+            raise ValueError("order version %r, this runtime reads %d" % (data.get("version"), VERSION))
+        key = data["key"]
+        self.attempt_id: str = key["attempt_id"]
+        self.role: str = key["role"]
+        self.index: int = key["index"]
+        self.generation: int = key["generation"]
+        self.attempt_number: int = data["attempt_number"]
+        self.command: list[str] | str = data["command"]
+        self.args: list[str] = data["args"]
+        self.env: dict[str, str] = data["env"]
+        self.process_env: list[dict[str, str]] = data["process_env"] or [{}]
+        self.code_path: str | None = data.get("code_path")
+        self.code_digest: str | None = data.get("code_digest")
+        self.mounts = [Mount(m["source"], m["target"], m["read_only"]) for m in data["mounts"]]
+        self.cpu_limit_milli: int | None = data.get("cpu_limit_milli")
+        self.memory_limit_bytes: int | None = data.get("memory_limit_bytes")
+        self.shm_bytes: int | None = data.get("shm_bytes")
+        self.pids_limit: int = data["pids_limit"]
+        self.stop_grace_s: float = data["stop_grace_s"]
+        self.exit_grace_s: float = data["exit_grace_s"]
+        self.peers_grace_s: float = data["peers_grace_s"]
+        self.peer_hosts: list[str] = data["peer_hosts"]
+        self.deadline_s: float | None = data.get("deadline_s")
+        self.api_url: str | None = data.get("api_url")
+        self.view: str = data.get("view", "private")
+        self.use_cgroups: bool = data.get("use_cgroups", True)
+        self.boot_id: str = data.get("boot_id", "")
+        self.tombstone: str | None = data.get("tombstone")
+        # Paths that the job needs as they are on the host (the Python that runs it): a view must not hide them.
+        self.needed_paths: list[str] = data.get("needed_paths", [])
+
+    @property
+    def mark(self) -> str:
+        """Names this start of this replica, and nothing else on the machine."""
+        return "%s/%s-%d.%d" % (self.attempt_id, self.role, self.index, self.generation)
+
+    @property
+    def log_name(self) -> str:
+        return "%d/%s-%d.log" % (self.attempt_number, self.role, self.index)
+
+    def source_of(self, target: str) -> str | None:
+        return next((m.source for m in self.mounts if m.target == target), None)
+
+
+def load(path: str) -> Order:
+    with open(path, "rb") as stream:
+        return Order(json.loads(stream.read()))

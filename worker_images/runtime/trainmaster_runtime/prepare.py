@@ -1,0 +1,250 @@
+"""Everything before the first of the user's processes: work folder, code, view, environment, peers."""
+
+from __future__ import annotations
+
+import os
+
+from trainmaster_runtime import clock, spawn
+from trainmaster_runtime.cgroups import Groups, make_groups
+from trainmaster_runtime.exits import Ending
+from trainmaster_runtime.paths import PathMap
+from trainmaster_runtime.procfs import MARK_VARIABLE
+from trainmaster_runtime.report import make_report_file
+from trainmaster_runtime.view import WORK, Builder, View, ViewFailed, ViewRefused
+
+INPUT = WORK + "/data"
+OUTPUT = WORK + "/output"
+OWN = WORK + "/.trainmaster"
+_HOOKS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hooks")
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trainmaster_runtime.joblog import JobLog
+    from trainmaster_runtime.order import Order
+    from trainmaster_runtime.record import StateFolder
+
+
+class NotStarted(Exception):
+    """The command was never started; ``ending`` says why."""
+
+    def __init__(self, ending: Ending) -> None:
+        super().__init__(ending.sentence)
+        self.ending = ending
+
+
+class Ground:
+    """What the user's processes stand on.
+
+    Attributes:
+        own: the real path of ``/data/.trainmaster``.
+        isolation: in words, for people.
+    """
+
+    def __init__(self, *, own: str, cwd: str, view: View | None, paths: PathMap | None, groups: Groups) -> None:
+        self.own = own
+        self.cwd = cwd
+        self.view = view
+        self.paths = paths
+        self.groups = groups
+        self.isolation = "none"
+
+    def programs(self, order: Order) -> list[spawn.Program]:
+        """One program per local process."""
+        base = dict(os.environ)
+        base.update(order.env)
+        base.pop("TRAINMASTER_TOKEN_FILE", None)
+        base.update(self._own_env(order, base))
+        command, args = order.command, order.args
+        argv = spawn.argv_of(command, args)
+        programs = []
+        for extra in order.process_env:
+            env = {**base, **extra}
+            if self.paths is None:
+                programs.append(spawn.Program(argv, env, self.cwd))
+            else:
+                mapped = [self.paths.text(word) for word in argv]
+                programs.append(spawn.Program(mapped, self.paths.env(env), self.cwd))
+        return programs
+
+    def _own_env(self, order: Order, env: dict[str, str]) -> dict[str, str]:
+        own = {
+            MARK_VARIABLE: order.mark,
+            "PWD": self.cwd,
+            "TRAINMASTER_REPORT_FILE": OWN + "/report.jsonl",
+            # Lines of the log come when they are printed, not when 8 KiB are full.
+            "PYTHONUNBUFFERED": env.get("PYTHONUNBUFFERED", "1"),
+            # With a shared store the next attempt reads the dead attempt's addresses and never starts.
+            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": env.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"),
+        }
+        if os.path.exists(self.own + "/token"):
+            own["TRAINMASTER_TOKEN_FILE"] = OWN + "/token"
+        if env.get("TRAINMASTER_EXIT_HOOK", "1") != "0":
+            own["TRAINMASTER_EXIT_NOTES"] = OWN + "/exits"
+            own["PYTHONPATH"] = _HOOKS + (":" + env["PYTHONPATH"] if env.get("PYTHONPATH") else "")
+        return own
+
+
+def prepare(order: Order, state: StateFolder, log: JobLog, check_stop: Callable[[float], None]) -> Ground:
+    """Prepare all of it. Raises :class:`NotStarted`.
+
+    Args:
+        check_stop: waits for so many seconds and raises when the replica is to stop.
+    """
+    work = WORK if order.view == "as_is" else state.file("work")
+    own = work + "/.trainmaster"
+    groups = make_groups("trainmaster-" + order.mark.replace("/", "-")) if order.use_cgroups else Groups({}, 1)
+    try:
+        os.makedirs(own, mode=0o700, exist_ok=True)
+        _put_token(state, own)
+        make_report_file(own + "/report.jsonl")
+        builder = _start_view(order, state, work, log)
+        _unpack(order, state, work)
+        _write_hostfile(order, own)
+        view = _finish_view(builder, log)
+    except ViewFailed as error:
+        raise NotStarted(Ending("start_failed", None, str(error))) from error
+    except OSError as error:
+        cause = "disk_full" if error.errno in (28, 122) else "start_failed"
+        raise NotStarted(Ending(cause, None, "The work folder could not be prepared: %s." % error)) from error
+    paths = None
+    cwd = WORK
+    if order.view != "as_is" and view is None:
+        cwd = os.path.realpath(work)
+        paths = _map_paths(order, cwd, log)
+    check_stop(0.0)
+    _wait_for_peers(order, state, check_stop)
+    ground = Ground(own=own, cwd=cwd, view=view, paths=paths, groups=groups)
+    if view is not None:
+        ground.isolation = view.description
+    elif paths is not None:
+        ground.isolation = "paths mapped"
+    return ground
+
+
+def _put_token(state: StateFolder, own: str) -> None:
+    try:
+        with open(state.file("token"), "rb") as stream:
+            token = stream.read()
+    except FileNotFoundError:
+        return
+    fd = os.open(own + "/token", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(fd, token)
+    finally:
+        os.close(fd)
+
+
+def _start_view(order: Order, state: StateFolder, work: str, log: JobLog) -> Builder | None:
+    if order.view == "as_is":
+        return None
+    for mount in order.mounts:
+        if not mount.read_only:
+            os.makedirs(mount.source, exist_ok=True)
+        elif not os.path.exists(mount.source):
+            raise ViewFailed(
+                "%s: the folder %s does not exist on this node; check `input` and `mounts`."
+                % (mount.target, mount.source)
+            )
+    if order.view != "private":
+        log.say("no private view of the file system (turned off): /data is mapped by environment and arguments")
+        return None
+    staging = state.file("root")
+    os.makedirs(staging, exist_ok=True)
+    try:
+        return Builder(order, work, staging)
+    except ViewRefused as error:
+        _tell_mapped(log, error)
+        return None
+
+
+def _finish_view(builder: Builder | None, log: JobLog) -> View | None:
+    if builder is None:
+        return None
+    try:
+        return builder.finish()
+    except ViewRefused as error:
+        _tell_mapped(log, error)
+        return None
+
+
+def _tell_mapped(log: JobLog, error: ViewRefused) -> None:
+    log.say(
+        "no private view of the file system here (%s): /data is mapped by environment and arguments, "
+        "and read-only mounts are not enforced" % error
+    )
+
+
+def _unpack(order: Order, state: StateFolder, work: str) -> None:
+    if order.code_path is None:
+        return
+    state.tell(phase="pending", detail="Unpacking the code.")
+    from trainmaster_runtime.archive import ArchiveRefused, unpack
+
+    reserved = tuple(m.target[len(WORK) + 1 :] for m in order.mounts if m.target.startswith(WORK + "/"))
+    try:
+        unpack(order.code_path, order.code_digest, work, reserved)
+    except ArchiveRefused as error:
+        raise NotStarted(Ending("start_failed", None, str(error))) from error
+
+
+def _write_hostfile(order: Order, own: str) -> None:
+    hosts = order.env.get("TRAINMASTER_HOSTS")
+    if hosts:
+        with open(own + "/hostfile", "w") as stream:
+            for entry in hosts.split(","):
+                host, _, slots = entry.rpartition(":")
+                stream.write("%s slots=%s\n" % (host, slots))
+
+
+def _map_paths(order: Order, work: str, log: JobLog) -> PathMap:
+    targets = {WORK: work}
+    for mount in order.mounts:
+        targets[mount.target] = os.path.realpath(mount.source)
+        if not mount.target.startswith(WORK + "/"):
+            continue
+        link = work + mount.target[len(WORK) :]
+        try:
+            os.makedirs(os.path.dirname(link), exist_ok=True)
+            if os.path.isdir(link) and not os.path.islink(link) and not os.listdir(link):
+                os.rmdir(link)
+            os.symlink(targets[mount.target], link)
+        except OSError:
+            log.say("%s cannot be linked into the work folder, for the code has something of that name" % mount.target)
+    return PathMap(targets)
+
+
+def _wait_for_peers(order: Order, state: StateFolder, check_stop: Callable[[float], None]) -> None:
+    missing = [host for host in order.peer_hosts if not _is_address(host)]
+    if not missing:
+        return
+    import socket
+
+    end = clock.monotonic() + order.peers_grace_s
+    told: list[str] = []
+    while True:
+        still = []
+        for host in missing:
+            try:
+                socket.getaddrinfo(host, None)
+            except (OSError, UnicodeError):
+                still.append(host)
+        missing = still
+        if not missing:
+            return
+        names = ", ".join(missing[:5]) + (" and %d more" % (len(missing) - 5) if len(missing) > 5 else "")
+        if clock.monotonic() >= end:
+            sentence = "The names of %s did not appear within %g s; the network of the job is not ready." % (
+                names,
+                order.peers_grace_s,
+            )
+            raise NotStarted(Ending("peers_missing", None, sentence))
+        if missing != told:
+            told = missing
+            state.tell(phase="pending", detail="Waiting for the names of %s." % names)
+        check_stop(min(0.5, max(0.01, end - clock.monotonic())))
+
+
+def _is_address(host: str) -> bool:
+    return host == "localhost" or ":" in host or all(part.isdigit() for part in host.split("."))

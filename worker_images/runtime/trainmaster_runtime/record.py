@@ -1,0 +1,82 @@
+"""Files of the state folder: written whole or not at all, so that a reader never meets half of one.
+
+======================  ==============================================================================================
+``lock``                held by the creator and then, without a gap, by the runtime for as long as it lives
+``order.json``          what to run
+``token``               the attempt's token, mode 0600
+``runtime.json``        who runs it: pid, start, boot. Its presence means: started once, never to be started again
+``status.json``         phase, detail, facts; replaced as things move on
+``stop.json``           the wish to stop, with its grace; written by the executor before it sends SIGTERM
+``exit.json``           how it ended; the last thing written
+``work``                the work folder, ``/data`` of the job
+======================  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+_RESERVED_BYTES = 24_576  # an exit record with its 4 KiB of log, each byte of it escaped at worst
+_RESERVE = "exit.reserve"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class StateFolder:
+    """The state folder of one start of one replica."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def file(self, name: str) -> str:
+        return self.path + "/" + name
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """The JSON object in ``name``, ``None`` when there is none."""
+        try:
+            with open(self.file(name), "rb") as stream:
+                data = json.loads(stream.read())
+        except (OSError, ValueError):
+            return None
+        return data if isinstance(data, dict) else None
+
+    def write(self, name: str, data: dict[str, Any]) -> None:
+        """Replace ``name``. Raises ``OSError``."""
+        temporary = self.file(name + ".new")
+        with open(temporary, "wb") as stream:
+            stream.write(json.dumps(data).encode())
+        os.rename(temporary, self.file(name))
+
+    def tell(self, **status: object) -> None:
+        """Replace the status. A full disk is let pass: the job goes on without being told of."""
+        try:
+            self.write("status.json", status)
+        except OSError:
+            pass
+
+    def reserve_exit(self) -> None:
+        """Take the room that the exit record will need, while there is room: the disk may be full at the end."""
+        with open(self.file(_RESERVE), "wb") as stream:
+            stream.write(b" " * _RESERVED_BYTES)
+
+    def write_exit(self, data: dict[str, Any]) -> None:
+        """Write the exit record durably, into the reserved room."""
+        text = json.dumps(data).encode()
+        fd = os.open(self.file(_RESERVE), os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            os.write(fd, text)
+            os.ftruncate(fd, len(text))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(self.file(_RESERVE), self.file("exit.json"))
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        except OSError:  # some file systems cannot sync a folder
+            pass
+        finally:
+            os.close(folder)

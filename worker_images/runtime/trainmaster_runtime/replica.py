@@ -1,0 +1,478 @@
+"""One replica from order to exit record: its processes, its log, its end."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+
+from trainmaster_runtime import clock, exits, procfs, spawn, tree
+from trainmaster_runtime.exits import Ending
+from trainmaster_runtime.joblog import JobLog, LineSplitter
+from trainmaster_runtime.notes import ExitNotes
+from trainmaster_runtime.prepare import OUTPUT, Ground, NotStarted, prepare
+
+# After a process failed, the others may fail of it too and say something: wait a little, ask, then kill.
+_OTHERS_WAIT_S = 1.0
+_OTHERS_GRACE_S = 5.0
+_DRAIN_S = 5.0
+_LOOK_S = 1.0
+_MEMORY_LOOK_S = 0.25
+_READ_BYTES = 262_144
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trainmaster_runtime.order import Order
+    from trainmaster_runtime.record import StateFolder
+    from trainmaster_runtime.report import Reporter
+
+
+class StopAsked(Exception):
+    """The executor wants it to stop while nothing of the user's runs yet."""
+
+
+class _Process:
+    __slots__ = (
+        "code",
+        "ended_hanging",
+        "hang_code",
+        "hung_pids",
+        "output",
+        "pid",
+        "rank",
+        "splitter",
+        "was_signalled",
+    )
+
+    def __init__(self, rank: int, pid: int, output: int, prefix: bytes) -> None:
+        self.rank = rank
+        self.pid = pid
+        self.output = output
+        self.splitter = LineSplitter(prefix)
+        self.code: int | None = None  # None while it runs
+        self.was_signalled = False
+        self.hung_pids: set[int] = set()  # finished their work, did not exit, were killed by us
+        self.hang_code: int | None = None  # of those
+        self.ended_hanging = False
+
+
+class Replica:
+    """Runs the order. One object, one run, in the main thread."""
+
+    def __init__(self, order: Order, state: StateFolder) -> None:
+        self._order = order
+        self._state = state
+        output = OUTPUT if order.view == "as_is" else order.source_of(OUTPUT)
+        folder = state.path if output is None else output + "/.trainmaster/logs"
+        self._log = JobLog(folder + "/" + order.log_name)
+        self._processes: list[_Process] = []
+        self._facts: dict[str, Any] = {}
+        self._notes: ExitNotes | None = None
+        self._ground: Ground | None = None
+        self._reporter: Reporter | None = None
+        self._first_failure: _Process | None = None
+        self._wanted: Ending | None = None  # why we end it: stopped, deadline, out of memory …
+        self._kill_at: float | None = None
+        self._was_killed = False
+        self._others_ask_at: float | None = None
+        self._deadline: float | None = None
+        self._memory_look_at: float | None = None
+        self._oom_base = procfs.kernel_oom_kills()
+        self._wake_read, wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_stop)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def run(self) -> int:
+        """Run to the end and write the exit record; returns the exit code (1 if there is none)."""
+        try:
+            ending = self._run()
+        except NotStarted as error:
+            ending = error.ending
+            self._log.say(ending.sentence)
+        except StopAsked:
+            ending = Ending("stopped", None, "Stopped because the platform asked, before the command was started.")
+        except Exception as error:  # noqa: BLE001 - the edge: whatever happens here, an exit record is written
+            ending = Ending("unknown", None, "The runtime failed: %s: %s." % (type(error).__name__, error))
+            self._log.say(ending.sentence)
+            tree.kill_all()
+        if self._ground is not None:
+            self._ground.groups.close()
+        facts = dict(self._facts)
+        if self._log.lost_bytes:
+            facts["log_bytes_lost"] = self._log.lost_bytes
+        self._state.write_exit(ending.to_json(at=clock.stamp(clock.now()), log_tail=self._log.tail(), facts=facts))
+        if self._reporter is not None:
+            self._reporter.finish()
+        return 1 if ending.code is None else ending.code
+
+    # Start
+
+    def _run(self) -> Ending:
+        if self._state.read("stop.json") is not None:
+            raise StopAsked
+        order = self._order
+        ground = prepare(order, self._state, self._log, self._check_stop)
+        self._ground = ground
+        ground.groups.limit(
+            cpu_milli=order.cpu_limit_milli, memory_bytes=order.memory_limit_bytes, pids=order.pids_limit
+        )
+        self._notes = ExitNotes(ground.own + "/exits")
+        programs = ground.programs(order)
+        error = self._spawn(programs)
+        if error is not None:
+            self._log.say(error.sentence)
+            tree.kill_all()
+            return Ending(error.cause, error.exit_code, error.sentence)
+        self._start_watches()
+        self._tell_running()
+        self._start_reporter()
+        self._serve_rendezvous(programs[0].env)
+        self._loop()
+        return self._finish()
+
+    def _check_stop(self, wait_s: float) -> None:
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        poll.poll(wait_s * 1000)
+        if self._wanted is not None:
+            raise StopAsked
+
+    def _spawn(self, programs: list[spawn.Program]) -> spawn.StartError | None:
+        ground = self._ground
+        assert ground is not None  # noqa: S101 - set by _run before
+        many = len(programs) > 1
+        waiting = []
+        for number, program in enumerate(programs):
+            read, write = os.pipe()
+            rank = program.env.get("RANK", str(number))
+            pid, told = spawn.spawn(program, output=write, view=ground.view, groups=ground.groups)
+            os.close(write)
+            os.set_blocking(read, False)
+            prefix = b"[rank %s] " % rank.encode() if many else b""
+            self._processes.append(_Process(number, pid, read, prefix))
+            waiting.append(told)
+        errors = [spawn.start_error(told) for told in waiting]
+        return next((error for error in errors if error is not None), None)
+
+    def _start_watches(self) -> None:
+        order, ground = self._order, self._ground
+        assert ground is not None  # noqa: S101
+        now = clock.monotonic()
+        if order.deadline_s is not None:
+            self._deadline = now + order.deadline_s
+        needs_memory = order.memory_limit_bytes is not None and "memory" not in ground.groups.limited
+        needs_pids = "pids" not in ground.groups.limited
+        if needs_memory or needs_pids:
+            self._memory_look_at = now + _MEMORY_LOOK_S
+        limits = ["%s by cgroup" % name for name in ground.groups.limited]
+        if needs_memory:
+            limits.append("memory by a watchdog")
+        if needs_pids:
+            limits.append("pids by a watchdog")
+        self._facts = {
+            "pid": self._processes[0].pid,
+            "pids": [process.pid for process in self._processes],
+            "isolation": ground.isolation,
+            "limits": limits,
+            "cgroups": ground.groups.folders,
+            "log": self._log.path,
+        }
+
+    def _tell_running(self) -> None:
+        self._state.tell(phase="running", detail="", started_at=clock.stamp(clock.now()), facts=self._facts)
+
+    def _start_reporter(self) -> None:
+        order, ground = self._order, self._ground
+        assert ground is not None  # noqa: S101
+        if not order.api_url:
+            return
+        try:
+            with open(self._state.file("token")) as stream:
+                token = stream.read().strip()
+        except OSError:
+            return
+        from trainmaster_runtime.report import Reporter
+
+        self._reporter = Reporter(
+            api_url=order.api_url,
+            token=token,
+            who={"role": order.role, "index": order.index, "generation": order.generation},
+            source=ground.own + "/report.jsonl",
+            spool_path=self._state.file("spool"),
+            say=self._log.say,
+        )
+        self._reporter.start()
+
+    def _serve_rendezvous(self, env: dict[str, str]) -> None:
+        """Serve Horovod's key-value store where rank 0 of the gang is; contracts.md, "Horovod"."""
+        port = env.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")
+        if env.get("HOROVOD_RANK") == "0" and port.isdigit():
+            from trainmaster_runtime.rendezvous import serve
+
+            serve(int(port), self._log.say)
+
+    # Loop
+
+    def _loop(self) -> None:
+        poll = select.poll()
+        poll.register(self._wake_read, select.POLLIN)
+        by_fd = {process.output: process for process in self._processes}
+        for fd in by_fd:
+            poll.register(fd, select.POLLIN)
+        while any(process.code is None for process in self._processes) or self._waits_for_rest():
+            for fd, _ in poll.poll(self._timeout() * 1000):
+                if fd == self._wake_read:
+                    _drain(fd)
+                elif not self._read(by_fd[fd]):
+                    poll.unregister(fd)
+            self._note_ended(tree.reap())
+            self._watch(clock.monotonic())
+
+    def _waits_for_rest(self) -> bool:
+        """When stopping, what the command left behind has the rest of the grace; otherwise its end is everybody's."""
+        return self._kill_at is not None and not self._was_killed and bool(procfs.descendants(os.getpid()))
+
+    def _timeout(self) -> float:
+        now = clock.monotonic()
+        times = [now + _LOOK_S, self._kill_at, self._others_ask_at, self._deadline, self._memory_look_at]
+        if self._kill_at is not None and all(process.code is not None for process in self._processes):
+            times.append(now + 0.05)  # looking for the rest of the tree
+        return max(0.0, min(time for time in times if time is not None) - now)
+
+    def _read(self, process: _Process) -> bool:
+        """Log what ``process`` printed; ``False`` at the end."""
+        try:
+            data = os.read(process.output, _READ_BYTES)
+        except BlockingIOError:
+            return True
+        if data:
+            self._log.write(process.splitter.feed(data, clock.monotonic()))
+            return True
+        self._log.write(process.splitter.finish())
+        return False
+
+    def _note_ended(self, ended: list[tuple[int, int]]) -> None:
+        if not ended:
+            return
+        notes = self._notes
+        assert notes is not None  # noqa: S101
+        now = clock.monotonic()
+        notes.look(now)
+        by_pid = {process.pid: process for process in self._processes if process.code is None}
+        for pid, status in ended:
+            process = by_pid.get(pid)
+            if process is not None:
+                self._note_end(process, status, notes)
+                if process.code != 0 and self._first_failure is None:
+                    self._first_failure = process
+                    self._others_ask_at = now + _OTHERS_WAIT_S
+            notes.forget(pid)
+
+    def _note_end(self, process: _Process, status: int, notes: ExitNotes) -> None:
+        code = exits.code_of(status)
+        process.was_signalled = bool(status & 0x7F)
+        if process.hung_pids and code != 0 and (process.pid in process.hung_pids or code in (1, 137)):
+            # Killed by us, or the shell's or torchrun's word for the child that we killed.
+            process.ended_hanging = True
+            process.was_signalled = False
+            code = -1 if process.hang_code is None else process.hang_code
+        elif process.was_signalled and self._wanted is None and notes.has(process.pid) and notes.code(process.pid) == 0:
+            self._log.say(
+                "process %d had finished its work with exit code 0 and then died of %s in the interpreter's teardown; "
+                "it counts as finished" % (process.pid, exits.signal_name(code - 128))
+            )
+            code = 0
+            process.was_signalled = False
+        process.code = code
+
+    # Watches
+
+    def _watch(self, now: float) -> None:
+        if self._notes is not None:
+            self._notes.look(now)
+            if not self._notes.is_empty:
+                self._end_hanging(now)
+        if self._deadline is not None and now >= self._deadline and self._wanted is None:
+            self._end(
+                Ending(
+                    "deadline", None, "It ran longer than its `max_run_time` of %g s." % (self._order.deadline_s or 0)
+                ),
+                self._order.stop_grace_s,
+            )
+        if self._others_ask_at is not None and now >= self._others_ask_at:
+            self._others_ask_at = None
+            if self._kill_at is None and any(process.code is None for process in self._processes):
+                failed = self._first_failure
+                self._log.say(
+                    "process %d of %d ended with %s: the others are ended"
+                    % (failed.rank if failed else 0, len(self._processes), exits.describe(failed.code if failed else 1))
+                )
+                self._ask_to_end(_OTHERS_GRACE_S)
+        if self._memory_look_at is not None and now >= self._memory_look_at:
+            self._memory_look_at = now + _MEMORY_LOOK_S
+            self._look_at_use()
+        if self._kill_at is not None and now >= self._kill_at and not self._was_killed:
+            self._was_killed = True
+            self._kill()
+
+    def _end_hanging(self, now: float) -> None:
+        """Kill what has finished its work ``exit_grace`` ago and is still there."""
+        notes = self._notes
+        assert notes is not None  # noqa: S101
+        for process in self._processes:
+            if process.code is not None:
+                continue
+            hanging = [process.pid] if notes.has(process.pid) else self._hanging_below(process, notes)
+            since = [notes.hangs_since(pid) for pid in hanging]
+            if not hanging or process.hung_pids.issuperset(hanging):
+                continue
+            if max(at or 0.0 for at in since) + self._order.exit_grace_s > now:
+                continue
+            codes = [notes.code(pid) for pid in hanging]
+            process.hung_pids.update(hanging)
+            process.hang_code = None if None in codes else next((code for code in codes if code), 0)
+            self._log.say(
+                "the command finished its work %g s ago with %s and does not exit: it is ended"
+                % (self._order.exit_grace_s, exits.describe(process.hang_code))
+            )
+            for pid in hanging:
+                tree.send(pid, signal.SIGKILL)
+
+    def _hanging_below(self, process: _Process, notes: ExitNotes) -> list[int]:
+        """The hanging children of a shell or of torchrun, when every child of it hangs; else none."""
+        children = [pid for pid in procfs.descendants(process.pid) if procfs.parent(pid) == process.pid]
+        if not children or not all(notes.has(pid) for pid in children):
+            return []
+        return children if tree.is_shell(process.pid) or _is_torchrun(process.pid) else []
+
+    def _look_at_use(self) -> None:
+        if self._wanted is not None:
+            return
+        pids = procfs.descendants(os.getpid())
+        limit = self._order.memory_limit_bytes
+        used = sum(procfs.memory_bytes(pid) for pid in pids) if limit is not None else 0
+        if limit is not None and used > limit:
+            ending = exits.of_command(
+                137, was_signalled=True, is_out_of_memory=True, memory_bytes=limit, is_disk_full=False, tail=""
+            )
+            ending.sentence = ending.sentence.replace("the kernel killed it", "was killed")
+            self._end(ending, 0.0)
+            return
+        threads = sum(procfs.thread_count(pid) for pid in pids)
+        if threads > self._order.pids_limit:
+            self._end(
+                Ending("exited", 137, "It started more than %d processes and threads." % self._order.pids_limit), 0.0
+            )
+
+    # End
+
+    def _on_stop(self, *_: object) -> None:
+        wish = self._state.read("stop.json") or {}
+        grace = float(wish.get("grace_s", self._order.stop_grace_s))
+        now = clock.monotonic()
+        if self._wanted is not None or self._kill_at is not None:
+            # Already ending: a shorter grace shortens it, and the platform's wish is told as the reason if ours was
+            # only the failure of a sibling.
+            self._kill_at = min(now + grace, self._kill_at) if self._kill_at is not None else now + grace
+            return
+        self._wanted = Ending("stopped", None, "Stopped because the platform asked.")
+        if self._processes:
+            self._ask_to_end(grace)
+
+    def _end(self, ending: Ending, grace_s: float) -> None:
+        self._wanted = ending
+        self._log.say(ending.sentence)
+        if grace_s <= 0:
+            self._kill_at = clock.monotonic()
+            self._was_killed = True
+            self._kill()
+        else:
+            self._ask_to_end(grace_s)
+
+    def _ask_to_end(self, grace_s: float) -> None:
+        self._kill_at = clock.monotonic() + grace_s
+        for process in self._processes:
+            if process.code is None:
+                tree.ask_to_end(process.pid)
+
+    def _kill(self) -> None:
+        self._note_ended(tree.kill_all())
+
+    def _finish(self) -> Ending:
+        """The processes have ended: end what they left, read the log to its end, and say how it was."""
+        tree.kill_all()
+        self._drain_outputs()
+        if any(process.ended_hanging for process in self._processes):
+            return self._hung_ending()
+        worst = self._first_failure
+        code = worst.code or 0 if worst is not None else 0
+        wanted = self._wanted
+        if wanted is not None:
+            if wanted.code is None:
+                wanted.code = code
+            if wanted.cause in ("stopped", "deadline") and self._was_killed:
+                wanted.sentence += " It did not end within its grace after SIGTERM and was killed."
+            return wanted
+        return exits.of_command(
+            code,
+            was_signalled=worst is not None and worst.was_signalled,
+            is_out_of_memory=self._is_out_of_memory(worst),
+            memory_bytes=self._order.memory_limit_bytes,
+            is_disk_full=self._log.failure is not None or exits.has_no_room(self._log.tail()),
+            tail=self._log.tail(),
+        )
+
+    def _is_out_of_memory(self, worst: _Process | None) -> bool:
+        ground = self._ground
+        if worst is None or ground is None:
+            return False
+        if ground.groups.has_memory:
+            return ground.groups.oom_kills() > 0
+        return worst.code == 137 and procfs.kernel_oom_kills() > self._oom_base
+
+    def _hung_ending(self) -> Ending:
+        worst = self._first_failure
+        code = 0 if worst is None else worst.code
+        if code == -1:
+            code = None
+        return Ending(
+            "hanging_exit",
+            code,
+            "The command finished its work with %s, did not exit within %g s, and was ended."
+            % (exits.describe(code), self._order.exit_grace_s),
+        )
+
+    def _drain_outputs(self) -> None:
+        end = clock.monotonic() + _DRAIN_S
+        for process in self._processes:
+            poll = select.poll()
+            poll.register(process.output, select.POLLIN)
+            while clock.monotonic() < end:
+                # Everybody who could write is dead; what holds the pipe open now is no longer ours.
+                if not poll.poll(200) or not self._read(process):
+                    break
+            self._log.write(process.splitter.finish())
+
+
+def _drain(fd: int) -> None:
+    try:
+        while os.read(fd, 512):
+            pass
+    except BlockingIOError:
+        pass
+
+
+def _is_torchrun(pid: int) -> bool:
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as stream:
+            words = stream.read().split(b"\0")
+    except OSError:
+        return False
+    return any(word.endswith(b"/torchrun") or word == b"torch.distributed.run" for word in words[:4])

@@ -1,0 +1,273 @@
+"""Tells the API how the replica is doing, in order, each thing once, whatever the network does.
+
+A thread collects what user code appends to the report file into a spool on disk and sends it in numbered batches. A
+batch keeps its numbers until the server has it, so a repeated one is recognised there. Heartbeats are never spooled:
+only the newest means something. The spool is bounded; when the API stays away too long, progress is thinned out and
+checkpoints are kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+
+from trainmaster_runtime import clock
+
+HEARTBEAT_S = 10.0
+FLUSH_S = 2.0  # how long a finished job may wait for its last reports
+_FIRST_S = 0.4  # leaves the first moments of the job to the job
+_LOOK_S = 0.5
+_TIMEOUT_S = 10.0
+_BATCH_ITEMS = 500
+_BATCH_BYTES = 512 * 1024
+_LINE_BYTES = 64 * 1024
+_SPOOL_BYTES = 16 * 2**20
+_BACK_OFF_S = 30.0
+_KINDS = ("progress", "checkpoint", "event")
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from http.client import HTTPConnection
+    from typing import Any
+
+
+class Spool:
+    """A file of items that were not sent yet, oldest first. Bounded: see :meth:`add`."""
+
+    def __init__(self, path: str, limit_bytes: int = _SPOOL_BYTES) -> None:
+        self._path = path
+        self._limit = limit_bytes
+        self._start = 0  # of what is not taken yet
+        self._end = 0
+        self._file = open(path, "w+b")  # noqa: SIM115 - lives as long as the reporter
+
+    def add(self, item: dict[str, Any]) -> None:
+        """Append; over the limit all but the newest progress goes, then the oldest of what is left."""
+        line = json.dumps(item).encode() + b"\n"
+        if self._end - self._start + len(line) > self._limit:
+            self._thin()
+        self._file.seek(self._end)
+        self._file.write(line)
+        self._file.flush()
+        self._end += len(line)
+
+    def take(self) -> list[dict[str, Any]]:
+        """Remove and return the oldest items, at most a batch."""
+        self._file.seek(self._start)
+        items: list[dict[str, Any]] = []
+        size = 0
+        while self._start < self._end and len(items) < _BATCH_ITEMS and size < _BATCH_BYTES:
+            line = self._file.readline()
+            self._start += len(line)
+            size += len(line)
+            items.append(json.loads(line))
+        if self._start >= self._end and self._end:
+            self._file.truncate(0)
+            self._start = self._end = 0
+        return items
+
+    def __bool__(self) -> bool:
+        return self._start < self._end
+
+    def _thin(self) -> None:
+        self._file.seek(self._start)
+        lines = self._file.read(self._end - self._start).splitlines(keepends=True)
+        last = max((n for n, line in enumerate(lines) if json.loads(line)["kind"] == "progress"), default=-1)
+        kept = [line for n, line in enumerate(lines) if n == last or json.loads(line)["kind"] != "progress"]
+        while sum(map(len, kept)) > self._limit // 2:
+            del kept[: max(1, len(kept) // 4)]
+        self._file.seek(0)
+        self._file.truncate(0)
+        self._file.write(b"".join(kept))
+        self._start, self._end = 0, sum(map(len, kept))
+
+
+class Reporter:
+    """The thread. Nothing in it can delay or fail the job.
+
+    Args:
+        who: ``role``, ``index`` and ``generation``.
+        source: the report file; each line is ``{"kind": …, …}``.
+        say: writes a line into the replica's log; called at most once, when the API refuses us for good.
+    """
+
+    def __init__(
+        self,
+        *,
+        api_url: str,
+        token: str,
+        who: dict[str, Any],
+        source: str,
+        spool_path: str,
+        say: Callable[[str], None],
+    ) -> None:
+        self._url = api_url.rstrip("/") + "/api/v1/runtime/report"
+        self._token = token
+        self._who = who
+        self._source = source
+        self._offset = 0
+        self._spool = Spool(spool_path)
+        self._say = say
+        self._in_flight: list[dict[str, Any]] = []
+        self._next_seq = 1
+        self._beat_at = 0.0
+        self._failures = 0
+        self._retry_at = 0.0
+        self._is_refused = False
+        self._connection: HTTPConnection | None = None
+        self._finish_by: float | None = None
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def finish(self, limit_s: float = FLUSH_S) -> None:
+        """Send what is left, for at most ``limit_s``."""
+        self._finish_by = clock.monotonic() + limit_s
+        self._wake.set()
+        self._thread.join(limit_s)
+
+    def _run(self) -> None:
+        try:
+            self._wake.wait(_FIRST_S)
+            while True:
+                is_last = self._wake.is_set()
+                self._collect(is_last)
+                if is_last:
+                    self._retry_at = 0.0
+                self._send_due(is_last)
+                if self._is_refused:
+                    return
+                if is_last:
+                    if not self._in_flight and not self._spool:
+                        return
+                    clock.pause(0.1)
+                else:
+                    self._wake.wait(_LOOK_S)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the job goes on without reports
+            self._say("reports stopped: %s: %s" % (type(error).__name__, error))
+
+    def _collect(self, is_last: bool) -> None:
+        """Move complete lines of the report file into the spool."""
+        try:
+            with open(self._source, "rb") as stream:
+                stream.seek(self._offset)
+                for line in stream:
+                    if not line.endswith(b"\n") and not is_last:
+                        return
+                    self._offset += len(line)
+                    item = _item(line)
+                    if item is not None:
+                        self._spool.add(item)
+        except OSError:
+            return
+
+    def _send_due(self, is_last: bool) -> None:
+        while True:
+            now = clock.monotonic()
+            if now < self._retry_at:
+                return
+            if not self._in_flight:
+                items = self._spool.take() if self._spool else []
+                if not items and now - self._beat_at >= HEARTBEAT_S and not is_last:
+                    items = [{"at": clock.stamp(clock.now()), "kind": "heartbeat", "data": {}}]
+                if not items:
+                    return
+                for item in items:
+                    item["seq"] = self._next_seq
+                    self._next_seq += 1
+                self._in_flight = items
+            if not self._send():
+                return
+
+    def _send(self) -> bool:
+        """Send the batch in flight; ``False``: not now."""
+        try:
+            status, answer = self._post({**self._who, "items": self._in_flight})
+        except (OSError, ValueError, LookupError) as error:
+            self._drop_connection()
+            return self._later(str(error))
+        if status == 200:
+            self._failures = 0
+            self._beat_at = clock.monotonic()
+            acked = int(answer.get("acked", self._in_flight[-1]["seq"]))
+            self._in_flight = [item for item in self._in_flight if item["seq"] > acked]
+            return not self._in_flight or self._later("acked %d only" % acked)
+        if status in (401, 403, 404, 410):
+            self._is_refused = True
+            self._say("the platform takes no more reports of this replica (HTTP %d)" % status)
+            return False
+        if status in (400, 413, 422):
+            return self._part()
+        return self._later("HTTP %d" % status)
+
+    def _part(self) -> bool:
+        """The server dislikes the batch: send its halves; of a single item, forget what it says."""
+        if len(self._in_flight) > 1:
+            back = self._in_flight[len(self._in_flight) // 2 :]
+            self._in_flight = self._in_flight[: len(self._in_flight) // 2]
+            done = self._send()
+            self._in_flight += back
+            return done
+        if self._in_flight[0]["kind"] == "heartbeat":
+            return self._later("heartbeat refused")
+        # Numbers must stay without gaps: a heartbeat takes the place.
+        self._in_flight[0].update(kind="heartbeat", data={})
+        return True
+
+    def _later(self, why: str) -> bool:  # noqa: ARG002 - kept for the reader of a debugger
+        self._failures += 1
+        self._retry_at = clock.monotonic() + min(_BACK_OFF_S, 0.5 * 2 ** min(self._failures, 8))
+        return False
+
+    def _post(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        from http.client import HTTPConnection, HTTPException, HTTPSConnection
+        from urllib.parse import urlsplit
+
+        parts = urlsplit(self._url)
+        if self._connection is None:
+            kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+            self._connection = kind(parts.hostname or "", parts.port, timeout=self._timeout())
+        elif self._connection.sock is not None:
+            self._connection.sock.settimeout(self._timeout())
+        headers = {"Authorization": "Bearer " + self._token, "Content-Type": "application/json"}
+        try:
+            self._connection.request("POST", parts.path, json.dumps(body).encode(), headers)
+            response = self._connection.getresponse()
+            text = response.read()
+        except HTTPException as error:
+            raise OSError(str(error)) from error
+        answer = json.loads(text) if response.status == 200 else {}
+        return response.status, answer if isinstance(answer, dict) else {}
+
+    def _timeout(self) -> float:
+        if self._finish_by is None:
+            return _TIMEOUT_S
+        return max(0.1, self._finish_by - clock.monotonic())
+
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _item(line: bytes) -> dict[str, Any] | None:
+    """A report item of what user code wrote; ``None`` when it is none (the server would refuse it)."""
+    if len(line) > _LINE_BYTES:
+        return None
+    try:
+        data = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(data, dict) or data.get("kind") not in _KINDS:
+        return None
+    kind = data.pop("kind")
+    at = data.pop("at", None)
+    return {"at": at if isinstance(at, str) else clock.stamp(clock.now()), "kind": kind, "data": data}
+
+
+def make_report_file(path: str) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
