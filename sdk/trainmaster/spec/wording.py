@@ -70,9 +70,8 @@ def say(error: ErrorDetails, model: type[BaseModel], taken: frozenset[str] = fro
     if kind in ("model_type", "model_attributes_type", "dict_type", "mapping_type"):
         return _not_a_mapping(place, value)
     if kind in ("tuple_type", "list_type"):
-        return f"must be a list, not {kind_of(value)}", f"write [{short(value, 40)}]" if isinstance(
-            value, str
-        ) else None
+        hint = f"write [{short(value, 40)}]" if isinstance(value, str) else None
+        return Told(f"must be a list, not {kind_of(value)}", hint)
     if kind == "string_type":
         return Told(f"must be text, not {kind_of(value)}")
     return Told("is not what belongs here")
