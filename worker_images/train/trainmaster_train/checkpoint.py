@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Union
@@ -233,7 +234,17 @@ def _relative(path: Path) -> str:
 
 
 def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    """Flush a file or a folder's entries to the disk."""
+    if path.is_dir():
+        # Some file systems (and Windows) know no such thing for folders; there is nothing better to do then.
+        with suppress(OSError):
+            _fsync_open(path, os.O_RDONLY)
+    else:
+        _fsync_open(path, os.O_RDWR)
+
+
+def _fsync_open(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:

@@ -55,7 +55,7 @@ def append(line: Mapping[str, Any]) -> None:
         return
     data = json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n"
     try:
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             if os.write(file, data) < len(data):
                 # A full disk cut the line: end it here, so that the next one stands alone and only this one is lost.
