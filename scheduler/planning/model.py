@@ -44,7 +44,11 @@ class QueuedGang:
 
 @dataclass(frozen=True, slots=True)
 class RunningGang:
-    """A job that holds resources. ``nodes``: one (role, node) per replica, in rank order."""
+    """A job that holds resources. ``nodes``: one (role, node) per replica, in rank order.
+
+    ``gpu_models``: the model each replica got, in the same order; empty: worked out from the request and the node,
+    which is only a guess where a node has two models.
+    """
 
     job_id: JobId
     name: str
@@ -53,6 +57,7 @@ class RunningGang:
     gang: Gang
     nodes: tuple[tuple[str, NodeId], ...]
     expected_end: datetime | None = None  # start + max_run_time, if stated
+    gpu_models: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

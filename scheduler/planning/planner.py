@@ -1,77 +1,117 @@
-"""The gang planner: order the queue, place each gang or none of it, explain the rest."""
+"""The gang planner: order the queue, place each gang whole or not at all, hold room for the first that is blocked.
+
+`docs/planner.md` tells how it thinks. In short: jobs are taken in order (priority, then age). A gang that fits into
+what its length may use is started. The first that is blocked, though it would fit an empty cluster, gets a
+reservation; whoever comes later may only use what that leaves. Free amounts only shrink while a plan is made, so a
+shape that was refused once stays refused, and equal shapes are asked once. Reasons are written at the end, against
+what is left then, so that equal shapes have equal reasons.
+"""
 
 from __future__ import annotations
 
 from core.domain.ids import JobId
-from core.domain.resources import Gang, Request
-from scheduler.planning.model import NodeView, Placement, Plan, QueuedGang, Reason, ReasonCode, Snapshot, Start
+from scheduler.planning.capacity import Capacity
+from scheduler.planning.cluster import Cluster
+from scheduler.planning.demand import Demand, demand_of
+from scheduler.planning.draft import Draft
+from scheduler.planning.feasibility import EmptyCluster
+from scheduler.planning.gang import place
+from scheduler.planning.ledger import NEVER, Ledger
+from scheduler.planning.model import Plan, QueuedGang, Reason, ReasonCode, Snapshot, Start
+from scheduler.planning.reasons import Explainer
+from scheduler.planning.reservation import Timeline
+from scheduler.planning.search import Budget
+
+# Each costs a few milliseconds to find, and one is enough per set of nodes that compete.
+MAX_RESERVATIONS = 8
 
 
-class _Free:
-    """What is left of a node while a plan is made."""
-
-    def __init__(self, node: NodeView) -> None:
-        self.node = node
-        self.cpu_milli = node.free.cpu_milli
-        self.memory_bytes = node.free.memory_bytes
-        self.gpus = dict(node.free.gpus)
-
-    def fit(self, request: Request) -> tuple[bool, str | None]:
-        if request.cpu_milli > self.cpu_milli or request.memory_bytes > self.memory_bytes:
-            return False, None
-        if not request.gpu_count:
-            return True, None
-        for model in request.gpu_models or sorted(self.gpus):
-            if self.gpus.get(model, 0) >= request.gpu_count:
-                return True, model
-        return False, None
-
-    def take(self, request: Request, model: str | None, sign: int = 1) -> None:
-        self.cpu_milli -= sign * request.cpu_milli
-        self.memory_bytes -= sign * request.memory_bytes
-        if model is not None:
-            self.gpus[model] -= sign * request.gpu_count
-
-
-def _place(gang: Gang, frees: list[_Free]) -> tuple[Placement, ...] | None:
-    matching = [f for f in frees if all(f.node.labels.get(k) == v for k, v in gang.node_selector)]
-    placed: list[Placement] = []
-    taken: list[tuple[_Free, Request, str | None]] = []
-    for role in gang.roles:
-        for index in range(role.replicas):
-            fits = [(f, model) for f in matching for ok, model in [f.fit(role.request)] if ok]
-            if not fits:
-                for free, request, model in taken:
-                    free.take(request, model, -1)
-                return None
-            free, model = min(fits, key=lambda fit: (sum(fit[0].gpus.values()), fit[0].cpu_milli, fit[0].node.id))
-            free.take(role.request, model)
-            taken.append((free, role.request, model))
-            placed.append(Placement(role.role, index, free.node.id, model))
-    return tuple(placed)
-
-
-def _order(job: QueuedGang) -> tuple[object, ...]:
+def queue_order(job: QueuedGang) -> tuple[object, ...]:
+    """Sort key: larger priority first, then who queued first, then the id."""
     return (-job.priority, job.queued_at, job.job_id)
 
 
 def plan(snapshot: Snapshot) -> Plan:
-    """What starts now, in order, and a reason for every job that waits."""
-    frees = [_Free(node) for node in sorted(snapshot.nodes, key=lambda n: n.id) if node.is_schedulable]
-    starts: list[Start] = []
-    waits: dict[JobId, Reason] = {}
-    reasons: dict[str, Reason] = {}
-    for job in sorted(snapshot.queued, key=_order):
-        if job.shape in reasons:
-            waits[job.job_id] = reasons[job.shape]
-            continue
-        placements = _place(job.gang, frees)
-        if placements is not None:
-            starts.append(Start(job.job_id, placements))
-            continue
-        if not frees:
-            reason = Reason(ReasonCode.NO_NODES, "no node is ready to take work; `trainmaster nodes` lists them")
-        else:
-            reason = Reason(ReasonCode.NO_ROOM, f"its {job.gang.size} replicas do not fit beside what runs now")
-        waits[job.job_id] = reasons[job.shape] = reason
-    return Plan(tuple(starts), waits)
+    """What starts now, in order, and a reason for every job that waits.
+
+    Nothing is mutated; the same snapshot gives the same plan, in whatever order its parts are listed.
+    """
+    return _Planning(snapshot).run()
+
+
+class _Planning:
+    """The state of one call of :func:`plan`."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.cluster = Cluster(node for node in snapshot.nodes if node.is_schedulable)
+        self.empty = EmptyCluster(self.cluster)
+        self.ledger = Ledger(Capacity.free(self.cluster))
+        self.budget = Budget()
+        self.demands: dict[str, Demand] = {}
+        self.refusals: dict[str, ReasonCode | None] = {}  # shape -> why it can never run
+        self.refused_above_s: dict[str, float] = {}  # shape -> jobs that may run longer than this are refused
+        self.reserved: set[int] = set()  # nodes that a gang with a reservation competes for
+        self.timeline: Timeline | None = None
+        self.starts: list[tuple[QueuedGang, Draft]] = []
+        self.waiting: list[QueuedGang] = []
+
+    def run(self) -> Plan:
+        for job in sorted(self.snapshot.queued, key=queue_order):
+            if not self._try_start(job):
+                self.waiting.append(job)
+        starts = tuple(Start(job.job_id, draft.placements(self.demands[job.shape])) for job, draft in self.starts)
+        return Plan(starts, self._reasons())
+
+    def _try_start(self, job: QueuedGang) -> bool:
+        run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s
+        above_s = self.refused_above_s.get(job.shape)
+        if above_s is not None and run_time_s > above_s:
+            return False
+        demand = self.demands.get(job.shape)
+        if demand is None:
+            demand = self.demands[job.shape] = demand_of(job.gang, self.cluster)
+        level = self.ledger.level(run_time_s)
+        draft = place(demand, self.ledger.views[level], self.budget)
+        if draft is None:
+            self.refused_above_s[job.shape] = self.ledger.floor_s(level)
+            self._reserve_for(job, demand)
+            return False
+        self.ledger.start(draft, run_time_s)
+        if self.timeline is not None:
+            self.timeline.add_start(job, draft)
+        self.starts.append((job, draft))
+        return True
+
+    def _reserve_for(self, job: QueuedGang, demand: Demand) -> None:
+        """Hold room for a gang that is the first to be blocked among those that compete for the same nodes."""
+        if len(self.ledger.reservations) == MAX_RESERVATIONS or self._refusal(job.shape, demand) is not None:
+            return
+        touched = demand.touched_nodes(self.cluster)
+        if not self.reserved.isdisjoint(touched):
+            return
+        if self.timeline is None:
+            self.timeline = Timeline(self.cluster, self.snapshot.running, self.snapshot.now)
+            for started, draft in self.starts:
+                self.timeline.add_start(started, draft)
+        reservation = self.timeline.reserve(job, demand, self.ledger.free)
+        if reservation is not None:
+            self.ledger.reserve(reservation)
+            self.reserved |= touched
+
+    def _refusal(self, shape: str, demand: Demand) -> ReasonCode | None:
+        if shape not in self.refusals:
+            self.refusals[shape] = self.empty.refusal(demand)
+        return self.refusals[shape]
+
+    def _reasons(self) -> dict[JobId, Reason]:
+        explainer = Explainer(self.snapshot, self.empty, self.ledger, self.starts)
+        known: dict[str, Reason] = {}
+        waits: dict[JobId, Reason] = {}
+        for job in self.waiting:
+            reason = known.get(job.shape)
+            if reason is None:
+                demand = self.demands[job.shape]
+                reason = known[job.shape] = explainer.explain(demand, self._refusal(job.shape, demand))
+            waits[job.job_id] = reason
+        return waits

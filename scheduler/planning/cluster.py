@@ -1,0 +1,127 @@
+"""The nodes of one snapshot, numbered by id, and the pools (sets of nodes) that jobs may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from core.domain.resources import Gang
+from scheduler.planning.model import NodeView
+
+RACK_LABEL = "topology/rack"
+ZONE_LABEL = "topology/zone"
+_LEVEL_LABELS = {"rack": RACK_LABEL, "zone": ZONE_LABEL}
+
+
+class Pool:
+    """A set of node numbers: ``members`` to walk through, ``flags`` to ask."""
+
+    __slots__ = ("flags", "members")
+
+    def __init__(self, members: Sequence[int], size: int) -> None:
+        self.members = tuple(members)
+        self.flags = bytearray(size)
+        for number in self.members:
+            self.flags[number] = 1
+
+
+class Cluster:
+    """Nodes in the order of their ids, so that the order in the snapshot cannot matter."""
+
+    __slots__ = (
+        "_by_label",
+        "_by_members",
+        "_by_selector",
+        "_domains",
+        "_with_models",
+        "cpu_share",
+        "everything",
+        "gpu_models",
+        "is_mixed",
+        "largest",
+        "models_of",
+        "nodes",
+        "number_of",
+        "racks",
+        "zones",
+    )
+
+    def __init__(self, nodes: Iterable[NodeView]) -> None:
+        self.nodes = tuple(sorted(nodes, key=lambda node: node.id))
+        self.number_of = {node.id: number for number, node in enumerate(self.nodes)}
+        self.models_of = tuple(
+            tuple(sorted({m for held in (node.allocatable, node.free) for m, count in held.gpus.items() if count > 0}))
+            for node in self.nodes
+        )
+        # What each GPU of a node may count on; a node without GPUs has no share to keep.
+        self.cpu_share = tuple(
+            node.allocatable.cpu_milli // max(1, node.allocatable.gpu_count) if models else 0
+            for node, models in zip(self.nodes, self.models_of, strict=True)
+        )
+        # Most devices of each model on one node: the length of the index of holes.
+        self.largest: dict[str, int] = {}
+        for node in self.nodes:
+            for amounts in (node.allocatable, node.free):
+                for model, count in amounts.gpus.items():
+                    if count > 0:
+                        self.largest[model] = max(count, self.largest.get(model, 0))
+        self.gpu_models = tuple(sorted(self.largest))
+        # Only where a node has two models may a walk over the models meet it twice.
+        self.is_mixed = any(len(models) > 1 for models in self.models_of)
+        self.racks = tuple(node.labels.get(RACK_LABEL, "") for node in self.nodes)
+        self.zones = tuple(node.labels.get(ZONE_LABEL, "") for node in self.nodes)
+        self.everything = Pool(range(len(self.nodes)), len(self.nodes))
+        self._by_members: dict[tuple[int, ...], Pool] = {self.everything.members: self.everything}
+        self._by_selector: dict[tuple[tuple[str, str], ...], Pool] = {(): self.everything}
+        self._by_label: dict[tuple[str, str], frozenset[int]] | None = None
+        self._domains: dict[tuple[int, str], dict[str, Pool]] = {}
+        self._with_models: dict[tuple[int, frozenset[str] | None], frozenset[int]] = {}
+
+    def pool_of(self, gang: Gang) -> Pool:
+        """The nodes that carry every label of the gang's selector. Equal sets are the same object."""
+        pool = self._by_selector.get(gang.node_selector)
+        if pool is None:
+            members: frozenset[int] | None = None
+            for pair in gang.node_selector:
+                matching = self._labelled(pair)
+                members = matching if members is None else members & matching
+            pool = self._by_selector[gang.node_selector] = self._pool(sorted(members or ()))
+        return pool
+
+    def domains(self, pool: Pool, level: str) -> dict[str, Pool]:
+        """``pool`` split by ``level`` ("rack" or "zone"). A node without the label is a domain of its own."""
+        key = (id(pool), level)
+        found = self._domains.get(key)
+        if found is None:
+            label = _LEVEL_LABELS[level]
+            groups: dict[str, list[int]] = {}
+            for number in pool.members:
+                node = self.nodes[number]
+                groups.setdefault(node.labels.get(label) or f"node {node.id}", []).append(number)
+            found = {name: self._pool(groups[name]) for name in sorted(groups)}
+            self._domains[key] = found
+        return found
+
+    def with_models(self, pool: Pool, models: frozenset[str] | None) -> frozenset[int]:
+        """The nodes of ``pool`` with GPUs of any of ``models``; ``None``: all nodes."""
+        key = (id(pool), models)
+        found = self._with_models.get(key)
+        if found is None:
+            found = frozenset(n for n in pool.members if models is None or not models.isdisjoint(self.models_of[n]))
+            self._with_models[key] = found
+        return found
+
+    def _pool(self, members: Sequence[int]) -> Pool:
+        key = tuple(members)
+        pool = self._by_members.get(key)
+        if pool is None:
+            pool = self._by_members[key] = Pool(key, len(self.nodes))
+        return pool
+
+    def _labelled(self, pair: tuple[str, str]) -> frozenset[int]:
+        if self._by_label is None:
+            sets: dict[tuple[str, str], set[int]] = {}
+            for number, node in enumerate(self.nodes):
+                for item in node.labels.items():
+                    sets.setdefault(item, set()).add(number)
+            self._by_label = {item: frozenset(numbers) for item, numbers in sets.items()}
+        return self._by_label.get(pair, frozenset())

@@ -1,0 +1,98 @@
+"""What a gang asks for, prepared once per shape: members with equal requests form one group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from core.domain.resources import Gang, GangRole, Request
+from scheduler.planning.cluster import Cluster, Pool
+
+_SERVER_ROLE = "ps"
+_COMPANION_ROLE = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """``count`` members that are alike. ``models``: GPU models that are accepted and present, best first."""
+
+    request: Request
+    models: tuple[str, ...]
+    count: int
+    roles: tuple[tuple[str, int], ...]  # (role, replicas) in rank order
+
+    @property
+    def is_picky(self) -> bool:
+        """Whether the order of ``models`` is the user's."""
+        return bool(self.request.gpu_models)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A gang as the planner sees it.
+
+    Attributes:
+        merged: all members, equal requests in one group, the most demanding first.
+        trainers: the same without the parameter servers.
+        servers: the parameter servers that sit beside the companions; ``None`` where there are none, or where
+            they ask for GPUs and so are placed like anybody else.
+        companion: the group among ``trainers`` beside which the servers sit.
+    """
+
+    gang: Gang
+    pool: Pool
+    merged: tuple[Group, ...]
+    trainers: tuple[Group, ...]
+    servers: Group | None
+    companion: int
+
+    @property
+    def uses_gpus(self) -> bool:
+        return bool(self.merged[0].request.gpu_count)
+
+    def touched_nodes(self, cluster: Cluster) -> frozenset[int]:
+        """Which nodes it may ever use, coarsely: gangs with a node in common compete.
+
+        Equal questions are answered once per cluster, so a queue of many shapes costs nothing.
+        """
+        if all(group.request.gpu_count for group in self.merged):
+            return cluster.with_models(self.pool, frozenset(m for group in self.merged for m in group.models))
+        return cluster.with_models(self.pool, None)
+
+
+def demand_of(gang: Gang, cluster: Cluster) -> Demand:
+    merged = _groups(gang.roles, cluster)
+    servers = [role for role in gang.roles if role.role == _SERVER_ROLE and not role.request.gpu_count]
+    others = [role for role in gang.roles if role not in servers]
+    if not servers or not others:
+        return Demand(gang, cluster.pool_of(gang), merged, merged, None, 0)
+    trainers = _groups(others, cluster)
+    by_worker = [n for n, group in enumerate(trainers) if any(role == _COMPANION_ROLE for role, _ in group.roles)]
+    largest = max(range(len(trainers)), key=lambda n: (trainers[n].count, -n))
+    companion = by_worker[0] if by_worker else largest
+    return Demand(gang, cluster.pool_of(gang), merged, trainers, _groups(servers, cluster)[0], companion)
+
+
+def _groups(roles: Iterable[GangRole], cluster: Cluster) -> tuple[Group, ...]:
+    by_request: dict[Request, list[tuple[str, int]]] = {}
+    for role in roles:
+        if role.replicas > 0:
+            by_request.setdefault(role.request, []).append((role.role, role.replicas))
+    groups = [
+        Group(request, _models(request, cluster), sum(count for _, count in members), tuple(members))
+        for request, members in by_request.items()
+    ]
+    return tuple(sorted(groups, key=_demanding_first))
+
+
+def _models(request: Request, cluster: Cluster) -> tuple[str, ...]:
+    if not request.gpu_count:
+        return ()
+    accepted = dict.fromkeys(request.gpu_models) or cluster.gpu_models
+    return tuple(model for model in accepted if model in cluster.largest)
+
+
+def _demanding_first(group: Group) -> tuple[object, ...]:
+    request = group.request
+    # A group that accepts fewer models has fewer places to go.
+    return (-request.gpu_count, len(group.models), -request.cpu_milli, -request.memory_bytes, group.roles)

@@ -1,0 +1,183 @@
+"""Choose nodes for one group of equal members: few nodes, small holes, the right models.
+
+Exact in one thing: if the members fit at all, nodes are found, since the members are alike and every node's room for
+them is counted. Which nodes is a preference, decided greedily.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from scheduler.planning.cluster import Pool
+from scheduler.planning.demand import Group
+from scheduler.planning.draft import Draft, Pick
+
+_Room = tuple[int, int]  # (node number, members that fit)
+_Tight = Callable[[int, int], tuple[int, ...]]
+
+
+def fill(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
+    """Nodes for all members of ``group``, or ``None`` if they do not fit. ``draft`` is not changed.
+
+    Nodes that the gang uses already come first, then as few others as possible; the last one is the one that it
+    fills best, so that large holes stay whole.
+    """
+    if group.request.gpu_count:
+        return _fill_gpus(draft, group, pool)
+    return _fill_bare(draft, group, pool)
+
+
+def _fill_gpus(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
+    request, count = group.request, group.count
+    if draft.capacity.bound(request, group.models) < count:
+        return None
+    if count == 1 and not draft.left:
+        return _fill_one(draft, group, pool)
+    rooms = draft.rooms(request, group.models, pool, count)
+    if sum(slots for _, slots in rooms) < count:
+        return None
+    tight = _tight_gpus(draft, group)
+    if len(group.models) == 1:
+        return _as_picks(draft, group, group.models, few(draft, rooms, count, tight))
+    # One model for all members, before members of different speed hold one another up.
+    best: tuple[tuple[object, ...], list[Pick]] | None = None
+    for model in group.models:
+        alone = [(n, draft.slots(n, request, (model,), count)) for n, _ in rooms]
+        alone = [room for room in alone if room[1]]
+        if sum(slots for _, slots in alone) < count:
+            continue
+        picks = _as_picks(draft, group, (model,), few(draft, alone, count, tight))
+        if group.is_picky:
+            return picks
+        left = sum(draft.amounts(pick.number)[2].get(model, 0) for pick in picks)
+        score = (len(picks), left, model)
+        if best is None or score < best[0]:
+            best = (score, picks)
+    if best is not None:
+        return best[1]
+    return _as_picks(draft, group, group.models, few(draft, rooms, count, tight))
+
+
+def _fill_one(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
+    capacity, request = draft.capacity, group.request
+    choices = [(model,) for model in group.models] if group.is_picky else [group.models]
+    for models in choices:
+        number = capacity.tightest(request, models, pool)
+        if number is not None:
+            gpus = capacity.gpus[number]
+            fitting = [(gpus.get(m, 0), m) for m in models if gpus.get(m, 0) >= request.gpu_count]
+            return [Pick(number, min(fitting)[1], 1)]
+    return None
+
+
+def _fill_bare(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
+    """Without GPUs: beside the gang, on nodes without GPUs, on CPUs that no GPU will miss, anywhere; in this order."""
+    request, count, cluster = group.request, group.count, draft.capacity.cluster
+    if count == 1 and not draft.left:
+        number = draft.capacity.tightest_bare(request, pool)
+        if number is not None:
+            return [Pick(number, None, 1)]
+    rooms = draft.rooms(request, (), pool, count)
+    if sum(slots for _, slots in rooms) < count:
+        return None
+    bare = [room for room in rooms if not cluster.models_of[room[0]]]
+    spare = [(n, min(slots, _spare_slots(draft, n, group))) for n, slots in rooms if cluster.models_of[n]]
+    spare = [room for room in spare if room[1]]
+    beside = [room for room in [*bare, *spare] if room[0] in draft.left]
+    tight = _tight_bare(draft, group)
+    for tier in (beside, bare, bare + spare):
+        if tier and sum(slots for _, slots in tier) >= count:
+            return [Pick(n, None, members) for n, members in few(draft, tier, count, tight)]
+    return [Pick(n, None, members) for n, members in few(draft, rooms, count, tight)]
+
+
+def _spare_slots(draft: Draft, number: int, group: Group) -> int:
+    """Members that fit while each free GPU of the node keeps its share of the CPUs."""
+    request = group.request
+    cpu, _, gpus = draft.amounts(number)
+    cpu -= draft.capacity.cluster.cpu_share[number] * sum(max(0, count) for count in gpus.values())
+    if not request.cpu_milli:
+        return group.count
+    return max(0, min(group.count, cpu // request.cpu_milli))
+
+
+def _tight_gpus(draft: Draft, group: Group) -> _Tight:
+    request = group.request
+
+    def tight(number: int, members: int) -> tuple[int, ...]:
+        cpu, memory, gpus = draft.amounts(number)
+        return (
+            sum(gpus.values()) - members * request.gpu_count,
+            cpu - members * request.cpu_milli,
+            memory - members * request.memory_bytes,
+            number,
+        )
+
+    return tight
+
+
+def _tight_bare(draft: Draft, group: Group) -> _Tight:
+    request, cluster = group.request, draft.capacity.cluster
+
+    def tight(number: int, members: int) -> tuple[int, ...]:
+        cpu, memory, gpus = draft.amounts(number)
+        left = cpu - members * request.cpu_milli
+        missing = max(0, cluster.cpu_share[number] * sum(gpus.values()) - left) if cluster.models_of[number] else 0
+        return (bool(cluster.models_of[number]), missing, left, memory - members * request.memory_bytes, number)
+
+    return tight
+
+
+def few(draft: Draft, rooms: Sequence[_Room], count: int, tight: _Tight) -> list[_Room]:
+    """Members per node for ``count`` members on the fewest nodes; ``rooms`` must have room for them all.
+
+    Nodes that the gang uses already come first. Among equals, racks with much room come first, whole.
+    """
+    if draft.left:
+        mine = [room for room in rooms if room[0] in draft.left]
+        if mine:
+            here = min(count, sum(slots for _, slots in mine))
+            chosen = _fewest(draft, mine, here, tight)
+            if here == count:
+                return chosen
+            others = [room for room in rooms if room[0] not in draft.left]
+            return chosen + _fewest(draft, others, count - here, tight)
+    return _fewest(draft, rooms, count, tight)
+
+
+def _fewest(draft: Draft, rooms: Sequence[_Room], count: int, tight: _Tight) -> list[_Room]:
+    whole = [n for n, slots in rooms if slots >= count]
+    if whole:
+        return [(min(whole, key=lambda n: tight(n, count)), count)]
+    racks = draft.capacity.cluster.racks
+    in_rack: dict[str, int] = {}
+    for number, slots in rooms:
+        in_rack[racks[number]] = in_rack.get(racks[number], 0) + slots
+    ordered = sorted(
+        rooms, key=lambda room: (-room[1], -in_rack[racks[room[0]]], racks[room[0]], tight(room[0], room[1]))
+    )
+    chosen: list[_Room] = []
+    for position, (number, slots) in enumerate(ordered):
+        if slots >= count:
+            last = min((n for n, room in ordered[position:] if room >= count), key=lambda n: tight(n, count))
+            return [*chosen, (last, count)]
+        chosen.append((number, slots))
+        count -= slots
+    raise AssertionError("rooms hold fewer members than asked for")
+
+
+def _as_picks(draft: Draft, group: Group, models: Sequence[str], chosen: Sequence[_Room]) -> list[Pick]:
+    """Give each node's members their models, the preferred one first (without a preference the scarcest first)."""
+    size = group.request.gpu_count
+    picks: list[Pick] = []
+    for number, members in chosen:
+        gpus = draft.amounts(number)[2]
+        here = [model for model in models if gpus.get(model, 0) >= size]
+        if not group.is_picky:
+            here.sort(key=lambda model: (gpus[model], model))
+        for model in here:
+            taken = min(members, gpus[model] // size)
+            if taken:
+                picks.append(Pick(number, model, taken))
+                members -= taken  # noqa: PLW2901 (what is still to be given on this node)
+    return picks

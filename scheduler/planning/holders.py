@@ -1,0 +1,131 @@
+"""Who holds the GPUs of a node, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from scheduler.planning import words
+from scheduler.planning.cluster import Cluster
+from scheduler.planning.draft import Draft
+from scheduler.planning.model import QueuedGang, Snapshot
+from scheduler.planning.reservation import held_by
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """What one job holds on one node. ``end``: its stated end, if any."""
+
+    job: str
+    job_id: str
+    end: datetime | None
+    gpus: int
+    model: str | None
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """Who ends first, as far as is known; then the smallest, so that few names say it."""
+        return (self.end is None, self.end.timestamp() if self.end else 0.0, -self.gpus, self.job_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The holders that must end for a hole to be large enough."""
+
+    holders: tuple[Holder, ...]
+    gpus: int
+
+    @property
+    def until(self) -> datetime | None:
+        ends = [holder.end for holder in self.holders]
+        return None if None in ends else max(end for end in ends if end is not None)
+
+    def phrase(self, now: datetime) -> str:
+        """``job sweep-31 until about 14:20 UTC``."""
+        names = words.jobs([holder.job for holder in self.holders])
+        if self.until is not None:
+            return f"{names} until {words.about(self.until, now)}"
+        one = len(self.holders) == 1
+        return f"{names}, {'whose end is' if one else 'whose ends are'} not known"
+
+    def numbers(self) -> dict[str, Any]:
+        until = self.until
+        return {
+            "held_by": [holder.job_id for holder in self.holders],
+            "held_gpus": self.gpus,
+            "until": until.isoformat() if until else None,
+        }
+
+
+class Holders:
+    """By node; worked out when first asked."""
+
+    def __init__(self, snapshot: Snapshot, cluster: Cluster, starts: Sequence[tuple[QueuedGang, Draft]]) -> None:
+        self._snapshot = snapshot
+        self._cluster = cluster
+        self._starts = starts
+        self._by_node: dict[int, list[Holder]] | None = None
+
+    def of(self, number: int) -> list[Holder]:
+        if self._by_node is None:
+            self._by_node = {}
+            for running in self._snapshot.running:
+                for at, request, model, members in held_by(running, self._cluster):
+                    gpus = members * request.gpu_count
+                    self._add(at, Holder(running.name, running.job_id, running.expected_end, gpus, model))
+            for job, draft in self._starts:
+                run_time = job.max_run_time_s
+                end = None if run_time is None else self._snapshot.now + timedelta(seconds=run_time)
+                for at, request, model, members in draft.used():
+                    self._add(at, Holder(job.name, job.job_id, end, members * request.gpu_count, model))
+            for holders in self._by_node.values():
+                holders.sort(key=lambda holder: holder.order)
+        return self._by_node.get(number, [])
+
+    def _add(self, number: int, holder: Holder) -> None:
+        if self._by_node is not None:
+            self._by_node.setdefault(number, []).append(holder)
+
+    def first_to_free(self, candidates: Sequence[tuple[int, str]], missing: int) -> tuple[int, str, Held | None]:
+        """Of nodes (with a GPU model) the one where ``missing`` more GPUs are free first; its holders until then.
+
+        ``None`` for the holders where those that are known do not hold that many.
+        """
+        best: tuple[tuple[object, ...], int, str, Held | None] | None = None
+        for number, model in candidates:
+            held = self._to_end(number, model, missing)
+            if held is None:
+                key: tuple[object, ...] = (2, 0.0, 0, number, model)
+            else:
+                until = held.until
+                key = (until is None, until.timestamp() if until else 0.0, len(held.holders), number, model)
+            if best is None or key < best[0]:
+                best = (key, number, model, held)
+        if best is None:
+            raise AssertionError("no node has the model")
+        return best[1], best[2], best[3]
+
+    def _to_end(self, number: int, model: str, missing: int) -> Held | None:
+        needed: list[Holder] = []
+        freed = 0
+        for holder in self.of(number):
+            if holder.model == model and holder.gpus:
+                needed.append(holder)
+                freed += holder.gpus
+                if freed >= missing:
+                    return Held(tuple(needed), freed)
+        return None
+
+    def on(self, number: int) -> str:
+        """``, beside job a until about 14:20 UTC``: who else is on the node, for the end of a sentence."""
+        holders = self.of(number)
+        if not holders:
+            return ""
+        names = list(dict.fromkeys(holder.job for holder in holders))
+        first = holders[0].end
+        until = f", the first of which ends at {words.about(first, self._snapshot.now)}" if first else ""
+        if first and len(names) == 1:
+            until = f" until {words.about(first, self._snapshot.now)}"
+        return f" beside {words.jobs(names)}{until}"

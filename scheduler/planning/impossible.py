@@ -1,0 +1,147 @@
+"""Why a gang can never run on the nodes there are, and what to ask for instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scheduler.planning import words
+from scheduler.planning.demand import Demand, Group
+from scheduler.planning.domains import best_domain
+from scheduler.planning.feasibility import EmptyCluster
+from scheduler.planning.model import Reason, ReasonCode
+
+
+def why_never(demand: Demand, refusal: ReasonCode, empty: EmptyCluster) -> Reason:
+    """The sentence for a refusal of :meth:`EmptyCluster.refusal`."""
+    if refusal is ReasonCode.NO_NODES:
+        return Reason(refusal, "no node is ready to take work; `trainmaster nodes` tells which are known and why", {})
+    if refusal is ReasonCode.NO_MATCHING_NODE:
+        return _no_match(demand, empty)
+    if refusal is ReasonCode.NEVER_FITS:
+        return _too_demanding(demand, empty)
+    return _too_many(demand, empty)
+
+
+def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
+    selector = demand.gang.node_selector
+    label = words.all_of([f"{key}={value}" for key, value in selector])
+    nodes = empty.cluster.nodes
+    if not demand.pool.members:
+        known = sorted({f"{key}={n.labels[key]}" for key, _ in selector for n in nodes if key in n.labels})
+        noun = "label" if len(selector) == 1 else "labels"
+        there = f"nodes have {words.some_of(known, 5)}" if known else "no node has such a label at all"
+        return Reason(
+            ReasonCode.NO_MATCHING_NODE,
+            f"no node carries the {noun} {label} of its node_selector; {there}. Change the selector, or label a node",
+            {"node_selector": dict(selector), "known": known},
+        )
+    group = next(g for g in demand.merged if g.request.gpu_count and not empty.has_model(g, demand.pool))
+    present = sorted({model for whole, _, _ in empty.kinds(demand.pool) for model in whole.gpus})
+    where = f"no node with {label}" if selector else "no node"
+    asked = (
+        f"{where} has GPUs of {words.any_of(group.request.gpu_models)}"
+        if group.request.gpu_models
+        else f"{where} has a GPU"
+    )
+    if present:
+        advice = f"there are {words.all_of(present)}. Set gpu_type to one of these"
+    else:
+        advice = (
+            "none has any. Ask for no GPUs, or add a node"
+            if not selector
+            else "Change the selector, or ask for no GPUs"
+        )
+    return Reason(
+        ReasonCode.NO_MATCHING_NODE,
+        f"needs {words.gpus(group.request.gpu_count, group.request.gpu_models)} {words.each(group)}, and {asked}; {advice}",
+        {"gpu_models": list(group.request.gpu_models), "present": present},
+    )
+
+
+def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
+    """Not one member of some group fits on any empty node."""
+    group = next(g for g in demand.merged if not empty.members(g, demand.pool))
+    request = group.request
+    kinds = empty.kinds(demand.pool)
+    nodes = empty.cluster.nodes
+    needs = f"on one node {words.each(group)}"
+    numbers: dict[str, Any] = {"role": group.roles[0][0], "replicas": group.count}
+    if request.gpu_count:
+        most, first = max((max(w.gpus.get(m, 0) for m in group.models), -n) for w, _, n in kinds)
+        if most < request.gpu_count:
+            wanted = words.gpus(request.gpu_count, request.gpu_models)
+            return Reason(
+                ReasonCode.NEVER_FITS,
+                f"needs {wanted} {needs}, and no node has more than {most} ({nodes[-first].id} has). "
+                f"Ask for at most {most} GPUs per replica, and more replicas",
+                numbers | {"gpus": request.gpu_count, "largest": most, "node": nodes[-first].id},
+            )
+    for wanted, amount, name, most, first in (
+        ("cpu", request.cpu_milli, words.cpus, *max((w.cpu_milli, -n) for w, _, n in kinds)),
+        ("memory", request.memory_bytes, words.memory, *max((w.memory_bytes, -n) for w, _, n in kinds)),
+    ):
+        if most < amount:
+            return Reason(
+                ReasonCode.NEVER_FITS,
+                f"needs {name(amount)} {needs}, and no node has more than {name(most)} ({nodes[-first].id} has). "
+                f"Ask for less {wanted} per replica",
+                numbers | {f"{wanted}_wanted": amount, "largest": most, "node": nodes[-first].id},
+            )
+    return Reason(
+        ReasonCode.NEVER_FITS,
+        f"needs {words.request(request)} together {needs}, and no node has all of that; {_nearest(group, demand, empty)}. "
+        f"Ask for less of one of them",
+        numbers,
+    )
+
+
+def _nearest(group: Group, demand: Demand, empty: EmptyCluster) -> str:
+    request = group.request
+
+    def share(position: int) -> tuple[float, int]:
+        whole, _, number = empty.kinds(demand.pool)[position]
+        gpus = max((whole.gpus.get(m, 0) for m in group.models), default=0)
+        shares = [
+            whole.cpu_milli / max(1, request.cpu_milli),
+            whole.memory_bytes / max(1, request.memory_bytes),
+            gpus / request.gpu_count if request.gpu_count else 1.0,
+        ]
+        return (min(shares), -number)
+
+    whole, _, number = empty.kinds(demand.pool)[max(range(len(empty.kinds(demand.pool))), key=share)]
+    has = [words.cpus(whole.cpu_milli), words.memory(whole.memory_bytes)]
+    if request.gpu_count:
+        has.insert(0, words.gpus(max(whole.gpus.get(m, 0) for m in group.models), ()))
+    return f"{empty.cluster.nodes[number].id} comes nearest with {words.all_of(has)}"
+
+
+def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
+    """Members fit, the gang does not."""
+    numbers: dict[str, Any] = {"replicas": demand.gang.size}
+    for group in demand.merged:
+        held = empty.members(group, demand.pool)
+        if held < group.count:
+            where = "matching nodes hold" if demand.gang.node_selector else "cluster holds"
+            return Reason(
+                ReasonCode.TOO_LARGE,
+                f"needs {words.request(group.request)} {words.each(group)}, and even empty the {where} only {held} "
+                f"of them. Ask for at most {held} replicas, or for less each",
+                numbers | {"role": group.roles[0][0], "most": held},
+            )
+    gang = demand.gang
+    if gang.topology_required and gang.topology is not None:
+        group = demand.merged[0]
+        name, most = best_domain(demand, empty.capacity, gang.topology)
+        return Reason(
+            ReasonCode.TOO_LARGE,
+            f"needs all {gang.size} replicas inside one {gang.topology}, and even empty none is large enough; {name} "
+            f"holds {most} of its {words.members(group)}. Ask for fewer, or set the topology's `required` to false",
+            numbers | {"level": gang.topology, "domain": name, "most": most},
+        )
+    roles = words.all_of([f"{words.members(g)} with {words.request(g.request)} each" for g in demand.merged])
+    return Reason(
+        ReasonCode.TOO_LARGE,
+        f"needs {roles}, and no arrangement of them was found even on the empty cluster. "
+        f"Ask for fewer replicas, or for less each",
+        numbers,
+    )

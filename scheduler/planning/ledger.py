@@ -1,0 +1,111 @@
+"""What is free now, and what of it is held for gangs that have a reservation.
+
+A job that surely ends before a reservation starts may use everything that is free; any other only what is left
+beside the reserved amounts. So there is one *view* of the capacity per number of reservations that a job outlives.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from scheduler.planning.capacity import Capacity
+from scheduler.planning.demand import Demand
+from scheduler.planning.draft import Draft
+from scheduler.planning.model import QueuedGang
+
+NEVER = float("inf")
+
+_Amounts = tuple[int, int, Mapping[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Nodes for a waiting gang from ``start_s`` on (seconds from now; ``None``: nobody knows when)."""
+
+    job: QueuedGang
+    demand: Demand
+    start_s: float | None
+    draft: Draft
+
+    @property
+    def beside(self) -> Mapping[int, _Amounts]:
+        """Per node of the reservation, what is free there at the start once the gang has its part."""
+        return self.draft.left
+
+    @property
+    def opens_s(self) -> float:
+        """Jobs that end later than this must leave the reserved amounts alone."""
+        return -1.0 if self.start_s is None else self.start_s
+
+
+class Ledger:
+    """``reservations``: by start, the unknown ones first; ``views[k]`` respects the first ``k`` of them."""
+
+    __slots__ = ("_beside", "_holder", "reservations", "views")
+
+    def __init__(self, free: Capacity) -> None:
+        self.reservations: list[Reservation] = []
+        self.views = [free]
+        self._beside: dict[int, _Amounts] = {}
+        self._holder: dict[int, Reservation] = {}
+
+    @property
+    def free(self) -> Capacity:
+        """Everything that is free now, reserved or not."""
+        return self.views[0]
+
+    def level(self, run_time_s: float) -> int:
+        """How many reservations a job of this length may run into."""
+        return bisect_left(self.reservations, run_time_s, key=lambda reservation: reservation.opens_s)
+
+    def floor_s(self, level: int) -> float:
+        """The longest run time whose level is below ``level``."""
+        return self.reservations[level - 1].opens_s if level else -1.0
+
+    def reserve(self, reservation: Reservation) -> None:
+        """Hold the reservation's nodes. They must not be held already."""
+        self.reservations.append(reservation)
+        self.reservations.sort(key=lambda r: (r.opens_s, r.job.job_id))
+        for number, amounts in reservation.beside.items():
+            self._beside[number] = amounts
+            self._holder[number] = reservation
+        views = [self.free]
+        for held in self.reservations:
+            view = views[-1].copy()
+            for number in held.beside:
+                self._show(view, number, is_held=True)
+            views.append(view)
+        self.views = views
+
+    def start(self, draft: Draft, run_time_s: float) -> None:
+        """Take what a gang uses from all views."""
+        free = self.free
+        for number, request, model, members in draft.used():
+            gpus = free.gpus[number]
+            cpu = members * request.cpu_milli
+            memory = members * request.memory_bytes
+            devices = members * request.gpu_count
+            free.put(number, free.cpu[number] - cpu, free.memory[number] - memory, _less(gpus, model, devices))
+            holder = self._holder.get(number)
+            if holder is not None and run_time_s > holder.opens_s:
+                left = self._beside[number]
+                self._beside[number] = (left[0] - cpu, left[1] - memory, _less(left[2], model, devices))
+            is_held = False
+            for held, view in zip(self.reservations, self.views[1:], strict=True):
+                is_held = is_held or held is holder
+                self._show(view, number, is_held=is_held)
+
+    def _show(self, view: Capacity, number: int, *, is_held: bool) -> None:
+        free = self.free
+        if not is_held:
+            view.put(number, free.cpu[number], free.memory[number], free.gpus[number])
+            return
+        cpu, memory, gpus = self._beside[number]
+        seen = {model: min(count, gpus.get(model, 0)) for model, count in free.gpus[number].items()}
+        view.put(number, min(free.cpu[number], cpu), min(free.memory[number], memory), seen)
+
+
+def _less(gpus: Mapping[str, int], model: str | None, devices: int) -> Mapping[str, int]:
+    return gpus if model is None else {**gpus, model: gpus.get(model, 0) - devices}

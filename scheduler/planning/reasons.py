@@ -1,0 +1,258 @@
+"""Why a shape waits: the binding number first, who holds it, what to do.
+
+Written once per shape against what is left when the plan is made, so equal shapes share one reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from scheduler.planning import words
+from scheduler.planning.cluster import Cluster, Pool
+from scheduler.planning.demand import Demand, Group, demand_of
+from scheduler.planning.domains import best_domain
+from scheduler.planning.draft import Draft
+from scheduler.planning.feasibility import EmptyCluster
+from scheduler.planning.gang import place
+from scheduler.planning.holders import Holders
+from scheduler.planning.impossible import why_never
+from scheduler.planning.ledger import Ledger, Reservation
+from scheduler.planning.model import QueuedGang, Reason, ReasonCode, Snapshot
+from scheduler.planning.search import Budget
+
+
+class Explainer:
+    """Makes reasons for one finished plan."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        empty: EmptyCluster,
+        ledger: Ledger,
+        starts: Sequence[tuple[QueuedGang, Draft]],
+    ) -> None:
+        self.snapshot = snapshot
+        self.cluster = empty.cluster
+        self.empty = empty
+        self.ledger = ledger
+        self.free = ledger.free
+        self.holders = Holders(snapshot, empty.cluster, starts)
+        self.budget = Budget()
+        self._everywhere: EmptyCluster | None = None  # with the nodes that take no work
+        self._hole_phrases: dict[tuple[int, tuple[str, ...], int], tuple[str, dict[str, Any]]] = {}
+        self._most_cpu: dict[int, int] = {}
+        self._most_memory: dict[int, int] = {}
+
+    def explain(self, demand: Demand, refusal: ReasonCode | None) -> Reason:
+        """``refusal``: why it can never run, or ``None``."""
+        if refusal is not None:
+            return self._never(demand, refusal)
+        if place(demand, self.free, self.budget) is not None:
+            return self._held_back(demand)
+        for group in demand.merged:
+            missing = self._missing(demand, group)
+            if missing is not None:
+                return self._with_start(demand, missing)
+        return self._with_start(demand, self._together(demand))
+
+    # ---- never ----
+
+    def _never(self, demand: Demand, refusal: ReasonCode) -> Reason:
+        away = [node for node in self.snapshot.nodes if not node.is_schedulable]
+        if away:
+            if self._everywhere is None:
+                self._everywhere = EmptyCluster(Cluster(self.snapshot.nodes))
+            twin = demand_of(demand.gang, self._everywhere.cluster)
+            if self._everywhere.refusal(twin) is None:
+                return _nodes_away(demand, self._everywhere.cluster, twin)
+        return why_never(demand, refusal, self.empty)
+
+    # ---- would fit, but somebody is before it ----
+
+    def _held_back(self, demand: Demand) -> Reason:
+        reservations = self.ledger.reservations
+        binding = next(
+            (
+                reservation
+                for reservation, view in zip(reservations, self.ledger.views[1:], strict=True)
+                if place(demand, view, self.budget) is None
+            ),
+            None,
+        )
+        if binding is None:  # only when a search gave up before and not now
+            return Reason(ReasonCode.NO_ROOM, "was not placed in this round; it is looked at again in the next")
+        numbers: dict[str, Any] = {"before": binding.job.job_id, "on": self._node_names(binding)}
+        before = f"job {binding.job.name}, which is before it in the queue"
+        on = words.some_of(self._node_names(binding))
+        if binding.start_s is None:
+            sentence = (
+                f"would fit now, but it would delay {before}: what is free on {on} is kept for that job, and when it "
+                f"can start is not known since jobs there state no max_run_time"
+            )
+            return Reason(ReasonCode.RESERVED, f"{sentence}; it starts by itself after that", numbers)
+        at = self.snapshot.now + timedelta(seconds=binding.start_s)
+        numbers |= {"until": at.isoformat(), "max_run_time_s": binding.start_s}
+        sentence = f"would fit now, but it might delay {before} and is to start on {on} at {words.about(at, self.snapshot.now)}"
+        if binding.start_s >= 1:
+            sentence += f"; with a max_run_time of at most {words.duration(binding.start_s)} it could run before that"
+        return Reason(ReasonCode.RESERVED, sentence, numbers)
+
+    def _node_names(self, reservation: Reservation) -> list[str]:
+        return [self.cluster.nodes[number].id for number in sorted(reservation.beside)]
+
+    # ---- no room ----
+
+    def _missing(self, demand: Demand, group: Group) -> Reason | None:
+        """Why one group alone finds no room now; ``None`` if it does."""
+        request = group.request
+        wanted = self._wanted(group)
+        if request.gpu_count:
+            hole, phrase, numbers = self._largest_hole(demand.pool, group)
+            if hole < request.gpu_count:
+                sentence = (
+                    f"needs {words.gpus(request.gpu_count, request.gpu_models)} on one node {words.each(group)}; "
+                )
+                return Reason(ReasonCode.NO_ROOM, sentence + phrase, {**wanted, **numbers})
+        else:
+            short = self._short_of_bare(demand.pool, group)
+            if short is not None:
+                return Reason(ReasonCode.NO_ROOM, short[0], {**wanted, **short[1]})
+        now = sum(slots for _, slots in self.free.rooms(request, group.models, demand.pool, group.count))
+        if now >= group.count:
+            return None
+        if not now:
+            return self._short_beside_gpus(demand.pool, group, wanted)
+        return Reason(
+            ReasonCode.NO_ROOM,
+            f"needs {words.request(request)} on one node {words.each(group)}; there is room for {now} of them now",
+            {**wanted, "fits_now": now},
+        )
+
+    def _wanted(self, group: Group) -> dict[str, Any]:
+        request = group.request
+        numbers: dict[str, Any] = {"role": group.roles[0][0], "replicas": group.count}
+        if request.gpu_count:
+            numbers |= {"gpus": request.gpu_count, "gpu_models": list(request.gpu_models)}
+        return numbers | {"cpu_milli": request.cpu_milli, "memory_bytes": request.memory_bytes}
+
+    def _largest_hole(self, pool: Pool, group: Group) -> tuple[int, str, dict[str, Any]]:
+        """The most free GPUs of one accepted model on a node, in words, and who holds what is missing there."""
+        size = group.request.gpu_count
+        key = (id(pool), group.models, size)
+        known = self._hole_phrases.get(key)
+        if known is None:
+            known = self._hole_phrases[key] = self._describe_hole(pool, group.models, size)
+        return known[1]["largest_hole"], *known
+
+    def _describe_hole(self, pool: Pool, models: tuple[str, ...], size: int) -> tuple[str, dict[str, Any]]:
+        hole, candidates = self.free.largest_hole(models, pool)
+        if hole >= size:
+            return "", {"largest_hole": hole}
+        # Of equal holes the one that will be large enough first; a whole node must be able to be.
+        able = [(n, m) for n, m in candidates if self.cluster.nodes[n].allocatable.gpus.get(m, 0) >= size]
+        number, model, held = self.holders.first_to_free(able or candidates, size - hole)
+        name = self.cluster.nodes[number].id
+        numbers: dict[str, Any] = {"largest_hole": hole, "node": name, "gpu_model": model}
+        phrase = f"the largest hole is {hole}, on {name}" if hole else "none is free"
+        if held is not None:
+            where = "its GPUs are" if hole else f"the GPUs of {name} are"
+            phrase += f"; {held.gpus} of {where} held by {held.phrase(self.snapshot.now)}"
+            numbers |= held.numbers()
+        return phrase, numbers
+
+    def _short_of_bare(self, pool: Pool, group: Group) -> tuple[str, dict[str, Any]] | None:
+        """For members without GPUs: not even one finds the CPU, or the memory."""
+        request, free = group.request, self.free
+        if id(pool) not in self._most_cpu:
+            self._most_cpu[id(pool)] = max(pool.members, key=lambda n: (free.cpu[n], -n))
+            self._most_memory[id(pool)] = max(pool.members, key=lambda n: (free.memory[n], -n))
+        number = self._most_cpu[id(pool)]
+        name = self.cluster.nodes[number].id
+        if free.cpu[number] < request.cpu_milli:
+            most = words.cpus(free.cpu[number])
+            sentence = f"needs {words.cpus(request.cpu_milli)} on one node {words.each(group)}; the most that is free is {most}, on {name}"
+            return sentence + self.holders.on(number), {"most_free_cpu_milli": free.cpu[number], "node": name}
+        number = self._most_memory[id(pool)]
+        name = self.cluster.nodes[number].id
+        if free.memory[number] < request.memory_bytes:
+            most = words.memory(free.memory[number])
+            sentence = f"needs {words.memory(request.memory_bytes)} on one node {words.each(group)}; the most that is free is {most}, on {name}"
+            return sentence + self.holders.on(number), {"most_free_memory_bytes": free.memory[number], "node": name}
+        return None
+
+    def _short_beside_gpus(self, pool: Pool, group: Group, wanted: dict[str, Any]) -> Reason:
+        """Each resource is free somewhere, but not all of them on one node: the node that comes nearest."""
+        request, free = group.request, self.free
+
+        def share(number: int) -> float:
+            cpu = free.cpu[number] / request.cpu_milli if request.cpu_milli else 1.0
+            memory = free.memory[number] / request.memory_bytes if request.memory_bytes else 1.0
+            return min(cpu, memory, 1.0)
+
+        def has_gpus(number: int) -> bool:
+            return any(free.gpus[number].get(model, 0) >= request.gpu_count for model in group.models)
+
+        enough = [n for n in pool.members if not request.gpu_count or has_gpus(n)]
+        number = max(enough, key=lambda n: (share(n), -n))
+        name = self.cluster.nodes[number].id
+        has = [words.cpus(free.cpu[number]), words.memory(free.memory[number])]
+        if request.gpu_count:
+            has.insert(0, words.gpus(max(free.gpus[number].get(m, 0) for m in group.models), ()))
+        sentence = (
+            f"needs {words.request(request)} together on one node {words.each(group)}; "
+            f"{name} comes nearest with {words.all_of(has)} free{self.holders.on(number)}"
+        )
+        numbers = {"node": name, "free_cpu_milli": free.cpu[number], "free_memory_bytes": free.memory[number]}
+        return Reason(ReasonCode.NO_ROOM, sentence, {**wanted, **numbers})
+
+    def _together(self, demand: Demand) -> Reason:
+        """Every group fits alone, the gang does not."""
+        gang, size = demand.gang, demand.gang.size
+        numbers: dict[str, Any] = {"replicas": size}
+        if gang.topology_required and gang.topology is not None:
+            level = gang.topology
+            inside = best_domain(demand, self.free, level)
+            numbers |= {"level": level, "domain": inside[0], "fits_in_domain": inside[1]}
+            group = demand.merged[0]
+            roomiest = f"; {inside[0]} has room for {inside[1]} of its {words.members(group)}" if inside[0] else ""
+            return Reason(
+                ReasonCode.TOPOLOGY,
+                f"needs room for all {size} replicas inside one {level}{roomiest}; enough is free only over several. "
+                f"Without `required` in its topology it would not wait for that",
+                numbers,
+            )
+        roles = words.all_of([words.members(group) for group in demand.merged])
+        return Reason(
+            ReasonCode.NO_ROOM,
+            f"needs room for {roles} at the same time; there is room for each of these alone, but not for all together",
+            numbers,
+        )
+
+    def _with_start(self, demand: Demand, reason: Reason) -> Reason:
+        """Adds when the first job of this shape is to start, if a place is kept for it."""
+        held = next((r for r in self.ledger.reservations if r.demand is demand), None)
+        if held is None:
+            return reason
+        numbers = {**reason.numbers, "reserved_for": held.job.job_id, "on": self._node_names(held)}
+        on = words.some_of(self._node_names(held))
+        if held.start_s is None:
+            kept = f"what becomes free on {on} is kept for job {held.job.name}, the first that asks for this"
+            return Reason(reason.code, f"{reason.sentence}; {kept}", numbers)
+        at = self.snapshot.now + timedelta(seconds=held.start_s)
+        numbers["expected_start"] = at.isoformat()
+        kept = f"job {held.job.name}, the first that asks for this, is to start on {on} at {words.about(at, self.snapshot.now)}"
+        return Reason(reason.code, f"{reason.sentence}; {kept}", numbers)
+
+
+def _nodes_away(demand: Demand, cluster: Cluster, twin: Demand) -> Reason:
+    """It would fit if nodes that are cordoned or not ready took work."""
+    away = [cluster.nodes[number] for number in twin.pool.members if not cluster.nodes[number].is_schedulable]
+    told = [f"{node.id} {node.why_not or 'takes no new work'}" for node in away]
+    return Reason(
+        ReasonCode.NO_NODES,
+        f"needs {words.request(demand.merged[0].request)} {words.each(demand.merged[0])}, and the nodes that could give "
+        f"that take no new work: {words.some_of(told)}; it starts by itself when they come back",
+        {"nodes": [node.id for node in away]},
+    )

@@ -1,0 +1,158 @@
+"""When and where a blocked gang can start: from the stated ends of what runs, else on the nodes nearest to being free.
+
+Two stages, because an end is either stated or unknown:
+
+1. Known ends, in order of time: the first moment at which the gang fits. Binary search is right since what is free
+   only grows from end to end. The reservation has a time, and shorter jobs may run before it.
+2. If that never suffices: nodes are cleared of the jobs with unknown ends too, those first that cost the fewest
+   replicas per member gained, until the gang fits. The reservation has no time, so nothing may use the reserved
+   amounts meanwhile.
+
+Nothing is remembered between two plans, and need not be: stage 2 sorts nodes by a key that only falls while a node is
+held (nobody new comes, somebody leaves), so the choice cannot swing for ever, and every end on a held node brings the
+start nearer. `docs/decisions/0005-planner-reservation.md` has the argument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import TypeVar
+
+from core.domain.resources import Request
+from scheduler.planning.capacity import Capacity, slots_in
+from scheduler.planning.cluster import Cluster
+from scheduler.planning.demand import Demand
+from scheduler.planning.draft import Draft
+from scheduler.planning.gang import place
+from scheduler.planning.ledger import NEVER, Reservation
+from scheduler.planning.model import QueuedGang, RunningGang
+from scheduler.planning.search import Budget
+
+_Held = tuple[int, Request, str | None, int]  # node, request of one member, GPU model, members
+_Result = TypeVar("_Result")
+
+
+class Timeline:
+    """What will be given back and when: by the running gangs, and by those that this plan starts."""
+
+    __slots__ = ("_known", "_unknown", "cluster")
+
+    def __init__(self, cluster: Cluster, running: Iterable[RunningGang], now: datetime) -> None:
+        self.cluster = cluster
+        self._known: list[tuple[float, list[_Held]]] = []
+        self._unknown: dict[int, int] = {}  # node -> replicas without a known end
+        for gang in running:
+            # An end that has passed is near: the platform is about to stop the job.
+            end_s = NEVER if gang.expected_end is None else max(0.0, (gang.expected_end - now).total_seconds())
+            self._add(end_s, held_by(gang, cluster))
+
+    def add_start(self, job: QueuedGang, draft: Draft) -> None:
+        self._add(NEVER if job.max_run_time_s is None else job.max_run_time_s, draft.used())
+
+    def _add(self, end_s: float, held: list[_Held]) -> None:
+        if end_s < NEVER:
+            self._known.append((end_s, held))
+            return
+        for number, _, _, members in held:
+            self._unknown[number] = self._unknown.get(number, 0) + members
+
+    def reserve(self, job: QueuedGang, demand: Demand, free: Capacity) -> Reservation | None:
+        """Where and when ``job`` starts at the earliest; ``None`` if it would not fit even when all is over."""
+        times = sorted({end_s for end_s, _ in self._known})
+
+        def fits_by(position: int) -> Draft | None:
+            return place(demand, self._after(free, times[position]), Budget())
+
+        found = _first(len(times), fits_by)
+        if found is not None:
+            position, draft = found
+            return Reservation(job, demand, times[position], draft)
+        order = self._nearest_to_free(demand)
+
+        def fits_on(position: int) -> Draft | None:
+            return place(demand, self._after(free, NEVER, order[: position + 1]), Budget())
+
+        found = _first(len(order), fits_on)
+        return None if found is None else Reservation(job, demand, None, found[1])
+
+    def _nearest_to_free(self, demand: Demand) -> list[int]:
+        """Nodes by replicas of unknown end per member gained when these are gone."""
+        group = demand.merged[0]
+        ranked: list[tuple[float, int]] = []
+        for number in demand.pool.members:
+            whole = self.cluster.nodes[number].allocatable
+            members = slots_in(
+                whole.cpu_milli, whole.memory_bytes, whole.gpus, group.request, group.models, group.count
+            )
+            ranked.append((self._unknown.get(number, 0) / members if members else NEVER, number))
+        return [number for _, number in sorted(ranked)]
+
+    def _after(self, free: Capacity, end_s: float, cleared: Sequence[int] = ()) -> Capacity:
+        """What is free when all known ends up to ``end_s`` have come and the nodes in ``cleared`` are empty."""
+        cpu, memory, gpus = free.cpu.copy(), free.memory.copy(), free.gpus.copy()
+        touched: set[int] = set()
+        for its_end_s, held in self._known:
+            if its_end_s > end_s:
+                continue
+            for number, request, model, members in held:
+                cpu[number] += members * request.cpu_milli
+                memory[number] += members * request.memory_bytes
+                if model is not None:
+                    given = members * request.gpu_count
+                    gpus[number] = {**gpus[number], model: gpus[number].get(model, 0) + given}
+                touched.add(number)
+        nodes = self.cluster.nodes
+        for number in touched:
+            # A holder may have given back a part already: a node never has more than all of its own.
+            whole = nodes[number].allocatable
+            cpu[number] = min(cpu[number], max(whole.cpu_milli, free.cpu[number]))
+            memory[number] = min(memory[number], max(whole.memory_bytes, free.memory[number]))
+            gpus[number] = {
+                model: min(count, max(whole.gpus.get(model, 0), free.gpus[number].get(model, 0)))
+                for model, count in gpus[number].items()
+            }
+        for number in cleared:
+            whole = nodes[number].allocatable
+            cpu[number], memory[number], gpus[number] = whole.cpu_milli, whole.memory_bytes, whole.gpus
+        return Capacity(self.cluster, cpu, memory, gpus)
+
+
+def held_by(gang: RunningGang, cluster: Cluster) -> list[_Held]:
+    """What a running gang holds, on the nodes that take work."""
+    requests = {role.role: role.request for role in gang.gang.roles}
+    counts: dict[tuple[int, str, str | None], int] = {}
+    for position, (role, node) in enumerate(gang.nodes):
+        number = cluster.number_of.get(node)
+        if number is None or role not in requests:
+            continue
+        request = requests[role]
+        model: str | None = None
+        if request.gpu_count:
+            told = gang.gpu_models[position] if position < len(gang.gpu_models) else None
+            model = told if told is not None else _likely_model(request, cluster.models_of[number])
+        key = (number, role, model)
+        counts[key] = counts.get(key, 0) + 1
+    return [(number, requests[role], model, members) for (number, role, model), members in counts.items()]
+
+
+def _likely_model(request: Request, present: Sequence[str]) -> str | None:
+    return next((model for model in request.gpu_models or present if model in present), None)
+
+
+def _first(count: int, ask: Callable[[int], _Result | None]) -> tuple[int, _Result] | None:
+    """The smallest position that ``ask`` answers, if all larger ones are answered too."""
+    if not count:
+        return None
+    answer = ask(count - 1)
+    if answer is None:
+        return None
+    low, high = 0, count - 1
+    while low < high:
+        middle = (low + high) // 2
+        nearer = ask(middle)
+        if nearer is None:
+            low = middle + 1
+        else:
+            high, answer = middle, nearer
+    return high, answer

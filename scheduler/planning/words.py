@@ -1,0 +1,96 @@
+"""Phrases of which reasons are made: amounts, lists, times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from core.domain.resources import Request
+from scheduler.planning.demand import Group
+
+_BINARY_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def gpus(count: int, models: Sequence[str]) -> str:
+    """``8 GPUs of H100 or A100``."""
+    noun = "GPU" if count == 1 else "GPUs"
+    return f"{count} {noun} of {any_of(models)}" if models else f"{count} {noun}"
+
+
+def cpus(milli: int) -> str:
+    amount = f"{milli / 1000:g}"
+    return f"{amount} CPU" if milli == 1000 else f"{amount} CPUs"
+
+
+def memory(count: int) -> str:
+    for unit, name in _BINARY_UNITS:
+        if abs(count) >= unit:
+            return f"{count / unit:.3g} {name} of memory" if count % unit else f"{count // unit} {name} of memory"
+    return f"{count} bytes of memory"
+
+
+def request(wanted: Request) -> str:
+    """``8 GPUs of H100, 16 CPUs and 64 GiB of memory``."""
+    parts = [gpus(wanted.gpu_count, wanted.gpu_models)] if wanted.gpu_count else []
+    return all_of([*parts, cpus(wanted.cpu_milli), memory(wanted.memory_bytes)])
+
+
+def each(group: Group) -> str:
+    """``for each of 2 workers``, ``for its chief``, ``for each of 3 replicas (chief, worker)``."""
+    if group.count == 1:
+        return f"for its {group.roles[0][0]}"
+    return f"for each of {members(group)}"
+
+
+def members(group: Group, count: int | None = None) -> str:
+    """``2 workers``."""
+    count = group.count if count is None else count
+    if len(group.roles) > 1:
+        return f"{count} replicas ({', '.join(role for role, _ in group.roles)})"
+    return f"{count} {plural(group.roles[0][0], count)}"
+
+
+def plural(noun: str, count: int) -> str:
+    return noun if count == 1 or noun.endswith("s") else f"{noun}s"
+
+
+def all_of(items: Sequence[str]) -> str:
+    return _joined(items, "and")
+
+
+def any_of(items: Sequence[str]) -> str:
+    return _joined(items, "or")
+
+
+def _joined(items: Sequence[str], word: str) -> str:
+    if len(items) < 2:
+        return "".join(items)
+    return f"{', '.join(items[:-1])} {word} {items[-1]}"
+
+
+def some_of(items: Sequence[str], most: int = 3) -> str:
+    """``a, b, c and 4 more``."""
+    if len(items) <= most:
+        return all_of(items)
+    return f"{', '.join(items[:most])} and {len(items) - most} more"
+
+
+def jobs(names: Sequence[str]) -> str:
+    return f"{'job' if len(names) == 1 else 'jobs'} {some_of(names, 2)}"
+
+
+def about(at: datetime, now: datetime) -> str:
+    """``about 14:20 UTC``; with the date when it is not today."""
+    at, now = at.astimezone(UTC), now.astimezone(UTC)
+    if at <= now:
+        return "any moment"
+    return f"about {at:%H:%M} UTC" if at.date() == now.date() else f"about {at:%Y-%m-%d %H:%M} UTC"
+
+
+def duration(seconds: float) -> str:
+    """Rounded down, since it is a limit: ``35 minutes``, ``2 hours``."""
+    for unit, noun in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds >= 2 * unit or (seconds >= unit and noun == "minute"):
+            count = int(seconds // unit)
+            return f"{count} {plural(noun, count)}"
+    return f"{int(seconds)} {plural('second', int(seconds))}"
