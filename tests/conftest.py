@@ -1,0 +1,187 @@
+"""Fixtures that every test of the server may use.
+
+``database_url`` is SQLite, and PostgreSQL too where ``TRAINMASTER_TEST_DATABASE_URL`` names a server on which we may
+create databases. The schema is made by the real migration, once per run, and copied (SQLite) or emptied (PostgreSQL)
+for each test.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from sqlalchemy import create_engine, make_url, text
+
+from api.main import create_app
+from core.bell import NullBell
+from core.db.bootstrap import prepare_home, read_token
+from core.db.engine import SessionFactory, make_engine, make_sessions
+from core.db.tables import Base
+from core.settings import Settings
+from migrations import upgrade
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # starlette wants another client library; httpx is what the SDK uses too
+    from starlette.testclient import TestClient
+
+POSTGRES = os.environ.get("TRAINMASTER_TEST_DATABASE_URL", "")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "database_kind" in metafunc.fixturenames:
+        kinds = ["sqlite"] + ([pytest.param("postgres", marks=pytest.mark.postgres)] if POSTGRES else [])
+        metafunc.parametrize("database_kind", kinds, scope="session")
+
+
+class FakeClock:
+    """Time that moves when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+
+class RecordingBell(NullBell):
+    """Remembers who rang for what."""
+
+    def __init__(self) -> None:
+        self.rings: list[tuple[str, str]] = []
+
+    def ring(self, topic: str, key: str = "") -> None:
+        self.rings.append((topic, key))
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated, empty database to copy."""
+    path = tmp_path_factory.mktemp("template") / "template.sqlite3"
+    upgrade(f"sqlite:///{path}")  # closes its connection, which writes the log back into the one file
+    return path
+
+
+@pytest.fixture(scope="session")
+def postgres_database() -> Iterator[str]:
+    """A migrated database of this process's own on the server that the environment names."""
+    server = make_url(POSTGRES).set(drivername="postgresql+psycopg")
+    name = f"trainmaster_test_{os.getpid()}"
+    admin = create_engine(server, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(text(f"drop database if exists {name} with (force)"))
+        connection.execute(text(f"create database {name}"))
+    url = server.set(database=name).render_as_string(hide_password=False)
+    upgrade(url)
+    yield url
+    with admin.connect() as connection:
+        connection.execute(text(f"drop database if exists {name} with (force)"))
+    admin.dispose()
+
+
+@pytest.fixture
+def database_url(database_kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty, migrated database."""
+    if database_kind == "sqlite":
+        path = tmp_path / "trainmaster.sqlite3"
+        shutil.copy(request.getfixturevalue("sqlite_template"), path)
+        return f"sqlite:///{path}"
+    url: str = request.getfixturevalue("postgres_database")
+    engine = create_engine(url)
+    tables = ", ".join(table.name for table in Base.metadata.sorted_tables)
+    with engine.begin() as connection:
+        connection.execute(text(f"truncate {tables} restart identity cascade"))
+    engine.dispose()
+    return url
+
+
+@pytest.fixture
+def settings(database_url: str, tmp_path: Path) -> Settings:
+    home = tmp_path / "home"
+    home.mkdir()
+    return Settings(home=home, database_url=database_url, secret_key="a key for tests alone", database_pool_size=5)
+
+
+@pytest.fixture
+def sessions(settings: Settings) -> Iterator[SessionFactory]:
+    engine = make_engine(settings.resolved_database_url, pool_size=settings.database_pool_size)
+    yield make_sessions(engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def bell() -> RecordingBell:
+    return RecordingBell()
+
+
+@pytest.fixture
+def app(settings: Settings, sessions: SessionFactory, clock: FakeClock, bell: RecordingBell) -> FastAPI:
+    """The application after its first start: user admin, project default, volumes output and data."""
+    prepare_home(sessions, settings, clock.now)
+    return create_app(settings, sessions=sessions, bell=bell, clock=clock)
+
+
+@pytest.fixture
+def admin_token(app: FastAPI, settings: Settings) -> str:
+    token = read_token(settings)
+    assert token is not None
+    return token
+
+
+@pytest.fixture
+def client(app: FastAPI, admin_token: str) -> Iterator[TestClient]:
+    """Speaks as the platform's admin."""
+    with TestClient(app, headers={"Authorization": f"Bearer {admin_token}"}) as client:
+        yield client
+
+
+@pytest.fixture
+def stranger(app: FastAPI, client: TestClient) -> TestClient:
+    """Speaks without a token. Its application is started by ``client``."""
+    return TestClient(app)
+
+
+@pytest.fixture
+def as_user(app: FastAPI, sessions: SessionFactory, client: TestClient, clock: FakeClock) -> Callable[..., TestClient]:
+    """``as_user("ann", role="member", scopes=("read", "write"))``: a client of a user of that role in project default."""
+    from sqlalchemy import select
+
+    from core.db.bootstrap import add_token
+    from core.db.engine import unit_of_work
+    from core.db.tables import Membership, Project, User
+    from core.ids import new_id
+
+    def make(
+        name: str,
+        *,
+        role: str | None = "member",
+        project: str = "default",
+        scopes: tuple[str, ...] = ("read", "write"),
+        ttl: timedelta | None = None,
+    ) -> TestClient:
+        with unit_of_work(sessions) as session:
+            user = session.execute(select(User).where(User.name == name)).scalar_one_or_none()
+            if user is None:
+                user = User(id=new_id("user"), name=name, is_admin=False, created_at=clock.now)
+                session.add(user)
+                session.flush()
+            if role is not None:
+                project_id = session.execute(select(Project.id).where(Project.name == project)).scalar_one()
+                session.merge(Membership(project_id=project_id, user_id=user.id, role=role))
+            token = add_token(session, user_id=user.id, name="test", scopes=scopes, now=clock.now, ttl=ttl)
+        return TestClient(app, headers={"Authorization": f"Bearer {token}"})
+
+    return make
