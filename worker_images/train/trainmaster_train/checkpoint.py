@@ -240,7 +240,7 @@ def _fsync(path: Path) -> None:
         with suppress(OSError):
             _fsync_open(path, os.O_RDONLY)
     else:
-        _fsync_open(path, os.O_RDWR)
+        _fsync_open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
 
 
 def _fsync_open(path: Path, flags: int) -> None:
