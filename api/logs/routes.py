@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Annotated, Final
 
 from anyio import CapacityLimiter
@@ -77,18 +78,18 @@ async def stream_logs(
     place = resume
     if place is None:
         place = await run_in_threadpool(place_of_newest, view.logs, selection, tail_lines=tail_lines)
-    limiter = _limiter(request)
+    closing: Closing = request.app.state.closing
 
     async def look() -> service.JobLook:
         # Revoked tokens and lost roles end the stream; both are cached for some seconds, so this is cheap.
-        await authenticate(request, platform)
-        return await run_in_threadpool(service.look, platform, job)
+        caller = await authenticate(request, platform)
+        return await run_in_threadpool(service.look, platform, replace(job, caller=caller))
 
     stream = LogStream(
         merge=LogMerge(view.logs, selection, place),
         look=look,
-        closing=_closing(request),
-        limiter=limiter,
+        closing=closing,
+        limiter=_limiter(request),
         first_look=view.look,
         follow=follow,
     )
@@ -141,11 +142,3 @@ def _limiter(request: Request) -> CapacityLimiter:
         state.log_readers = CapacityLimiter(_READERS)
     limiter: CapacityLimiter = state.log_readers
     return limiter
-
-
-def _closing(request: Request) -> Closing:
-    state = request.app.state
-    if not hasattr(state, "closing"):
-        state.closing = Closing()
-    closing: Closing = state.closing
-    return closing

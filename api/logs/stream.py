@@ -126,7 +126,7 @@ class LogStream:
             if cursor != self._id and self.merge.has_more:
                 self._id = cursor
                 chunk += b"id: " + cursor.encode() + b"\n\n"
-        return bytes(chunk), self.merge.has_more or len(lines) >= _BATCH
+        return bytes(chunk), self.merge.has_more
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await to_thread.run_sync(work, limiter=self.limiter)

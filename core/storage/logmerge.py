@@ -97,6 +97,7 @@ class LogMerge:
         self._heap: list[tuple[bytes, tuple[int, tuple[int, str], int], str]] = []
         self._read = 0  # bytes in this step
         self._starved = 0  # sources
+        self._has_more = False
 
     @property
     def attempt(self) -> int:
@@ -125,6 +126,7 @@ class LogMerge:
             is_final: nothing will be written any more, so a last line without a line break counts.
         """
         self._read = 0
+        self._has_more = True
         lines: list[MergedLine] = []
         text_bytes = 0
         for source in self._sources.values():
@@ -135,6 +137,7 @@ class LogMerge:
             if not self._heap:
                 # A newer attempt says that this one is over: its files are looked at once more, then left.
                 if not self._enter_next(is_final=is_final):
+                    self._has_more = False
                     break
                 continue
             source = self._sources[self._heap[0][2]]
@@ -150,7 +153,7 @@ class LogMerge:
     @property
     def has_more(self) -> bool:
         """True when ``step`` stopped for its limits: call it again."""
-        return bool(self._heap) or self._is_starved()
+        return self._has_more
 
     def _is_starved(self) -> bool:
         return self._starved > 0

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import core.storage.archives as archives_module
 from core.domain.errors import InsufficientStorage, InvalidRequest, PayloadTooLarge
 from core.storage.archives import ArchiveStore, NotAnnounced, WrongOffset
 
@@ -84,7 +83,7 @@ def test_limits_are_told_before_a_byte_is_sent(store: ArchiveStore, monkeypatch:
         store.start(DIGEST, "u", size_bytes=10_001)
     with pytest.raises(InvalidRequest):
         store.start("sha256:../../etc/passwd", "u", size_bytes=1)
-    monkeypatch.setattr(archives_module.shutil, "disk_usage", lambda _: _Usage(0))
+    monkeypatch.setattr("core.storage.archives.shutil.disk_usage", lambda _: _Usage(0))
     with pytest.raises(InsufficientStorage):
         store.start(DIGEST, "u", size_bytes=10)
 
@@ -113,7 +112,7 @@ def test_a_full_disk_keeps_what_was_sent_before_and_takes_nothing_by_halves(
         return real(fd, data[:500], offset)
 
     with monkeypatch.context() as patched:
-        patched.setattr(archives_module.os, "pwrite", half)
+        patched.setattr("core.storage.archives.os.pwrite", half)
         with pytest.raises(InsufficientStorage, match="disk is full"):
             store.append(DIGEST, "u", offset=1000, chunk=DATA[1000:3000])
     assert store.look(DIGEST, "u").received_bytes == 1000
