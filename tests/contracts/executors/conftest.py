@@ -1,0 +1,213 @@
+"""One bench per driver: how a test says what a replica does, waits for it, and counts its starts."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from core.domain.ids import AttemptId, JobId
+from core.domain.resources import Request
+from executors.base import Executor, MountOrder, Observation, Phase, ReplicaKey, ReplicaOrder
+from executors.fake import FakeEngine, FakeExecutor, Script
+from executors.process import ProcessExecutor
+
+ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.LOST})
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """``run_s`` of ``None``: until it is stopped."""
+
+    run_s: float | None = 0.05
+    exit_code: int = 0
+    hears_term: bool = True
+
+
+class Bench(Protocol):
+    """``capabilities`` names what only some drivers have."""
+
+    capabilities: frozenset[str]
+    executor: Executor
+
+    def another(self) -> Executor:
+        """The driver in another control plane, over the same engine."""
+
+    def order(self, behaviour: Behaviour = Behaviour(), **fields: Any) -> ReplicaOrder: ...
+
+    def until(self, order: ReplicaOrder, condition: Callable[[Observation], bool]) -> Observation:
+        """Let time pass until ``condition`` holds for the replica."""
+
+    def starts(self, order: ReplicaOrder) -> int:
+        """How often the replica's command was started."""
+
+
+_numbers = itertools.count(1)
+
+
+def plain_order(node: str, **fields: Any) -> ReplicaOrder:
+    """An order with fresh names."""
+    role = fields.pop("role", "worker")
+    index = fields.pop("index", 0)
+    generation = fields.pop("generation", 1)
+    attempt = fields.pop("attempt", None) or f"att-{next(_numbers)}"
+    order = ReplicaOrder(
+        key=ReplicaKey(JobId("job-1"), AttemptId(attempt), role, index, generation),
+        job_name="job",
+        attempt_number=1,
+        node=node,
+        command=("true",),
+        args=(),
+        env={},
+        process_env=({},),
+        request=Request(),
+    )
+    return replace(order, **fields)
+
+
+class ProcessBench:
+    capabilities = frozenset({"plain processes", "real time"})
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self.output = folder / "output"
+        self.input = folder / "input"
+        self.input.mkdir(parents=True)
+        self.output.mkdir()
+        self.options = options
+        self.executor = ProcessExecutor(self.run_dir, gpus=(), **options)
+        self.node = self.executor.nodes()[0].name
+
+    def another(self) -> ProcessExecutor:
+        return ProcessExecutor(self.run_dir, gpus=(), **self.options)
+
+    def order(self, behaviour: Behaviour = Behaviour(), **fields: Any) -> ReplicaOrder:
+        mounts = (MountOrder(str(self.output), "/data/output", False), MountOrder(str(self.input), "/data/data", True))
+        order = plain_order(self.node, **{"mounts": mounts, **fields})
+        if "command" in fields:
+            return order
+        steps = [f"echo started >> /data/output/{self._count_name(order)}"]
+        if not behaviour.hears_term:
+            steps.insert(0, "trap '' TERM")
+        if behaviour.run_s is None:
+            steps.append("while :; do sleep 0.05; done")
+        else:
+            steps.append(f"sleep {behaviour.run_s}; exit {behaviour.exit_code}")
+        return replace(order, command="; ".join(steps))
+
+    def until(
+        self, order: ReplicaOrder, condition: Callable[[Observation], bool], limit_s: float = 30.0
+    ) -> Observation:
+        end = time.monotonic() + limit_s
+        while True:
+            seen = [o for o in self.executor.observe(order.key.attempt_id) if _same(o.key, order.key)]
+            if seen and condition(seen[0]):
+                return seen[0]
+            assert time.monotonic() < end, f"{limit_s} s passed; last seen: {seen}; {self.log(order)}"
+            time.sleep(0.01)
+
+    def ended(self, order: ReplicaOrder, limit_s: float = 30.0) -> Observation:
+        return self.until(order, lambda o: o.phase in ENDED, limit_s)
+
+    def run(self, limit_s: float = 30.0, **fields: Any) -> Observation:
+        """Create and see the end."""
+        order = self.order(**fields)
+        self.executor.create(order)
+        return self.ended(order, limit_s)
+
+    def starts(self, order: ReplicaOrder) -> int:
+        path = self.output / self._count_name(order)
+        return len(path.read_text().splitlines()) if path.exists() else 0
+
+    def log(self, order: ReplicaOrder) -> str:
+        """The replica's log without the times."""
+        path = self.output / f".trainmaster/logs/{order.attempt_number}/{order.key.role}-{order.key.index}.log"
+        if not path.exists():
+            return ""
+        return "\n".join(line.partition(" ")[2] for line in path.read_text(errors="replace").splitlines())
+
+    def state(self, order: ReplicaOrder) -> Path:
+        key = order.key
+        return self.run_dir / "attempts" / key.attempt_id / f"{key.role}-{key.index}.{key.generation}"
+
+    def close(self) -> None:
+        for attempt in self.executor.attempts():
+            self.executor.remove(attempt)
+
+    def _count_name(self, order: ReplicaOrder) -> str:
+        return f"starts-{order.key.attempt_id}-{order.key.role}-{order.key.index}-{order.key.generation}"
+
+
+class FakeBench:
+    capabilities = frozenset({"node loss"})
+
+    def __init__(self) -> None:
+        self.engine = FakeEngine(script_for=self._script)
+        self.executor = FakeExecutor(self.engine)
+        self._scripts: dict[ReplicaKey, Script] = {}
+
+    def another(self) -> FakeExecutor:
+        return FakeExecutor(self.engine)
+
+    def order(self, behaviour: Behaviour = Behaviour(), **fields: Any) -> ReplicaOrder:
+        order = plain_order("node-0", **fields)
+        self._scripts[order.key] = Script(
+            start_after=timedelta(milliseconds=30),
+            run_for=None if behaviour.run_s is None else timedelta(seconds=behaviour.run_s),
+            exit_code=behaviour.exit_code,
+            ends_after_term=timedelta() if behaviour.hears_term else None,
+        )
+        return order
+
+    def until(self, order: ReplicaOrder, condition: Callable[[Observation], bool]) -> Observation:
+        for _ in range(10_000):
+            seen = [o for o in self.executor.observe(order.key.attempt_id) if _same(o.key, order.key)]
+            if seen and condition(seen[0]):
+                return seen[0]
+            self.engine.advance(timedelta(milliseconds=10))
+        raise AssertionError(f"never so; last seen: {seen}")
+
+    def starts(self, order: ReplicaOrder) -> int:
+        return sum(key == order.key for _, key in self.engine.starts)
+
+    def _script(self, order: ReplicaOrder) -> Script:
+        return self._scripts[order.key]
+
+
+def _same(one: ReplicaKey, other: ReplicaKey) -> bool:
+    return (one.role, one.index) == (other.role, other.index)
+
+
+@pytest.fixture
+def process_bench(tmp_path: Path) -> Iterator[ProcessBench]:
+    bench = ProcessBench(tmp_path)
+    yield bench
+    bench.close()
+
+
+@pytest.fixture
+def fake_bench() -> FakeBench:
+    return FakeBench()
+
+
+@pytest.fixture(params=["process", "fake"])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    return request.getfixturevalue(f"{request.param}_bench")
+
+
+@pytest.fixture
+def needs(bench: Bench) -> Callable[[str], None]:
+    """Skip unless the driver has a capability."""
+
+    def check(capability: str) -> None:
+        if capability not in bench.capabilities:
+            pytest.skip(f"this driver has no {capability}")
+
+    return check

@@ -1,0 +1,277 @@
+"""What every driver must do. A new driver adds a bench to conftest.py and passes this file."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from core.domain.errors import ExecutorRefused
+from core.domain.ids import AttemptId
+from core.domain.layout import Layout, Ports, ReplicaAddress
+from executors.base import ExitCause, Observation, Phase
+
+NO_GRACE = timedelta()
+LONG_GRACE = timedelta(minutes=5)
+FOREVER = {"run_s": None}
+
+
+def _is_running(seen: Observation) -> bool:
+    return seen.phase is Phase.RUNNING
+
+
+def _has_ended(seen: Observation) -> bool:
+    return seen.phase in (Phase.SUCCEEDED, Phase.FAILED, Phase.LOST)
+
+
+@pytest.fixture
+def behaves(bench):
+    """An order whose replica does what the keywords say."""
+    from dataclasses import fields
+
+    kind = type(bench.order.__defaults__[0])
+    names = {field.name for field in fields(kind)}
+
+    def make(**keywords):
+        behaviour = kind(**{name: keywords.pop(name) for name in list(keywords) if name in names})
+        return bench.order(behaviour, **keywords)
+
+    return make
+
+
+def test_a_node_that_is_ready_offers_cpu_and_memory(bench):
+    nodes = bench.executor.nodes()
+    assert any(node.is_ready for node in nodes)
+    assert all(node.allocatable.cpu_milli > 0 and node.allocatable.memory_bytes > 0 for node in nodes if node.is_ready)
+    assert len({node.name for node in nodes}) == len(nodes)
+
+
+def test_every_replica_gets_a_host_and_ports_of_its_own(bench):
+    node = bench.executor.nodes()[0].name
+    layout = Layout(tuple(ReplicaAddress("worker", index, "", Ports(), node) for index in range(3)))
+    first = bench.executor.assign_addresses(layout, frozenset())
+    ports = _ports(first)
+    assert len(set(ports)) == 12
+    assert all(replica.host for replica in first.replicas)
+    assert [(r.role, r.index, r.node) for r in first.replicas] == [(r.role, r.index, r.node) for r in layout.replicas]
+
+
+def test_ports_of_live_attempts_and_of_the_one_before_are_not_given_again(bench):
+    node = bench.executor.nodes()[0].name
+    layout = Layout((ReplicaAddress("worker", 0, "", Ports(), node),))
+    first = _ports(bench.executor.assign_addresses(layout, frozenset()))
+    blocked = frozenset(range(max(first) + 1, max(first) + 40))
+    second = _ports(bench.executor.assign_addresses(layout, blocked))
+    assert not set(second) & (set(first) | blocked)
+    third = _ports(bench.another().assign_addresses(layout, frozenset()))
+    assert not set(third) & (set(first) | set(second))
+
+
+def test_a_command_that_ends_with_0_succeeds(bench, behaves):
+    order = behaves()
+    bench.executor.create(order)
+    seen = bench.until(order, _has_ended)
+    assert seen.key == order.key
+    assert seen.phase is Phase.SUCCEEDED
+    assert seen.exit is not None
+    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.EXITED, 0)
+
+
+def test_a_command_that_ends_with_an_error_fails_with_its_code_and_a_sentence(bench, behaves):
+    order = behaves(exit_code=3)
+    bench.executor.create(order)
+    seen = bench.until(order, _has_ended)
+    assert seen.phase is Phase.FAILED
+    assert seen.exit is not None
+    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.EXITED, 3)
+    assert seen.exit.sentence.endswith(".")
+    assert seen.exit.at.tzinfo is not None
+
+
+def test_a_running_replica_says_since_when_and_has_no_exit(bench, behaves):
+    order = behaves(**FOREVER)
+    bench.executor.create(order)
+    seen = bench.until(order, _is_running)
+    assert seen.started_at is not None
+    assert seen.started_at.tzinfo is not None
+    assert seen.exit is None
+    json.dumps(dict(seen.facts))
+
+
+def test_it_is_seen_as_soon_as_create_returns(bench, behaves):
+    order = behaves(**FOREVER)
+    bench.executor.create(order)
+    (seen,) = bench.executor.observe(order.key.attempt_id)
+    assert seen.phase in (Phase.PENDING, Phase.RUNNING)
+    assert seen.detail or seen.phase is Phase.RUNNING
+
+
+def test_creating_twice_starts_it_once(bench, behaves):
+    order = behaves(**FOREVER)
+    bench.executor.create(order)
+    bench.until(order, _is_running)
+    bench.executor.create(order)
+    bench.another().create(order)
+    assert _starts_at_least_one(bench, order) == 1
+
+
+def test_creating_again_after_the_end_starts_nothing(bench, behaves):
+    order = behaves()
+    bench.executor.create(order)
+    before = bench.until(order, _has_ended)
+    bench.executor.create(order)
+    assert bench.until(order, _has_ended) == before
+    assert bench.starts(order) == 1
+
+
+def test_creators_that_race_start_it_once(bench, behaves):
+    order = behaves(**FOREVER)
+    errors = []
+
+    def create(executor):
+        try:
+            executor.create(order)
+        except Exception as error:  # noqa: BLE001 - a thread's error belongs to the test
+            errors.append(error)
+
+    threads = [threading.Thread(target=create, args=(bench.another(),)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert _starts_at_least_one(bench, order) == 1
+
+
+def test_nothing_is_seen_of_an_attempt_that_was_never_created(bench):
+    assert list(bench.executor.observe(AttemptId("att-none"))) == []
+
+
+def test_the_newest_generation_is_seen(bench, behaves):
+    first = behaves(exit_code=1)
+    bench.executor.create(first)
+    bench.until(first, _has_ended)
+    second = behaves(attempt=first.key.attempt_id, generation=2, **FOREVER)
+    bench.executor.create(second)
+    (seen,) = bench.executor.observe(first.key.attempt_id)
+    assert seen.key.generation == 2
+
+
+def test_all_replicas_of_the_attempt_and_no_others_are_seen(bench, behaves):
+    one = behaves(role="chief", **FOREVER)
+    two = behaves(role="parameter-server", index=1, attempt=one.key.attempt_id, **FOREVER)
+    other = behaves(**FOREVER)
+    for order in (one, two, other):
+        bench.executor.create(order)
+    assert {seen.key for seen in bench.executor.observe(one.key.attempt_id)} == {one.key, two.key}
+    assert {one.key.attempt_id, other.key.attempt_id} <= bench.executor.attempts()
+
+
+def test_stop_ends_it_and_says_that_we_asked(bench, behaves):
+    order = behaves(**FOREVER)
+    bench.executor.create(order)
+    bench.until(order, _is_running)
+    bench.executor.stop(order.key, grace=LONG_GRACE)
+    seen = bench.until(order, _has_ended)
+    assert seen.phase is Phase.FAILED
+    assert seen.exit is not None
+    assert seen.exit.cause is ExitCause.STOPPED
+
+
+def test_what_does_not_hear_sigterm_is_killed_after_the_grace(bench, behaves):
+    order = behaves(hears_term=False, **FOREVER)
+    bench.executor.create(order)
+    _starts_at_least_one(bench, order)
+    bench.executor.stop(order.key, grace=timedelta(milliseconds=200))
+    seen = bench.until(order, _has_ended)
+    assert seen.exit is not None
+    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.STOPPED, 137)
+
+
+def test_a_shorter_grace_shortens_it(bench, behaves):
+    order = behaves(hears_term=False, **FOREVER)
+    bench.executor.create(order)
+    _starts_at_least_one(bench, order)
+    bench.executor.stop(order.key, grace=LONG_GRACE)
+    (seen,) = bench.executor.observe(order.key.attempt_id)
+    assert seen.phase is Phase.RUNNING
+    bench.another().stop(order.key, grace=timedelta(milliseconds=100))
+    assert bench.until(order, _has_ended).exit is not None
+
+
+def test_stopping_what_is_unknown_or_over_is_no_error(bench, behaves):
+    order = behaves(exit_code=3)
+    bench.executor.stop(order.key, grace=NO_GRACE)
+    bench.executor.create(order)
+    before = bench.until(order, _has_ended)
+    bench.executor.stop(order.key, grace=NO_GRACE)
+    assert bench.until(order, _has_ended) == before
+
+
+def test_remove_kills_and_forgets_and_may_be_repeated(bench, behaves):
+    order = behaves(hears_term=False, **FOREVER)
+    bench.executor.create(order)
+    _starts_at_least_one(bench, order)
+    for executor in (bench.executor, bench.another(), bench.executor):
+        executor.remove(order.key.attempt_id)
+        assert list(executor.observe(order.key.attempt_id)) == []
+        assert order.key.attempt_id not in executor.attempts()
+
+
+def test_a_late_create_of_a_removed_attempt_starts_nothing(bench, behaves):
+    order = behaves()
+    bench.executor.create(order)
+    bench.until(order, _has_ended)
+    bench.executor.remove(order.key.attempt_id)
+    with pytest.raises(ExecutorRefused):
+        bench.executor.create(order)
+    with pytest.raises(ExecutorRefused):
+        bench.another().create(replace(order, key=replace(order.key, generation=2)))
+    assert order.key.attempt_id not in bench.executor.attempts()
+    assert bench.starts(order) == 1
+
+
+def test_another_control_plane_adopts_what_runs(bench, behaves):
+    order = behaves(**FOREVER)
+    bench.executor.create(order)
+    bench.until(order, _is_running)
+    other = bench.another()
+    (seen,) = other.observe(order.key.attempt_id)
+    assert seen.phase is Phase.RUNNING
+    other.stop(order.key, grace=NO_GRACE)
+    assert bench.until(order, _has_ended).exit is not None
+
+
+def test_an_image_is_refused_with_a_sentence(bench, behaves, needs: Callable[[str], None]):
+    needs("plain processes")
+    with pytest.raises(ExecutorRefused, match="cannot run image pytorch/pytorch"):
+        bench.executor.create(behaves(image="pytorch/pytorch:latest"))
+
+
+def test_no_command_is_refused_with_a_sentence(bench, behaves, needs: Callable[[str], None]):
+    needs("plain processes")
+    with pytest.raises(ExecutorRefused, match="set `command`"):
+        bench.executor.create(behaves(command=None))
+
+
+def test_replicas_of_a_lost_node_are_lost(bench, behaves, needs: Callable[[str], None]):
+    needs("node loss")
+    order = behaves(**FOREVER)
+    bench.executor.create(order)
+    bench.until(order, _is_running)
+    bench.engine.lose_node(order.node)
+    assert bench.until(order, _has_ended).phase is Phase.LOST
+    assert not any(node.is_ready for node in bench.executor.nodes())
+
+
+def _ports(layout: Layout) -> list[int]:
+    return [port for r in layout.replicas for port in (r.ports.framework, r.ports.torch, r.ports.dmlc, r.ports.gloo)]
+
+
+def _starts_at_least_one(bench, order) -> int:
+    bench.until(order, lambda seen: bench.starts(order) > 0 and seen.phase is not Phase.PENDING)
+    return bench.starts(order)
