@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from sqlalchemy.orm import Session
-
 from core.bell import Bell
 from core.db.engine import SessionFactory
 from executors.base import Executor
-
-# (session, project's id, names) -> the values of these secrets
-SecretOpener = Callable[[Session, str, Sequence[str]], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +17,7 @@ class Control:
     """One control plane process.
 
     ``holder`` is its name in leases: another process has another one. ``clock`` gives aware UTC. ``secret_key`` signs
-    attempt tokens. ``node_grace``: how long a node may be gone before its replicas count as lost.
+    attempt tokens and opens secrets. ``node_grace``: how long a node may be gone before its replicas count as lost.
     """
 
     sessions: SessionFactory
@@ -31,7 +26,6 @@ class Control:
     clock: Callable[[], datetime]
     holder: str
     secret_key: bytes = field(repr=False)
-    open_secrets: SecretOpener
     api_url: str | None = None
     archive_dir: Path | None = None
     lease_ttl: timedelta = timedelta(seconds=15)

@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 from sqlalchemy.orm import Session
 
+from core import secrets
 from core.bell import TOPIC_RECONCILE
 from core.db import leases
 from core.db.engine import unit_of_work
@@ -346,7 +347,10 @@ class _Round:
         job = self.rows.job
         with unit_of_work(self.control.sessions, read_only=True) as session:
             volumes = load_volumes(session, job)
-            opened = self.control.open_secrets(session, job.project_id, job.spec.secrets)
+            try:
+                opened = secrets.open_secrets(session, self.control.secret_key, job.project_id, job.spec.secrets)
+            except TrainmasterError as error:
+                raise ExecutorRefused(f"secrets: {error.sentence}") from error
         return OrderBook(job, self.rows.attempt, volumes, opened)
 
     def _try_again(self, why: str) -> Look:

@@ -1,0 +1,164 @@
+"""What piles up unless somebody clears it away. Every step may be repeated, and none depends on another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+from sqlalchemy import delete, exists, select, update
+from sqlalchemy.orm import Session
+
+from core.bell import TOPIC_TICK
+from core.db.engine import unit_of_work
+from core.db.tables import Attempt, IdempotencyKey, Job, Lease, LoginCode, WaitReason
+from core.domain.errors import ExecutorTryAgain, StaleWrite
+from core.domain.exits import ExitKind
+from core.domain.ids import JobId
+from core.domain.lifecycle import JobEvent
+from core.domain.states import JobState
+from core.settings import Settings
+from core.storage.archive_sweep import sweep_archives
+from core.storage.archives import ArchiveStore
+from scheduler.control import fence
+from scheduler.control.context import Control
+from scheduler.control.journal import Journal
+from scheduler.control.queue import move_queued
+from scheduler.control.tick import TICK_LEASE
+
+log = structlog.get_logger(__name__)
+
+SWEEP_LEASE: Final = "sweep"
+# Longer than any client repeats a request.
+_IDEMPOTENCY_AGE: Final = timedelta(days=1)
+_LOGIN_CODE_AGE: Final = timedelta(hours=1)
+_LEASE_AGE: Final = timedelta(days=1)
+_BATCH: Final = 500
+_TERMINAL: Final = tuple(state.value for state in JobState if state.is_terminal)
+
+
+def sweep_executor(control: Control) -> int:
+    """Remove from the executor what no live attempt owns any more; how many attempts that were.
+
+    An attempt is in the database before anything of it is created, so what is not there, or has ended, is nobody's.
+    """
+    held = control.executor.attempts()  # before the database is read: whatever is held then is in there
+    if not held:
+        return 0
+    live: set[str] = set()
+    names = sorted(held)
+    with unit_of_work(control.sessions, read_only=True) as session:
+        for begin in range(0, len(names), _BATCH):
+            chunk = names[begin : begin + _BATCH]
+            live |= set(session.scalars(select(Attempt.id).where(Attempt.id.in_(chunk), Attempt.ended_at.is_(None))))
+    removed = 0
+    for attempt_id in sorted(held):
+        if attempt_id in live:
+            continue
+        try:
+            control.executor.remove(attempt_id)
+        except ExecutorTryAgain:
+            continue  # the next sweep comes
+        removed += 1
+        log.info("attempt.swept", attempt=attempt_id)
+    return removed
+
+
+def expire_waiting(control: Control) -> int:
+    """End the jobs that waited longer than their ``max_wait`` for their first start; how many."""
+    now = control.clock()
+    limit = Job.spec["max_wait"].as_float()
+    with unit_of_work(control.sessions, read_only=True) as session:
+        rows = session.execute(
+            select(Job.id, Job.queued_at, limit.label("max_wait")).where(
+                Job.state == JobState.QUEUED.value, Job.started_at.is_(None), limit.is_not(None)
+            )
+        ).all()
+    late = [row for row in rows if row.queued_at + timedelta(seconds=row.max_wait) <= now]
+    if not late:
+        return 0
+    lease = fence.acquire(control, TICK_LEASE)
+    if lease is None:
+        return 0
+    expired = 0
+    for row in late:
+        sentence = f"It waited longer than max_wait ({row.max_wait:g} s) for its start; raise it, or ask for less."
+        try:
+            with fence.fenced(control, lease) as session:
+                move_queued(
+                    session,
+                    JobId(row.id),
+                    JobEvent.EXPIRE,
+                    sentence,
+                    control.clock(),
+                    exit_={"kind": ExitKind.DEADLINE.value, "sentence": sentence},
+                )
+        except StaleWrite:
+            continue  # it starts at this very moment
+        expired += 1
+        log.info("job.expired", job=row.id)
+    fence.release(control, lease)
+    if expired:
+        control.bell.ring(TOPIC_TICK)
+    return expired
+
+
+def delete_outlived(control: Control) -> int:
+    """Mark jobs as deleted whose ``ttl`` after their end is over; how many. Their files stay."""
+    now = control.clock()
+    ttl = Job.spec["ttl"].as_float()
+    with unit_of_work(control.sessions) as session:
+        rows = session.execute(
+            select(Job.id, Job.project_id, Job.finished_at, ttl.label("ttl"))
+            .where(Job.state.in_(_TERMINAL), Job.deleted_at.is_(None), ttl.is_not(None))
+            .order_by(Job.finished_at)
+            .limit(_BATCH)
+        ).all()
+        gone = [r for r in rows if r.finished_at is not None and r.finished_at + timedelta(seconds=r.ttl) <= now]
+        for row in gone:
+            session.execute(
+                update(Job)
+                .where(Job.id == row.id, Job.deleted_at.is_(None))
+                .values(deleted_at=now, updated_at=now, generation=Job.generation + 1)
+            )
+            Journal(session, row.project_id, row.id).tell(
+                "job.deleted", f"Its ttl of {row.ttl:g} s after the end is over.", at=now
+            )
+    return len(gone)
+
+
+def forget_expired(control: Control) -> None:
+    """Drop idempotency keys, login codes, leases and wait reasons that nobody needs any more."""
+    now = control.clock()
+    with unit_of_work(control.sessions) as session:
+        _forget(session, now)
+
+
+def _forget(session: Session, now: datetime) -> None:
+    session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < now - _IDEMPOTENCY_AGE))
+    session.execute(delete(LoginCode).where(LoginCode.expires_at < now - _LOGIN_CODE_AGE))
+    # A day after its last use nobody can still hold a token of it.
+    session.execute(delete(Lease).where(Lease.name.startswith("attempt:"), Lease.expires_at < now - _LEASE_AGE))
+    is_queued = exists().where(Job.shape == WaitReason.shape, Job.state == JobState.QUEUED.value)
+    session.execute(delete(WaitReason).where(~is_queued, WaitReason.updated_at < now - timedelta(hours=1)))
+
+
+def sweep_all(control: Control, settings: Settings) -> None:
+    """Every step; what fails is logged and leaves the others alone."""
+    lease = fence.acquire(control, SWEEP_LEASE)
+    if lease is None:
+        return
+    store = ArchiveStore(settings.archive_dir, limit_bytes=settings.archive_limit_bytes)
+    steps: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("executor", lambda: sweep_executor(control)),
+        ("ttl", lambda: delete_outlived(control)),
+        ("expired", lambda: forget_expired(control)),
+        ("archives", lambda: sweep_archives(control.sessions, store, now=control.clock())),
+    )
+    for name, step in steps:
+        try:
+            step()
+        except Exception:
+            log.exception("sweep.failed", step=name)
+    fence.release(control, lease)

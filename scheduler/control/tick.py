@@ -1,0 +1,196 @@
+"""The tick: one decision for all waiting jobs, applied line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+from sqlalchemy import insert, null, select, update
+from sqlalchemy.orm import Session
+
+from core.bell import TOPIC_RECONCILE
+from core.db.engine import unit_of_work
+from core.db.leases import HeldLease
+from core.db.tables import Job, WaitReason
+from core.domain.errors import StaleWrite
+from core.domain.ids import JobId
+from core.domain.lifecycle import JobEvent
+from core.domain.states import JobState, Wanted
+from scheduler.control import fence
+from scheduler.control.context import Control
+from scheduler.control.place import place
+from scheduler.control.queue import move_queued
+from scheduler.control.snapshot import GangCache, Loaded, fingerprint, load_snapshot, reason_to_json
+from scheduler.planning import plan
+from scheduler.planning.model import Plan, Reason
+
+log = structlog.get_logger(__name__)
+
+TICK_LEASE: Final = "tick"
+# Reasons carry numbers that age; without any other change they are made new this often.
+_REFRESH: Final = timedelta(seconds=10)
+_ROWS_PER_WRITE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class TickReport:
+    """``next_look``: when the next back-off is over. ``is_skipped``: nothing had changed, or another process ticks."""
+
+    started: int = 0
+    waiting: int = 0
+    next_look: datetime | None = None
+    is_skipped: bool = False
+
+
+class Ticker:
+    """Ticks; one per process. Two processes may both try: the lease lets one at a time."""
+
+    def __init__(self, control: Control) -> None:
+        self.control = control
+        self._gangs = GangCache()
+        self._settled: tuple[Any, ...] | None = None  # the fingerprint after a tick that left nothing to start
+        self._ticked_at: datetime | None = None
+        self._next_due: datetime | None = None
+
+    def tick(self) -> TickReport:
+        """Plan for all waiting jobs and apply what the plan says. Harmless to repeat.
+
+        Raises:
+            Unavailable: the database is away.
+        """
+        control = self.control
+        with unit_of_work(control.sessions, read_only=True) as session:
+            now = control.clock()
+            seen = fingerprint(session, now)
+            wishes = _unmet_wishes(session)
+        if not wishes and self._is_settled(seen, now):
+            return TickReport(next_look=self._next_due, is_skipped=True)
+        lease = fence.acquire(control, TICK_LEASE)
+        if lease is None:
+            return TickReport(is_skipped=True)
+        try:
+            report = self._tick(lease, wishes)
+        except StaleWrite as stale:
+            log.debug("tick.stale", why=str(stale))
+            return TickReport(is_skipped=True)
+        # Another process need not wait for the time-out then; a tick that failed is tried again by its own process.
+        fence.release(control, lease)
+        self._ticked_at, self._next_due = now, report.next_look
+        # After a start the queue and the nodes are others: look once more.
+        self._settled = None if report.started else seen
+        return report
+
+    def _is_settled(self, seen: tuple[Any, ...], now: datetime) -> bool:
+        return (
+            seen == self._settled
+            and self._ticked_at is not None
+            and now - self._ticked_at < _REFRESH
+            and (self._next_due is None or now < self._next_due)
+        )
+
+    def _tick(self, lease: HeldLease, wishes: list[tuple[JobId, JobEvent]]) -> TickReport:
+        control = self.control
+        for job_id, event in wishes:
+            self._settle_wish(lease, job_id, event)
+        with unit_of_work(control.sessions, read_only=True) as session:
+            loaded = load_snapshot(session, self._gangs, control.clock())
+        made = plan(loaded.snapshot)
+        started = self._apply_starts(lease, loaded, made)
+        self._apply_waits(lease, loaded, made)
+        if started or loaded.snapshot.queued:
+            log.info("tick.applied", started=started, planned=len(made.starts), waiting=len(made.waits))
+        return TickReport(started, len(made.waits), loaded.next_due)
+
+    def _settle_wish(self, lease: HeldLease, job_id: JobId, event: JobEvent) -> None:
+        try:
+            with fence.fenced(self.control, lease) as session:
+                move_queued(
+                    session, job_id, event, "Asked for while the job was between two states.", self.control.clock()
+                )
+        except StaleWrite:
+            pass  # it has moved by itself
+
+    def _apply_starts(self, lease: HeldLease, loaded: Loaded, made: Plan) -> int:
+        control = self.control
+        gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.queued}
+        renewed_at = control.clock()
+        started = 0
+        for start in made.starts:
+            if control.clock() - renewed_at > control.lease_ttl / 3:
+                lease = fence.renew(control, lease)
+                renewed_at = control.clock()
+            try:
+                with fence.fenced(control, lease) as session:
+                    attempt_id = place(
+                        session,
+                        start,
+                        generation=loaded.generations[start.job_id],
+                        gang=gangs[start.job_id],
+                        executor=control.executor.name,
+                        now=control.clock(),
+                    )
+            except StaleWrite as stale:
+                log.info("job.not_placed", job=start.job_id, why=str(stale))
+                continue
+            except Exception:
+                log.exception("job.place_failed", job=start.job_id)
+                continue
+            started += 1
+            log.info("job.placed", job=start.job_id, attempt=attempt_id)
+            control.bell.ring(TOPIC_RECONCILE, attempt_id)
+        return started
+
+    def _apply_waits(self, lease: HeldLease, loaded: Loaded, made: Plan) -> None:
+        """Write what changed: a reason per shape, and one per job only where it differs from its shape's."""
+        shapes = {gang.job_id: gang.shape for gang in loaded.snapshot.queued}
+        by_shape: dict[str, Reason] = {}
+        own: dict[JobId, Reason] = {}
+        for job_id, reason in made.waits.items():
+            if by_shape.setdefault(shapes[job_id], reason) != reason:
+                own[job_id] = reason  # noqa: PERF403 (the first of a shape speaks for the shape)
+        news = {shape: r for shape, r in by_shape.items() if loaded.shape_reasons.get(shape) != r}
+        own_news: dict[JobId, Reason | None] = {
+            job_id: r for job_id, r in own.items() if loaded.own_reasons.get(job_id) != r
+        }
+        own_news |= {job_id: None for job_id in loaded.own_reasons if job_id not in own and job_id in made.waits}
+        if news:
+            with fence.fenced(self.control, lease) as session:
+                _write_shapes(session, news, loaded, self.control.clock())
+        items = list(own_news.items())
+        for begin in range(0, len(items), _ROWS_PER_WRITE):
+            with fence.fenced(self.control, lease) as session:
+                _write_own(session, dict(items[begin : begin + _ROWS_PER_WRITE]))
+
+
+def _write_shapes(session: Session, news: Mapping[str, Reason], loaded: Loaded, now: datetime) -> None:
+    fresh = []
+    for shape, reason in news.items():
+        values = {**reason_to_json(reason), "updated_at": now}
+        if shape in loaded.shape_reasons:
+            session.execute(update(WaitReason).where(WaitReason.shape == shape).values(**values))
+        else:
+            fresh.append({"shape": shape, **values})
+    if fresh:
+        # Only who holds the tick's lease inserts here, or deletes.
+        session.execute(insert(WaitReason), fresh)
+
+
+def _write_own(session: Session, news: Mapping[JobId, Reason | None]) -> None:
+    for job_id, reason in news.items():
+        session.execute(
+            update(Job)
+            .where(Job.id == job_id, Job.state == JobState.QUEUED.value)
+            .values(wait_reason=null() if reason is None else reason_to_json(reason))
+        )
+
+
+def _unmet_wishes(session: Session) -> list[tuple[JobId, JobEvent]]:
+    """Jobs without an attempt that are not what their user wants: they were asked in the moment of another move."""
+    rows = session.execute(
+        select(Job.id, Job.wanted).where(Job.state == JobState.QUEUED.value, Job.wanted != Wanted.RUN.value)
+    ).all()
+    events = {Wanted.CANCEL: JobEvent.CANCEL, Wanted.PAUSE: JobEvent.PAUSE}
+    return [(JobId(row.id), events[Wanted(row.wanted)]) for row in rows]
