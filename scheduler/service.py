@@ -1,0 +1,136 @@
+"""Everything that a scheduler process has, wired from the settings."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import structlog
+
+from core.bell import TOPIC_RECONCILE, TOPIC_TICK, Bell
+from core.db.engine import make_engine, make_sessions, unit_of_work
+from core.domain.errors import ExecutorTryAgain, Unavailable
+from core.domain.ids import AttemptId
+from core.settings import Settings
+from core.tokens import platform_key
+from scheduler.control.context import Control
+from scheduler.control.due import due_attempts
+from scheduler.control.nodes import sync_nodes
+from scheduler.control.reconcile import Reconciler
+from scheduler.control.sweep import expire_waiting, sweep_all
+from scheduler.control.tick import Ticker
+from scheduler.executor_factory import make_executor
+from scheduler.gate import Solo
+from scheduler.watch import Watch
+
+log = structlog.get_logger(__name__)
+
+# The embedded scheduler is alone on its data folder, so the next one may take its leases over at once.
+_EMBEDDED_HOLDER: Final = "embedded"
+
+
+def utc_now() -> datetime:
+    """The wall clock: the only place of the scheduler that reads it."""
+    return datetime.now(UTC)  # noqa: TID251 - the edge
+
+
+class Service:
+    """The control loop of one process, and the work behind each task. Methods never raise for what is normal."""
+
+    def __init__(self, settings: Settings, bell: Bell) -> None:
+        self.settings = settings
+        setup = make_executor(settings)
+        self.engine = make_engine(settings.resolved_database_url, pool_size=settings.database_pool_size)
+        self.control = Control(
+            sessions=make_sessions(self.engine),
+            executor=setup.executor,
+            bell=bell,
+            clock=utc_now,
+            holder=_EMBEDDED_HOLDER if settings.is_embedded_broker else _holder(),
+            secret_key=platform_key(settings),
+            api_url=settings.api_url,
+            archive_dir=settings.archive_dir,
+            lease_ttl=timedelta(seconds=settings.lease_ttl_s),
+        )
+        self.reconciler = Reconciler(self.control)
+        self.ticker = Ticker(self.control)
+        self.watch = Watch(
+            setup.executor, setup.watch_every, lambda attempt_id: bell.ring(TOPIC_RECONCILE, attempt_id), utc_now
+        )
+        self._solo_tick = Solo()
+        self._timers: set[datetime] = set()
+        self._timer_lock = threading.Lock()
+
+    def tick(self) -> None:
+        """Plan and start what can start."""
+        self._solo_tick.run(self._tick)
+
+    def reconcile(self, attempt_id: str) -> None:
+        """Look at one attempt."""
+        key = AttemptId(attempt_id)
+        self.watch.note(key, self.reconciler.reconcile(key))
+
+    def reconcile_due(self) -> None:
+        """Ring for every live attempt that is worth a look: what a lost bell would have done."""
+        with unit_of_work(self.control.sessions, read_only=True) as session:
+            due = due_attempts(session, utc_now())
+        for attempt_id in due:
+            self.control.bell.ring(TOPIC_RECONCILE, attempt_id)
+
+    def sync_nodes(self) -> None:
+        """Keep the nodes table true, and end what waited too long."""
+        try:
+            sync_nodes(self.control)
+        except ExecutorTryAgain as away:
+            log.warning("executor.away", why=away.sentence)
+        expire_waiting(self.control)
+
+    def sweep(self) -> None:
+        """Clear away what piles up."""
+        sweep_all(self.control, self.settings)
+
+    def wait_for_database(self, stop: threading.Event) -> None:
+        """Return when the database answers and the nodes are known; tell it once while it does not."""
+        is_told = False
+        while not stop.is_set():
+            try:
+                self.sync_nodes()
+                return
+            except Unavailable as away:
+                if not is_told:
+                    log.warning("database.away", why=away.sentence)
+                    is_told = True
+                stop.wait(1.0)
+
+    def close(self) -> None:
+        self.watch.stop()
+        self.engine.dispose()
+
+    def _tick(self) -> None:
+        report = self.ticker.tick()
+        if report.next_look is not None:
+            self._tick_at(report.next_look)
+
+    def _tick_at(self, at: datetime) -> None:
+        """Ring the tick when a back-off is over, not up to a whole interval later."""
+        with self._timer_lock:
+            if at in self._timers or len(self._timers) > 100:
+                return
+            self._timers.add(at)
+        left_s = max(0.0, (at - utc_now()).total_seconds())
+        timer = threading.Timer(left_s, self._ring_tick, (at,))
+        timer.daemon = True
+        timer.start()
+
+    def _ring_tick(self, at: datetime) -> None:
+        with self._timer_lock:
+            self._timers.discard(at)
+        self.control.bell.ring(TOPIC_TICK)
+
+
+def _holder() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"

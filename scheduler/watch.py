@@ -1,0 +1,156 @@
+"""A thread that watches live attempts through the executor and rings when something has changed.
+
+A look costs a few file reads and no database, so that an exit is seen within a fraction of a second. It decides
+nothing: without it beat finds the same, later.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+
+from core.domain.ids import AttemptId
+from executors.base import Executor
+from scheduler.control.reconcile import Fingerprint, Look, Verdict, fingerprint
+
+log = structlog.get_logger(__name__)
+
+# While an attempt starts or ends; grows by a half with every look that finds nothing.
+_HOT_S: Final = 0.03
+_HOT_GROWTH: Final = 1.5
+# All looks together take at most this share of a core.
+_SHARE: Final = 0.1
+# Rung and no answer: the ring was lost, or every worker is busy.
+_RING_AGAIN_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class _Watched:
+    seen: Fingerprint
+    next_look: datetime | None
+    interval_s: float
+    due_s: float
+
+
+class Watch:
+    """Call :meth:`note` after every reconcile; :meth:`start` begins the thread, :meth:`stop` ends it.
+
+    Args:
+        every: how often an attempt that runs is looked at; ``None`` only keeps its appointments (``next_look``).
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        every: timedelta | None,
+        ring: Callable[[AttemptId], None],
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._executor = executor
+        self._every_s = every.total_seconds() if every is not None else None
+        self._ring = ring
+        self._clock = clock
+        self._watched: dict[AttemptId, _Watched] = {}
+        self._heap: list[tuple[float, AttemptId]] = []
+        self._cost_s = 0.001  # of one look, smoothed
+        self._wake = threading.Condition()
+        self._is_stopping = False
+        self._thread: threading.Thread | None = None
+
+    def note(self, attempt_id: AttemptId, look: Look) -> None:
+        """What the last reconcile saw of the attempt."""
+        with self._wake:
+            if look.verdict is Verdict.GONE:
+                self._watched.pop(attempt_id, None)
+                return
+            if look.verdict is Verdict.BUSY:
+                return  # whoever holds it watches it
+            hot_s = _HOT_S if self._every_s is not None else 1.0
+            interval_s = hot_s if look.is_hot else self._steady_s()
+            due_s = time.monotonic() + interval_s
+            if look.next_look is not None:
+                left_s = (look.next_look - self._clock()).total_seconds()
+                due_s = min(due_s, time.monotonic() + max(0.0, left_s))
+            self._watched[attempt_id] = _Watched(look.seen, look.next_look, interval_s, due_s)
+            heapq.heappush(self._heap, (due_s, attempt_id))
+            self._wake.notify()
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        with self._wake:
+            self._is_stopping = True
+            self._wake.notify()
+        if self._thread is not None:
+            self._thread.join(5.0)
+
+    def _steady_s(self) -> float:
+        if self._every_s is None:
+            return 5.0
+        return max(self._every_s, len(self._watched) * self._cost_s / _SHARE)
+
+    def _run(self) -> None:
+        while True:
+            attempt_id = self._next()
+            if attempt_id is None:
+                return
+            try:
+                self._look(attempt_id)
+            except Exception:
+                log.exception("watch.failed", attempt=attempt_id)
+
+    def _next(self) -> AttemptId | None:
+        """The next attempt that is due; blocks until one is. ``None``: stop."""
+        with self._wake:
+            while not self._is_stopping:
+                while self._heap:
+                    due_s, attempt_id = self._heap[0]
+                    watched = self._watched.get(attempt_id)
+                    if watched is not None and watched.due_s == due_s:
+                        break
+                    heapq.heappop(self._heap)  # gone, or noted anew since
+                if not self._heap:
+                    self._wake.wait()
+                elif (left_s := self._heap[0][0] - time.monotonic()) > 0:
+                    self._wake.wait(left_s)
+                else:
+                    return heapq.heappop(self._heap)[1]
+        return None
+
+    def _look(self, attempt_id: AttemptId) -> None:
+        with self._wake:
+            watched = self._watched.get(attempt_id)
+        if watched is None:
+            return
+        is_appointment = watched.next_look is not None and watched.next_look <= self._clock()
+        has_changed = False
+        if not is_appointment and self._every_s is not None:
+            begin_s = time.perf_counter()
+            try:
+                has_changed = fingerprint(self._executor.observe(attempt_id)) != watched.seen
+            except Exception:  # noqa: BLE001 - the reconcile meets the same error and knows what to do with it
+                has_changed = True
+            self._cost_s += 0.1 * (time.perf_counter() - begin_s - self._cost_s)
+        if is_appointment or has_changed:
+            self._ring(attempt_id)
+        with self._wake:
+            if self._watched.get(attempt_id) is not watched:
+                return  # noted anew while we looked
+            if is_appointment or has_changed:
+                watched.interval_s = _RING_AGAIN_S
+            else:
+                watched.interval_s = min(self._steady_s(), watched.interval_s * _HOT_GROWTH)
+            watched.due_s = time.monotonic() + watched.interval_s
+            if watched.next_look is not None and not is_appointment:
+                left_s = (watched.next_look - self._clock()).total_seconds()
+                watched.due_s = min(watched.due_s, time.monotonic() + max(0.0, left_s))
+            heapq.heappush(self._heap, (watched.due_s, attempt_id))
