@@ -67,6 +67,8 @@ def _threads(seat: Seat) -> str | None:
     over the cores; a job of one process keeps the library's own choice (``None``).
     """
     cpu_milli = seat.spec.roles[seat.replica.role].resources.cpu_milli
+    # A launcher is one process that starts as many as the platform would have.
+    processes = max(1, seat.replica.processes) if seat.has_launcher else seat.processes
     if cpu_milli is None:
-        return "1" if len(seat.layout.replicas) > 1 or seat.processes > 1 else None
-    return str(max(1, cpu_milli // 1000 // seat.processes))
+        return "1" if len(seat.layout.replicas) > 1 or processes > 1 else None
+    return str(max(1, cpu_milli // 1000 // processes))

@@ -9,8 +9,8 @@ from core.domain.contracts.context import Seat, framework_endpoint
 
 
 def process_variables(seat: Seat, local_rank: int) -> dict[str, str]:
-    """Nothing for a replica without a rank."""
-    if seat.member is None:
+    """Nothing for a replica without a rank, or under a launcher: its processes would all read the same rank."""
+    if seat.member is None or seat.has_launcher:
         return {}
     env = {
         "JAX_COORDINATOR_ADDRESS": framework_endpoint(seat.world.root),

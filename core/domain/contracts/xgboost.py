@@ -9,8 +9,8 @@ from core.domain.contracts.context import Seat
 
 
 def process_variables(seat: Seat, local_rank: int) -> dict[str, str]:
-    """Nothing for a replica without a rank."""
-    if seat.member is None:
+    """Nothing for a replica without a rank, or under a launcher: its processes would all read the same rank."""
+    if seat.member is None or seat.has_launcher:
         return {}
     root = seat.world.root
     return {
