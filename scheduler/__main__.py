@@ -15,6 +15,7 @@ from celery import Celery
 from celery.beat import Scheduler
 from celery.beat import Service as BeatService
 from celery.platforms import SecurityWarning
+from celery.signals import setup_logging
 
 from core.bell import BellSocket, bell_path
 from core.settings import Settings, get_settings
@@ -91,6 +92,8 @@ def _run_worker(app: Celery, concurrency: int) -> None:
     """Work until SIGTERM or SIGINT; what is being worked on is finished first."""
     # Replicas are started under their own limits; that the platform itself runs as root is the admin's choice.
     warnings.filterwarnings("ignore", category=SecurityWarning)
+    # Whoever answers this signal keeps Celery from setting the log up its own way.
+    setup_logging.connect(_keep_logging)
     worker = app.Worker(
         pool="threads",
         concurrency=concurrency,
@@ -104,6 +107,10 @@ def _run_worker(app: Celery, concurrency: int) -> None:
     )
     with contextlib.suppress(SystemExit):  # that is how it ends after a signal
         worker.start()
+
+
+def _keep_logging(**_: object) -> None:
+    pass
 
 
 if __name__ == "__main__":
