@@ -24,7 +24,7 @@ class LinePrinter:
         self._attempt: int | None = None
 
     def print(self, line: LogLine) -> None:
-        name = f"{line.role}-{line.index}"
+        name = f"{line.role}-{line.index}" + ("" if line.rank is None else f" rank {line.rank}")
         if self._attempt is not None and line.attempt != self._attempt:
             self._write(f"── attempt {line.attempt} ──\n")
         self._attempt = line.attempt

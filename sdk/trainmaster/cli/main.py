@@ -112,3 +112,7 @@ for _group in (
 def run() -> None:
     """The entry point of the ``trainmaster`` script."""
     app(prog_name="trainmaster")
+
+
+if __name__ == "__main__":
+    run()

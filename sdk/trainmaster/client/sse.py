@@ -25,6 +25,7 @@ class EventParser:
         self._kind = ""
         self._data: list[str] = []
         self._id: str | None = None
+        self._has_new_id = False
 
     def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
         """The events that ``chunk`` completes.
@@ -53,12 +54,15 @@ class EventParser:
             case "event":
                 self._kind = value
             case "id" if "\0" not in value:
-                self._id = value
+                self._id, self._has_new_id = value, True
             case _:
                 pass  # `retry`, or a field of a later server
         return None
 
     def _finish(self) -> ServerEvent | None:
-        kind, data = self._kind or "message", self._data
-        self._kind, self._data = "", []
-        return ServerEvent(kind, "\n".join(data), self._id) if data or kind != "message" else None
+        kind, data, is_new = self._kind, self._data, self._has_new_id
+        self._kind, self._data, self._has_new_id = "", [], False
+        if data or kind:
+            return ServerEvent(kind or "message", "\n".join(data), self._id)
+        # An id alone moves the place to go on from, and tells nothing.
+        return ServerEvent(COMMENT, "", self._id) if is_new else None

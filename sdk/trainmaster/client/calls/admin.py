@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from trainmaster.client.calls.build import path, silent, typed
+from trainmaster.client.calls.build import params, path, silent, typed
 from trainmaster.client.steps import Call
 from trainmaster.wire.admin import (
     Health,
@@ -92,7 +92,7 @@ def set_member(project: str, user: str, role: ProjectRole) -> Call[MemberView]:
 
 
 def remove_member(project: str, user: str) -> Call[None]:
-    return silent("remove_member", "DELETE", path("/projects/{project}/members/{user}", project=project, user=user))
+    return silent("delete_member", "DELETE", path("/projects/{project}/members/{user}", project=project, user=user))
 
 
 def list_secrets(project: str) -> Call[list[SecretView]]:
@@ -128,8 +128,9 @@ def update_user(user: str, *, is_admin: bool | None = None, is_disabled: bool | 
     return typed(UserView, "update_user", "PATCH", path("/users/{user}", user=user), body=body)
 
 
-def list_tokens() -> Call[list[TokenView]]:
-    return typed(list[TokenView], "list_tokens", "GET", "/tokens")
+def list_tokens(*, user: str | None = None) -> Call[list[TokenView]]:
+    """The caller's tokens, or for platform admins those of ``user``."""
+    return typed(list[TokenView], "list_tokens", "GET", "/tokens", query=params(user=user))
 
 
 def create_token(
@@ -147,7 +148,7 @@ def create_token(
 
 
 def revoke_token(token_id: str) -> Call[None]:
-    return silent("revoke_token", "DELETE", path("/tokens/{id}", id=token_id))
+    return silent("revoke_token", "DELETE", path("/tokens/{token}", token=token_id))
 
 
 # --- nodes and volumes ----------------------------------------------------------------------------------------------

@@ -45,20 +45,8 @@ def submit_job(
 
 def check_spec(spec: Mapping[str, Any] | JobSpec | None = None, *, spec_text: str | None = None) -> Call[JobSpec]:
     """The canonical spec, checked by the server as a submission would be; nothing is submitted."""
-    call = typed(
-        dict[str, Any],
-        "submit_job",
-        "POST",
-        "/jobs",
-        body=_submit_request(spec, spec_text, dry_run=True),
-        is_repeatable=True,
-    )
-    return Call(call.operation, call.request, lambda answer: _spec_of(call.decode(answer)), call.is_repeatable)
-
-
-def _spec_of(body: dict[str, Any]) -> JobSpec:
-    inner = body.get("spec")
-    return JobSpec.model_validate(inner if isinstance(inner, dict) else body)
+    body = _submit_request(spec, spec_text, dry_run=True)
+    return typed(JobSpec, "submit_job", "POST", "/jobs", body=body, is_repeatable=True)
 
 
 def _submit_request(spec: Mapping[str, Any] | JobSpec | None, spec_text: str | None, *, dry_run: bool) -> SubmitRequest:
@@ -125,15 +113,29 @@ def resume_job(job: str, *, reason: str = "") -> Call[JobDetail]:
     return _verb("resume_job", "resume", job, reason)
 
 
-def clone_job(job: str, *, changes: Mapping[str, Any] | None = None, resume: bool = False) -> Call[JobDetail]:
-    """A new job from the spec of ``job``.
+def clone_job(
+    job: str,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    idempotency_key: str | None = None,
+) -> Call[JobDetail]:
+    """A new job from the spec of ``job``; one only, as with ``submit_job``.
 
     Args:
         changes: laid over the spec key by key (RFC 7396); ``None`` as a value removes a key.
         resume: start from the newest checkpoint of the original.
     """
     body = CloneRequest(changes=dict(changes or {}), resume=resume)
-    return typed(JobDetail, "clone_job", "POST", path("/jobs/{job}/clone", job=job), body=body)
+    return typed(
+        JobDetail,
+        "clone_job",
+        "POST",
+        path("/jobs/{job}/clone", job=job),
+        body=body,
+        headers={"Idempotency-Key": idempotency_key or str(uuid4())},
+        is_repeatable=True,
+    )
 
 
 def delete_job(job: str, *, files: bool = False) -> Call[None]:

@@ -30,7 +30,7 @@ def read_log(
     """The raw text of one log, ``name`` being ``<role>-<index>``; ``attempt``: unstated, the newest."""
     query = params(attempt=attempt, offset=offset, limit_bytes=limit_bytes, tail_lines=tail_lines)
     request = Request("GET", path("/jobs/{job}/logs/{name}", job=job, name=name), query)
-    return Call("get_log", request, lambda answer: answer.content.decode("utf-8", errors="replace"))
+    return Call("read_log", request, lambda answer: answer.content.decode("utf-8", errors="replace"))
 
 
 def list_checkpoints(job: str) -> Call[list[CheckpointView]]:
@@ -52,13 +52,13 @@ def read_file_range(job: str, file: str, *, first: int | None = None, last: int 
     if first is not None:
         headers["Range"] = f"bytes={first}-{'' if last is None else last}"
     request = Request("GET", path("/jobs/{job}/files/content", job=job), params(path=file), headers)
-    return Call("get_file_content", request, lambda answer: answer)
+    return Call("download_file", request, lambda answer: answer)
 
 
 def start_archive(digest: str, size_bytes: int) -> Call[ArchiveView]:
     """Announce a code archive; ``received_bytes`` tells where an earlier upload stopped."""
     query = params(digest=digest, size=size_bytes)
-    return typed(ArchiveView, "create_archive", "POST", "/archives", query=query, is_repeatable=True)
+    return typed(ArchiveView, "start_archive", "POST", "/archives", query=query, is_repeatable=True)
 
 
 def get_archive(digest: str) -> Call[ArchiveView]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, replace
 from enum import Enum, auto
@@ -28,7 +29,13 @@ from trainmaster.client.steps import (
     error_of,
     is_passing,
 )
-from trainmaster.errors import ServerUnreachable, TrainmasterError, WaitTimedOut
+from trainmaster.errors import (
+    ServerFailure,
+    ServerUnreachable,
+    TrainmasterError,
+    WaitTimedOut,
+    error_from_problem,
+)
 from trainmaster.wire.jobs import TERMINAL_STATES, EventView, JobDetail, LogLine
 
 # Longer than the server's keep-alive comments are apart; a stream that is silent for longer is dead or stuck.
@@ -52,10 +59,20 @@ class Quiet(Enum):
     CLOSED = auto()  # the server ended the stream
 
 
+def _error_in_stream(data: str) -> TrainmasterError:
+    """What stopped a stream that had begun well, such as a token that was revoked meanwhile."""
+    try:
+        problem = json.loads(data)
+        status = int(problem["status"])
+    except (ValueError, KeyError, TypeError):
+        return ServerFailure(f"The server ended the stream: {data}")
+    return error_from_problem(status, problem, where="the stream")
+
+
 class Subscription:
     """A stream that survives what breaks it: opened again from the last event's id, with growing pauses.
 
-    The patience of the policy counts anew with every event that arrives.
+    The patience of the policy counts anew with whatever arrives after the server's greeting.
     """
 
     def __init__(self, request: Request) -> None:
@@ -63,6 +80,7 @@ class Subscription:
         self._last_id: str | None = None
         self._is_open = False
         self._was_open = False
+        self._has_spoken = False  # since it was opened; a greeting alone proves no working stream
         self._failures = 0
         self._paused_s = 0.0
 
@@ -82,9 +100,15 @@ class Subscription:
                 if event is None:
                     yield from self._close()
                     return Quiet.CLOSED
-                self._failures, self._paused_s = 0, 0.0
                 self._last_id = event.id or self._last_id
-                return Quiet.SILENT if event.kind == COMMENT else event
+                if event.kind != COMMENT or self._has_spoken:
+                    self._failures, self._paused_s = 0, 0.0
+                self._has_spoken = True
+                if event.kind == COMMENT:
+                    return Quiet.SILENT
+                if event.kind == "error":
+                    raise _error_in_stream(event.data)
+                return event
             except StreamSilent:
                 yield from self._close()
                 return Quiet.SILENT
@@ -113,6 +137,7 @@ class Subscription:
         if answer is not None:
             raise error_of(request, answer)
         self._is_open = self._was_open = True
+        self._has_spoken = False
 
     def _close(self) -> Flow[None]:
         self._is_open = False
@@ -180,11 +205,17 @@ def stream_logs(
 def _log_stream(job: str, query: tuple[tuple[str, str], ...], *, follow: bool, with_states: bool) -> Flow[None]:
     at = path("/jobs/{job}/logs/stream", job=job)
     stream = Subscription(Request("GET", at, query, read_timeout_s=STREAM_IDLE_S))
+    # Not every line carries an id: after a break the server may begin some lines before the break.
+    seen: dict[tuple[int, str, int], int] = {}
     while True:
         event = yield from stream.next()
         match event:
             case ServerEvent("line", data, _):
-                yield Emit(_LINE.validate_json(data))
+                line = _LINE.validate_json(data)
+                source = (line.attempt, line.role, line.index)
+                if line.offset > seen.get(source, -1):
+                    seen[source] = line.offset
+                    yield Emit(line)
             case ServerEvent("state", data, _) if with_states:
                 yield Emit(StateNotice(_state_of(data)))
             case ServerEvent("end", _, _):
@@ -200,8 +231,6 @@ def _log_stream(job: str, query: tuple[tuple[str, str], ...], *, follow: bool, w
 
 
 def _state_of(data: str) -> str:
-    import json
-
     try:
         told: Any = json.loads(data)
     except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import re
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from trainmaster.wire.jobs import ArchiveView
 CHUNK_BYTES: Final = 4 * 2**20
 # One request per window: a broken connection costs at most one window again.
 WINDOW_BYTES: Final = 16 * 2**20
+_VERSIONS_TRIED: Final = 3  # of a file that is written to while it is copied
 _TOTAL: Final = re.compile(r"^bytes (?:\d+-\d+|\*)/(\d+)$")
 
 # Called with the bytes done and the bytes in all.
@@ -88,20 +90,29 @@ def download_file(job: str, file: str, target: Path | str, *, progress: Progress
     target = Path(target)
     if target.is_dir():
         target /= file.rsplit("/", 1)[-1]
-    first = yield from _window(job, file, 0)
-    total = _total_of(first)
-    part = target.with_name(f".{target.name}.{_version_of(first, total)}.part")
+    for _ in range(_VERSIONS_TRIED):
+        first = yield from _window(job, file, 0)
+        part = target.with_name(f".{target.name}.{_version_of(first)}.part")
+        is_whole = yield from _gather(job, file, first, part, progress)
+        if is_whole:
+            yield Work(partial(_rename, part, target))
+            return target
+        yield Work(partial(part.unlink, missing_ok=True))
+    raise ServerFailure(f"{file} is being written to and changes while it is copied; copy it when it is finished.")
+
+
+def _gather(job: str, file: str, first: Answer, part: Path, progress: Progress) -> Flow[bool]:
+    """Whether all bytes are in ``part`` now; not when the server's file became another one meanwhile."""
+    total, version = _total_of(first), _version_of(first)
     done = yield Work(partial(_begin, part, first.content, total))
     progress(done, total)
     while done < total:
         answer = yield from _window(job, file, done)
-        if answer.status != 206 or _total_of(answer) != total or not answer.content:
-            yield Work(partial(part.unlink, missing_ok=True))
-            raise ServerFailure(f"{file} changed while it was copied; copy it again.")
+        if answer.status != 206 or _version_of(answer) != version or not answer.content:
+            return False
         done = yield Work(partial(_write_at, part, done, answer.content))
         progress(done, total)
-    yield Work(partial(_rename, part, target))
-    return target
+    return True
 
 
 def _window(job: str, file: str, first: int) -> Flow[Answer]:
@@ -119,15 +130,19 @@ def _total_of(answer: Answer) -> int:
     return int(match[1]) if match and answer.status == 206 else len(answer.content)
 
 
-def _version_of(answer: Answer, total: int) -> str:
+def _version_of(answer: Answer) -> str:
     """A short name for this very content of the server's file, as far as its headers tell."""
-    marks = (answer.headers.get("etag", ""), answer.headers.get("last-modified", ""), str(total))
+    marks = (answer.headers.get("etag", ""), answer.headers.get("last-modified", ""), str(_total_of(answer)))
     return hashlib.sha256("\n".join(marks).encode()).hexdigest()[:12]
 
 
 def _begin(part: Path, content: bytes, total: int) -> int:
-    """Bytes that the part file holds: those of an earlier try, or at least ``content``."""
+    """Bytes that the part file holds: those of an earlier try, or at least ``content``. Parts of other versions go."""
+    target_name = part.name.rsplit(".", 2)[0]
     try:
+        for other in part.parent.glob(f"{glob.escape(target_name)}.*.part"):
+            if other != part:
+                other.unlink(missing_ok=True)
         held = part.stat().st_size
     except FileNotFoundError:
         held = 0
