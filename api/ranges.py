@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from api.problems import response_to
 from core.domain.errors import RangeNotSatisfiable
 
 _CHUNK: Final = 512 * 2**10
@@ -114,7 +115,13 @@ class OpenFileResponse(Response):
             return
         wanted: ByteRange | None = None
         if "range" in asked and asked.get("if-range", self._tag) in (self._tag, self._modified):
-            wanted = parse_range(asked["range"], self._part.length)
+            try:
+                wanted = parse_range(asked["range"], self._part.length)
+            except RangeNotSatisfiable as error:
+                refusal = response_to(error, scope.get("state", {}).get("request_id"))
+                refusal.headers["Content-Range"] = f"bytes */{self._part.length}"
+                await refusal(scope, receive, send)
+                return
         chosen = wanted or ByteRange(0, self._part.length)
         headers = {**self._fields, "Content-Length": str(chosen.length)}
         if wanted is not None:

@@ -1,0 +1,304 @@
+"""Projects, members, users, tokens, secrets, volumes, nodes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from core.db.engine import unit_of_work
+from core.db.tables import Event, Replica, Secret
+from core.domain.errors import InvalidSpec
+from core.secrets import UnreadableSecret, open_secrets, unseal
+
+
+def kinds(house: Any) -> list[str]:
+    with unit_of_work(house.sessions, read_only=True) as session:
+        return list(session.scalars(select(Event.kind).order_by(Event.id)))
+
+
+# --- projects --------------------------------------------------------------------------------------------------------
+
+
+def test_everybody_sees_their_own_projects_and_a_platform_admin_all(house: Any) -> None:
+    def seen(who: str) -> dict[str, str | None]:
+        return {p["name"]: p["my_role"] for p in house.call(who, "GET", "/projects").json()}
+
+    assert seen("viewer") == {"vision": "viewer"}
+    assert seen("nobody") == {}
+    assert seen("root") == {"other": None, "vision": None}
+    assert house.call("viewer", "GET", "/projects/vision").json()["my_role"] == "viewer"
+    assert house.call("viewer", "GET", "/projects/other").status_code == 404
+
+
+def test_a_project_is_made_changed_and_deleted(house: Any) -> None:
+    assert house.call("root", "POST", "/projects", json={"name": "speech"}).json()["my_role"] == "admin"
+    again = house.call("root", "POST", "/projects", json={"name": "speech"})
+    assert (again.status_code, again.json()["field"]) == (409, "name")
+    assert house.call("root", "PATCH", "/projects/speech", json={"weight": 3}).json()["weight"] == 3
+    assert house.call("root", "DELETE", "/projects/speech").status_code == 204
+    assert house.call("root", "GET", "/projects/speech").status_code == 404
+    assert house.call("root", "POST", "/projects", json={"name": "speech"}).status_code == 201
+    assert kinds(house) == ["project.created", "project.changed", "project.deleted", "project.created"]
+
+
+def test_the_share_of_a_project_is_not_its_own_to_set(house: Any) -> None:
+    assert house.call("owner", "PATCH", "/projects/vision", json={"description": "x"}).status_code == 200
+    answer = house.call("owner", "PATCH", "/projects/vision", json={"weight": 1000})
+    assert (answer.status_code, answer.json()["field"]) == (403, "weight")
+
+
+def test_a_project_with_live_jobs_is_not_deleted(house: Any) -> None:
+    answer = house.call("owner", "DELETE", "/projects/vision")
+    assert answer.status_code == 409
+    assert "1 job that has not ended" in answer.json()["detail"]
+    house.set_state("job-1", "succeeded")
+    assert house.call("owner", "DELETE", "/projects/vision").status_code == 204
+
+
+def test_members_are_set_and_removed_and_the_last_admin_stays(house: Any) -> None:
+    path = "/projects/vision/members"
+    assert house.call("owner", "PUT", f"{path}/nobody", json={"role": "viewer"}).status_code == 200
+    assert house.call("nobody", "GET", "/projects/vision").status_code == 200
+    for call in (("PUT", {"json": {"role": "member"}}), ("DELETE", {})):
+        answer = house.call("root", call[0], f"{path}/owner", **call[1])
+        assert answer.status_code == 409
+        assert "last admin" in answer.json()["detail"]
+    assert house.call("owner", "PUT", f"{path}/member", json={"role": "admin"}).status_code == 200
+    assert house.call("owner", "DELETE", f"{path}/owner").status_code == 204
+    assert house.call("owner", "GET", "/projects/vision").status_code == 404
+    members = {m["user"]: m["role"] for m in house.call("viewer", "GET", path).json()}
+    assert members == {"member": "admin", "nobody": "viewer", "viewer": "viewer"}
+    assert house.call("member", "PUT", f"{path}/ghost", json={"role": "viewer"}).status_code == 404
+    assert house.call("member", "DELETE", f"{path}/stranger").status_code == 404
+
+
+# --- users and tokens ------------------------------------------------------------------------------------------------
+
+
+def test_a_disabled_user_is_out_at_once_and_comes_back(house: Any) -> None:
+    assert house.call("member", "GET", "/me").status_code == 200
+    assert house.call("root", "PATCH", "/users/member", json={"is_disabled": True}).json()["disabled_at"]
+    answer = house.call("member", "GET", "/me")
+    assert answer.status_code == 401
+    assert "disabled" in answer.json()["detail"]
+    house.call("root", "PATCH", "/users/member", json={"is_disabled": False})
+    assert house.call("member", "GET", "/me").status_code == 200
+
+
+@pytest.mark.parametrize("change", [{"is_admin": False}, {"is_disabled": True}])
+def test_the_last_platform_admin_stays(house: Any, change: dict[str, bool]) -> None:
+    answer = house.call("root", "PATCH", "/users/root", json=change)
+    assert answer.status_code == 409
+    house.call("root", "POST", "/users", json={"name": "second", "is_admin": True})
+    assert house.call("root", "PATCH", "/users/root", json=change).status_code == 200
+    assert house.call("root", "POST", "/users", json={"name": "third"}).status_code in (401, 403)
+
+
+def test_a_users_name_is_taken_once(house: Any) -> None:
+    assert house.call("root", "POST", "/users", json={"name": "member"}).status_code == 409
+    assert house.call("root", "POST", "/users", json={"name": "Not A Name"}).status_code == 422
+    assert house.call("root", "PATCH", "/users/ghost", json={"is_admin": True}).status_code == 404
+
+
+def test_a_token_is_shown_once_works_and_ends_when_revoked(house: Any) -> None:
+    made = house.call("member", "POST", "/tokens", json={"name": "laptop", "scopes": ["read"]})
+    assert made.status_code == 201
+    assert made.headers["cache-control"] == "no-store"
+    token = made.json()["token"]
+    assert house.call(token, "GET", "/me").json()["user"] == "member"
+    assert house.call(token, "POST", "/tokens", json={"name": "x"}).status_code == 403
+    listed = house.call("member", "GET", "/tokens").json()
+    assert {t["name"] for t in listed} == {"laptop", "test"}
+    assert token not in house.call("member", "GET", "/tokens").text
+    token_id = made.json()["id"]
+    assert house.call("stranger", "DELETE", f"/tokens/{token_id}").status_code == 404
+    assert house.call("member", "DELETE", f"/tokens/{token_id}").status_code == 204
+    assert house.call("member", "DELETE", f"/tokens/{token_id}").status_code == 204
+    assert house.call(token, "GET", "/me").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("who", "body", "status", "field"),
+    [
+        ("member", {"name": "x", "scopes": ["admin"]}, 403, "scopes"),
+        ("member", {"name": "x", "user": "owner"}, 403, "user"),
+        ("root", {"name": "x", "user": "owner", "scopes": ["admin"]}, 403, "scopes"),
+        ("root", {"name": "x", "user": "ghost"}, 404, "user"),
+        ("member", {"name": "x", "expires_in_s": 1e300}, 422, "expires_in_s"),
+        ("member", {"name": "x", "expires_in_s": 0}, 422, "expires_in_s"),
+        ("member", {"name": "x", "scopes": []}, 422, "scopes"),
+        ("member", {"name": ""}, 422, "name"),
+    ],
+)
+def test_a_token_gives_nothing_that_its_maker_lacks(
+    house: Any, who: str, body: dict[str, Any], status: int, field: str
+) -> None:
+    answer = house.call(who, "POST", "/tokens", json=body)
+    assert (answer.status_code, answer.json()["field"]) == (status, field)
+
+
+def test_a_token_expires(house: Any) -> None:
+    token = house.call("member", "POST", "/tokens", json={"name": "short", "expires_in_s": 60}).json()["token"]
+    assert house.call(token, "GET", "/me").status_code == 200
+    house.now += timedelta(seconds=61)
+    answer = house.call(token, "GET", "/me")
+    assert (answer.status_code, answer.json()["code"]) == (401, "token_expired")
+
+
+def test_a_platform_admin_makes_tokens_for_others(house: Any) -> None:
+    made = house.call("root", "POST", "/tokens", json={"name": "first", "user": "nobody"}).json()
+    assert house.call(made["token"], "GET", "/me").json()["user"] == "nobody"
+    assert [t["name"] for t in house.call("root", "GET", "/tokens", params={"user": "nobody"}).json()] == [
+        "first",
+        "test",
+    ]
+    assert house.call("member", "GET", "/tokens", params={"user": "nobody"}).status_code == 403
+
+
+# --- secrets ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_secret_is_set_named_replaced_and_removed_and_never_shown(house: Any) -> None:
+    path = "/projects/vision/secrets"
+    for value in ("first-value", "grüße-second-value"):
+        answer = house.call("owner", "PUT", f"{path}/WANDB_KEY", json={"value": value})
+        assert answer.status_code == 200
+        assert value not in answer.text
+    listed = house.call("viewer", "GET", path)
+    assert [s["name"] for s in listed.json()] == ["WANDB_KEY"]
+    key = house.app.state.platform.key
+    with unit_of_work(house.sessions, read_only=True) as session:
+        assert open_secrets(session, key, "project-vision", ["WANDB_KEY"]) == {"WANDB_KEY": "grüße-second-value"}
+        with pytest.raises(InvalidSpec, match="MISSING"):
+            open_secrets(session, key, "project-vision", ["WANDB_KEY", "MISSING"])
+        row = session.execute(select(Secret)).scalar_one()
+        assert b"value" not in row.sealed
+        for wrong in (
+            (b"x" * 32, "project-vision", "WANDB_KEY"),
+            (key, "project-other", "WANDB_KEY"),
+            (key, "project-vision", "B"),
+        ):
+            with pytest.raises(UnreadableSecret):
+                unseal(*wrong, row.sealed)
+    assert house.call("owner", "DELETE", f"{path}/WANDB_KEY").status_code == 204
+    assert house.call("owner", "DELETE", f"{path}/WANDB_KEY").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("1BAD", "x"), ("a-b", "x"), ("A" * 257, "x"), ("OK", "x" * 65_537), ("OK", "a\0b")]
+)
+def test_what_no_environment_can_hold_is_refused(house: Any, name: str, value: str) -> None:
+    assert house.call("owner", "PUT", f"/projects/vision/secrets/{name}", json={"value": value}).status_code == 422
+
+
+# --- volumes and nodes -----------------------------------------------------------------------------------------------
+
+
+def test_a_volume_is_registered_seen_and_forgotten(house: Any, tmp_path: Any) -> None:
+    root = tmp_path / "sets"
+    root.mkdir()
+    made = house.call("root", "POST", "/volumes", json={"name": "sets", "root": str(root), "is_read_only": True})
+    assert (made.status_code, made.json()["root"]) == (201, str(root))
+    assert house.call("member", "GET", "/volumes/sets").json()["root"] is None
+    assert [v["name"] for v in house.call("member", "GET", "/volumes").json()] == ["data", "output", "sets"]
+    assert house.call("root", "POST", "/volumes", json={"name": "sets", "root": str(root)}).status_code == 409
+    assert house.call("root", "DELETE", "/volumes/sets").status_code == 204
+    assert house.call("root", "DELETE", "/volumes/sets").status_code == 404
+    assert root.is_dir()
+
+
+@pytest.mark.parametrize("root", [None, "relative/path", "/no/such/folder", "/", "HOME", "HOME/run", "HOME/archives/x"])
+def test_a_local_volume_needs_a_folder_that_shows_nothing_of_the_platform(house: Any, root: str | None) -> None:
+    home = house.settings.home
+    for name in ("run", "archives/x"):
+        (home / name).mkdir(parents=True)
+    given = root.replace("HOME", str(home)) if root else None
+    answer = house.call("root", "POST", "/volumes", json={"name": "v", "root": given})
+    assert (answer.status_code, answer.json()["field"]) == (422, "root")
+
+
+def test_a_volume_elsewhere_needs_no_root(house: Any) -> None:
+    body = {"name": "claim", "kind": "pvc", "config": {"claim": "data"}}
+    assert house.call("root", "POST", "/volumes", json=body).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "spec", [{"input": "sets/digits"}, {"mounts": [{"volume": "sets", "at": "/mnt/x"}]}, {"output": "sets/out"}]
+)
+def test_a_volume_in_use_is_not_forgotten(house: Any, tmp_path: Any, spec: dict[str, Any]) -> None:
+    (tmp_path / "sets").mkdir()
+    house.call("root", "POST", "/volumes", json={"name": "sets", "root": str(tmp_path / "sets")})
+    with unit_of_work(house.sessions) as session:
+        house.add_job(session, "job-2", state="queued", **spec)
+    answer = house.call("root", "DELETE", "/volumes/sets")
+    assert answer.status_code == 409
+    assert "job-2" in answer.json()["detail"]
+    house.set_state("job-2", "cancelled")
+    assert house.call("root", "DELETE", "/volumes/sets").status_code == 204
+    assert house.call("root", "DELETE", "/volumes/output").status_code == 409
+
+
+def test_a_node_shows_what_live_replicas_hold(house: Any) -> None:
+    node = house.call("viewer", "GET", "/nodes/node-a").json()
+    assert node["used"] == {"cpu_milli": 1000, "memory_bytes": 2**31, "gpus": {"H200": 2}}
+    assert node["replicas"] == 2
+    with unit_of_work(house.sessions) as session:
+        replica = session.get(Replica, "replica-0")
+        assert replica is not None
+        replica.state = "failed"
+    node = house.call("viewer", "GET", "/nodes").json()[0]
+    assert node["used"] == {"cpu_milli": 500, "memory_bytes": 2**30, "gpus": {"H200": 1}}
+    assert house.call("viewer", "GET", "/nodes/ghost").status_code == 404
+
+
+def test_a_node_is_cordoned_with_a_reason_and_the_history_tells(house: Any) -> None:
+    node = house.call("root", "POST", "/nodes/node-a/cordon", json={"reason": "disk is loud"}).json()
+    assert (node["is_cordoned"], node["cordon_reason"]) == (True, "disk is loud")
+    house.call("root", "POST", "/nodes/node-a/cordon", json={"reason": "disk is loud"})
+    node = house.call("root", "POST", "/nodes/node-a/uncordon").json()
+    assert (node["is_cordoned"], node["cordon_reason"]) == (False, "")
+    assert kinds(house) == ["node.cordoned", "node.uncordoned"]
+
+
+# --- the schema and checkpoints --------------------------------------------------------------------------------------
+
+
+def test_the_schema_of_the_spec_is_served(house: Any) -> None:
+    answer = house.call("viewer", "GET", "/spec/schema")
+    assert answer.json()["type"] == "object"
+    assert (
+        house.call("viewer", "GET", "/spec/schema", headers={"If-None-Match": answer.headers["etag"]}).status_code
+        == 304
+    )
+
+
+def test_checkpoints_told_and_found_are_one_list(house: Any) -> None:
+    from core.db.tables import Checkpoint
+
+    folder = house.output / "vision/job-1/checkpoints"
+    (folder / "step-20").mkdir(parents=True)
+    (folder / "step-20" / ".complete").touch()
+    (folder / "step-10.pt").write_bytes(b"123")
+    (folder / "step-30").mkdir()
+    with unit_of_work(house.sessions) as session:
+        for number, step in enumerate((5, 20)):
+            session.add(
+                Checkpoint(
+                    id=f"c{number}",
+                    job_id="job-1",
+                    attempt_id="attempt-1",
+                    path=f"checkpoints/step-{step}",
+                    step=step,
+                    metrics={"loss": 0.5},
+                    size_bytes=9,
+                    created_at=house.now,
+                )
+            )
+    found = house.call("viewer", "GET", "/jobs/job-1/checkpoints").json()
+    assert [(c["path"], c["attempt_number"], c["size_bytes"]) for c in found] == [
+        ("checkpoints/step-20", 1, 9),
+        ("checkpoints/step-10.pt", None, 3),
+    ]
