@@ -48,6 +48,12 @@ class Request:
     gpu_count: int = 0
     gpu_models: tuple[str, ...] = ()
 
+    def times(self, members: int) -> Request:
+        """What ``members`` replicas reserve together on one node."""
+        if members == 1:
+            return self
+        return Request(members * self.cpu_milli, members * self.memory_bytes, members * self.gpu_count, self.gpu_models)
+
 
 @dataclass(frozen=True, slots=True)
 class GangRole:

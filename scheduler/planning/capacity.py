@@ -8,13 +8,15 @@ free CPU. In a full cluster a job that asks for 8 GPUs so looks at no node at al
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from core.domain.resources import Request
 from scheduler.planning.cluster import Cluster, Pool
 
 # Below this many members a walk over the pool is quicker than the index.
 _SMALL_POOL = 16
+# Refusals kept per pool; the smallest ones refuse nearly everything.
+_MOST_REFUSED = 24
 
 
 class Capacity:
@@ -23,9 +25,11 @@ class Capacity:
     Attributes:
         bare: (free CPU, node) of the nodes without GPUs, sorted; ``rich``: of those with.
         holes: per model and number of free devices, (free CPU, node), sorted.
+        refused: per pool and models, (members, GPUs, CPU, memory) that did not fit; whatever asks for at least as
+            much does not fit either, until something becomes free.
     """
 
-    __slots__ = ("bare", "cluster", "cpu", "gpus", "holes", "memory", "rich")
+    __slots__ = ("bare", "cluster", "cpu", "gpus", "holes", "memory", "refused", "rich")
 
     def __init__(
         self, cluster: Cluster, cpu: Sequence[int], memory: Sequence[int], gpus: Sequence[Mapping[str, int]]
@@ -34,6 +38,7 @@ class Capacity:
         self.cpu = [max(0, amount) for amount in cpu]
         self.memory = [max(0, amount) for amount in memory]
         self.gpus: list[Mapping[str, int]] = list(gpus)
+        self.refused: dict[tuple[int, tuple[str, ...]], list[tuple[int, int, int, int]]] = {}
         self.bare: list[tuple[int, int]] = []
         self.rich: list[tuple[int, int]] = []
         self.holes: dict[str, list[list[tuple[int, int]]]] = {
@@ -68,6 +73,7 @@ class Capacity:
         twin.cpu = self.cpu.copy()
         twin.memory = self.memory.copy()
         twin.gpus = self.gpus.copy()  # the mappings are replaced, never changed
+        twin.refused = {key: refused.copy() for key, refused in self.refused.items()}
         twin.bare = self.bare.copy()
         twin.rich = self.rich.copy()
         twin.holes = {model: [hole.copy() for hole in holes] for model, holes in self.holes.items()}
@@ -78,6 +84,12 @@ class Capacity:
         models = self.cluster.models_of[number]
         entries = self.rich if models else self.bare
         old = (self.cpu[number], number)
+        if (
+            cpu > old[0]
+            or memory > self.memory[number]
+            or any(n > self.gpus[number].get(m, 0) for m, n in gpus.items())
+        ):
+            self.refused.clear()
         entries.pop(bisect_left(entries, old))
         for model in models:
             hole = self.holes[model][self._count(number, model)]
@@ -97,47 +109,72 @@ class Capacity:
         """How many members with ``request`` fit on one node, at most ``most``."""
         return slots_in(self.cpu[number], self.memory[number], self.gpus[number], request, models, most)
 
-    def bound(self, request: Request, models: Sequence[str]) -> int:
-        """At least as many members as fit in the whole cluster, from the counts of holes alone."""
-        count = request.gpu_count
-        if not count:
+    def can_hold(self, request: Request, models: tuple[str, ...], pool: Pool, count: int) -> bool:
+        """Whether ``count`` members fit into ``pool``, whatever else the gang needs. Exact."""
+        asked = (count, request.gpu_count, request.cpu_milli, request.memory_bytes)
+        refused = self.refused.setdefault((id(pool), models), [])
+        for members, gpus, cpu, memory in refused:
+            if count >= members and asked[1] >= gpus and asked[2] >= cpu and asked[3] >= memory:
+                return False
+        if self._bound(request, models) >= count:
+            total = 0
+            for _, slots in self.rooms(request, models, pool, count):
+                total += slots
+                if total >= count:
+                    return True
+        refused[:] = [kept for kept in refused if any(a < b for a, b in zip(kept, asked, strict=True))]
+        if len(refused) < _MOST_REFUSED:
+            refused.append(asked)
+        return False
+
+    def _bound(self, request: Request, models: Sequence[str]) -> int:
+        """At least as many members as fit in the whole cluster, from the numbers of holes alone."""
+        wanted = request.gpu_count
+        if not wanted:
             return 1 << 62
         return sum(
-            len(hole) * (size // count)
+            len(hole) * (size // wanted)
             for model in models
             for size, hole in enumerate(self.holes[model])
-            if size >= count
+            if size >= wanted and hole
         )
 
     def rooms(self, request: Request, models: Sequence[str], pool: Pool, most: int) -> list[tuple[int, int]]:
         """Every node of ``pool`` with room for at least one member, and for how many (at most ``most``)."""
-        if len(pool.members) <= _SMALL_POOL:
-            candidates: Iterable[int] = pool.members
-        elif request.gpu_count:
-            candidates = self._with_gpus(request, models)
-        else:
-            floor = (request.cpu_milli, -1)
-            candidates = [
-                number for entries in (self.bare, self.rich) for _, number in entries[bisect_left(entries, floor) :]
-            ]
-        flags, found = pool.flags, []
-        for number in candidates:
-            if flags[number]:
-                slots = self.slots(number, request, models, most)
-                if slots:
-                    found.append((number, slots))
-        return found
+        if len(pool.members) <= _SMALL_POOL or (self.cluster.is_mixed and len(models) > 1):
+            found = [(number, self.slots(number, request, models, most)) for number in pool.members]
+            return [room for room in found if room[1]]
+        if request.gpu_count:
+            rooms = []
+            for model in models:
+                for size in range(request.gpu_count, len(self.holes[model])):
+                    hole = self.holes[model][size]
+                    if hole:
+                        rooms += self._rooms_in(hole, request, pool, min(most, size // request.gpu_count))
+            return rooms
+        return self._rooms_in(self.bare, request, pool, most) + self._rooms_in(self.rich, request, pool, most)
 
-    def _with_gpus(self, request: Request, models: Sequence[str]) -> Iterable[int]:
-        floor = (request.cpu_milli, -1)
-        numbers = [
-            number
-            for model in models
-            for hole in self.holes[model][request.gpu_count :]
-            if hole
-            for _, number in hole[bisect_left(hole, floor) :]
-        ]
-        return dict.fromkeys(numbers) if self.cluster.is_mixed else numbers
+    def bare_rooms(self, request: Request, pool: Pool, most: int) -> list[tuple[int, int]]:
+        """The same on the nodes without GPUs."""
+        return self._rooms_in(self.bare, request, pool, most)
+
+    def _rooms_in(
+        self, entries: list[tuple[int, int]], request: Request, pool: Pool, most: int
+    ) -> list[tuple[int, int]]:
+        # The innermost loop of the planner: written out, not calling slots_in.
+        flags, memory = pool.flags, self.memory
+        per_cpu, per_memory = request.cpu_milli, request.memory_bytes
+        rooms = []
+        for cpu, number in entries[bisect_left(entries, (per_cpu, -1)) :]:
+            if flags[number]:
+                slots = most
+                if per_cpu * slots > cpu:
+                    slots = cpu // per_cpu
+                if per_memory * slots > memory[number]:
+                    slots = memory[number] // per_memory
+                if slots:
+                    rooms.append((number, slots))
+        return rooms
 
     def largest_hole(self, models: Sequence[str], pool: Pool) -> tuple[int, list[tuple[int, str]]]:
         """The most free GPUs of one model on a node of ``pool``, and every (node, model) that has as many."""

@@ -31,6 +31,7 @@ class Cluster:
         "_by_label",
         "_by_members",
         "_by_selector",
+        "_domain_names",
         "_domains",
         "_with_models",
         "cpu_share",
@@ -73,7 +74,8 @@ class Cluster:
         self._by_members: dict[tuple[int, ...], Pool] = {self.everything.members: self.everything}
         self._by_selector: dict[tuple[tuple[str, str], ...], Pool] = {(): self.everything}
         self._by_label: dict[tuple[str, str], frozenset[int]] | None = None
-        self._domains: dict[tuple[int, str], dict[str, Pool]] = {}
+        self._domains: dict[tuple[int, str, str], Pool] = {}
+        self._domain_names: dict[str, tuple[str, ...]] = {}
         self._with_models: dict[tuple[int, frozenset[str] | None], frozenset[int]] = {}
 
     def pool_of(self, gang: Gang) -> Pool:
@@ -87,18 +89,22 @@ class Cluster:
             pool = self._by_selector[gang.node_selector] = self._pool(sorted(members or ()))
         return pool
 
-    def domains(self, pool: Pool, level: str) -> dict[str, Pool]:
-        """``pool`` split by ``level`` ("rack" or "zone"). A node without the label is a domain of its own."""
-        key = (id(pool), level)
+    def domain_names(self, level: str) -> tuple[str, ...]:
+        """Per node the name of its rack or zone. A node without the label is a domain of its own."""
+        names = self._domain_names.get(level)
+        if names is None:
+            label = _LEVEL_LABELS[level]
+            names = tuple(node.labels.get(label) or f"node {node.id}" for node in self.nodes)
+            self._domain_names[level] = names
+        return names
+
+    def domain(self, pool: Pool, level: str, name: str) -> Pool:
+        """The part of ``pool`` inside one rack or zone."""
+        key = (id(pool), level, name)
         found = self._domains.get(key)
         if found is None:
-            label = _LEVEL_LABELS[level]
-            groups: dict[str, list[int]] = {}
-            for number in pool.members:
-                node = self.nodes[number]
-                groups.setdefault(node.labels.get(label) or f"node {node.id}", []).append(number)
-            found = {name: self._pool(groups[name]) for name in sorted(groups)}
-            self._domains[key] = found
+            names = self.domain_names(level)
+            found = self._domains[key] = self._pool([n for n in pool.members if names[n] == name])
         return found
 
     def with_models(self, pool: Pool, models: frozenset[str] | None) -> frozenset[int]:

@@ -50,6 +50,22 @@ class Demand:
     def uses_gpus(self) -> bool:
         return bool(self.merged[0].request.gpu_count)
 
+    @property
+    def as_one(self) -> tuple[Request, tuple[str, ...]] | None:
+        """What a node needs to hold the whole gang, and the GPU models that will do.
+
+        ``None`` where groups accept different models, so that a sum says too little.
+        """
+        with_gpus = [group for group in self.merged if group.request.gpu_count]
+        if len({group.request.gpu_models for group in with_gpus}) > 1:
+            return None
+        total = Request(
+            sum(group.count * group.request.cpu_milli for group in self.merged),
+            sum(group.count * group.request.memory_bytes for group in self.merged),
+            sum(group.count * group.request.gpu_count for group in self.merged),
+        )
+        return total, with_gpus[0].models if with_gpus else ()
+
     def touched_nodes(self, cluster: Cluster) -> frozenset[int]:
         """Which nodes it may ever use, coarsely: gangs with a node in common compete.
 

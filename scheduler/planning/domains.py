@@ -9,27 +9,30 @@ from scheduler.planning.demand import Demand
 
 def domains_by_room(demand: Demand, capacity: Capacity, level: str) -> list[Pool]:
     """Domains of ``level`` ("rack" or "zone") that hold the most demanding group, the one that it fills best first."""
-    domains = capacity.cluster.domains(demand.pool, level)
-    group = demand.merged[0]
-    fitting: list[tuple[int, str]] = []
-    for name, pool in domains.items():
-        room = sum(capacity.slots(n, group.request, group.models, 1 << 30) for n in pool.members)
-        if room >= group.count:
-            fitting.append((room, name))
-    return [domains[name] for _, name in sorted(fitting)]
+    cluster = capacity.cluster
+    room = _room_by_domain(demand, capacity, level)
+    fitting = sorted((members, name) for name, members in room.items() if members >= demand.merged[0].count)
+    return [cluster.domain(demand.pool, level, name) for _, name in fitting]
 
 
 def best_domain(demand: Demand, capacity: Capacity, level: str) -> tuple[str, int]:
     """The domain with room for the most members of the most demanding group, and for how many (at most all)."""
-    group = demand.merged[0]
-    cluster = capacity.cluster
     if level == "node":
+        group = demand.merged[0]
         rooms = capacity.rooms(group.request, group.models, demand.pool, group.count)
         number, most = min(rooms, key=lambda room: (-room[1], room[0]), default=(-1, 0))
-        return (cluster.nodes[number].id, most) if most else ("", 0)
-    best = ("", 0)
-    for name, pool in cluster.domains(demand.pool, level).items():
-        room = sum(capacity.slots(n, group.request, group.models, group.count) for n in pool.members)
-        if room > best[1]:
-            best = (name if name.startswith("node ") else f"{level} {name}", room)
-    return best[0], min(best[1], group.count)
+        return (capacity.cluster.nodes[number].id, most) if most else ("", 0)
+    room = _room_by_domain(demand, capacity, level)
+    name, most = min(room.items(), key=lambda item: (-item[1], item[0]), default=("", 0))
+    if not most:
+        return "", 0
+    return (name if name.startswith("node ") else f"{level} {name}"), min(most, demand.merged[0].count)
+
+
+def _room_by_domain(demand: Demand, capacity: Capacity, level: str) -> dict[str, int]:
+    names = capacity.cluster.domain_names(level)
+    group = demand.merged[0]
+    room: dict[str, int] = {}
+    for number, slots in capacity.rooms(group.request, group.models, demand.pool, 1 << 30):
+        room[names[number]] = room.get(names[number], 0) + slots
+    return room

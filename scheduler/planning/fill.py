@@ -29,24 +29,18 @@ def fill(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
 
 def _fill_gpus(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
     request, count = group.request, group.count
-    if draft.capacity.bound(request, group.models) < count:
+    if not draft.left and not group.is_picky:
+        number = draft.capacity.tightest(request.times(count), group.models, pool)
+        if number is not None:
+            return [_on_scarcest(draft, group, number)]
+    if not draft.capacity.can_hold(request, group.models, pool, count):
         return None
-    if count == 1 and not draft.left:
-        return _fill_one(draft, group, pool)
-    rooms = draft.rooms(request, group.models, pool, count)
-    if sum(slots for _, slots in rooms) < count:
-        return None
-    tight = _tight_gpus(draft, group)
-    if len(group.models) == 1:
-        return _as_picks(draft, group, group.models, few(draft, rooms, count, tight))
     # One model for all members, before members of different speed hold one another up.
     best: tuple[tuple[object, ...], list[Pick]] | None = None
     for model in group.models:
-        alone = [(n, draft.slots(n, request, (model,), count)) for n, _ in rooms]
-        alone = [room for room in alone if room[1]]
-        if sum(slots for _, slots in alone) < count:
+        picks = _fill_model(draft, group, model, pool)
+        if picks is None:
             continue
-        picks = _as_picks(draft, group, (model,), few(draft, alone, count, tight))
         if group.is_picky:
             return picks
         left = sum(draft.amounts(pick.number)[2].get(model, 0) for pick in picks)
@@ -55,36 +49,51 @@ def _fill_gpus(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
             best = (score, picks)
     if best is not None:
         return best[1]
-    return _as_picks(draft, group, group.models, few(draft, rooms, count, tight))
+    rooms = draft.rooms(request, group.models, pool, count)
+    if len(group.models) == 1 or sum(slots for _, slots in rooms) < count:
+        return None
+    return _as_picks(draft, group, group.models, few(draft, rooms, count, _tight_gpus(draft, group)))
 
 
-def _fill_one(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
-    capacity, request = draft.capacity, group.request
-    choices = [(model,) for model in group.models] if group.is_picky else [group.models]
-    for models in choices:
-        number = capacity.tightest(request, models, pool)
+def _fill_model(draft: Draft, group: Group, model: str, pool: Pool) -> list[Pick] | None:
+    request, count = group.request, group.count
+    if not draft.left:
+        number = draft.capacity.tightest(request.times(count), (model,), pool)
         if number is not None:
-            gpus = capacity.gpus[number]
-            fitting = [(gpus.get(m, 0), m) for m in models if gpus.get(m, 0) >= request.gpu_count]
-            return [Pick(number, min(fitting)[1], 1)]
-    return None
+            return [Pick(number, model, count)]
+    rooms = draft.rooms(request, (model,), pool, count)
+    if sum(slots for _, slots in rooms) < count:
+        return None
+    return _as_picks(draft, group, (model,), few(draft, rooms, count, _tight_gpus(draft, group)))
+
+
+def _on_scarcest(draft: Draft, group: Group, number: int) -> Pick:
+    """All members on one node, on the model with the fewest devices left that suffice."""
+    gpus, wanted = draft.amounts(number)[2], group.request.gpu_count * group.count
+    return Pick(number, min((gpus[m], m) for m in group.models if gpus.get(m, 0) >= wanted)[1], group.count)
 
 
 def _fill_bare(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
     """Without GPUs: beside the gang, on nodes without GPUs, on CPUs that no GPU will miss, anywhere; in this order."""
-    request, count, cluster = group.request, group.count, draft.capacity.cluster
-    if count == 1 and not draft.left:
-        number = draft.capacity.tightest_bare(request, pool)
+    request, count, capacity = group.request, group.count, draft.capacity
+    tight = _tight_bare(draft, group)
+    if not draft.left:
+        number = capacity.tightest_bare(request.times(count), pool)
         if number is not None:
-            return [Pick(number, None, 1)]
+            return [Pick(number, None, count)]
+        bare = capacity.bare_rooms(request, pool, count)
+        if sum(slots for _, slots in bare) >= count:
+            return [Pick(n, None, members) for n, members in few(draft, bare, count, tight)]
+    if not capacity.can_hold(request, (), pool, count):
+        return None
     rooms = draft.rooms(request, (), pool, count)
     if sum(slots for _, slots in rooms) < count:
         return None
-    bare = [room for room in rooms if not cluster.models_of[room[0]]]
-    spare = [(n, min(slots, _spare_slots(draft, n, group))) for n, slots in rooms if cluster.models_of[n]]
+    models_of = capacity.cluster.models_of
+    bare = [room for room in rooms if not models_of[room[0]]]
+    spare = [(n, min(slots, _spare_slots(draft, n, group))) for n, slots in rooms if models_of[n]]
     spare = [room for room in spare if room[1]]
     beside = [room for room in [*bare, *spare] if room[0] in draft.left]
-    tight = _tight_bare(draft, group)
     for tier in (beside, bare, bare + spare):
         if tier and sum(slots for _, slots in tier) >= count:
             return [Pick(n, None, members) for n, members in few(draft, tier, count, tight)]

@@ -42,22 +42,25 @@ def _may_fit(demand: Demand, capacity: Capacity) -> bool:
     """No, if some group does not fit even alone."""
     if len(demand.merged) == 1 and demand.gang.topology is None:
         return True  # the one strategy counts for itself
-    for group in demand.merged:
-        if capacity.bound(group.request, group.models) < group.count:
-            return False
-        rooms = capacity.rooms(group.request, group.models, demand.pool, group.count)
-        if sum(slots for _, slots in rooms) < group.count:
-            return False
-    return True
+    return all(capacity.can_hold(group.request, group.models, demand.pool, group.count) for group in demand.merged)
 
 
 def _on_one_node(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget) -> Draft | None:
-    group = demand.merged[0]
+    """The whole gang on the node that it fills best."""
+    whole = demand.as_one
+    if whole is not None:
+        request, models = whole
+        number = capacity.tightest(request, models, pool) if models else capacity.tightest_bare(request, pool)
+        draft = None if number is None else _all_on(number, demand, capacity, budget)
+        if draft is not None:
+            return draft
+        if models and not capacity.cluster.is_mixed:
+            return None
+    group, cluster = demand.merged[0], capacity.cluster
     rooms = capacity.rooms(group.request, group.models, pool, group.count)
-    cluster = capacity.cluster
-    whole = [number for number, slots in rooms if slots >= group.count]
+    numbers = [number for number, slots in rooms if slots >= group.count]
     is_bare = not demand.uses_gpus
-    whole.sort(
+    numbers.sort(
         key=lambda n: (
             is_bare and bool(cluster.models_of[n]),
             sum(capacity.gpus[n].values()),
@@ -66,7 +69,7 @@ def _on_one_node(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget)
             n,
         )
     )
-    for number in whole:
+    for number in numbers:
         draft = _all_on(number, demand, capacity, budget)
         if draft is not None:
             return draft

@@ -1,0 +1,157 @@
+"""How long one plan takes: 500 nodes, 2,000 running gangs, 10,000 queued jobs of few and of many shapes.
+
+    python benchmarks/planner.py [--rounds 7] [--seed 1]
+
+Prints the seed, then per case the median, the range, and what the plan held. The garbage collector is left on, as in
+the platform.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent), str(Path(__file__).resolve().parent.parent / "sdk")]
+
+from core.domain.ids import JobId, NodeId
+from core.domain.resources import Amounts, Gang, GangRole, Request
+from scheduler.planning import NodeView, QueuedGang, RunningGang, Snapshot, plan
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+GIB = 2**30
+
+
+class Filling:
+    """Nodes that are filled by running gangs."""
+
+    def __init__(self, random_: random.Random, nodes: int) -> None:
+        self.random = random_
+        self.wholes: list[Amounts] = []
+        self.labels: list[dict[str, str]] = []
+        for number in range(nodes):
+            self.labels.append({"topology/rack": f"r{number // 16}", "topology/zone": f"z{number // 128}"})
+            kind = number % 10
+            if kind < 6:
+                self.wholes.append(Amounts(96_000, 768 * GIB, {"H100": 8}))
+            elif kind < 8:
+                self.wholes.append(Amounts(64_000, 512 * GIB, {"A100": 8}))
+            elif kind < 9:
+                self.wholes.append(Amounts(32_000, 128 * GIB, {"T4": 4}))
+            else:
+                self.wholes.append(Amounts(64_000, 256 * GIB, {}))
+        self.free = [[whole.cpu_milli, whole.memory_bytes, dict(whole.gpus)] for whole in self.wholes]
+
+    def run(self, gangs: int) -> tuple[RunningGang, ...]:
+        running: list[RunningGang] = []
+        numbers = list(range(len(self.free)))
+        for number in range(gangs):
+            request = Request(2_000, 8 * GIB, self.random.choice([1, 1, 1, 2]))
+            places: list[tuple[str, NodeId]] = []
+            for at in self.random.sample(numbers, len(numbers)):
+                cpu, memory, gpus = self.free[at]
+                model = next((m for m, count in gpus.items() if count >= request.gpu_count), None)
+                if model is None or cpu < request.cpu_milli:
+                    continue
+                self.free[at] = [
+                    cpu - request.cpu_milli,
+                    memory - request.memory_bytes,
+                    gpus | {model: gpus[model] - request.gpu_count},
+                ]
+                places.append(("worker", NodeId(f"node-{at:05}")))
+                if len(places) == 1 + number % 2:
+                    break
+            if not places:
+                break
+            end = NOW + timedelta(minutes=self.random.randint(1, 3000)) if number % 3 else None
+            gang = Gang((GangRole("worker", len(places), request),))
+            running.append(
+                RunningGang(JobId(f"run-{number:06}"), f"run-{number}", "p", 50, gang, tuple(places), end)
+            )
+        return tuple(running)
+
+    def views(self) -> tuple[NodeView, ...]:
+        return tuple(
+            NodeView(NodeId(f"node-{at:05}"), self.labels[at], whole, Amounts(cpu, memory, gpus))
+            for at, (whole, (cpu, memory, gpus)) in enumerate(zip(self.wholes, self.free, strict=True))
+        )
+
+
+def some_gang(random_: random.Random, unlike: int) -> Gang:
+    """``unlike`` makes the request differ from all others."""
+    models = random_.choice([(), ("H100",), ("A100",), ("H100", "A100"), ("T4",)])
+    gpus = random_.choice([0, 1, 1, 2, 4, 8] if models != ("T4",) else [1, 2, 4])
+    request = Request(1_000 * (1 + gpus) + unlike % 7919, 4 * GIB * (1 + gpus) + unlike, gpus, models if gpus else ())
+    workers = random_.choice([1, 1, 1, 1, 2, 2, 4, 8, 16])
+    roles = [GangRole("worker", workers, request)]
+    if random_.random() < 0.2:
+        roles.append(GangRole("ps", max(1, workers // 2), Request(2_000, 8 * GIB)))
+    topology = random_.choice([None, None, None, None, "rack"])
+    return Gang(tuple(roles), topology=topology, topology_required=bool(topology) and random_.random() < 0.5)
+
+
+def queue(random_: random.Random, jobs: int, shapes: int) -> tuple[QueuedGang, ...]:
+    gangs = [some_gang(random_, number) for number in range(shapes)]
+    names = [gang.shape() for gang in gangs]
+    queued = []
+    for number in range(jobs):
+        at = number % shapes
+        limit = None if random_.random() < 0.5 else float(random_.randint(60, 200_000))
+        age = timedelta(seconds=random_.randint(0, 100_000))
+        queued.append(
+            QueuedGang(
+                JobId(f"job-{number:06}"), f"job-{number}", "p", "u", 50, NOW - age, gangs[at], names[at], limit
+            )
+        )
+    return tuple(queued)
+
+
+def snapshot(seed: int, *, nodes: int, running: int, jobs: int, shapes: int) -> Snapshot:
+    random_ = random.Random(seed)
+    filling = Filling(random_, nodes)
+    gangs = filling.run(running)
+    return Snapshot(NOW, filling.views(), queue(random_, jobs, shapes), gangs)
+
+
+def measured(rounds: int, call: Callable[[], object]) -> list[float]:
+    call()
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    print(f"seed {options.seed}, {options.rounds} rounds after one to warm up")
+    cases = {
+        "10,000 jobs of 30 shapes, cluster full": {"nodes": 500, "running": 2000, "jobs": 10_000, "shapes": 30},
+        "10,000 jobs of 10,000 shapes, cluster full": {"nodes": 500, "running": 2000, "jobs": 10_000, "shapes": 10_000},
+        "10,000 jobs of 30 shapes, cluster empty": {"nodes": 500, "running": 0, "jobs": 10_000, "shapes": 30},
+        "10,000 jobs of 10,000 shapes, cluster empty": {"nodes": 500, "running": 0, "jobs": 10_000, "shapes": 10_000},
+        "one job, 500 nodes, 2,000 running": {"nodes": 500, "running": 2000, "jobs": 1, "shapes": 1},
+    }
+    for name, sizes in cases.items():
+        given = snapshot(options.seed, **sizes)
+        made = plan(given)
+        times = measured(options.rounds, lambda given=given: plan(given))
+        print(
+            f"{name}: median {statistics.median(times) * 1000:.0f} ms "
+            f"({min(times) * 1000:.0f}–{max(times) * 1000:.0f}); "
+            f"{len(given.running)} running, {len(made.starts)} started, "
+            f"{len({id(reason) for reason in made.waits.values()})} reasons"
+        )
+
+
+if __name__ == "__main__":
+    main()
