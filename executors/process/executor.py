@@ -134,7 +134,10 @@ class ProcessExecutor:
         return tuple(newest.values())
 
     def attempts(self) -> frozenset[AttemptId]:
-        return frozenset(AttemptId(entry.name) for entry in os.scandir(self._attempts) if entry.is_dir())
+        try:
+            return frozenset(AttemptId(entry.name) for entry in os.scandir(self._attempts) if entry.is_dir())
+        except FileNotFoundError as error:
+            raise ExecutorTryAgain(f"The folder {self._attempts} is away; is its disk mounted?") from error
 
     def remove(self, attempt_id: AttemptId) -> None:
         """Raises :class:`ExecutorTryAgain` when a process does not die within ten seconds (it waits in the kernel)."""

@@ -57,6 +57,7 @@ def render(
         "args": list(order.args),
         "env": dict(order.env),
         "process_env": [dict(env) for env in order.process_env],
+        "files": dict(order.files),
         "code_path": order.code_path,
         "code_digest": order.code_digest,
         "mounts": [{"source": m.source, "target": m.target, "read_only": m.read_only} for m in order.mounts],

@@ -138,6 +138,8 @@ class ProcessBench:
         return self.run_dir / "attempts" / key.attempt_id / f"{key.role}-{key.index}.{key.generation}"
 
     def close(self) -> None:
+        if not self.run_dir.exists():
+            return
         for attempt in self.executor.attempts():
             self.executor.remove(attempt)
 
@@ -186,10 +188,22 @@ def _same(one: ReplicaKey, other: ReplicaKey) -> bool:
 
 
 @pytest.fixture
-def process_bench(tmp_path: Path) -> Iterator[ProcessBench]:
-    bench = ProcessBench(tmp_path)
-    yield bench
-    bench.close()
+def make_process_bench(tmp_path: Path) -> Iterator[Callable[..., ProcessBench]]:
+    """Makes benches in folders of their own; what still runs at the end is removed."""
+    made = []
+
+    def make(name: str, **options: Any) -> ProcessBench:
+        made.append(ProcessBench(tmp_path / name, **options))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+
+
+@pytest.fixture
+def process_bench(make_process_bench: Callable[..., ProcessBench]) -> ProcessBench:
+    return make_process_bench("bench")
 
 
 @pytest.fixture

@@ -40,6 +40,7 @@ class Order:
         self.args: list[str] = data["args"]
         self.env: dict[str, str] = data["env"]
         self.process_env: list[dict[str, str]] = data["process_env"] or [{}]
+        self.files: dict[str, str] = data.get("files") or {}
         self.code_path: str | None = data.get("code_path")
         self.code_digest: str | None = data.get("code_digest")
         self.mounts = [Mount(m["source"], m["target"], m["read_only"]) for m in data["mounts"]]

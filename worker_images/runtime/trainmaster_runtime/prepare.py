@@ -101,7 +101,7 @@ def prepare(order: Order, state: StateFolder, log: JobLog, check_stop: Callable[
         make_report_file(own + "/report.jsonl")
         builder = _start_view(order, state, work, log)
         _unpack(order, state, work)
-        _write_hostfile(order, own)
+        _write_files(order, work)
         view = _finish_view(builder, log)
     except ViewFailed as error:
         raise NotStarted(Ending("start_failed", None, str(error))) from error
@@ -189,13 +189,17 @@ def _unpack(order: Order, state: StateFolder, work: str) -> None:
         raise NotStarted(Ending("start_failed", None, str(error))) from error
 
 
-def _write_hostfile(order: Order, own: str) -> None:
-    hosts = order.env.get("TRAINMASTER_HOSTS")
-    if hosts:
-        with open(own + "/hostfile", "w") as stream:
-            for entry in hosts.split(","):
-                host, _, slots = entry.rpartition(":")
-                stream.write("%s slots=%s\n" % (host, slots))
+def _write_files(order: Order, work: str) -> None:
+    """The order's small files, such as MPI's hostfile, where the job will see them."""
+    for path, content in order.files.items():
+        inside = path.startswith(WORK + "/") and ".." not in path.split("/")
+        mount = next((m for m in order.mounts if path.startswith(m.target + "/")), None)
+        if not inside or (mount is not None and mount.read_only):
+            raise ViewFailed("The platform's file %s cannot be put there; this is an error of the platform." % path)
+        where = work + path[len(WORK) :] if mount is None else mount.source + path[len(mount.target) :]
+        os.makedirs(os.path.dirname(where), exist_ok=True)
+        with open(where, "w") as stream:
+            stream.write(content)
 
 
 def _map_paths(order: Order, work: str, log: JobLog) -> PathMap:
