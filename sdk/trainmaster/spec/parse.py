@@ -92,9 +92,8 @@ class _Parsing:
         )
         expanded = expand({key: value for key, value in written.items() if key not in SHORTHAND_NAMES}, short)
         self.doubtful += roles_touched_by((path[0] for path in self.dropped if path), expanded.data.get("roles"))
-        self.mistakes += expanded.mistakes
         spec = self._validated(JobSpec, expanded.data, expanded)
-        for breach in breaches(spec):
+        for breach in (*expanded.breaches, *breaches(spec)):
             if not any(self._is_doubtful(path) for path in (breach.path, *breach.depends)):
                 self._add(_origin(breach.path, expanded), breach.message, breach.hint)
         if self.mistakes:
@@ -167,7 +166,10 @@ def _leave_out(data: dict[str, Any], place: Path, *, whole_entry: bool) -> None:
             data["secrets"][index] = f"_WRONG_{index}"
         case ("roles",):
             data["roles"] = {"worker": {}}
-        case ("roles", name) if not whole_entry:
+        case ("roles", name) if whole_entry:
+            data["roles"].pop(name, None)
+            data["roles"] = data["roles"] or {"worker": {}}
+        case ("roles", name):
             data["roles"][name] = {}
         case ("topology", *_):
             data.pop("topology", None)

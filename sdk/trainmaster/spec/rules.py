@@ -13,7 +13,8 @@ from trainmaster.spec.model import DMLC_SCHEDULER_ROLE, MAX_REPLICAS, Contract, 
 # Linux takes 2 MiB for arguments and environment together by default (a quarter of the stack limit of 8 MiB), of
 # which the platform's own variables need a part.
 _MAX_ENVIRONMENT_BYTES: Final = 1_048_576
-_SERVING_ROLES: Final = frozenset({"ps", "evaluator", DMLC_SCHEDULER_ROLE})
+# They serve the others: they have neither GPUs nor ranks unless their own entry says so, and never decide the end.
+SERVING_ROLES: Final = frozenset({"ps", "evaluator", DMLC_SCHEDULER_ROLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ def _gang(spec: JobSpec) -> Iterator[Breach]:
     total = sum(role.replicas for role in spec.roles.values())
     if total > MAX_REPLICAS:
         yield Breach(("roles",), f"{total} replicas in total; a gang has at most {MAX_REPLICAS}")
-    if not set(spec.roles) - _SERVING_ROLES:
+    if not set(spec.roles) - SERVING_ROLES:
         yield Breach(
             ("roles",),
             f"only {', '.join(sorted(spec.roles))}: nobody would decide when the job is done",

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trainmaster.spec.mistakes import Path, SpecMistake, join_path
+from trainmaster.spec.mistakes import Path, join_path
 from trainmaster.spec.model import DMLC_SCHEDULER_ROLE, Contract, Shorthands
+from trainmaster.spec.rules import SERVING_ROLES, Breach
 
 # Shorthand -> the role that it counts.
 _COUNTS: Final = {
@@ -18,8 +19,6 @@ _COUNTS: Final = {
     "evaluators": "evaluator",
 }
 _RESOURCES: Final = ("gpus", "gpu_type", "cpu", "memory", "shm")
-# They serve the others and have neither GPUs nor ranks, unless their own entry says so.
-_SERVING_ROLES: Final = frozenset({"ps", "evaluator", DMLC_SCHEDULER_ROLE})
 SHORTHAND_NAMES: Final = frozenset(Shorthands.model_fields)
 
 
@@ -33,7 +32,7 @@ class Expanded:
     data: dict[str, Any]
     has_roles: bool = True  # whether the user wrote `roles`
     origins: dict[Path, Path] = field(default_factory=dict)
-    mistakes: list[SpecMistake] = field(default_factory=list)
+    breaches: list[Breach] = field(default_factory=list)
 
 
 def roles_touched_by(shorthands: Iterable[Any], roles: Any) -> list[Path]:
@@ -63,8 +62,13 @@ def expand(written: Mapping[str, Any], short: Shorthands) -> Expanded:
         if isinstance(role, dict):
             _defaults(name, role, expanded, short)
     if short.gpu_type and not any(_has_gpus(role) for role in roles.values()):
-        _contradiction(
-            expanded, "gpu_type", "names a GPU model, but no role has GPUs", "add `gpus: 1`, or take it away"
+        expanded.breaches.append(
+            Breach(
+                ("gpu_type",),
+                "names a GPU model, but no role has GPUs",
+                "add `gpus: 1`, or take it away",
+                (("gpus",),),
+            )
         )
     return expanded
 
@@ -96,7 +100,7 @@ def _counts(expanded: Expanded, short: Shorthands) -> None:
             continue
         if role_name in said:
             if count != getattr(short, said[role_name]):
-                _contradiction(expanded, key, f"says {count}, but {said[role_name]} says otherwise", "keep one of them")
+                _contradiction(expanded, key, f"says {count}, but {said[role_name]} says otherwise")
             continue
         said[role_name] = key
         role = roles.get(role_name)
@@ -115,11 +119,11 @@ def _counts(expanded: Expanded, short: Shorthands) -> None:
         elif count == 0 or (isinstance(replicas, int | float) and replicas != count):
             where = expanded.origins.get(("roles", role_name, "replicas"), ("roles", role_name, "replicas"))
             there = replicas if replicas is not None else 1
-            _contradiction(expanded, key, f"says {count}, but {join_path(where)} says {there}", "keep one of them")
+            _contradiction(expanded, key, f"says {count}, but {join_path(where)} says {there}")
 
 
-def _contradiction(expanded: Expanded, key: str, message: str, hint: str) -> None:
-    expanded.mistakes.append(SpecMistake(key, message, hint))
+def _contradiction(expanded: Expanded, key: str, message: str) -> None:
+    expanded.breaches.append(Breach((key,), message, "keep one of them"))
 
 
 def _add_scheduler(expanded: Expanded) -> None:
@@ -131,7 +135,7 @@ def _add_scheduler(expanded: Expanded) -> None:
 
 
 def _defaults(name: str, role: dict[str, Any], expanded: Expanded, short: Shorthands) -> None:
-    is_serving = name in _SERVING_ROLES
+    is_serving = name in SERVING_ROLES
     resources = role.get("resources")
     if resources is None:
         resources = {}
