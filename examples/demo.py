@@ -289,11 +289,10 @@ def time_line(events: Sequence[EventView]) -> Table:
     table = Table(box=None, padding=(0, 1), header_style="dim")
     table.add_column("time", justify="right", no_wrap=True)
     table.add_column("event", no_wrap=True)
-    table.add_column("what, and who did it")
+    table.add_column("what")
     for event in events:
         after_s = (event.at - events[0].at).total_seconds()
-        what = Text.assemble(event.reason, " " if event.reason else "", (event.actor, "dim"))
-        table.add_row(f"+{after_s:.2f} s", event.kind, what)
+        table.add_row(f"+{after_s:.2f} s", event.kind, Text(event.reason or f"by {event.actor}"))
     return table
 
 

@@ -15,7 +15,7 @@ from shard import Shard
 from wire import MAX_PAYLOAD_BYTES, Channel, Op, Refused, Vector
 
 MAX_CONNECTIONS = 1024
-LOG_EVERY = 100  # updates
+LOG_EVERY = 200  # updates
 
 
 def serve(shard: Shard, address: str, key: bytes) -> None:

@@ -134,7 +134,7 @@ def train(context: tm.Context, servers: ParameterServers, options: argparse.Name
         loss.backward()
         values = servers.push(gradient_of(network), values)
         steps += 1
-        if steps % 50 == 0:
+        if steps % 100 == 0:
             done = f"update {servers.version}/{options.updates}"
             print(f"{done}  own step {steps}  loss {loss.item():.4f}  ({servers.staleness})", flush=True)
         if number == 0:

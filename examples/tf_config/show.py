@@ -7,7 +7,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
+from typing import Any
+
+PATIENCE_S = 30.0  # for peers that are still being started
 
 # Variables by the framework that reads them, as prefixes; the rest of the environment is the machine's own.
 FRAMEWORKS = {
@@ -33,8 +37,11 @@ def main() -> None:
         for name, value in found.items():
             print(f"  {name}={value}")
     print()
-    for variable, fixed in (("TRAINMASTER_DATA_DIR", "/data/data"), ("TRAINMASTER_OUTPUT_DIR", "/data/output")):
-        show_folder(Path(os.environ.get(variable, fixed)))
+    show_folder(Path(os.environ.get("TRAINMASTER_DATA_DIR", "/data/data")))
+    output = Path(os.environ.get("TRAINMASTER_OUTPUT_DIR", "/data/output"))
+    show_folder(output)
+    if output.is_dir():
+        wait_for_peers(output)
 
 
 def show_cluster(tf_config: str) -> None:
@@ -46,10 +53,30 @@ def show_cluster(tf_config: str) -> None:
     task = config["task"]
     print(f"I am {task['type']} {task['index']} of")
     for role, hosts in config["cluster"].items():
-        # In a sparse cluster the worker's entry maps its index to its address.
-        for index, host in hosts.items() if isinstance(hosts, dict) else enumerate(hosts):
-            is_me = (role, str(index)) == (task["type"], str(task["index"]))
-            print(f"  {'→' if is_me else ' '} {role} {index}: {host}")
+        for index in indices(hosts):
+            is_me = (role, int(index)) == (task["type"], task["index"])
+            print(f"  {'→' if is_me else ' '} {role} {index}: {hosts[index]}")
+
+
+def indices(hosts: Any) -> Any:
+    """What to index ``hosts`` by. In a sparse cluster the worker's entry maps its index to its address."""
+    return hosts if isinstance(hosts, dict) else range(len(hosts))
+
+
+def wait_for_peers(output: Path) -> None:
+    """Leave a mark in the output, which all replicas share. The job ends with its chief (without one, its workers):
+    let those wait until all others were here, or the platform would stop a ps before it could print anything.
+    """
+    config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    if not config:
+        return
+    marks = output / "seen"
+    marks.mkdir(exist_ok=True)
+    (marks / f"{config['task']['type']}-{config['task']['index']}").touch()
+    names = {f"{role}-{index}" for role, hosts in config["cluster"].items() for index in indices(hosts)}
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not names <= {mark.name for mark in marks.iterdir()} and time.monotonic() < deadline_s:
+        time.sleep(0.05)
 
 
 def show_folder(folder: Path) -> None:

@@ -68,10 +68,6 @@ def kill(processes_of: Any, job: Any, role: str, index: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def kinds(job: Any) -> list[str]:
-    return [event.kind for event in job.events()]
-
-
 @pytest.mark.parametrize("example", ["allreduce", "parameter_server"])
 def test_an_example_trains_to_its_accuracy_and_shows_its_checkpoints(submit: Any, example: str) -> None:
     job = submit(example)
