@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,9 @@ class Platform:
     url: str
     token: str
 
-    @property
+    @cached_property
     def client(self) -> Any:
+        """One client for all; closed by ``stop``."""
         from trainmaster import Client
 
         return Client(self.url, token=self.token)
@@ -54,6 +56,8 @@ class Platform:
         )
 
     def stop(self) -> None:
+        if "client" in vars(self):
+            self.client.close()
         with suppress(ProcessLookupError):
             self.process.terminate()
         try:
