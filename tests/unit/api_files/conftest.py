@@ -44,7 +44,12 @@ class House:
     def call(self, who: str, method: str, path: str, **more: Any) -> Response:
         """A request as ``who``: a user, ``anonymous``, ``attempt`` (a replica's token), or a token itself."""
         headers = {**self.auth(who), **more.pop("headers", {})}
-        return self.client.request(method, path if path in ("/metrics", "/", "/login", "/openapi.json") else f"/api/v1{path}", headers=headers, **more)
+        return self.client.request(
+            method,
+            path if path in ("/metrics", "/", "/login", "/openapi.json") else f"/api/v1{path}",
+            headers=headers,
+            **more,
+        )
 
     def auth(self, who: str) -> dict[str, str]:
         if who == "anonymous":

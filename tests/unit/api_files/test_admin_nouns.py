@@ -151,10 +151,8 @@ def test_a_token_expires(house: Any) -> None:
 def test_a_platform_admin_makes_tokens_for_others(house: Any) -> None:
     made = house.call("root", "POST", "/tokens", json={"name": "first", "user": "nobody"}).json()
     assert house.call(made["token"], "GET", "/me").json()["user"] == "nobody"
-    assert [t["name"] for t in house.call("root", "GET", "/tokens", params={"user": "nobody"}).json()] == [
-        "first",
-        "test",
-    ]
+    listed = house.call("root", "GET", "/tokens", params={"user": "nobody"}).json()
+    assert {t["name"] for t in listed} == {"first", "test"}
     assert house.call("member", "GET", "/tokens", params={"user": "nobody"}).status_code == 403
 
 

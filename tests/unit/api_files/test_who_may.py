@@ -1,0 +1,255 @@
+"""Who may do what: every route of the application, every kind of caller. A route that is not in the table fails."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from starlette.testclient import TestClient
+
+from api import routers
+from api.main import create_app
+from core.bell import NullBell
+from core.db.engine import make_engine, make_sessions, unit_of_work
+from core.db.tables import Base
+from core.settings import Settings
+
+# Everybody who may come. `reader`: the member's read-only token. `plain`: the platform admin's token without the
+# scope admin, so a user without projects. `expired`: the member's token of yesterday.
+PEOPLE = ("anonymous", "attempt", "expired", "stranger", "plain", "reader", "viewer", "member", "owner", "root")
+
+DATA = gzip.compress(b"code", mtime=0)
+DIGEST = "sha256:" + hashlib.sha256(DATA).hexdigest()
+
+# What each gets: ok is 2xx (and the redirects of pages), anything else a status.
+OK = 0
+_OUT = {"anonymous": 401, "attempt": 401, "expired": 401}
+OPEN: Mapping[str, int] = {}
+ANY_READER = _OUT
+ANY_WRITER = {**_OUT, "reader": 403}
+PLATFORM_ADMIN = {**_OUT, **dict.fromkeys(("stranger", "plain", "reader", "viewer", "member", "owner"), 403)}
+VIEWER = {**_OUT, "stranger": 404, "plain": 404}
+MEMBER = {**VIEWER, "reader": 403, "viewer": 403}
+PROJECT_ADMIN = {**MEMBER, "member": 403}
+ATTEMPT = {**dict.fromkeys(PEOPLE, 401), "attempt": OK}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One route with a request that works for whoever may make it, and the refusals of the others."""
+
+    refused: Mapping[str, int]
+    path: str = ""  # unstated: the route's own, filled in
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+def case(refused: Mapping[str, int], path: str = "", **more: Any) -> Case:
+    return Case(refused, path, more)
+
+
+SPEC = {"name": "digits", "project": "vision", "command": "true"}
+REPORT = {"role": "worker", "index": 0, "items": [{"seq": 1, "at": "2026-11-21T07:00:00Z", "kind": "heartbeat"}]}
+
+ROUTES: dict[str, Case] = {
+    "GET /api/v1/jobs": case(ANY_READER),
+    # Somebody who may not know of the project hears of a mistake in the spec, as if there were no such project.
+    "POST /api/v1/jobs": case({**MEMBER, "stranger": 404, "plain": 404}, json={"spec": SPEC}),
+    "GET /api/v1/jobs/{job}": case(VIEWER),
+    "DELETE /api/v1/jobs/{job}": case(MEMBER, "/api/v1/jobs/job-done"),
+    "POST /api/v1/jobs/{job}/cancel": case(MEMBER),
+    "POST /api/v1/jobs/{job}/pause": case(MEMBER),
+    "POST /api/v1/jobs/{job}/resume": case(MEMBER, "/api/v1/jobs/job-paused/resume"),
+    "POST /api/v1/jobs/{job}/clone": case(MEMBER, json={}),
+    "GET /api/v1/jobs/{job}/attempts": case(VIEWER),
+    "GET /api/v1/jobs/{job}/attempts/{number}": case(VIEWER),
+    "GET /api/v1/jobs/{job}/events": case(VIEWER),
+    "GET /api/v1/events": case(ANY_READER),
+    "GET /api/v1/jobs/{job}/logs": case(VIEWER),
+    "GET /api/v1/jobs/{job}/logs/stream": case(VIEWER),
+    "GET /api/v1/jobs/{job}/logs/{name}": case(VIEWER),
+    "GET /api/v1/jobs/{job}/checkpoints": case(VIEWER),
+    "GET /api/v1/jobs/{job}/files": case(VIEWER),
+    "GET /api/v1/jobs/{job}/files/content": case(VIEWER, params={"path": "model.bin"}),
+    "HEAD /api/v1/jobs/{job}/files/content": case(VIEWER, params={"path": "model.bin"}),
+    "POST /api/v1/archives": case(ANY_WRITER, params={"digest": DIGEST, "size": len(DATA)}),
+    "PUT /api/v1/archives/{digest}": case(ANY_WRITER, params={"offset": 0}, content=DATA),
+    "GET /api/v1/archives/{digest}": case(ANY_READER),
+    "GET /api/v1/nodes": case(ANY_READER),
+    "GET /api/v1/nodes/{node}": case(ANY_READER),
+    "POST /api/v1/nodes/{node}/cordon": case(PLATFORM_ADMIN),
+    "POST /api/v1/nodes/{node}/uncordon": case(PLATFORM_ADMIN),
+    "GET /api/v1/volumes": case(ANY_READER),
+    "POST /api/v1/volumes": case(PLATFORM_ADMIN, json={"name": "claim", "kind": "pvc"}),
+    "GET /api/v1/volumes/{volume}": case(ANY_READER),
+    "DELETE /api/v1/volumes/{volume}": case(PLATFORM_ADMIN),
+    "GET /api/v1/projects": case(ANY_READER),
+    "POST /api/v1/projects": case(PLATFORM_ADMIN, json={"name": "speech"}),
+    "GET /api/v1/projects/{project}": case(VIEWER),
+    "PATCH /api/v1/projects/{project}": case(PROJECT_ADMIN, json={"description": "x"}),
+    "DELETE /api/v1/projects/{project}": case(PROJECT_ADMIN, "/api/v1/projects/empty"),
+    "GET /api/v1/projects/{project}/members": case(VIEWER),
+    "PUT /api/v1/projects/{project}/members/{user}": case(PROJECT_ADMIN, json={"role": "member"}),
+    "DELETE /api/v1/projects/{project}/members/{user}": case(PROJECT_ADMIN),
+    "GET /api/v1/projects/{project}/secrets": case(VIEWER),
+    "PUT /api/v1/projects/{project}/secrets/{name}": case(PROJECT_ADMIN, json={"value": "x"}),
+    "DELETE /api/v1/projects/{project}/secrets/{name}": case(PROJECT_ADMIN),
+    "GET /api/v1/users": case(ANY_READER),
+    "POST /api/v1/users": case(PLATFORM_ADMIN, json={"name": "fresh"}),
+    "PATCH /api/v1/users/{user}": case(PLATFORM_ADMIN, json={"is_disabled": True}),
+    "GET /api/v1/tokens": case(ANY_READER),
+    "POST /api/v1/tokens": case(ANY_WRITER, json={"name": "x", "scopes": ["read"]}),
+    # A token of the member's: to everybody else but platform admins it is not there.
+    "DELETE /api/v1/tokens/{token_id}": case(
+        {**ANY_WRITER, **dict.fromkeys(("stranger", "plain", "viewer", "owner"), 404)}
+    ),
+    "GET /api/v1/spec/schema": case(ANY_READER),
+    "POST /api/v1/login": case(dict.fromkeys(PEOPLE, 401), json={"code": "no-code-of-ours"}),
+    "GET /api/v1/me": case(ANY_READER),
+    "GET /api/v1/health": case(OPEN),
+    "GET /api/v1/ready": case(OPEN),
+    "POST /api/v1/runtime/report": case(ATTEMPT, json=REPORT),
+    "GET /metrics": case(ANY_READER),
+    "GET /": case({"reader": OK}),  # without a good token the page to log in
+    "GET /style.css": case(OPEN),
+    "GET /login": case(OPEN),
+    "POST /login": case(dict.fromkeys(PEOPLE, 403)),  # from no page of ours
+    "POST /logout": case({**_OUT, **dict.fromkeys(PEOPLE[3:], 403)}),
+    "GET /openapi.json": case(OPEN),
+    "HEAD /openapi.json": case(OPEN),
+}
+
+FILLED = {
+    "{job}": "job-1",
+    "{number}": "1",
+    "{name}": "worker-0",
+    "{digest}": DIGEST,
+    "{node}": "node-a",
+    "{volume}": "data",
+    "{project}": "vision",
+    "{user}": "viewer",
+    "{token_id}": "token-tm_member",
+}
+
+
+def all_routes() -> set[str]:
+    found = set()
+    for noun in (*routers.NOUNS, *routers.ROOTS):
+        prefix = "" if noun in routers.ROOTS else routers.PREFIX
+        for route in importlib.import_module(f"api.{noun}.routes").router.routes:
+            found |= {f"{method} {prefix}{route.path}" for method in route.methods}
+    app = create_app(Settings(secret_key=SecretStr("k" * 40)), bell=NullBell())
+    for route in app.routes:
+        found |= {f"{method} {getattr(route, 'path', '')}" for method in getattr(route, "methods", None) or ()}
+    return found
+
+
+def test_every_route_is_in_the_table_and_the_table_has_no_other() -> None:
+    missing = sorted(all_routes() - ROUTES.keys())
+    assert not missing, f"say in the table ROUTES who may use {missing}"
+    assert not sorted(ROUTES.keys() - all_routes())
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Callable[[], None]]]:
+    """One furnished house for all, and a function that puts its database back as it was."""
+    from datetime import timedelta
+
+    conftest = importlib.import_module("tests.unit.api_files.conftest")
+    folder = tmp_path_factory.mktemp("house")
+    (folder / "home").mkdir()
+    settings = Settings(home=folder / "home", secret_key=SecretStr("k" * 40), executor="fake")
+    database, template = folder / "db.sqlite3", folder / "template.sqlite3"
+    engine = make_engine(f"sqlite:///{database}")
+    Base.metadata.create_all(engine)
+    app = create_app(settings, sessions=make_sessions(engine), bell=NullBell(), clock=lambda: house.now)
+    with TestClient(app, raise_server_exceptions=False, follow_redirects=False) as client:
+        house = conftest.House(app, client, settings, app.state.platform.sessions, folder / "output")
+        conftest.furnish(house)
+        with unit_of_work(house.sessions) as session:
+            house.add_token(session, "member", "tm_reader", ("read",))
+            house.add_token(
+                session, "member", "tm_expired", ("read", "write"), expires_at=house.now - timedelta(days=1)
+            )
+            house.add_token(session, "root", "tm_plain", ("read", "write"))
+            house.add_job(session, "job-paused", state="paused")
+            house.add_job(session, "job-done", state="succeeded")
+            house.add_project(session, "empty", owner="admin", member="member", viewer="viewer")
+        house.call("owner", "PUT", "/projects/vision/secrets/worker_0", json={"value": "x"})
+        house.log("job-1", 1, "worker-0", "line\n")
+        (house.output / "vision/job-1/model.bin").write_bytes(b"1")
+        engine.dispose()
+        shutil.copy(database, template)
+
+        def restore() -> None:
+            engine.dispose()
+            for suffix in ("-wal", "-shm"):
+                Path(f"{database}{suffix}").unlink(missing_ok=True)
+            shutil.copy(template, database)
+            app.state.callers.clear()
+            shutil.rmtree(settings.archive_dir, ignore_errors=True)
+
+        yield house, restore
+    engine.dispose()
+
+
+@pytest.mark.parametrize("route", sorted(ROUTES))
+def test_everybody_gets_what_they_may_and_nothing_else(stage: tuple[Any, Callable[[], None]], route: str) -> None:
+    house, restore = stage
+    method, _, path = route.partition(" ")
+    wanted = ROUTES[route]
+    for key, value in FILLED.items():
+        path = path.replace(key, "worker_0" if key == "{name}" and "secrets" in path else value)
+    path = wanted.path or path
+    for who in PEOPLE:
+        if path.endswith(DIGEST):  # an upload that this caller began
+            house.call(
+                "root" if method == "GET" and who in _OUT else _uploader(who),
+                "POST",
+                "/archives",
+                params={"digest": DIGEST, "size": len(DATA)},
+            )
+        answer = house.client.request(method, path, headers=house.auth(who), **wanted.more)
+        expected = wanted.refused.get(who, OK)
+        if expected == OK:
+            assert answer.status_code < 400, f"{who}: {answer.status_code} {answer.text}"
+        else:
+            assert answer.status_code == expected, f"{who}: {answer.status_code} {answer.text}"
+            if method != "HEAD" and path.startswith("/api"):
+                assert answer.headers["content-type"] == "application/problem+json"
+                assert answer.json()["detail"].endswith((".", "`")), answer.json()["detail"]
+        if method not in ("GET", "HEAD"):
+            restore()
+
+
+def _uploader(who: str) -> str:
+    # A token that only reads cannot begin an upload; its user can.
+    return {"reader": "member"}.get(who, who)
+
+
+@pytest.mark.parametrize("who", ["stranger", "plain"])
+def test_lists_show_nothing_of_projects_that_are_not_the_callers(
+    stage: tuple[Any, Callable[[], None]], who: str
+) -> None:
+    house, _ = stage
+    for path in ("/jobs", "/events", "/projects"):
+        text = house.call(who, "GET", path).text
+        assert "job-1" not in text
+        assert "vision" not in text
+
+
+def test_a_refusal_does_not_tell_whether_the_thing_exists(stage: tuple[Any, Callable[[], None]]) -> None:
+    house, _ = stage
+    there = house.call("stranger", "GET", "/jobs/job-1").json()
+    not_there = house.call("stranger", "GET", "/jobs/job-x").json()
+    assert there["detail"].replace("job-1", "job-x") == not_there["detail"]
+    there = house.call("stranger", "GET", "/projects/vision").json()
+    not_there = house.call("stranger", "GET", "/projects/vizion").json()
+    assert there["detail"].replace("vision", "vizion") == not_there["detail"]
