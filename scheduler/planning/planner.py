@@ -46,27 +46,56 @@ class _Planning:
         self.snapshot = snapshot
         self.cluster = Cluster(node for node in snapshot.nodes if node.is_schedulable)
         self.empty = EmptyCluster(self.cluster)
-        self.ledger = Ledger(Capacity.free(self.cluster))
-        self.budget = Budget()
+        self.free = Capacity.free(self.cluster)
+        self.timeline = Timeline(self.cluster, snapshot.running, snapshot.now)
         self.demands: dict[str, Demand] = {}
         self.refusals: dict[str, ReasonCode | None] = {}  # shape -> why it can never run
         self.refused_above_s: dict[str, float] = {}  # shape -> jobs that may run longer than this are refused
-        self.reserved: set[int] = set()  # nodes that a gang with a reservation competes for
-        self.timeline: Timeline | None = None
         self.starts: list[tuple[QueuedGang, Draft]] = []
-        self.waiting: list[QueuedGang] = []
+        # Of the current round:
+        self.ledger = Ledger(self.free)
+        self.budget = Budget()
+        self.reserved: set[int] = set()  # nodes that a gang with a reservation competes for
+        self.blocked: set[str] = set()  # shapes that were considered for a reservation
 
     def run(self) -> Plan:
-        for job in sorted(self.snapshot.queued, key=queue_order):
-            if not self._try_start(job):
-                self.waiting.append(job)
+        waiting = sorted(self.snapshot.queued, key=queue_order)
+        while True:
+            waiting, is_settled = self._round(waiting)
+            if is_settled:
+                break
         starts = tuple(Start(job.job_id, draft.placements(self.demands[job.shape])) for job, draft in self.starts)
-        return Plan(starts, self._reasons())
+        return Plan(starts, self._reasons(waiting))
+
+    def _round(self, queue: list[QueuedGang]) -> tuple[list[QueuedGang], bool]:
+        """One walk through the queue: who still waits, and whether another walk would start nothing.
+
+        A start beside a reservation may shift where the reserved gang is to run, and so set nodes free for others.
+        Walking again until nothing starts makes a plan that stays the same when it is planned again.
+        """
+        self.ledger = Ledger(self.free)
+        self.reserved = set()
+        self.blocked = set()
+        if self.budget.ran_out:
+            self.refused_above_s.clear()
+        else:
+            self.refused_above_s = {shape: above for shape, above in self.refused_above_s.items() if above < 0}
+        self.budget = Budget()
+        waiting: list[QueuedGang] = []
+        is_settled = True
+        for job in queue:
+            if not self._try_start(job):
+                waiting.append(job)
+            elif self.ledger.reservations:
+                is_settled = False
+        return waiting, is_settled
 
     def _try_start(self, job: QueuedGang) -> bool:
         run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s
         above_s = self.refused_above_s.get(job.shape)
         if above_s is not None and run_time_s > above_s:
+            if job.shape not in self.blocked:
+                self._reserve_for(job, self.demands[job.shape])
             return False
         demand = self.demands.get(job.shape)
         if demand is None:
@@ -78,23 +107,19 @@ class _Planning:
             self._reserve_for(job, demand)
             return False
         self.ledger.start(draft, run_time_s)
-        if self.timeline is not None:
-            self.timeline.add_start(job, draft)
+        self.timeline.add_start(job, draft)
         self.starts.append((job, draft))
         return True
 
     def _reserve_for(self, job: QueuedGang, demand: Demand) -> None:
         """Hold room for a gang that is the first to be blocked among those that compete for the same nodes."""
+        self.blocked.add(job.shape)
         if len(self.ledger.reservations) == MAX_RESERVATIONS or self._refusal(job.shape, demand) is not None:
             return
         touched = demand.touched_nodes(self.cluster)
         if not self.reserved.isdisjoint(touched):
             return
-        if self.timeline is None:
-            self.timeline = Timeline(self.cluster, self.snapshot.running, self.snapshot.now)
-            for started, draft in self.starts:
-                self.timeline.add_start(started, draft)
-        reservation = self.timeline.reserve(job, demand, self.ledger.free)
+        reservation = self.timeline.reserve(job, demand, self.free)
         if reservation is not None:
             self.ledger.reserve(reservation)
             self.reserved |= touched
@@ -104,14 +129,15 @@ class _Planning:
             self.refusals[shape] = self.empty.refusal(demand)
         return self.refusals[shape]
 
-    def _reasons(self) -> dict[JobId, Reason]:
+    def _reasons(self, waiting: list[QueuedGang]) -> dict[JobId, Reason]:
         explainer = Explainer(self.snapshot, self.empty, self.ledger, self.starts)
         known: dict[str, Reason] = {}
         waits: dict[JobId, Reason] = {}
-        for job in self.waiting:
+        for job in waiting:
             reason = known.get(job.shape)
             if reason is None:
                 demand = self.demands[job.shape]
-                reason = known[job.shape] = explainer.explain(demand, self._refusal(job.shape, demand))
+                explained = explainer.explain(demand, self._refusal(job.shape, demand))
+                reason = known[job.shape] = explained
             waits[job.job_id] = reason
         return waits

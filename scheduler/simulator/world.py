@@ -1,0 +1,123 @@
+"""A cluster in memory: what runs where, who waits. Applies plans as the control loop does, re-checking every line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from core.domain.ids import JobId, NodeId
+from core.domain.resources import Amounts, Gang, Request
+from scheduler.planning import NodeView, Placement, Plan, QueuedGang, RunningGang, Snapshot, Start
+
+
+class WrongPlan(Exception):
+    """The planner broke a promise; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A started job, as the planner sees it and as it was placed."""
+
+    job: QueuedGang
+    placements: tuple[Placement, ...]
+    started_at: datetime
+
+    def view(self) -> RunningGang:
+        limit = self.job.max_run_time_s
+        return RunningGang(
+            job_id=self.job.job_id,
+            name=self.job.name,
+            project=self.job.project,
+            priority=self.job.priority,
+            gang=self.job.gang,
+            nodes=tuple((placement.role, placement.node) for placement in self.placements),
+            expected_end=None if limit is None else self.started_at + timedelta(seconds=limit),
+            gpu_models=tuple(placement.gpu_model for placement in self.placements),
+        )
+
+
+class World:
+    """Nodes, running and queued jobs. Values that go into a snapshot are replaced, never changed."""
+
+    def __init__(self, nodes: Iterable[NodeView]) -> None:
+        self.nodes: dict[NodeId, NodeView] = {node.id: node for node in nodes}
+        self.queued: dict[JobId, QueuedGang] = {}
+        self.running: dict[JobId, Running] = {}
+        self._views: dict[JobId, RunningGang] = {}
+
+    def snapshot(self, now: datetime) -> Snapshot:
+        return Snapshot(
+            now=now,
+            nodes=tuple(self.nodes.values()),
+            queued=tuple(self.queued.values()),
+            running=tuple(self._views.values()),
+        )
+
+    def enqueue(self, job: QueuedGang) -> None:
+        self.queued[job.job_id] = job
+
+    def apply(self, plan: Plan, now: datetime) -> None:
+        """Start what the plan says. Raises :class:`WrongPlan` if a line does not hold."""
+        for start in plan.starts:
+            self.start(start, now)
+        if plan.waits.keys() != self.queued.keys():
+            raise WrongPlan("every job that is not started has a reason, and nobody else has one")
+
+    def start(self, start: Start, now: datetime) -> None:
+        job = self.queued.pop(start.job_id, None)
+        if job is None:
+            raise WrongPlan(f"{start.job_id} is started but does not wait")
+        members = [(role.role, index) for role in job.gang.roles for index in range(role.replicas)]
+        if members != [(placement.role, placement.index) for placement in start.placements]:
+            raise WrongPlan(f"{start.job_id}: a gang starts with all its replicas, in rank order")
+        requests = {role.role: role.request for role in job.gang.roles}
+        for placement in start.placements:
+            self._take(job.gang, requests[placement.role], placement)
+        self._check_topology(job.gang, start)
+        running = Running(job, start.placements, now)
+        self.running[job.job_id] = running
+        self._views[job.job_id] = running.view()
+
+    def finish(self, job_id: JobId) -> Running:
+        """Give back what the job holds."""
+        running = self.running.pop(job_id)
+        del self._views[job_id]
+        requests = {role.role: role.request for role in running.job.gang.roles}
+        for placement in running.placements:
+            node = self.nodes[placement.node]
+            self.nodes[node.id] = replace(node, free=_moved(node.free, requests[placement.role], placement, 1))
+        return running
+
+    def _take(self, gang: Gang, request: Request, placement: Placement) -> None:
+        node = self.nodes.get(placement.node)
+        who = f"{placement.role}-{placement.index} on {placement.node}"
+        if node is None or not node.is_schedulable:
+            raise WrongPlan(f"{who}: the node takes no work")
+        if any(node.labels.get(key) != value for key, value in gang.node_selector):
+            raise WrongPlan(f"{who}: the node does not match the selector")
+        if bool(request.gpu_count) != (placement.gpu_model is not None):
+            raise WrongPlan(f"{who}: a GPU model is told if and only if GPUs are asked for")
+        if placement.gpu_model is not None and request.gpu_models and placement.gpu_model not in request.gpu_models:
+            raise WrongPlan(f"{who}: {placement.gpu_model} is not among the accepted models")
+        free = _moved(node.free, request, placement, -1)
+        if min(free.cpu_milli, free.memory_bytes, *free.gpus.values(), 0) < 0:
+            raise WrongPlan(f"{who}: the node is over-committed")
+        self.nodes[node.id] = replace(node, free=free)
+
+    def _check_topology(self, gang: Gang, start: Start) -> None:
+        if not gang.topology_required or gang.topology is None:
+            return
+        names: set[str] = set()
+        for node in {placement.node for placement in start.placements}:
+            label = self.nodes[node].labels.get(f"topology/{gang.topology}")
+            names.add(f"node {node}" if gang.topology == "node" or not label else label)
+        if len(names) > 1:
+            raise WrongPlan(f"{start.job_id}: all replicas inside one {gang.topology} were required")
+
+
+def _moved(free: Amounts, request: Request, placement: Placement, sign: int) -> Amounts:
+    gpus: Mapping[str, int] = free.gpus
+    if placement.gpu_model is not None:
+        gpus = {**gpus, placement.gpu_model: gpus.get(placement.gpu_model, 0) + sign * request.gpu_count}
+    return Amounts(free.cpu_milli + sign * request.cpu_milli, free.memory_bytes + sign * request.memory_bytes, gpus)
