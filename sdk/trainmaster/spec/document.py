@@ -318,4 +318,7 @@ def _syntax_mistake(error: yaml.YAMLError) -> SpecMistake:
     )
     if "tab character" in problem or "'\\t'" in problem:
         hint = "indent with spaces, YAML takes no tabs"
+    begun = error.context_mark
+    if error.context and begun is not None and error.problem_mark is not None:
+        problem = f"{problem}, {error.context} from line {begun.line + 1}, column {begun.column + 1}"
     return SpecMistake("", f"{_at(mark)}not YAML: {problem}", hint)

@@ -275,28 +275,29 @@ def choice(kind: type[Any]) -> BeforeValidator:
     return BeforeValidator(read, json_schema_input_type=kind)
 
 
-Whole = Annotated[int, BeforeValidator(_whole, json_schema_input_type=int)]
+whole = BeforeValidator(_whole)
+Whole = Annotated[int, whole]
 Count = Annotated[int, BeforeValidator(_count, json_schema_input_type=bool | int)]
-Flag = Annotated[bool, BeforeValidator(_flag, json_schema_input_type=bool)]
+Flag = Annotated[bool, BeforeValidator(_flag)]
 CpuQuantity = Annotated[str, BeforeValidator(_cpu, json_schema_input_type=str | int | float)]
 ByteQuantity = Annotated[str, BeforeValidator(_bytes, json_schema_input_type=str | int)]
 Seconds = Annotated[float, BeforeValidator(parse_duration_s, json_schema_input_type=str | int | float)]
 Text = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | int | float | bool)]
-Line = Annotated[str, BeforeValidator(_line, json_schema_input_type=str)]
-Image = Annotated[str, BeforeValidator(_image, json_schema_input_type=str)]
+Line = Annotated[str, BeforeValidator(_line)]
+Image = Annotated[str, BeforeValidator(_image)]
 Command = Annotated[
     tuple[str, ...] | str,
     BeforeValidator(_command, json_schema_input_type=str | list[str | int | float | bool]),
 ]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words, json_schema_input_type=list[str | int | float | bool])]
 GpuModels = Annotated[tuple[str, ...], BeforeValidator(_models, json_schema_input_type=str | list[str])]
-VolumePath = Annotated[str, BeforeValidator(_volume_path, json_schema_input_type=str)]
-Folder = Annotated[str, BeforeValidator(_folder, json_schema_input_type=str)]
-MountPoint = Annotated[str, BeforeValidator(_mount_point, json_schema_input_type=str)]
+VolumePath = Annotated[str, BeforeValidator(_volume_path)]
+Folder = Annotated[str, BeforeValidator(_folder)]
+MountPoint = Annotated[str, BeforeValidator(_mount_point)]
 # The pattern stands in the schema; the reader before it says it in words.
 Name = Annotated[
     str,
-    BeforeValidator(_line, json_schema_input_type=str),
+    BeforeValidator(_line),
     AfterValidator(_name_hint),
     Field(json_schema_extra={"pattern": NAME_PATTERN}),
 ]
@@ -314,7 +315,7 @@ LabelKey = Annotated[str, AfterValidator(_label_key)]
 LabelValue = Annotated[str, BeforeValidator(_label_value, json_schema_input_type=str | int | float | bool)]
 CodeDigest = Annotated[
     str,
-    BeforeValidator(_line, json_schema_input_type=str),
+    BeforeValidator(_line),
     AfterValidator(_code),
     Field(json_schema_extra={"pattern": CODE_PATTERN}),
 ]

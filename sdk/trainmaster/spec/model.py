@@ -38,6 +38,7 @@ from trainmaster.spec.fields import (
     Whole,
     Words,
     choice,
+    whole,
 )
 from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli
 
@@ -73,6 +74,13 @@ DMLC_SCHEDULER_ROLE: Final = "scheduler"
 MAX_REPLICAS: Final = 4096
 MAX_GPUS: Final = 64
 MAX_PROCESSES: Final = 256
+
+
+# The bounds stand before the reader: only so do they reach the schema of a field that may be empty.
+Processes = Annotated[int, Field(ge=1, le=MAX_PROCESSES), whole]
+_Gpus = Annotated[int, Field(ge=0, le=MAX_GPUS), whole]
+_Count = Annotated[Count, Field(ge=0, le=MAX_REPLICAS)]
+_Replicas = Annotated[int, Field(ge=0, le=MAX_REPLICAS), whole]
 
 
 class _Model(BaseModel):
@@ -150,10 +158,8 @@ class RoleSpec(_Model):
         default_factory=dict, description="Laid over the job's env.", examples=[{"OMP_NUM_THREADS": 4}]
     )
     resources: Resources = Field(default_factory=Resources, description="What one replica needs.")
-    processes_per_replica: Whole | None = Field(
+    processes_per_replica: Processes | None = Field(
         default=None,
-        ge=1,
-        le=MAX_PROCESSES,
         description="Processes started with ranks; unstated: one per GPU, at least one.",
         examples=[4],
     )
@@ -182,7 +188,7 @@ class Mount(_Model):
 
 
 class Grace(_Model):
-    """Grace times."""
+    """How long the platform waits before it ends something itself."""
 
     stop: Seconds = Field(default=30.0, description="From SIGTERM to SIGKILL.", examples=["30s"])
     exit: Seconds = Field(default=30.0, description="For a process that finished its work to exit.")
@@ -240,7 +246,7 @@ class JobSpec(_Model):
     max_restarts: Whole = Field(
         default=3, ge=0, le=1000, description="Restarts after errors of the program; what the platform caused is free."
     )
-    grace: Grace = Field(default_factory=Grace, description="Grace times.")
+    grace: Grace = Field(default_factory=Grace, description="How long the platform waits before it ends something.")
     ttl: Seconds | None = Field(
         default=None, description="The job is deleted this long after its end.", examples=["7d"]
     )
@@ -274,22 +280,20 @@ class JobSpec(_Model):
 class Shorthands(_Model):
     """What users may write at the top instead of ``roles``; the canonical form has none of these."""
 
-    workers: Whole | None = Field(default=None, ge=0, le=MAX_REPLICAS, description="Replicas of the role worker.")
-    ps: Whole | None = Field(default=None, ge=0, le=MAX_REPLICAS, description="Replicas of the role ps.")
-    chief: Count | None = Field(default=None, ge=0, le=1, description="true: one replica of the role chief.")
-    evaluator: Count | None = Field(
-        default=None, ge=0, le=MAX_REPLICAS, description="true or a number: replicas of the role evaluator."
+    workers: _Replicas | None = Field(default=None, description="Replicas of the role worker.")
+    ps: _Replicas | None = Field(default=None, description="Replicas of the role ps.")
+    chief: Annotated[Count, Field(ge=0, le=1)] | None = Field(
+        default=None, description="true: one replica of the role chief."
     )
-    evaluators: Count | None = Field(default=None, ge=0, le=MAX_REPLICAS, description="The same as evaluator.")
-    gpus: Whole | None = Field(
-        default=None, ge=0, le=MAX_GPUS, description="GPUs of each chief, worker and replica of an own role."
-    )
+    evaluator: _Count | None = Field(default=None, description="true or a number: replicas of the role evaluator.")
+    evaluators: _Count | None = Field(default=None, description="The same as evaluator.")
+    gpus: _Gpus | None = Field(default=None, description="GPUs of each chief, worker and replica of an own role.")
     gpu_type: GpuModels | None = Field(default=None, description="Accepted GPU models of all roles that have GPUs.")
     cpu: CpuQuantity | None = Field(default=None, description="CPUs of each replica of every role.")
     memory: ByteQuantity | None = Field(default=None, description="Memory of each replica of every role.")
     shm: ByteQuantity | None = Field(default=None, description="Size of /dev/shm of each replica of every role.")
-    processes_per_replica: Whole | None = Field(
-        default=None, ge=1, le=MAX_PROCESSES, description="Processes of each chief, worker and replica of an own role."
+    processes_per_replica: Processes | None = Field(
+        default=None, description="Processes of each chief, worker and replica of an own role."
     )
 
 

@@ -183,7 +183,7 @@ _resources = st.fixed_dictionaries(
         "cpu": st.one_of(st.integers(1, 64), st.sampled_from(["500m", "0.25", "1e1", 1.5])),
         "memory": st.one_of(st.sampled_from(["512Mi", "4Gi", "1.5Gi", "5000000", "1e9", 2**21 + 1])),
         "gpus": st.integers(0, 8),
-        "shm": st.sampled_from(["1Mi", "3M"]),
+        "shm": st.sampled_from(["1Mi", "2Mi"]),
     },
 )
 _role = st.one_of(
