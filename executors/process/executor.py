@@ -214,7 +214,7 @@ class ProcessExecutor:
     def _launch(self, folder: Path, lock: int) -> None:
         """Start the runtime; it inherits the lock and goes on when this process dies."""
         # -I -S: neither the user's site-packages nor the platform's slow its start down or get into it.
-        command = [self._python, "-I", "-S", str(self._runtime), "--detach", "--lock-fd", str(lock)]
+        command = [self._python, "-I", "-S", str(self._runtime / "__main__.py"), "--detach", "--lock-fd", str(lock)]
         with (folder / "runtime.log").open("ab") as log:
             try:
                 done = subprocess.run(

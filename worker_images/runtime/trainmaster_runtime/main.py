@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 
 from trainmaster_runtime import procfs, syscalls
 from trainmaster_runtime.order import load
@@ -49,6 +50,8 @@ def _run(path: str, lock: int | None, tell: int | None) -> int:
     if not _claim(state, lock, order.tombstone):
         _tell(tell, b"0")
         return NOT_CLAIMED
+    # From the moment that the pid can be read, a stop may come: it waits until there is somebody to handle it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
     syscalls.adopt_orphans()
     state.reserve_exit()
     pid = os.getpid()

@@ -9,7 +9,6 @@ from trainmaster_runtime.cgroups import Groups, make_groups
 from trainmaster_runtime.exits import Ending
 from trainmaster_runtime.paths import PathMap
 from trainmaster_runtime.procfs import MARK_VARIABLE
-from trainmaster_runtime.report import make_report_file
 from trainmaster_runtime.view import WORK, Builder, View, ViewFailed, ViewRefused
 
 INPUT = WORK + "/data"
@@ -98,7 +97,7 @@ def prepare(order: Order, state: StateFolder, log: JobLog, check_stop: Callable[
     try:
         os.makedirs(own, mode=0o700, exist_ok=True)
         _put_token(state, own)
-        make_report_file(own + "/report.jsonl")
+        os.close(os.open(own + "/report.jsonl", os.O_WRONLY | os.O_CREAT, 0o600))
         builder = _start_view(order, state, work, log)
         _unpack(order, state, work)
         _write_files(order, work)

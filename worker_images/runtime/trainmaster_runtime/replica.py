@@ -18,6 +18,7 @@ _OTHERS_GRACE_S = 5.0
 _DRAIN_S = 5.0
 _LOOK_S = 1.0
 _MEMORY_LOOK_S = 0.25
+_IDLE_LOOK_S = 1.0
 _READ_BYTES = 262_144
 
 TYPE_CHECKING = False
@@ -77,6 +78,7 @@ class Replica:
         self._kill_at: float | None = None
         self._was_killed = False
         self._others_ask_at: float | None = None
+        self._is_rest_asked = False
         self._deadline: float | None = None
         self._memory_look_at: float | None = None
         self._oom_base = procfs.kernel_oom_kills()
@@ -88,6 +90,7 @@ class Replica:
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
 
     def run(self) -> int:
         """Run to the end and write the exit record; returns the exit code (1 if there is none)."""
@@ -97,7 +100,8 @@ class Replica:
             ending = error.ending
             self._log.say(ending.sentence)
         except StopAsked:
-            ending = Ending("stopped", None, "Stopped because the platform asked, before the command was started.")
+            ending = self._stop_ending()
+            ending.sentence += " The command was not started."
         except Exception as error:  # noqa: BLE001 - the edge: whatever happens here, an exit record is written
             ending = Ending("unknown", None, "The runtime failed: %s: %s." % (type(error).__name__, error))
             self._log.say(ending.sentence)
@@ -226,7 +230,7 @@ class Replica:
         by_fd = {process.output: process for process in self._processes}
         for fd in by_fd:
             poll.register(fd, select.POLLIN)
-        while any(process.code is None for process in self._processes) or self._waits_for_rest():
+        while not self._has_ended() or self._waits_for_rest():
             for fd, _ in poll.poll(self._timeout() * 1000):
                 if fd == self._wake_read:
                     _drain(fd)
@@ -235,6 +239,9 @@ class Replica:
             self._note_ended(tree.reap())
             self._watch(clock.monotonic())
 
+    def _has_ended(self) -> bool:
+        return all(process.code is not None for process in self._processes)
+
     def _waits_for_rest(self) -> bool:
         """When stopping, what the command left behind has the rest of the grace; otherwise its end is everybody's."""
         return self._kill_at is not None and not self._was_killed and bool(procfs.descendants(os.getpid()))
@@ -242,7 +249,7 @@ class Replica:
     def _timeout(self) -> float:
         now = clock.monotonic()
         times = [now + _LOOK_S, self._kill_at, self._others_ask_at, self._deadline, self._memory_look_at]
-        if self._kill_at is not None and all(process.code is not None for process in self._processes):
+        if self._kill_at is not None and self._has_ended():
             times.append(now + 0.05)  # looking for the rest of the tree
         return max(0.0, min(time for time in times if time is not None) - now)
 
@@ -308,7 +315,7 @@ class Replica:
             )
         if self._others_ask_at is not None and now >= self._others_ask_at:
             self._others_ask_at = None
-            if self._kill_at is None and any(process.code is None for process in self._processes):
+            if self._kill_at is None and not self._has_ended():
                 failed = self._first_failure
                 self._log.say(
                     "process %d of %d ended with %s: the others are ended"
@@ -316,8 +323,11 @@ class Replica:
                 )
                 self._ask_to_end(_OTHERS_GRACE_S)
         if self._memory_look_at is not None and now >= self._memory_look_at:
-            self._memory_look_at = now + _MEMORY_LOOK_S
-            self._look_at_use()
+            self._memory_look_at = now + self._look_at_use()
+        if self._kill_at is not None and not self._is_rest_asked and self._has_ended():
+            self._is_rest_asked = True
+            for pid in procfs.descendants(os.getpid()):
+                tree.send(pid, signal.SIGTERM)
         if self._kill_at is not None and now >= self._kill_at and not self._was_killed:
             self._was_killed = True
             self._kill()
@@ -352,39 +362,42 @@ class Replica:
             return []
         return children if tree.is_shell(process.pid) or _is_torchrun(process.pid) else []
 
-    def _look_at_use(self) -> None:
-        if self._wanted is not None:
-            return
+    def _look_at_use(self) -> float:
+        """End the replica if it uses more than it may; returns the seconds to the next look."""
         pids = procfs.descendants(os.getpid())
         limit = self._order.memory_limit_bytes
         used = sum(procfs.memory_bytes(pid) for pid in pids) if limit is not None else 0
-        if limit is not None and used > limit:
+        if self._wanted is not None:
+            pass
+        elif limit is not None and used > limit:
             ending = exits.of_command(
                 137, was_signalled=True, is_out_of_memory=True, memory_bytes=limit, is_disk_full=False, tail=""
             )
             ending.sentence = ending.sentence.replace("the kernel killed it", "was killed")
             self._end(ending, 0.0)
-            return
-        threads = sum(procfs.thread_count(pid) for pid in pids)
-        if threads > self._order.pids_limit:
-            self._end(
-                Ending("exited", 137, "It started more than %d processes and threads." % self._order.pids_limit), 0.0
-            )
+        elif sum(procfs.thread_count(pid) for pid in pids) > self._order.pids_limit:
+            sentence = "It started more than %d processes and threads and was killed." % self._order.pids_limit
+            self._end(Ending("exited", 137, sentence), 0.0)
+        # Each look reads all of /proc: often only where the limit may soon be met.
+        return _MEMORY_LOOK_S if limit is not None and used > limit // 2 else _IDLE_LOOK_S
 
     # End
 
     def _on_stop(self, *_: object) -> None:
-        wish = self._state.read("stop.json") or {}
-        grace = float(wish.get("grace_s", self._order.stop_grace_s))
+        grace = float((self._state.read("stop.json") or {}).get("grace_s", self._order.stop_grace_s))
         now = clock.monotonic()
         if self._wanted is not None or self._kill_at is not None:
-            # Already ending: a shorter grace shortens it, and the platform's wish is told as the reason if ours was
-            # only the failure of a sibling.
+            # Already ending: a shorter grace shortens it.
             self._kill_at = min(now + grace, self._kill_at) if self._kill_at is not None else now + grace
             return
-        self._wanted = Ending("stopped", None, "Stopped because the platform asked.")
+        self._wanted = self._stop_ending()
         if self._processes:
             self._ask_to_end(grace)
+
+    def _stop_ending(self) -> Ending:
+        if self._state.read("stop.json") is not None:
+            return Ending("stopped", None, "Stopped because the platform asked.")
+        return Ending("node_lost", None, "Ended from outside the platform, as when the machine shuts down.")
 
     def _end(self, ending: Ending, grace_s: float) -> None:
         self._wanted = ending
@@ -417,7 +430,7 @@ class Replica:
         if wanted is not None:
             if wanted.code is None:
                 wanted.code = code
-            if wanted.cause in ("stopped", "deadline") and self._was_killed:
+            if wanted.cause in ("stopped", "deadline", "node_lost") and self._was_killed:
                 wanted.sentence += " It did not end within its grace after SIGTERM and was killed."
             return wanted
         return exits.of_command(

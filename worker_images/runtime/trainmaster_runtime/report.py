@@ -9,7 +9,6 @@ checkpoints are kept.
 from __future__ import annotations
 
 import json
-import os
 import threading
 
 from trainmaster_runtime import clock
@@ -267,7 +266,3 @@ def _item(line: bytes) -> dict[str, Any] | None:
     kind = data.pop("kind")
     at = data.pop("at", None)
     return {"at": at if isinstance(at, str) else clock.stamp(clock.now()), "kind": kind, "data": data}
-
-
-def make_report_file(path: str) -> None:
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
