@@ -101,11 +101,15 @@ class LineSplitter:
     def __init__(self, prefix: bytes = b"") -> None:
         self._prefix = prefix
         self._rest = b""
+        self._is_shown = False
         self._drawn_at = -_REDRAW_S
 
     def feed(self, data: bytes, now: float) -> list[bytes]:
         """The lines that ``data`` completes. ``now`` is monotonic."""
         lines: list[bytes] = []
+        if self._is_shown and data.startswith(b"\n"):
+            data = data[1:]  # the second half of \r\n: the line was shown when its first half came
+        self._is_shown = False
         parts = (self._rest + data).split(b"\n")
         self._rest = parts.pop()
         for part in parts:
@@ -118,6 +122,7 @@ class LineSplitter:
         elif self._rest.endswith(b"\r") and now - self._drawn_at >= _REDRAW_S and len(self._rest) > 1:
             self._emit(self._rest[:-1], lines)
             self._rest = b""
+            self._is_shown = True
             self._drawn_at = now
         while len(self._rest) > MAX_LINE_BYTES:
             cut = _whole_characters(self._rest, MAX_LINE_BYTES)

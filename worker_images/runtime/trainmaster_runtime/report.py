@@ -67,6 +67,9 @@ class Spool:
             self._start = self._end = 0
         return items
 
+    def close(self) -> None:
+        self._file.close()
+
     def __bool__(self) -> bool:
         return self._start < self._end
 

@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from trainmaster.wire.runtime import Report
+from trainmaster_runtime import clock
+from trainmaster_runtime.report import Reporter, Spool
+
+
+class Api:
+    """What the server does with reports: keeps each number once, may be away or dislike things."""
+
+    def __init__(self):
+        self.received = []
+        self.acked = 0
+        self.status = 200
+        self.loses_answers = False
+        self.dislikes = lambda _: False
+        self.calls = 0
+
+    def post(self, body):
+        self.calls += 1
+        report = Report.model_validate(body)
+        if self.status == 0:
+            raise OSError("connection refused")
+        if self.status != 200:
+            return self.status, {}
+        if any(self.dislikes(item) for item in body["items"]):
+            return 422, {}
+        for item in report.items:
+            if item.seq > self.acked:
+                assert item.seq == self.acked + 1, "numbers have a gap"
+                self.acked = item.seq
+                self.received.append((item.kind, item.data))
+        if self.loses_answers:
+            raise OSError("connection reset")
+        return 200, {"acked": self.acked}
+
+
+@pytest.fixture
+def api():
+    return Api()
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+@pytest.fixture
+def reporter(tmp_path, api, said):
+    made = Reporter(
+        api_url="http://api",
+        token="tma_x",
+        who={"role": "worker", "index": 0, "generation": 1},
+        source=str(tmp_path / "report.jsonl"),
+        spool_path=str(tmp_path / "spool"),
+        say=said.append,
+    )
+    made._post = api.post
+    made._beat_at = clock.monotonic()
+    yield made
+    made._spool.close()
+
+
+@pytest.fixture
+def write(tmp_path):
+    def append(*items):
+        with (tmp_path / "report.jsonl").open("a", encoding="utf-8") as stream:
+            stream.writelines(item if isinstance(item, str) else json.dumps(item) + "\n" for item in items)
+
+    return append
+
+
+def go(reporter, *, last=False):
+    """One round of the thread, with every back-off over."""
+    reporter._collect(last)
+    reporter._retry_at = 0.0
+    reporter._send_due(last)
+
+
+def test_what_user_code_writes_arrives_in_order(reporter, api, write):
+    write({"kind": "progress", "step": 1}, {"kind": "checkpoint", "path": "checkpoints/1", "step": 1})
+    go(reporter)
+    write({"kind": "progress", "step": 2, "metrics": {"loss": 0.5}})
+    go(reporter)
+    assert api.received == [
+        ("progress", {"step": 1}),
+        ("checkpoint", {"path": "checkpoints/1", "step": 1}),
+        ("progress", {"step": 2, "metrics": {"loss": 0.5}}),
+    ]
+
+
+def test_a_line_counts_when_it_is_whole(reporter, api, write):
+    write('{"kind": "progress", ')
+    go(reporter)
+    assert api.received == []
+    write('"step": 1}\n')
+    go(reporter)
+    assert api.received == [("progress", {"step": 1})]
+
+
+def test_the_last_line_needs_no_newline(reporter, api, write):
+    write('{"kind": "progress", "step": 9}')
+    go(reporter, last=True)
+    assert api.received == [("progress", {"step": 9})]
+
+
+def test_rubbish_is_left_out(reporter, api, write):
+    write("not json\n", "[1]\n", {"kind": "heartbeat"}, {"kind": "nonsense"}, {"kind": "progress", "step": 1})
+    go(reporter)
+    assert api.received == [("progress", {"step": 1})]
+
+
+def test_while_the_api_is_away_everything_waits_and_then_arrives_once(reporter, api, write):
+    api.status = 0
+    for step in range(50):
+        write({"kind": "progress", "step": step})
+        go(reporter)
+    api.status = 200
+    go(reporter)
+    assert [data["step"] for _, data in api.received] == list(range(50))
+
+
+def test_a_lost_answer_does_not_double_anything(reporter, api, write):
+    api.loses_answers = True
+    write({"kind": "progress", "step": 1})
+    go(reporter)
+    write({"kind": "progress", "step": 2})
+    go(reporter)
+    api.loses_answers = False
+    go(reporter)
+    assert [data["step"] for _, data in api.received] == [1, 2]
+
+
+def test_a_failed_call_is_not_repeated_at_once(reporter, api, write):
+    api.status = 503
+    write({"kind": "progress", "step": 1})
+    go(reporter)
+    reporter._send_due(False)
+    assert api.calls == 1
+
+
+def test_what_the_server_dislikes_costs_only_itself(reporter, api, write):
+    api.dislikes = lambda item: item["data"].get("step") == 3
+    write(*({"kind": "progress", "step": step} for step in range(8)))
+    go(reporter)
+    assert [data["step"] for kind, data in api.received if kind == "progress"] == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_heartbeats_come_when_nothing_else_does(reporter, api):
+    reporter._beat_at = -1000.0
+    go(reporter)
+    go(reporter)
+    assert api.received == [("heartbeat", {})]
+
+
+def test_a_refused_token_ends_the_reports_and_is_told_once(reporter, api, said, write):
+    api.status = 401
+    write({"kind": "progress", "step": 1})
+    go(reporter)
+    assert reporter._is_refused
+    assert len(said) == 1
+
+
+def test_the_spool_is_bounded_and_keeps_checkpoints(tmp_path):
+    spool = Spool(str(tmp_path / "spool"), limit_bytes=4000)
+    for number in range(500):
+        kind = "checkpoint" if number % 50 == 0 else "progress"
+        spool.add({"kind": kind, "data": {"step": number}})
+    items = []
+    while spool:
+        items += spool.take()
+    steps = [item["data"]["step"] for item in items]
+    assert steps == sorted(steps)
+    assert [item["data"]["step"] for item in items if item["kind"] == "checkpoint"] == list(range(0, 500, 50))
+    assert steps[-1] == 499
+    assert (tmp_path / "spool").stat().st_size == 0
+    spool.close()
