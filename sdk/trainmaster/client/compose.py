@@ -118,17 +118,18 @@ def submit_with_code(
 ) -> Flow[JobDetail]:
     """The submitted job, in ``project`` where the spec names none. A ``code`` folder is packed and uploaded before, and its digest put into the spec.
 
-    The server checks the spec before anything is packed, so that a mistake shows at once.
+    The server checks the spec before a folder is packed, so that a mistake shows at once. (Who hands in a packed one has
+    had the occasion.)
     """
     raw: Mapping[str, Any] = yield Work(lambda: read_spec(spec))
     if project != "default":
         raw = {"project": project, **raw}
     if code is None:
         return (yield from calls.submit_job(raw, idempotency_key=idempotency_key))
-    yield from calls.check_spec({key: value for key, value in raw.items() if key != "code"})
     if isinstance(code, PackedFolder):
         digest = yield from upload_code(code, progress=progress)
     else:
+        yield from calls.check_spec({key: value for key, value in raw.items() if key != "code"})
         folder = Path(code)
         packed: PackedFolder = yield Work(lambda: pack_folder(folder))
         try:
