@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,8 @@ class Platform:
         )
 
     def stop(self) -> None:
+        if "client" in self.__dict__:
+            self.client.close()
         if "client" in vars(self):
             self.client.close()
         with suppress(ProcessLookupError):

@@ -187,5 +187,5 @@ def test_a_supervisor_killed_with_9_leaves_nothing_that_hinders_the_next_start(
     eventually(is_free, within_s=20, what="the port is free again")
     (own_platform.home / "up.json").unlink(missing_ok=True)
     again = launch(own_platform.home, port=port)
-    assert again.client.me().user == "admin"
+    assert again.client.get_me().user == "admin"
     again.stop()
