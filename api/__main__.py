@@ -9,15 +9,18 @@ import uvicorn
 
 from api.main import create_app
 from core.settings import get_settings
+from core.structured_log import configure_logging
 
 
 def main() -> None:
     settings = get_settings()
+    configure_logging(settings.log_level)
     config = uvicorn.Config(
         create_app(settings),
         host=settings.host,
         port=settings.port,
         log_level=settings.log_level.lower(),
+        log_config=None,  # as everybody else's lines
         access_log=False,  # /metrics tells rates and latencies; a line per request would cost more than the request
         server_header=False,
         timeout_keep_alive=65,

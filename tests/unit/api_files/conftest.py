@@ -44,12 +44,13 @@ class House:
     def call(self, who: str, method: str, path: str, **more: Any) -> Response:
         """A request as ``who``: a user, ``anonymous``, ``attempt`` (a replica's token), or a token itself."""
         headers = {**self.auth(who), **more.pop("headers", {})}
-        return self.client.request(
+        answer: Response = self.client.request(
             method,
             path if path in ("/metrics", "/", "/login", "/openapi.json") else f"/api/v1{path}",
             headers=headers,
             **more,
         )
+        return answer
 
     def auth(self, who: str) -> dict[str, str]:
         if who == "anonymous":
@@ -74,7 +75,7 @@ class House:
     ) -> None:
         session.add(
             Token(
-                id=f"token-{text}",
+                id="token-of-" + text.removeprefix("tm_"),
                 user_id=self.users[user],
                 name="test",
                 digest=token_digest(text),

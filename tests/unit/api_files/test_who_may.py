@@ -135,7 +135,7 @@ FILLED = {
     "{volume}": "data",
     "{project}": "vision",
     "{user}": "viewer",
-    "{token_id}": "token-tm_member",
+    "{token_id}": "token-of-member",
 }
 
 
