@@ -89,4 +89,6 @@ def show(title: str, rows: Mapping[str, Sequence[float]], verdict: Mapping[str, 
     console = Console(highlight=False)
     console.print(table)
     for name, value in verdict.items():
-        console.print(f"  {name.replace('_', ' ')}: {value}")
+        lines = {name: value} if not isinstance(value, dict) else {f"{name}, {k}": v for k, v in value.items()}
+        for label, figure in lines.items():
+            console.print(f"  {label.replace('_', ' ')}: {figure}", soft_wrap=True)

@@ -8,6 +8,7 @@ The clock starts before the client's call and stops in the first line of the scr
 from __future__ import annotations
 
 import argparse
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -48,8 +49,8 @@ def main() -> None:
             for values, seconds in zip(rows.values(), found, strict=True):
                 if number >= 0:
                     values.append(seconds)
-    hand = sorted(rows["by hand"])[options.rounds // 2]
-    more = {name: sorted(values)[options.rounds // 2] - hand for name, values in rows.items() if name != "by hand"}
+    medians = {name: statistics.median(values) for name, values in rows.items()}
+    more = {name: median - medians["by hand"] for name, median in medians.items() if name != "by hand"}
     verdict = {
         "more_than_by_hand_s": {name: round(value, 3) for name, value in more.items()},
         "wanted_at_most_s": WANTED_S,
