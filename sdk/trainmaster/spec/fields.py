@@ -262,6 +262,11 @@ def _mount_point(value: Any) -> str:
     return path
 
 
+def count(limit: int) -> BeforeValidator:
+    """A reader of a count up to ``limit``, or of true for one and false for none."""
+    return BeforeValidator(_count, json_schema_input_type=Annotated[int, Field(ge=0, le=limit)] | bool)
+
+
 def choice(kind: type[Any]) -> BeforeValidator:
     """A reader of one of an enum's words."""
     words = [member.value for member in kind]
@@ -277,7 +282,6 @@ def choice(kind: type[Any]) -> BeforeValidator:
 
 whole = BeforeValidator(_whole)
 Whole = Annotated[int, whole]
-Count = Annotated[int, BeforeValidator(_count, json_schema_input_type=bool | int)]
 Flag = Annotated[bool, BeforeValidator(_flag)]
 CpuQuantity = Annotated[str, BeforeValidator(_cpu, json_schema_input_type=str | int | float)]
 ByteQuantity = Annotated[str, BeforeValidator(_bytes, json_schema_input_type=str | int)]

@@ -20,7 +20,6 @@ from trainmaster.spec.fields import (
     ByteQuantity,
     CodeDigest,
     Command,
-    Count,
     CpuQuantity,
     EnvName,
     Flag,
@@ -38,6 +37,7 @@ from trainmaster.spec.fields import (
     Whole,
     Words,
     choice,
+    count,
     whole,
 )
 from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli
@@ -79,7 +79,7 @@ MAX_PROCESSES: Final = 256
 # The bounds stand before the reader: only so do they reach the schema of a field that may be empty.
 Processes = Annotated[int, Field(ge=1, le=MAX_PROCESSES), whole]
 _Gpus = Annotated[int, Field(ge=0, le=MAX_GPUS), whole]
-_Count = Annotated[Count, Field(ge=0, le=MAX_REPLICAS)]
+_Count = Annotated[int, Field(ge=0, le=MAX_REPLICAS), count(MAX_REPLICAS)]
 _Replicas = Annotated[int, Field(ge=0, le=MAX_REPLICAS), whole]
 
 
@@ -282,7 +282,7 @@ class Shorthands(_Model):
 
     workers: _Replicas | None = Field(default=None, description="Replicas of the role worker.")
     ps: _Replicas | None = Field(default=None, description="Replicas of the role ps.")
-    chief: Annotated[Count, Field(ge=0, le=1)] | None = Field(
+    chief: Annotated[int, Field(ge=0, le=1), count(1)] | None = Field(
         default=None, description="true: one replica of the role chief."
     )
     evaluator: _Count | None = Field(default=None, description="true or a number: replicas of the role evaluator.")

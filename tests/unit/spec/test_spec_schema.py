@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
-from trainmaster.spec import SpecError, parse_spec, spec_json_schema
+from trainmaster.spec import SpecError, parse_spec, parse_spec_text, spec_json_schema
+from trainmaster.spec.reference import with_tables
 
 _PUBLISHED = Path(__file__).parents[3] / "sdk" / "trainmaster" / "spec" / "job-spec.schema.json"
+_REFERENCE = Path(__file__).parents[3] / "docs" / "job-spec.md"
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +101,17 @@ def test_what_it_refuses_is_refused_by_the_parser(validator, written):
     assert not validator.is_valid(spec)
     with pytest.raises(SpecError):
         parse_spec(spec)
+
+
+def test_the_reference_says_what_the_schema_says():
+    """After a change: ``python -m trainmaster.spec.publish docs/job-spec.md``."""
+    text = _REFERENCE.read_text()
+    assert with_tables(text) == text
+    assert text.count("<!-- table:") == text.count("<!-- end -->") == 7
+
+
+def test_the_specs_in_the_reference_are_right():
+    blocks = re.findall(r"```yaml\n(.*?)```", _REFERENCE.read_text(), re.DOTALL)
+    assert len(blocks) >= 2
+    for block in blocks:
+        parse_spec_text(block)
