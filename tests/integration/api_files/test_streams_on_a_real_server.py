@@ -1,0 +1,186 @@
+"""Streams over real sockets: clients that leave, a server that goes down, many at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from trainmaster.spec import parse_spec
+
+from core.db.bootstrap import bootstrap
+from core.db.engine import make_engine, make_sessions, unit_of_work
+from core.db.tables import Base, Job, Project
+from core.domain.resources import gang_of
+from core.settings import Settings
+
+DEADLINE_S = 30.0
+
+
+@dataclass
+class Server:
+    process: subprocess.Popen[bytes]
+    url: str
+    token: str
+    output: Path
+    sessions: Any
+
+    def stream(self, **query: Any) -> Any:
+        return httpx.stream(
+            "GET",
+            f"{self.url}/api/v1/jobs/job-1/logs/stream",
+            params=query,
+            headers={"Authorization": f"Bearer {self.token}"},
+            timeout=DEADLINE_S,
+        )
+
+    def log(self, text: str, name: str = "worker-0") -> None:
+        path = self.output / "default/job-1/.trainmaster/logs/1" / f"{name}.log"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(text)
+
+    def descriptors(self) -> int:
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def until(condition: Any) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not become true in time"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    now = datetime.now(UTC)
+    settings = Settings(home=tmp_path, executor="fake")
+    engine = make_engine(settings.resolved_database_url)
+    Base.metadata.create_all(engine)
+    sessions = make_sessions(engine)
+    (tmp_path / "output").mkdir()
+    with unit_of_work(sessions) as session:
+        made = bootstrap(session, settings, now)
+        assert made.admin_token is not None
+        spec = parse_spec({"name": "digits", "command": "true", "workers": 1})
+        gang = gang_of(spec)
+        project = session.query(Project).one()
+        session.add(
+            Job(
+                id="job-1",
+                project_id=project.id,
+                user_id=made.user_id,
+                name="digits",
+                spec=spec.model_dump(mode="json"),
+                gang=gang.to_json(),
+                shape=gang.shape(),
+                state="running",
+                priority=50,
+                output_volume="output",
+                output_path="default/job-1",
+                created_at=now,
+                queued_at=now,
+                updated_at=now,
+            )
+        )
+    port = free_port()
+    environment = {
+        **os.environ,
+        "TRAINMASTER_HOME": str(tmp_path),
+        "TRAINMASTER_PORT": str(port),
+        "TRAINMASTER_EXECUTOR": "fake",
+        "TRAINMASTER_LOG_LEVEL": "WARNING",
+    }
+    process = subprocess.Popen([sys.executable, "-m", "api"], env=environment)
+    try:
+        found = Server(process, f"http://127.0.0.1:{port}", made.admin_token, tmp_path / "output", sessions)
+        until(lambda: _answers(found.url))
+        yield found
+    finally:
+        process.kill()
+        process.wait()
+        engine.dispose()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/api/v1/health", timeout=2).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def lines(response: Any) -> Iterator[str]:
+    for line in response.iter_lines():
+        if line.startswith("data: ") and '"text":' in line:
+            yield line.split('"text":"', 1)[1].rstrip('"}')
+
+
+def test_a_line_is_seen_soon_after_it_was_written(server: Server) -> None:
+    server.log("first\n")
+    with server.stream(follow=True) as response:
+        told = lines(response)
+        assert next(told) == "first"
+        delays = []
+        for number in range(5):
+            written = time.monotonic()
+            server.log(f"line {number}\n")
+            assert next(told) == f"line {number}"
+            delays.append(time.monotonic() - written)
+    assert sorted(delays)[2] < 1.0, delays  # 0.2 s of polling, and a loaded machine
+
+
+def test_the_server_going_down_ends_its_streams_at_once(server: Server) -> None:
+    server.log("first\n")
+    with ExitStack() as stack:
+        told = []
+        for _ in range(10):
+            response = stack.enter_context(server.stream(follow=True))
+            told.append(lines(response))
+            assert next(told[-1]) == "first"
+        asked = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        assert [list(rest) for rest in told] == [[]] * 10
+        assert server.process.wait(DEADLINE_S) is not None
+        assert time.monotonic() - asked < 4.0  # less than the 5 s after which the server cuts what is left
+
+
+def test_clients_that_leave_cost_nothing_afterwards(server: Server) -> None:
+    server.log("first\n")
+    with server.stream(follow=False) as response:
+        assert list(lines(response)) == ["first"]
+    before = server.descriptors()
+    for _ in range(20):
+        with server.stream(follow=True) as response:
+            assert next(lines(response)) == "first"
+    until(lambda: server.descriptors() <= before + 1)
+
+
+def test_the_end_of_the_job_ends_the_stream(server: Server) -> None:
+    server.log("first\n")
+    with server.stream(follow=True) as response:
+        told = lines(response)
+        assert next(told) == "first"
+        server.log("last")
+        with unit_of_work(server.sessions) as session:
+            job = session.get(Job, "job-1")
+            assert job is not None
+            job.state = "succeeded"
+        assert list(told) == ["last"]
