@@ -18,11 +18,16 @@ from pathlib import Path
 import pytest
 
 from executors.base import ExitCause, MountOrder, Phase
-from executors.process import procfs
+from executors.process import ProcessExecutor, procfs
 from executors.process.ports import PortBook, PortRange
 from executors.process.render import mark_of
+from executors.process.state import ReplicaFolder
 
 ROOT = Path(__file__).parents[3]
+
+
+# Too long for a name: no resolver is asked, whatever the network is.
+NO_SUCH_HOST = "no-such-peer-" + "x" * 64
 
 
 def python(code: str) -> tuple[str, ...]:
@@ -350,6 +355,91 @@ def test_a_creator_killed_at_any_moment_leaves_at_most_one_running(bench, delay_
     assert seen.phase is Phase.RUNNING
 
 
+def _die(*_args, **_kwargs):
+    os._exit(9)
+
+
+def _after(function):
+    def call(*args, **kwargs):
+        function(*args, **kwargs)
+        os._exit(9)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "replacement"),
+    [
+        (ProcessExecutor, "_write_order", _die),
+        (ReplicaFolder, "write_text", _after(ReplicaFolder.write_text)),
+        (ProcessExecutor, "_write_order", _after(ProcessExecutor._write_order)),
+        (ProcessExecutor, "_launch", _after(ProcessExecutor._launch)),
+    ],
+    ids=["after the claim", "after the first file", "before the launch", "after the launch"],
+)
+def test_a_creator_killed_between_two_steps_leaves_what_the_next_can_finish(
+    bench, monkeypatch, target, name, replacement
+):
+    order = bench.order(command="echo x >> /data/output/starts; sleep 1000", token="tma_x")
+    pid = os.fork()
+    if pid == 0:
+        monkeypatch.setattr(target, name, replacement)
+        try:
+            bench.executor.create(order)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    adopter = bench.another()
+    before = adopter.observe(order.key.attempt_id)
+    assert bool(before) == (name == "_launch")
+    adopter.create(order)
+    bench.until(order, lambda o: o.phase is Phase.RUNNING)
+    wait_for(lambda: _text(bench.output / "starts"))
+    adopter.create(order)
+    assert (bench.output / "starts").read_text() == "x\n"
+
+
+def test_a_stop_that_comes_while_the_runtime_starts_is_heard(bench):
+    for _ in range(10):
+        order = bench.order(command="sleep 1000")
+        bench.executor.create(order)
+        bench.executor.stop(order.key, grace=timedelta(seconds=5))
+        assert bench.ended(order).exit.cause is ExitCause.STOPPED
+
+
+def test_an_end_from_outside_the_platform_is_the_nodes(bench):
+    order = bench.order(command="sleep 1000")
+    bench.executor.create(order)
+    seen = bench.until(order, lambda o: o.phase is Phase.RUNNING)
+    os.kill(seen.facts["runtime_pid"], signal.SIGTERM)
+    assert bench.ended(order).exit.cause is ExitCause.NODE_LOST
+
+
+def test_what_a_stopped_command_leaves_behind_is_asked_too(bench):
+    order = bench.order(
+        command=python("""
+            import os, signal, subprocess, sys, time
+            child = '''
+            import signal, sys, time
+            def save(*_):
+                open("/data/output/saved", "w").write("all")
+                sys.exit()
+            signal.signal(signal.SIGTERM, save)
+            print("child ready")
+            time.sleep(1000)
+            '''
+            import textwrap
+            subprocess.Popen([sys.executable, "-c", textwrap.dedent(child)], start_new_session=True)
+            time.sleep(1000)
+        """)
+    )
+    bench.executor.create(order)
+    wait_for(lambda: "child ready" in bench.log(order))
+    bench.executor.stop(order.key, grace=timedelta(seconds=20))
+    assert bench.ended(order).exit.cause is ExitCause.STOPPED
+    assert (bench.output / "saved").read_text() == "all"
+
+
 def test_a_claim_whose_creator_died_is_not_seen_and_can_be_made_again(bench):
     order = bench.order(command="true")
     state = bench.state(order)
@@ -444,13 +534,11 @@ def test_death_by_a_signal_is_told(bench):
 
 
 def test_names_of_peers_that_never_appear_are_told(bench):
-    order = bench.order(
-        command=("true",), peer_hosts=("127.0.0.1", "no-such-peer.invalid"), peers_grace=timedelta(seconds=0.2)
-    )
+    order = bench.order(command=("true",), peer_hosts=("127.0.0.1", NO_SUCH_HOST), peers_grace=timedelta(seconds=0.2))
     bench.executor.create(order)
     seen = bench.ended(order)
     assert seen.exit.cause is ExitCause.PEERS_MISSING
-    assert "no-such-peer.invalid" in seen.exit.sentence
+    assert NO_SUCH_HOST in seen.exit.sentence
 
 
 def test_the_exit_carries_the_last_lines_of_the_log(bench):

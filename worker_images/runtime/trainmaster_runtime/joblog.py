@@ -44,7 +44,7 @@ class JobLog:
             return
         now = clock.now()
         stamp = clock.stamp(now).encode() + b" "
-        block = b"".join([stamp + line + b"\n" for line in lines])
+        block = stamp + (b"\n" + stamp).join(lines) + b"\n"
         self._tail = (self._tail + block[-TAIL_BYTES:])[-TAIL_BYTES:]
         if self.failure is not None and now < self._retry_at:
             self._lose(len(block))
@@ -110,8 +110,13 @@ class LineSplitter:
         if self._is_shown and data.startswith(b"\n"):
             data = data[1:]  # the second half of \r\n: the line was shown when its first half came
         self._is_shown = False
-        parts = (self._rest + data).split(b"\n")
+        text = self._rest + data
+        parts = text.split(b"\n")
         self._rest = parts.pop()
+        if b"\r" not in text and not any(len(part) > MAX_LINE_BYTES for part in parts):
+            # What nearly all programs print, without a call for each line.
+            lines = [self._prefix + part for part in parts] if self._prefix else parts
+            parts = []
         for part in parts:
             self._finish(part[:-1] if part.endswith(b"\r") else part, now, lines)
         if b"\r" in self._rest[:-1]:

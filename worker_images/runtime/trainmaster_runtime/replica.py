@@ -6,9 +6,10 @@ import os
 import select
 import signal
 
-from trainmaster_runtime import clock, exits, procfs, spawn, tree
+from trainmaster_runtime import clock, exits, hanging, procfs, spawn, tree
 from trainmaster_runtime.exits import Ending
-from trainmaster_runtime.joblog import JobLog, LineSplitter
+from trainmaster_runtime.hanging import Process
+from trainmaster_runtime.joblog import JobLog
 from trainmaster_runtime.notes import ExitNotes
 from trainmaster_runtime.prepare import OUTPUT, Ground, NotStarted, prepare
 
@@ -34,31 +35,6 @@ class StopAsked(Exception):
     """The executor wants it to stop while nothing of the user's runs yet."""
 
 
-class _Process:
-    __slots__ = (
-        "code",
-        "ended_hanging",
-        "hang_code",
-        "hung_pids",
-        "output",
-        "pid",
-        "rank",
-        "splitter",
-        "was_signalled",
-    )
-
-    def __init__(self, rank: int, pid: int, output: int, prefix: bytes) -> None:
-        self.rank = rank
-        self.pid = pid
-        self.output = output
-        self.splitter = LineSplitter(prefix)
-        self.code: int | None = None  # None while it runs
-        self.was_signalled = False
-        self.hung_pids: set[int] = set()  # finished their work, did not exit, were killed by us
-        self.hang_code: int | None = None  # of those
-        self.ended_hanging = False
-
-
 class Replica:
     """Runs the order. One object, one run, in the main thread."""
 
@@ -68,12 +44,12 @@ class Replica:
         output = OUTPUT if order.view == "as_is" else order.source_of(OUTPUT)
         folder = state.path if output is None else output + "/.trainmaster/logs"
         self._log = JobLog(folder + "/" + order.log_name)
-        self._processes: list[_Process] = []
+        self._processes: list[Process] = []
         self._facts: dict[str, Any] = {}
         self._notes: ExitNotes | None = None
         self._ground: Ground | None = None
         self._reporter: Reporter | None = None
-        self._first_failure: _Process | None = None
+        self._first_failure: Process | None = None
         self._wanted: Ending | None = None  # why we end it: stopped, deadline, out of memory …
         self._kill_at: float | None = None
         self._was_killed = False
@@ -134,6 +110,9 @@ class Replica:
             self._log.say(error.sentence)
             tree.kill_all()
             return Ending(error.cause, error.exit_code, error.sentence)
+        if self._wanted is not None and self._kill_at is not None:
+            # The stop came while they were being started.
+            self._ask_to_end(self._kill_at - clock.monotonic())
         self._start_watches()
         self._tell_running()
         self._start_reporter()
@@ -160,7 +139,7 @@ class Replica:
             os.close(write)
             os.set_blocking(read, False)
             prefix = b"[rank %s] " % rank.encode() if many else b""
-            self._processes.append(_Process(number, pid, read, prefix))
+            self._processes.append(Process(number, pid, read, prefix))
             waiting.append(told)
         errors = [spawn.start_error(told) for told in waiting]
         return next((error for error in errors if error is not None), None)
@@ -253,7 +232,7 @@ class Replica:
             times.append(now + 0.05)  # looking for the rest of the tree
         return max(0.0, min(time for time in times if time is not None) - now)
 
-    def _read(self, process: _Process) -> bool:
+    def _read(self, process: Process) -> bool:
         """Log what ``process`` printed; ``False`` at the end."""
         try:
             data = os.read(process.output, _READ_BYTES)
@@ -276,28 +255,11 @@ class Replica:
         for pid, status in ended:
             process = by_pid.get(pid)
             if process is not None:
-                self._note_end(process, status, notes)
+                process.end(status, notes, self._log, is_ending=self._wanted is not None)
                 if process.code != 0 and self._first_failure is None:
                     self._first_failure = process
                     self._others_ask_at = now + _OTHERS_WAIT_S
             notes.forget(pid)
-
-    def _note_end(self, process: _Process, status: int, notes: ExitNotes) -> None:
-        code = exits.code_of(status)
-        process.was_signalled = bool(status & 0x7F)
-        if process.hung_pids and code != 0 and (process.pid in process.hung_pids or code in (1, 137)):
-            # Killed by us, or the shell's or torchrun's word for the child that we killed.
-            process.ended_hanging = True
-            process.was_signalled = False
-            code = -1 if process.hang_code is None else process.hang_code
-        elif process.was_signalled and self._wanted is None and notes.has(process.pid) and notes.code(process.pid) == 0:
-            self._log.say(
-                "process %d had finished its work with exit code 0 and then died of %s in the interpreter's teardown; "
-                "it counts as finished" % (process.pid, exits.signal_name(code - 128))
-            )
-            code = 0
-            process.was_signalled = False
-        process.code = code
 
     # Watches
 
@@ -305,7 +267,7 @@ class Replica:
         if self._notes is not None:
             self._notes.look(now)
             if not self._notes.is_empty:
-                self._end_hanging(now)
+                hanging.end_hanging(self._processes, self._notes, self._order.exit_grace_s, now, self._log)
         if self._deadline is not None and now >= self._deadline and self._wanted is None:
             self._end(
                 Ending(
@@ -331,36 +293,6 @@ class Replica:
         if self._kill_at is not None and now >= self._kill_at and not self._was_killed:
             self._was_killed = True
             self._kill()
-
-    def _end_hanging(self, now: float) -> None:
-        """Kill what has finished its work ``exit_grace`` ago and is still there."""
-        notes = self._notes
-        assert notes is not None  # noqa: S101
-        for process in self._processes:
-            if process.code is not None:
-                continue
-            hanging = [process.pid] if notes.has(process.pid) else self._hanging_below(process, notes)
-            since = [notes.hangs_since(pid) for pid in hanging]
-            if not hanging or process.hung_pids.issuperset(hanging):
-                continue
-            if max(at or 0.0 for at in since) + self._order.exit_grace_s > now:
-                continue
-            codes = [notes.code(pid) for pid in hanging]
-            process.hung_pids.update(hanging)
-            process.hang_code = None if None in codes else next((code for code in codes if code), 0)
-            self._log.say(
-                "the command finished its work %g s ago with %s and does not exit: it is ended"
-                % (self._order.exit_grace_s, exits.describe(process.hang_code))
-            )
-            for pid in hanging:
-                tree.send(pid, signal.SIGKILL)
-
-    def _hanging_below(self, process: _Process, notes: ExitNotes) -> list[int]:
-        """The hanging children of a shell or of torchrun, when every child of it hangs; else none."""
-        children = [pid for pid in procfs.descendants(process.pid) if procfs.parent(pid) == process.pid]
-        if not children or not all(notes.has(pid) for pid in children):
-            return []
-        return children if tree.is_shell(process.pid) or _is_torchrun(process.pid) else []
 
     def _look_at_use(self) -> float:
         """End the replica if it uses more than it may; returns the seconds to the next look."""
@@ -391,8 +323,7 @@ class Replica:
             self._kill_at = min(now + grace, self._kill_at) if self._kill_at is not None else now + grace
             return
         self._wanted = self._stop_ending()
-        if self._processes:
-            self._ask_to_end(grace)
+        self._ask_to_end(grace)
 
     def _stop_ending(self) -> Ending:
         if self._state.read("stop.json") is not None:
@@ -442,7 +373,7 @@ class Replica:
             tail=self._log.tail(),
         )
 
-    def _is_out_of_memory(self, worst: _Process | None) -> bool:
+    def _is_out_of_memory(self, worst: Process | None) -> bool:
         ground = self._ground
         if worst is None or ground is None:
             return False
@@ -453,7 +384,7 @@ class Replica:
     def _hung_ending(self) -> Ending:
         worst = self._first_failure
         code = 0 if worst is None else worst.code
-        if code == -1:
+        if code == hanging.UNKNOWN:
             code = None
         return Ending(
             "hanging_exit",
@@ -480,12 +411,3 @@ def _drain(fd: int) -> None:
             pass
     except BlockingIOError:
         pass
-
-
-def _is_torchrun(pid: int) -> bool:
-    try:
-        with open("/proc/%d/cmdline" % pid, "rb") as stream:
-            words = stream.read().split(b"\0")
-    except OSError:
-        return False
-    return any(word.endswith(b"/torchrun") or word == b"torch.distributed.run" for word in words[:4])
