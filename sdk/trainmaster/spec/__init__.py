@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trainmaster.spec.changes import with_changes
 from trainmaster.spec.model import (
     Contract,
     Grace,
@@ -38,4 +39,5 @@ __all__ = [
     "parse_spec_text",
     "read_spec_text",
     "spec_json_schema",
+    "with_changes",
 ]

@@ -23,6 +23,7 @@ from trainmaster.spec.rules import breaches
 from trainmaster.spec.schema import spec_json_schema
 from trainmaster.spec.shorthand import SHORTHAND_NAMES, Expanded, expand, roles_touched_by
 from trainmaster.spec.wording import is_about_key, place_of, say
+from trainmaster.spec.written import as_text
 
 __all__ = ["SpecError", "SpecMistake", "parse_spec", "parse_spec_text", "read_spec_text", "spec_json_schema"]
 
@@ -52,7 +53,9 @@ def parse_spec_text(text: str | bytes) -> JobSpec:
 
 
 def read_spec_text(text: str | bytes) -> dict[str, Any]:
-    """The fields in ``text`` (YAML or JSON) as written, not yet checked: for laying changes over them.
+    """The fields in ``text`` (YAML or JSON) as written, not yet checked: to lay changes over them, or to send them.
+
+    Ready for JSON: numbers in ``env``, ``args`` and the like are text already, as they were written (``1.10``).
 
     Raises:
         SpecError: not YAML, or no mapping of fields.
@@ -60,7 +63,26 @@ def read_spec_text(text: str | bytes) -> dict[str, Any]:
     data = read_document(text)
     if not isinstance(data, dict):
         raise SpecError([_not_a_spec(data)])
-    return data
+    texts = _texts(data)
+    if isinstance(texts.get("roles"), dict):
+        roles = texts["roles"].items()
+        texts["roles"] = {name: _texts(role) if isinstance(role, dict) else role for name, role in roles}
+    return texts
+
+
+def _texts(owner: dict[str, Any]) -> dict[str, Any]:
+    """``owner`` with its numbers as text wherever a text is meant."""
+    result = dict(owner)
+    for key, item in owner.items():
+        if key in _FREE_KEYS and isinstance(item, dict):
+            result[key] = {name: _text_of_number(value) for name, value in item.items()}
+        elif key in ("command", "args") and isinstance(item, list):
+            result[key] = [_text_of_number(value) for value in item]
+    return result
+
+
+def _text_of_number(value: Any) -> Any:
+    return as_text(value) if isinstance(value, int | float) else value
 
 
 def _not_a_spec(data: Any) -> SpecMistake:

@@ -11,14 +11,14 @@ from trainmaster.spec.model import DMLC_SCHEDULER_ROLE, Contract, Shorthands
 from trainmaster.spec.rules import SERVING_ROLES, Breach
 
 # Shorthand -> the role that it counts.
-_COUNTS: Final = {
+COUNTS: Final = {
     "chief": "chief",
     "workers": "worker",
     "ps": "ps",
     "evaluator": "evaluator",
     "evaluators": "evaluator",
 }
-_RESOURCES: Final = ("gpus", "gpu_type", "cpu", "memory", "shm")
+RESOURCES: Final = ("gpus", "gpu_type", "cpu", "memory", "shm")
 SHORTHAND_NAMES: Final = frozenset(Shorthands.model_fields)
 
 
@@ -35,13 +35,18 @@ class Expanded:
     breaches: list[Breach] = field(default_factory=list)
 
 
+def is_defaulted(role: str, key: str) -> bool:
+    """Whether the shorthand ``key`` (no count) speaks of ``role``."""
+    return role not in SERVING_ROLES or key not in ("gpus", "gpu_type", "processes_per_replica")
+
+
 def roles_touched_by(shorthands: Iterable[Any], roles: Any) -> list[Path]:
     """The canonical paths that could not be filled because these top-level fields are wrong."""
     paths: list[Path] = []
     for key in shorthands:
-        if key in _COUNTS:
-            paths.append(("roles", _COUNTS[key]))
-        elif key in _RESOURCES and isinstance(roles, dict):
+        if key in COUNTS:
+            paths.append(("roles", COUNTS[key]))
+        elif key in RESOURCES and isinstance(roles, dict):
             paths += [("roles", name, "resources", key) for name in roles]
     return paths
 
@@ -94,7 +99,7 @@ def _role(name: str, entry: Any, expanded: Expanded) -> Any:
 def _counts(expanded: Expanded, short: Shorthands) -> None:
     roles: dict[str, Any] = expanded.data["roles"]
     said: dict[str, str] = {}  # role -> shorthand
-    for key, role_name in _COUNTS.items():
+    for key, role_name in COUNTS.items():
         count = getattr(short, key)
         if count is None:
             continue
@@ -135,17 +140,17 @@ def _add_scheduler(expanded: Expanded) -> None:
 
 
 def _defaults(name: str, role: dict[str, Any], expanded: Expanded, short: Shorthands) -> None:
-    is_serving = name in SERVING_ROLES
     resources = role.get("resources")
     if resources is None:
         resources = {}
     if isinstance(resources, dict):
         resources = dict(resources)
-        for key in _RESOURCES:
+        for key in RESOURCES:
             default = getattr(short, key)
             if default is None or resources.get(key) is not None:
                 continue
-            if key == "gpus" and is_serving:
+            # A ps with GPUs of its own takes the model that all have.
+            if key == "gpus" and not is_defaulted(name, key):
                 continue
             if key == "gpu_type" and not resources.get("gpus"):
                 continue
@@ -154,9 +159,9 @@ def _defaults(name: str, role: dict[str, Any], expanded: Expanded, short: Shorth
         if resources:
             role["resources"] = resources
     processes = role.get("processes_per_replica")
-    if processes is None and not is_serving and short.processes_per_replica is not None:
+    if processes is None and is_defaulted(name, "processes_per_replica") and short.processes_per_replica is not None:
         role["processes_per_replica"] = short.processes_per_replica
         expanded.origins["roles", name, "processes_per_replica"] = ("processes_per_replica",)
-    elif processes is None and not is_serving and expanded.data.get("contract") == Contract.UAI.value:
+    elif processes is None and name not in SERVING_ROLES and expanded.data.get("contract") == Contract.UAI.value:
         # A UAI program is one process per node and drives all its GPUs itself.
         role["processes_per_replica"] = 1
