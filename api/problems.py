@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import math
+import traceback
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -61,7 +62,8 @@ def unexpected_response(error: BaseException, request_id: str | None) -> Respons
     if isinstance(error, OSError) and error.errno in _NO_SPACE:
         full = InsufficientStorage("The platform's disk is full; free some space and try again.")
         return response_to(full, request_id)
-    log.error("request.failed", request_id=request_id, exc_info=error)
+    # As a text of our own making: a renderer that shows local variables would show secrets.
+    log.error("request.failed", request_id=request_id, traceback="".join(traceback.format_exception(error)))
     return problem_response(
         Problem(
             title=_title(500),

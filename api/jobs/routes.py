@@ -14,10 +14,11 @@ from api.jobs import verbs
 from api.jobs.cloning import changed_spec, resume_path, with_resume_mount
 from api.jobs.listing import JobQueryParams, list_page
 from api.jobs.output import output_to_remove
-from api.jobs.schemas import load_detail, submitted_detail
+from api.jobs.schemas import fresh_detail, load_detail
 from api.jobs.service import Submission, canonical, check_submission, digest_of, read_spec, submit
 from api.routing import new_router
 from api.work import Platform, PlatformDep
+from core.db.tables import Job
 
 router = new_router("jobs", "/jobs")
 
@@ -82,11 +83,15 @@ def clone_job(
 def _submit(platform: Platform, caller: Caller, submission: Submission, key: str | None, digest: str) -> Response:
     with platform.write() as work:
         submitted = submit(work, caller, submission, key=key, digest=digest)
-        detail = submitted_detail(work, submitted.job_id)
-    headers = {"Location": f"/api/v1/jobs/{submitted.job_id}"}
-    if submitted.is_replay:
-        headers[REPLAYED] = "true"
-    return _json(detail, 201, headers)
+        if submitted.row is None:
+            earlier = load_detail(work.session, work.session.get_one(Job, submitted.job_id))
+            return _json(earlier, 201, {**_location(submitted.job_id), REPLAYED: "true"})
+    detail = fresh_detail(submitted.row, project=submission.member.project, user=caller.user, spec=submission.spec)
+    return _json(detail, 201, _location(submitted.job_id))
+
+
+def _location(job_id: str) -> dict[str, str]:
+    return {"Location": f"/api/v1/jobs/{job_id}"}
 
 
 @router.get("", operation_id="list_jobs", summary="Jobs, newest first", response_model=Page[JobView])

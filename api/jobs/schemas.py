@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row
 from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
 from trainmaster.wire.jobs import JobDetail, JobView, WaitReasonView
 
 from api.attempts.schemas import attempt_view, exit_view
-from api.work import Work
 from core.db.repositories.attempts import newest_attempt
 from core.db.repositories.jobs import newest_progress, queue_position, view_row
 from core.db.tables import Job
@@ -73,9 +72,26 @@ def load_detail(session: Session, job: Job) -> JobDetail:
     )
 
 
-def submitted_detail(work: Work, job_id: str) -> JobDetail:
-    """The job as its submitter gets to see it."""
-    return load_detail(work.session, work.session.execute(select(Job).where(Job.id == job_id)).scalar_one())
+def fresh_detail(row: Mapping[str, Any], *, project: str, user: str, spec: JobSpec) -> JobDetail:
+    """The job that was just written as ``row``. Asks the database nothing, so it tells no place in the queue."""
+    return JobDetail.model_construct(
+        id=row["id"],
+        name=row["name"],
+        project=project,
+        user=user,
+        state=row["state"],
+        wanted=row["wanted"],
+        priority=row["priority"],
+        labels=spec.labels,
+        roles={role[0]: role[1] for role in row["gang"]["roles"]},
+        gpu_count=sum(role[1] * role[4] for role in row["gang"]["roles"]),
+        wait_reason=JUST_QUEUED,
+        created_at=row["created_at"],
+        queued_at=row["queued_at"],
+        output=f"{row['output_volume']}/{row['output_path']}",
+        cloned_from=row["cloned_from"],
+        spec=spec,
+    )
 
 
 def _wait_reason(row: Row[Any]) -> WaitReasonView:

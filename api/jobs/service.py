@@ -16,9 +16,7 @@ from api.auth import Caller, Member
 from api.jobs.places import Output, check_places
 from api.work import Platform, Work
 from core.bell import TOPIC_TICK
-from core.db.repositories.events import append_event
-from core.db.repositories.idempotency import claim_key
-from core.db.repositories.jobs import insert_job
+from core.db.repositories.submission import KeyClaim, NewJob, write_job
 from core.db.tables import Archive, Job, Secret
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec
 from core.domain.resources import gang_of
@@ -39,8 +37,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
+    """``row``: what was written, ``None`` for a job that was there."""
+
     job_id: str
-    is_replay: bool
+    row: dict[str, Any] | None
 
 
 def read_spec(request: SubmitRequest) -> JobSpec:
@@ -115,28 +115,24 @@ def submit(work: Work, caller: Caller, submission: Submission, *, key: str | Non
         InvalidSpec: a secret or the code archive is missing.
         IdempotencyMismatch: the key was used for another request.
     """
-    job_id = new_id("job")
-    if key is not None:
-        earlier = claim_key(
-            work.session, user_id=caller.user_id, key=key, request_digest=digest, job_id=job_id, now=work.now
-        )
-        if earlier is not None:
-            _demand_present(work, earlier)
-            return Submitted(earlier, is_replay=True)
     _check_code(work, submission.spec)
     _check_secrets(work, submission)
-    insert_job(work.session, _row(work, caller, submission, job_id), _labels(submission.spec))
-    append_event(
-        work.session,
-        at=work.now,
-        kind="job.queued",
-        actor=caller.actor,
-        project_id=submission.member.project_id,
-        job_id=job_id,
-        reason=f"Cloned from {submission.cloned_from}." if submission.cloned_from else "",
-    )
+    row = _row(work, caller, submission)
+    event = {
+        "at": work.now,
+        "kind": "job.queued",
+        "actor": caller.actor,
+        "project_id": submission.member.project_id,
+        "job_id": row["id"],
+        "reason": f"Cloned from {submission.cloned_from}." if submission.cloned_from else "",
+    }
+    claim = None if key is None else KeyClaim(caller.user_id, key, digest)
+    earlier = write_job(work.session, NewJob(row, _labels(submission.spec), event), claim)
+    if earlier is not None:
+        _demand_present(work, earlier)
+        return Submitted(earlier, None)
     work.ring(TOPIC_TICK)
-    return Submitted(job_id, is_replay=False)
+    return Submitted(row["id"], row)
 
 
 def digest_of(kind: str, content: Mapping[str, Any]) -> str:
@@ -145,9 +141,10 @@ def digest_of(kind: str, content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def _row(work: Work, caller: Caller, submission: Submission, job_id: str) -> dict[str, Any]:
+def _row(work: Work, caller: Caller, submission: Submission) -> dict[str, Any]:
     spec, output = submission.spec, submission.output
     gang = gang_of(spec)
+    job_id = new_id("job")
     own_folder = f"{submission.member.project}/{job_id}"
     return {
         "id": job_id,

@@ -25,7 +25,7 @@ def make_engine(url: str, *, pool_size: int = 10) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
         # One writer at a time is SQLite's rule: the time-out is for the others to wait in line.
-        engine = create_engine(url, connect_args={"timeout": 10, "check_same_thread": False})
+        engine = create_engine(url, hide_parameters=True, connect_args={"timeout": 10, "check_same_thread": False})
         event.listen(engine, "connect", _on_sqlite_connect)
         event.listen(engine, "begin", _on_sqlite_begin)
         return engine
@@ -33,6 +33,7 @@ def make_engine(url: str, *, pool_size: int = 10) -> Engine:
         parsed = parsed.set(drivername="postgresql+psycopg")
     return create_engine(
         parsed,
+        hide_parameters=True,  # an error's text goes to the log, and parameters may be secrets
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=5,

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Row, func, insert, select
+from sqlalchemy import ColumnElement, Row, Table, func, insert, select
 from sqlalchemy.orm import Session
 
 from core.db.tables import Event
+
+# Built once and run on the connection: events are written with every move of everything.
+_INSERT = insert(cast("Table", Event.__table__)).inline()
 
 
 def append_event(
@@ -25,17 +28,18 @@ def append_event(
     data: Mapping[str, Any] | None = None,
 ) -> None:
     """Add one line. ``kind``: noun.verb; ``actor``: ``user:<name>``, ``scheduler``, ``runtime:<role>-<index>``."""
-    session.execute(
-        insert(Event).values(
-            at=at,
-            kind=kind,
-            actor=actor,
-            project_id=project_id,
-            job_id=job_id,
-            attempt_id=attempt_id,
-            reason=reason,
-            data=dict(data or {}),
-        )
+    session.connection().execute(
+        _INSERT,
+        {
+            "at": at,
+            "kind": kind,
+            "actor": actor,
+            "project_id": project_id,
+            "job_id": job_id,
+            "attempt_id": attempt_id,
+            "reason": reason,
+            "data": dict(data or {}),
+        },
     )
 
 

@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, exists, func, insert, literal, or_, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    and_,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.orm import Session
 
 from core.db.tables import Attempt, Job, JobLabel, Project, Replica, User, UtcDateTime, WaitReason
@@ -150,14 +162,6 @@ def newest_progress(session: Session, job_ids: Sequence[str]) -> dict[str, dict[
         .order_by(Attempt.number)
     )
     return {row.job_id: row.progress for row in rows}
-
-
-def insert_job(session: Session, values: dict[str, Any], labels: Sequence[tuple[str, str]]) -> None:
-    """A new job's row and its labels, two statements."""
-    session.execute(insert(Job).values(**values))
-    if labels:
-        rows = [{"job_id": values["id"], "key": key, "value": value} for key, value in dict.fromkeys(labels)]
-        session.execute(insert(JobLabel).values(rows))
 
 
 def set_job(session: Session, job: Job, **values: Any) -> None:

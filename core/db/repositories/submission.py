@@ -1,0 +1,175 @@
+"""Writing a new job with its labels, its first event and its idempotency key: all of it, or none.
+
+On PostgreSQL it is one statement. The simple equivalent is the four inserts that SQLite gets (``_write_each``); each of
+them costs a round trip and, in Python, more than the database needs for it, while every client of a busy platform
+waits in line. The parts of one statement do not see each other's rows, hence each asks ``claim`` whether the key is
+ours; foreign keys are checked at the statement's end, when the job is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from sqlalchemy import (
+    Connection,
+    Insert,
+    Select,
+    String,
+    Table,
+    bindparam,
+    column,
+    exists,
+    func,
+    insert,
+    literal,
+    select,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.orm import Session
+
+from core.db.tables import Event, IdempotencyKey, Job, JobLabel
+from core.domain.errors import IdempotencyMismatch
+
+_JOBS: Final = cast("Table", Job.__table__)
+_LABELS: Final = cast("Table", JobLabel.__table__)
+_EVENTS: Final = cast("Table", Event.__table__)
+_KEYS: Final = cast("Table", IdempotencyKey.__table__)
+
+_JOB_DEFAULTS: Final[dict[str, Any]] = {
+    "generation": 1,
+    "wait_reason": None,
+    "attempt_count": 0,
+    "restart_count": 0,
+    "not_before": None,
+    "exit": None,
+    "started_at": None,
+    "finished_at": None,
+    "deleted_at": None,
+}
+_EVENT_DEFAULTS: Final[dict[str, Any]] = {"attempt_id": None, "reason": "", "data": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyClaim:
+    """``request_digest`` is equal for requests that ask for the same."""
+
+    user_id: str
+    key: str
+    request_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """Rows by column name. ``job`` may leave out what has a default; ``event`` is about this job."""
+
+    job: Mapping[str, Any]
+    labels: Sequence[tuple[str, str]]
+    event: Mapping[str, Any]
+
+
+def write_job(session: Session, new: NewJob, claim: KeyClaim | None) -> str | None:
+    """Write everything and return ``None``; or, when an equal request claimed the key before, its job's id.
+
+    A second request that comes while the first is still in its transaction waits for that one's end.
+
+    Raises:
+        IdempotencyMismatch: the key was used for another request.
+    """
+    connection = session.connection()
+    write = _write_at_once if connection.dialect.name == "postgresql" else _write_each
+    if write(connection, new, claim):
+        return None
+    assert claim is not None  # noqa: S101 (nothing else keeps a job from being written)
+    row = connection.execute(_FIND_KEY, {"user_id": claim.user_id, "key": claim.key}).one()
+    if row.request_digest != claim.request_digest:
+        raise IdempotencyMismatch(
+            "This Idempotency-Key came before with another request; use a fresh key for another job.",
+            field="Idempotency-Key",
+        )
+    return str(row.job_id)
+
+
+_FIND_KEY: Final = select(_KEYS.c.request_digest, _KEYS.c.job_id).where(
+    _KEYS.c.user_id == bindparam("user_id"), _KEYS.c.key == bindparam("key")
+)
+_CLAIM: Final = sqlite.insert(_KEYS).on_conflict_do_nothing().returning(_KEYS.c.job_id)
+_INSERT_JOB: Final = insert(_JOBS)
+_INSERT_LABELS: Final = insert(_LABELS)
+_INSERT_EVENT: Final = insert(_EVENTS).inline()
+
+
+def _write_each(connection: Connection, new: NewJob, claim: KeyClaim | None) -> bool:
+    job_id = new.job["id"]
+    if claim is not None and connection.execute(_CLAIM, _key_row(new, claim)).scalar_one_or_none() is None:
+        return False
+    connection.execute(_INSERT_JOB, {**_JOB_DEFAULTS, **new.job})
+    if new.labels:
+        labels = dict.fromkeys(new.labels)
+        connection.execute(_INSERT_LABELS, [{"job_id": job_id, "key": key, "value": value} for key, value in labels])
+    connection.execute(_INSERT_EVENT, {**_EVENT_DEFAULTS, **new.event})
+    return True
+
+
+def _write_at_once(connection: Connection, new: NewJob, claim: KeyClaim | None) -> bool:
+    labels = list(dict.fromkeys(new.labels))
+    values = {f"job_{name}": value for name, value in {**_JOB_DEFAULTS, **new.job}.items()}
+    values |= {f"event_{name}": value for name, value in {**_EVENT_DEFAULTS, **new.event}.items()}
+    values |= {"label_keys": [key for key, _ in labels], "label_values": [value for _, value in labels]}
+    if claim is not None:
+        values |= {f"key_{name}": value for name, value in _key_row(new, claim).items()}
+    return connection.execute(_AT_ONCE if claim is None else _AT_ONCE_WITH_KEY, values).rowcount == 1
+
+
+def _key_row(new: NewJob, claim: KeyClaim) -> dict[str, Any]:
+    return {
+        "user_id": claim.user_id,
+        "key": claim.key,
+        "request_digest": claim.request_digest,
+        "job_id": new.job["id"],
+        "created_at": new.job["created_at"],
+    }
+
+
+def _bound(table: Table, prefix: str, names: Sequence[str]) -> list[Any]:
+    return [bindparam(f"{prefix}_{name}", type_=table.c[name].type) for name in names]
+
+
+def _statement(*, with_key: bool) -> Insert:
+    keys = [name.name for name in _KEYS.columns]
+    claim = (
+        postgresql.insert(_KEYS)
+        .values(dict(zip(keys, _bound(_KEYS, "key", keys), strict=True)))
+        .on_conflict_do_nothing()
+        .returning(_KEYS.c.job_id)
+        .cte("claim")
+    )
+
+    def if_ours(query: Select[Any]) -> Select[Any]:
+        return query.where(exists(select(literal(1)).select_from(claim))) if with_key else query
+
+    jobs = [name.name for name in _JOBS.columns]
+    job = insert(_JOBS).from_select(jobs, if_ours(select(*_bound(_JOBS, "job", jobs))), include_defaults=False)
+    pairs = (
+        func.unnest(bindparam("label_keys", type_=ARRAY(String)), bindparam("label_values", type_=ARRAY(String)))
+        .table_valued(column("key", String), column("value", String), name="pairs")
+        .render_derived()
+    )
+    label = insert(_LABELS).from_select(
+        ["job_id", "key", "value"],
+        if_ours(select(bindparam("job_id", type_=String), pairs.c.key, pairs.c.value)),
+        include_defaults=False,
+    )
+    events = [name.name for name in _EVENTS.columns if name.name != "id"]
+    event = insert(_EVENTS).from_select(
+        events, if_ours(select(*_bound(_EVENTS, "event", events))), include_defaults=False
+    )
+    parts = [job.cte("job"), label.cte("label")]
+    statement = event.add_cte(*([claim, *parts] if with_key else parts)).inline()
+    return statement.execution_options(preserve_rowcount=True)  # else SQLAlchemy counts only updates and deletes
+
+
+_AT_ONCE: Final = _statement(with_key=False)
+_AT_ONCE_WITH_KEY: Final = _statement(with_key=True)
