@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from trainmaster.spec import with_changes
 
 from core.db.tables import Checkpoint, Job
 from core.domain.errors import InvalidRequest
@@ -16,17 +17,11 @@ RESUME_MOUNT: Final = "/data/resume"
 
 
 def changed_spec(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """``changes`` laid over ``spec`` as RFC 7396 says: null removes, objects merge, everything else replaces."""
-    merged = dict(spec)
-    for key, value in changes.items():
-        if value is None:
-            merged.pop(key, None)
-        elif isinstance(value, dict):
-            below = merged.get(key)
-            merged[key] = changed_spec(below if isinstance(below, dict) else {}, value)
-        else:
-            merged[key] = value
-    return merged
+    """``changes`` laid over ``spec`` as RFC 7396 says: null removes, objects merge, everything else replaces.
+
+    Shorthands count too: ``workers: 4`` replaces the replicas of the role.
+    """
+    return with_changes(spec, changes)
 
 
 def with_resume_mount(spec: dict[str, Any], job: Job) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any, TypeAlias, TypedDict
 from trainmaster.client.calls import jobs as calls
 from trainmaster.client.flows.transfer import Progress, upload_archive
 from trainmaster.client.steps import Flow, Work
-from trainmaster.errors import InvalidSpec, LocalFileProblem
+from trainmaster.errors import FieldMistake, InvalidSpec, LocalFileProblem
 from trainmaster.packing import PackedFolder, pack_folder
-from trainmaster.spec import JobSpec
+from trainmaster.spec import JobSpec, SpecError, read_spec_text
 from trainmaster.wire.jobs import JobDetail
 
 SpecSource: TypeAlias = JobSpec | Mapping[str, Any] | str | Path
@@ -40,18 +40,11 @@ def read_spec(source: SpecSource) -> Mapping[str, Any]:
 
 def spec_of_text(text: str, origin: str) -> Mapping[str, Any]:
     """The mapping that YAML or JSON text holds; nothing in it is checked yet."""
-    import yaml
-
     try:
-        raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        what = getattr(error, "problem", None) or "it cannot be parsed"
-        raise InvalidSpec(f"{origin} is not YAML{where}: {what}.") from error
-    if not isinstance(raw, dict):
-        raise InvalidSpec(f"{origin} holds no job spec: its top must be a mapping with `name`, `command` and so on.")
-    return raw
+        return read_spec_text(text)
+    except SpecError as error:
+        told = [FieldMistake(mistake.path, mistake.message, mistake.hint) for mistake in error.mistakes]
+        raise InvalidSpec(f"{origin} holds no job spec.", mistakes=told) from error
 
 
 class RunOptions(TypedDict, total=False):

@@ -7,6 +7,7 @@ Every reader raises :class:`FieldError` with a sentence that follows the field's
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -267,7 +268,7 @@ def count(limit: int) -> BeforeValidator:
     return BeforeValidator(_count, json_schema_input_type=Annotated[int, Field(ge=0, le=limit)] | bool)
 
 
-def choice(kind: type[Any]) -> BeforeValidator:
+def choice(kind: type[StrEnum]) -> BeforeValidator:
     """A reader of one of an enum's words."""
     words = [member.value for member in kind]
 

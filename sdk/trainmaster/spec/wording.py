@@ -95,7 +95,7 @@ def _elsewhere(name: str, place: Path) -> str | None:
     """A field that exists, but not here: `replicas` at the top, `gpus` right under a role."""
     if name in JobSpec.model_fields and len(place) > 1:
         return f"{name} belongs at the top of the spec"
-    if place[0] == "roles" and len(place) == 3 and name in ("cpu", "memory", "gpus", "gpu_type", "shm"):
+    if len(place) == 3 and place[0] == "roles" and name in ("cpu", "memory", "gpus", "gpu_type", "shm"):
         return f"write it under resources: `resources: {{{name}: …}}`"
     if len(place) == 1 and name in RoleSpec.model_fields:
         return f"{name} belongs to a role, such as roles.worker.{name}; at the top write `workers: 2`"
