@@ -18,8 +18,9 @@ _MEMORY: Final = 8 * 2**20  # RE2's own default for one expression
 class LineSearch:
     """One compiled expression.
 
-    ``can_skip`` tells by the whole block that no line of it matches: sound only without anchors, which mean the
-    line's ends, not the block's; with one of them in the expression nothing is skipped.
+    ``can_skip`` tells of a whole block at once that no line of it matches: some hundred times quicker than line by
+    line. It looks for the expression without its anchors, which mean the ends of a line and not of the block; what
+    matches with them matches without.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -38,11 +39,51 @@ class LineSearch:
                 f"search is not a regular expression ({words}); write it as RE2 does, without look-around and back-references.",
                 field="search",
             ) from None
-        self._is_free = not any(anchor in pattern for anchor in ("^", "$", "\\A", "\\z", "\\Q"))
+        self._loose = self._expression
+        loose = without_anchors(pattern)
+        if loose != pattern:
+            try:
+                self._loose = None if loose is None else re2.compile(loose, options)
+            except re2.error:  # an anchor was all that a quantifier stood behind
+                self._loose = None
 
     def matches(self, text: bytes) -> bool:
         return self._expression.search(text) is not None
 
     def can_skip(self, block: bytes) -> bool:
         """True: no line in ``block`` matches."""
-        return self._is_free and self._expression.search(block) is None
+        return self._loose is not None and self._loose.search(block) is None
+
+
+def without_anchors(pattern: str) -> str | None:
+    """``pattern`` without what matches only at ends: it finds all that ``pattern`` finds, and more.
+
+    ``None``: quoted in a way that we do not take apart.
+    """
+    kept: list[str] = []
+    position, class_start = 0, -1
+    while position < len(pattern):
+        character = pattern[position]
+        pair = pattern[position : position + 2]
+        width = 1
+        if character == "\\":
+            if pair in ("\\Q", "\\E", "\\C"):
+                return None
+            width = 2
+            if class_start < 0 and pair in ("\\A", "\\z"):
+                position += 2
+                continue
+        elif class_start >= 0:
+            if pair == "[:":  # [[:alpha:]]
+                width = max(2, pattern.find(":]", position) + 2 - position)
+            elif character == "]" and position > class_start:
+                class_start = -1
+        elif character == "[":
+            # A bracket right behind the opening one stands for itself.
+            class_start = position + (2 if pair == "[^" else 1)
+        elif character in "^$":
+            position += 1
+            continue
+        kept.append(pattern[position : position + width])
+        position += width
+    return "".join(kept)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from core.domain.errors import InvalidRequest, NotFound
 from core.storage.logmerge import LINE_LIMIT, LogMerge, MergedLine, Place, Selection, place_of_newest
 from core.storage.logs import JobLogs, line_starts_backwards, parse_line, tail_offset
-from core.storage.logsearch import LineSearch
+from core.storage.logsearch import LineSearch, without_anchors
 from core.storage.tree import Tree
 
 
@@ -205,6 +205,53 @@ def test_what_is_no_expression_is_refused_in_words(pattern: str) -> None:
 def test_no_expression_takes_for_ever() -> None:
     assert not LineSearch(r"(a+)+$").matches(b"a" * 60_000 + b"b")
     assert not LineSearch(r"(x|x|x)*y").matches(b"x" * 60_000)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    pattern=st.lists(
+        st.sampled_from(
+            [
+                "a",
+                "b",
+                ".",
+                "^",
+                "$",
+                "|",
+                "(",
+                ")",
+                "[^a]",
+                "[]a^]",
+                "[[:alpha:]$]",
+                "\\^",
+                "\\b",
+                "*",
+                "?",
+                "\\A",
+                "\\z",
+                "x",
+            ]
+        ),
+        max_size=7,
+    ).map("".join),
+    lines=st.lists(st.text(alphabet="abx^$ ]", max_size=5), min_size=1, max_size=4),
+)
+def test_a_block_is_skipped_only_when_no_line_of_it_matches(pattern: str, lines: list[str]) -> None:
+    try:
+        search = LineSearch(pattern)
+    except InvalidRequest:
+        return
+    block = "".join(stamped(1, line) for line in lines).encode()
+    if search.can_skip(block):
+        assert not any(search.matches(line.encode()) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "loose"),
+    [("^a$", "a"), ("[^a]$", "[^a]"), (r"\^", r"\^"), ("[]^]^", "[]^]"), (r"\Qa^\E", None), ("(^|,)x", "(|,)x")],
+)
+def test_anchors_are_taken_out_of_an_expression(pattern: str, loose: str | None) -> None:
+    assert without_anchors(pattern) == loose
 
 
 def test_a_search_without_a_find_stops_now_and_then_and_moves_on(
