@@ -16,6 +16,8 @@ from scheduler.planning.draft import Draft
 from scheduler.planning.model import QueuedGang
 
 NEVER = float("inf")
+# Instead of a run time: refused whatever the run time, since not enough is free.
+REFUSED = -NEVER
 
 _Amounts = tuple[int, int, Mapping[str, int]]
 
@@ -61,8 +63,8 @@ class Ledger:
         return bisect_left(self.reservations, run_time_s, key=lambda reservation: reservation.opens_s)
 
     def floor_s(self, level: int) -> float:
-        """The longest run time whose level is below ``level``."""
-        return self.reservations[level - 1].opens_s if level else -1.0
+        """The longest run time whose level is below ``level``; ``REFUSED`` if there is none."""
+        return self.reservations[level - 1].opens_s if level else REFUSED
 
     def reserve(self, reservation: Reservation) -> None:
         """Hold the reservation's nodes. They must not be held already."""

@@ -16,7 +16,7 @@ from scheduler.planning.demand import Demand, demand_of
 from scheduler.planning.draft import Draft
 from scheduler.planning.feasibility import EmptyCluster
 from scheduler.planning.gang import place
-from scheduler.planning.ledger import NEVER, Ledger
+from scheduler.planning.ledger import NEVER, REFUSED, Ledger
 from scheduler.planning.model import Plan, QueuedGang, Reason, ReasonCode, Snapshot, Start
 from scheduler.planning.reasons import Explainer
 from scheduler.planning.reservation import Timeline
@@ -79,7 +79,7 @@ class _Planning:
         if self.budget.ran_out:
             self.refused_above_s.clear()
         else:
-            self.refused_above_s = {shape: above for shape, above in self.refused_above_s.items() if above < 0}
+            self.refused_above_s = {s: above for s, above in self.refused_above_s.items() if above == REFUSED}
         self.budget = Budget()
         waiting: list[QueuedGang] = []
         is_settled = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from random import Random
 
 from hypothesis import strategies as st
 
@@ -83,6 +84,31 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     for job in draw(queues()):
         world.enqueue(job)
     return world.snapshot(NOW)
+
+
+def busy_snapshot(chance: Random) -> Snapshot:
+    """Nodes full of small jobs, large gangs before all others in the queue, and small jobs behind them."""
+    sizes = [chance.randint(2, 6) for _ in range(chance.randint(1, 5))]
+    wholes = [Amounts(8, 8, {"H100": size}) for size in sizes]
+    world = World([NodeView(NodeId(f"n{number}"), {}, whole, whole) for number, whole in enumerate(wholes)])
+
+    def job(name: str, members: int, gpus: int, priority: int) -> QueuedGang:
+        gang = Gang((GangRole("worker", members, Request(1, 1, gpus)),))
+        limit = chance.choice([None, 10.0, 60.0, 600.0])
+        return QueuedGang(JobId(name), name, "p", "u", priority, NOW, gang, gang.shape(), limit)
+
+    for number in range(chance.randint(1, 12)):
+        at = NOW - timedelta(seconds=chance.randint(0, 50))
+        first_fit(world, job(f"r{number}", 1, chance.randint(1, 2), 50), at)
+    for number in range(chance.randint(1, 3)):
+        world.enqueue(job(f"big{number}", chance.randint(1, len(sizes)), chance.randint(1, 4), 90))
+    for number in range(chance.randint(1, 8)):
+        world.enqueue(job(f"q{number}", chance.randint(1, 2), chance.randint(1, 2), 50))
+    return world.snapshot(NOW)
+
+
+def any_snapshots() -> st.SearchStrategy[Snapshot]:
+    return st.one_of(snapshots(), st.integers(0, 1 << 30).map(lambda seed: busy_snapshot(Random(seed))))
 
 
 def first_fit(world: World, job: QueuedGang, at: datetime) -> None:

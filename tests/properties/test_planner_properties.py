@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from datetime import timedelta
+from random import Random
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 from core.domain.resources import Amounts
 from scheduler.planning import NodeView, Plan, ReasonCode, Snapshot, plan
 from scheduler.simulator.world import World
-from tests.properties.planner_worlds import NOW, assignment, gangs, in_order, nodes, snapshots
+from tests.properties.planner_worlds import NOW, any_snapshots, assignment, busy_snapshot, gangs, in_order, nodes
 
-often = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+often = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def applied(snapshot: Snapshot, made: Plan) -> World:
@@ -31,7 +32,7 @@ def after(snapshot: Snapshot, made: Plan) -> Snapshot:
 
 
 @often
-@given(snapshots())
+@given(any_snapshots())
 def test_no_plan_breaks_a_promise_that_the_apply_step_checks(snapshot: Snapshot) -> None:
     # No node over-committed in any resource; a gang all or none, in rank order; selectors, models, required
     # topology and cordons respected; every job is either started or has a reason.
@@ -41,7 +42,7 @@ def test_no_plan_breaks_a_promise_that_the_apply_step_checks(snapshot: Snapshot)
 
 
 @often
-@given(snapshots())
+@given(any_snapshots())
 def test_every_reason_is_a_sentence_and_equal_shapes_share_it(snapshot: Snapshot) -> None:
     made = plan(snapshot)
     by_shape: dict[str, object] = {}
@@ -53,7 +54,7 @@ def test_every_reason_is_a_sentence_and_equal_shapes_share_it(snapshot: Snapshot
 
 
 @often
-@given(snapshots(), st.randoms(use_true_random=False))
+@given(any_snapshots(), st.randoms(use_true_random=False))
 def test_the_order_of_the_input_does_not_matter(snapshot: Snapshot, chance) -> None:
     def shuffled(items):
         items = list(items)
@@ -70,7 +71,7 @@ def test_the_order_of_the_input_does_not_matter(snapshot: Snapshot, chance) -> N
 
 
 @often
-@given(snapshots())
+@given(any_snapshots())
 def test_the_same_snapshot_gives_the_same_plan_and_is_not_changed(snapshot: Snapshot) -> None:
     twin = copy.deepcopy(snapshot)
     first = plan(snapshot)
@@ -79,14 +80,21 @@ def test_the_same_snapshot_gives_the_same_plan_and_is_not_changed(snapshot: Snap
 
 
 @often
-@given(snapshots())
+@given(any_snapshots())
 def test_planning_again_after_applying_starts_nothing_new(snapshot: Snapshot) -> None:
     made = plan(snapshot)
     assert plan(after(snapshot, made)).starts == ()
 
 
+def test_planning_again_starts_nothing_new_where_a_start_moves_a_reservation() -> None:
+    # About one in sixty of these worlds needs a second walk through the queue; some of these seeds do.
+    for seed in range(300):
+        snapshot = busy_snapshot(Random(seed))
+        assert plan(after(snapshot, plan(snapshot))).starts == (), f"seed {seed}"
+
+
 @often
-@given(snapshots())
+@given(any_snapshots())
 def test_a_gang_that_has_no_room_really_has_none_and_the_codes_say_what_is_so(snapshot: Snapshot) -> None:
     # Exact: the reference tries every assignment of that gang alone to what is free after the starts.
     made = plan(snapshot)
@@ -113,7 +121,7 @@ def test_a_gang_that_has_no_room_really_has_none_and_the_codes_say_what_is_so(sn
 
 
 @often
-@given(snapshots())
+@given(any_snapshots())
 def test_the_first_job_in_order_starts_if_it_fits(snapshot: Snapshot) -> None:
     order = in_order(snapshot)
     if order and assignment(snapshot.nodes, order[0].gang) is not None:
@@ -121,7 +129,7 @@ def test_the_first_job_in_order_starts_if_it_fits(snapshot: Snapshot) -> None:
 
 
 @often
-@given(snapshots())
+@given(any_snapshots())
 def test_a_job_that_can_never_run_changes_nothing_for_the_others(snapshot: Snapshot) -> None:
     made = plan(snapshot)
     never = {ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE, ReasonCode.NO_NODES}
@@ -133,7 +141,7 @@ def test_a_job_that_can_never_run_changes_nothing_for_the_others(snapshot: Snaps
 
 
 @often
-@given(snapshots())
+@given(any_snapshots())
 def test_backfill_never_delays_the_first_blocked_gang(snapshot: Snapshot) -> None:
     # Compare with the cluster on which nobody behind that gang exists: by the time promised to it there, it still fits
     # when everybody behind it was planned too. Ends are those that are stated; who states none never ends.
