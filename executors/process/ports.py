@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,13 +61,20 @@ class PortBook:
             cursor[0] = found[-1] + 1 if found else start
             return found
 
+    def _beginning(self) -> int:
+        """Where a new book begins: elsewhere for each data folder. Two platforms on one machine know nothing of each
+        other, and a port is only bound some time after it was found free.
+        """
+        size = self._range.last - self._range.first + 1
+        return self._range.first + zlib.crc32(str(self._path).encode()) % size
+
     @contextmanager
     def _cursor(self) -> Iterator[list[int]]:
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             text = os.read(fd, 32).strip()
-            cursor = [int(text) if text.isdigit() else self._range.first]
+            cursor = [int(text) if text.isdigit() else self._beginning()]
             yield cursor
             os.pwrite(fd, f"{cursor[0]:<16}\n".encode(), 0)
         finally:
