@@ -32,6 +32,9 @@ log = structlog.get_logger(__name__)
 # The embedded scheduler is alone on its data folder, so the next one may take its leases over at once.
 _EMBEDDED_HOLDER: Final = "embedded"
 
+# Starting a replica is mostly waiting; more at once only fight over the cores.
+_CREATE_AT_ONCE: Final = 4
+
 
 def utc_now() -> datetime:
     """The wall clock: the only place of the scheduler that reads it."""
@@ -55,6 +58,7 @@ class Service:
             api_url=settings.api_url,
             archive_dir=settings.archive_dir,
             lease_ttl=timedelta(seconds=settings.lease_ttl_s),
+            create_at_once=_CREATE_AT_ONCE,
         )
         self.reconciler = Reconciler(self.control)
         self.ticker = Ticker(self.control)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Final
 
-from sqlalchemy import and_, literal, or_, select
+from sqlalchemy import literal, or_, select
 from sqlalchemy.orm import Session
 
 from core.db.tables import Attempt, Job, Lease
@@ -34,7 +34,7 @@ def due_attempts(session: Session, now: datetime) -> list[AttemptId]:
             Attempt.ended_at.is_(None),
             or_(is_expecting, looked_at.is_(None), looked_at < now - STEADY_LOOK),
             # Held by somebody at this moment: they see what there is to see.
-            or_(looked_at.is_(None), and_(looked_at <= now)),
+            or_(looked_at.is_(None), looked_at <= now),
         )
         .order_by(looked_at)
         .limit(_LIMIT)

@@ -10,7 +10,7 @@ from core.domain.exits import ExitCause, ExitFacts, ExitKind, Verdict, classify,
 from core.domain.lifecycle import JobEvent
 from core.domain.states import JobState, ReplicaState, Wanted
 from scheduler.control.backoff import restart_delay
-from scheduler.control.facts import Member, Sight, Stop, StopCause
+from scheduler.control.facts import Member, Rules, Sight, Stop, StopCause
 
 # An attempt that trained this long has come somewhere, even when it told of no step.
 PROGRESS_TIME: Final = timedelta(minutes=1)
@@ -146,5 +146,9 @@ def _is_failure(member: Member) -> bool:
 
 
 def _success(sight: Sight) -> str:
-    replicas = sum(role.replicas for role in sight.job.spec.roles.values())
-    return "The command finished." if replicas == 1 else f"All that decide of its {replicas} replicas finished."
+    roles = sight.job.spec.roles
+    deciders = [(name, roles[name].replicas) for name in sorted(Rules.of(sight.job.spec).deciders)]
+    if sum(role.replicas for role in roles.values()) == 1:
+        return "The command finished."
+    listed = " and ".join(f"the {name}" if count == 1 else f"all {count} {name}s" for name, count in deciders)
+    return f"{listed[0].upper()}{listed[1:]} finished."

@@ -18,7 +18,7 @@ from core.domain.resources import Amounts, Gang, Request
 from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
 from core.ids import new_id
 from scheduler.control.journal import Journal
-from scheduler.control.snapshot import HOLDING, node_view, usage
+from scheduler.control.snapshot import is_holding, node_view, usage
 from scheduler.planning.model import Placement, Start
 
 
@@ -137,7 +137,7 @@ def _rooms(session: Session, names: set[str]) -> dict[str, _Room]:
     """What is free now on these nodes. Raises ``StaleWrite`` when one of them takes no work any more."""
     holders = session.execute(
         select(Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpus, Replica.gpu_model).where(
-            Replica.state.in_(HOLDING), Replica.node.in_(names)
+            is_holding(), Replica.node.in_(names)
         )
     ).all()
     used = usage(holders)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
@@ -21,7 +22,14 @@ from core.bell import TOPIC_RECONCILE
 from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
-from core.domain.errors import ExecutorRefused, ExecutorTryAgain, StaleWrite, TrainmasterError, Unavailable
+from core.domain.errors import (
+    ExecutorError,
+    ExecutorRefused,
+    ExecutorTryAgain,
+    StaleWrite,
+    TrainmasterError,
+    Unavailable,
+)
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.states import AttemptState, ReplicaState, Wanted
@@ -117,41 +125,45 @@ class Reconciler:
             self.control.bell.ring(TOPIC_RECONCILE, attempt_id)
 
     def _look(self, attempt_id: AttemptId) -> Look:
-        look = Look(Verdict.AGAIN, self.control.clock())
+        """Rounds under one lease, until there is nothing more to do now."""
+        lease: HeldLease | None = None
+        look = Look(Verdict.AGAIN)
         for _ in range(_MAX_ROUNDS):
             try:
-                look = self._round(attempt_id)
+                lease, rows = self._load(attempt_id, lease)
+                if rows is None:
+                    look = Look(Verdict.GONE)
+                elif lease is None:
+                    look = Look(Verdict.BUSY)
+                else:
+                    memory = self._memories.setdefault(attempt_id, _Memory())
+                    this = _Round(self.control, lease, rows, memory)
+                    look = this.run()
+                    lease = this.lease  # renewed, when the round took long
             except StaleWrite as stale:
                 log.debug("attempt.stale", attempt=attempt_id, why=str(stale))
-                continue  # somebody moved it meanwhile: look again
+                lease = None  # somebody moved it meanwhile: look again, if we still may
+                continue
             if look.verdict is not Verdict.AGAIN or look.next_look is not None:
                 break
+        if lease is not None:
+            self._release(lease)
         if look.verdict is Verdict.GONE:
             self._memories.pop(attempt_id, None)
-        return (
-            look
-            if look.verdict is not Verdict.AGAIN or look.next_look
-            else replace(look, next_look=self.control.clock())
-        )
-
-    def _round(self, attempt_id: AttemptId) -> Look:
-        control = self.control
-        with unit_of_work(control.sessions) as session:
-            now = control.clock()
-            name = f"attempt:{attempt_id}"
-            rows = load_attempt(session, attempt_id, self._specs, now=now, node_grace=control.node_grace)
-            if rows is None:
-                return Look(Verdict.GONE)
-            lease = leases.acquire(session, name, holder=control.holder, now=now, ttl=control.lease_ttl)
-        if lease is None:
-            return Look(Verdict.BUSY)
-        try:
-            look = _Round(control, lease, rows, self._memories.setdefault(attempt_id, _Memory())).run()
-        except Exception:
-            self._release(lease)
-            raise
-        self._release(lease)
+        elif look.verdict is Verdict.AGAIN and look.next_look is None:
+            return replace(look, next_look=self.control.clock())
         return look
+
+    def _load(self, attempt_id: AttemptId, lease: HeldLease | None) -> tuple[HeldLease | None, AttemptRows | None]:
+        control = self.control
+        # With the lease in hand this only reads: what is written later is fenced anyway.
+        with unit_of_work(control.sessions, read_only=lease is not None) as session:
+            now = control.clock()
+            rows = load_attempt(session, attempt_id, self._specs, now=now, node_grace=control.node_grace)
+            if rows is not None and lease is None:
+                name = f"attempt:{attempt_id}"
+                lease = leases.acquire(session, name, holder=control.holder, now=now, ttl=control.lease_ttl)
+        return lease, rows
 
     def _release(self, lease: HeldLease) -> None:
         try:
@@ -315,25 +327,21 @@ class _Round:
         details: dict[str, str] = {}
         refused: ExecutorRefused | None = None
         book = self._order_book()
-        for member in members:
+        size = max(1, self.control.create_at_once)
+        for begin in range(0, len(members), size):
             if self.control.clock() - self.began > self.control.lease_ttl / 2:
                 self.lease = fence.renew(self.control, self.lease)
                 self.began = self.control.clock()
-            try:
-                self.control.executor.create(build_order(self.control, book, member))
-                created.append(member)
-            except ExecutorRefused as error:
-                refused = error
+            batch = members[begin : begin + size]
+            for member, error in zip(batch, self._create_batch(book, batch), strict=True):
+                if error is None:
+                    created.append(member)
+                    continue
                 details[member.id] = error.sentence
+                if isinstance(error, ExecutorRefused):
+                    refused = error
+            if refused is not None:
                 break
-            except ExecutorTryAgain as error:
-                details[member.id] = error.sentence
-            except Exception as error:
-                log.exception("replica.create_failed", attempt=self.rows.attempt.id, replica=member.name)
-                details[member.id] = (
-                    f"The platform could not start it ({type(error).__name__}); "
-                    "the administrator finds why in the scheduler's log. It is tried again."
-                )
         news = {m.id: details[m.id] for m in members if m.id in details and details[m.id] != m.detail}
         if created or news:
             with fence.fenced(self.control, self.lease) as session:
@@ -342,6 +350,26 @@ class _Round:
             raise refused
         self.memory.tries = self.memory.tries + 1 if details else 0
         return bool(created) and not details
+
+    def _create_batch(self, book: OrderBook, members: Sequence[Member]) -> list[ExecutorError | None]:
+        """Create ``members`` side by side; for each what stood against it."""
+        if len(members) == 1:
+            return [self._create_one(book, members[0])]
+        with ThreadPoolExecutor(len(members), thread_name_prefix="create") as pool:
+            return list(pool.map(lambda member: self._create_one(book, member), members))
+
+    def _create_one(self, book: OrderBook, member: Member) -> ExecutorError | None:
+        try:
+            self.control.executor.create(build_order(self.control, book, member))
+        except ExecutorError as error:
+            return error
+        except Exception as error:
+            log.exception("replica.create_failed", attempt=self.rows.attempt.id, replica=member.name)
+            return ExecutorTryAgain(
+                f"The platform could not start it ({type(error).__name__}); the administrator finds why in the "
+                "scheduler's log. It is tried again."
+            )
+        return None
 
     def _order_book(self) -> OrderBook:
         job = self.rows.job

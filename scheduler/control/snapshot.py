@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from core.db.tables import Attempt, Job, Node, Project, Replica, User, WaitReason
@@ -17,7 +17,6 @@ from core.domain.resources import Amounts, Gang
 from core.domain.states import JobState, ReplicaState, Wanted
 from scheduler.planning.model import NodeView, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot
 
-HOLDING: Final = tuple(state.value for state in ReplicaState if not state.is_terminal)
 _GANG_CACHE_SIZE: Final = 20_000
 
 
@@ -58,7 +57,7 @@ def fingerprint(session: Session, now: datetime) -> tuple[Any, ...]:
     queue = session.execute(
         select(func.count(), func.max(Job.updated_at)).where(Job.state == JobState.QUEUED.value, _is_due(now))
     ).one()
-    holders = session.execute(select(func.count(), func.max(Replica.id)).where(Replica.state.in_(HOLDING))).one()
+    holders = session.execute(select(func.count(), func.max(Replica.id)).where(is_holding())).one()
     nodes = session.execute(select(Node.name, Node.is_ready, Node.is_cordoned, Node.allocatable, Node.labels)).all()
     return (tuple(queue), tuple(holders), repr(sorted(nodes, key=lambda node: node.name)))
 
@@ -92,13 +91,15 @@ def load_snapshot(session: Session, gangs: GangCache, now: datetime) -> Loaded:
             Replica.job_id, Replica.role, Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpus,
             Replica.gpu_model,
         )
-        .where(Replica.state.in_(HOLDING))
+        .where(is_holding())
         .order_by(Replica.job_id, Replica.rank)
     ).all()  # fmt: skip
     used = usage(holders)
     places: defaultdict[str, list[tuple[str, NodeId]]] = defaultdict(list)
+    models: defaultdict[str, list[str | None]] = defaultdict(list)
     for row in holders:
         places[row.job_id].append((row.role, NodeId(row.node)))
+        models[row.job_id].append(row.gpu_model)
     snapshot = Snapshot(
         now=now,
         nodes=tuple(node_view(node, used.get(node.name, Amounts())) for node in session.scalars(select(Node))),
@@ -112,7 +113,7 @@ def load_snapshot(session: Session, gangs: GangCache, now: datetime) -> Loaded:
         running=tuple(
             RunningGang(
                 JobId(r.id), r.name, r.project, r.priority, gangs[r.shape], tuple(places[r.id]),
-                _expected_end(r.started_at, r.max_run_time_s),
+                _expected_end(r.started_at, r.max_run_time_s), tuple(models[r.id]),
             )
             for r in running_rows
         ),
@@ -126,6 +127,16 @@ def load_snapshot(session: Session, gangs: GangCache, now: datetime) -> Loaded:
             select(func.min(Job.not_before)).where(Job.state == JobState.QUEUED.value, Job.not_before > now)
         ).scalar_one(),
     )
+
+
+def is_holding() -> ColumnElement[bool]:
+    """Replicas whose place is not free: all of a live attempt but those that finished by themselves.
+
+    One that was stopped, lost or never created may still be on its way somewhere: its place is free when the executor
+    has confirmed that nothing of the attempt is left. One that failed may be started again where it was.
+    """
+    live = select(Attempt.id).where(Attempt.ended_at.is_(None))
+    return and_(Replica.attempt_id.in_(live), Replica.state != ReplicaState.SUCCEEDED.value)
 
 
 def usage(holders: Iterable[Any]) -> dict[str, Amounts]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 import structlog
-from sqlalchemy import delete, exists, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy import and_, delete, exists, select, update
 
 from core.bell import TOPIC_TICK
 from core.db.engine import unit_of_work
@@ -34,6 +33,7 @@ SWEEP_LEASE: Final = "sweep"
 _IDEMPOTENCY_AGE: Final = timedelta(days=1)
 _LOGIN_CODE_AGE: Final = timedelta(hours=1)
 _LEASE_AGE: Final = timedelta(days=1)
+_REASON_AGE: Final = timedelta(hours=1)
 _BATCH: Final = 500
 _TERMINAL: Final = tuple(state.value for state in JobState if state.is_terminal)
 
@@ -129,19 +129,28 @@ def delete_outlived(control: Control) -> int:
 
 
 def forget_expired(control: Control) -> None:
-    """Drop idempotency keys, login codes, leases and wait reasons that nobody needs any more."""
+    """Drop idempotency keys, login codes and leases that nobody needs any more."""
     now = control.clock()
     with unit_of_work(control.sessions) as session:
-        _forget(session, now)
+        session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < now - _IDEMPOTENCY_AGE))
+        session.execute(delete(LoginCode).where(LoginCode.expires_at < now - _LOGIN_CODE_AGE))
+        # A day after its last use nobody can still hold a token of it.
+        session.execute(delete(Lease).where(Lease.name.startswith("attempt:"), Lease.expires_at < now - _LEASE_AGE))
 
 
-def _forget(session: Session, now: datetime) -> None:
-    session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < now - _IDEMPOTENCY_AGE))
-    session.execute(delete(LoginCode).where(LoginCode.expires_at < now - _LOGIN_CODE_AGE))
-    # A day after its last use nobody can still hold a token of it.
-    session.execute(delete(Lease).where(Lease.name.startswith("attempt:"), Lease.expires_at < now - _LEASE_AGE))
+def forget_reasons(control: Control) -> None:
+    """Drop the wait reasons of shapes that nobody waits with; only who ticks may, as the tick writes them."""
     is_queued = exists().where(Job.shape == WaitReason.shape, Job.state == JobState.QUEUED.value)
-    session.execute(delete(WaitReason).where(~is_queued, WaitReason.updated_at < now - timedelta(hours=1)))
+    is_stale = and_(~is_queued, WaitReason.updated_at < control.clock() - _REASON_AGE)
+    with unit_of_work(control.sessions, read_only=True) as session:
+        if session.execute(select(WaitReason.shape).where(is_stale).limit(1)).first() is None:
+            return
+    lease = fence.acquire(control, TICK_LEASE)
+    if lease is None:
+        return
+    with fence.fenced(control, lease) as session:
+        session.execute(delete(WaitReason).where(is_stale))
+    fence.release(control, lease)
 
 
 def sweep_all(control: Control, settings: Settings) -> None:
@@ -154,6 +163,7 @@ def sweep_all(control: Control, settings: Settings) -> None:
         ("executor", lambda: sweep_executor(control)),
         ("ttl", lambda: delete_outlived(control)),
         ("expired", lambda: forget_expired(control)),
+        ("reasons", lambda: forget_reasons(control)),
         ("archives", lambda: sweep_archives(control.sessions, store, now=control.clock())),
     )
     for name, step in steps:

@@ -15,7 +15,7 @@ from core.bell import TOPIC_RECONCILE
 from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
 from core.db.tables import Job, WaitReason
-from core.domain.errors import StaleWrite
+from core.domain.errors import StaleWrite, Unavailable
 from core.domain.ids import JobId
 from core.domain.lifecycle import JobEvent
 from core.domain.states import JobState, Wanted
@@ -135,6 +135,8 @@ class Ticker:
             except StaleWrite as stale:
                 log.info("job.not_placed", job=start.job_id, why=str(stale))
                 continue
+            except Unavailable:
+                raise  # the next one would fare no better
             except Exception:
                 log.exception("job.place_failed", job=start.job_id)
                 continue

@@ -1,0 +1,137 @@
+"""Jobs for the simulated control planes: what they ask for, what their replicas do, and how they must end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+from trainmaster.spec import parse_spec
+
+from core.db.engine import SessionFactory
+from core.db.tables import Job, Project, User, Volume
+from core.domain.resources import gang_of
+from core.domain.states import JobState
+from executors.base import ExitCause, ReplicaOrder
+from executors.fake import Script
+
+FOREVER = Script(run_for=None)
+
+
+@dataclass
+class Case:
+    """``fails`` starts of ``worker-0`` end with ``failure``; then it works. ``ends``: the states that are right."""
+
+    name: str
+    spec: dict[str, Any]
+    ends: frozenset[JobState]
+    seconds: float = 5.0
+    fails: int = 0
+    failure: Script = field(default_factory=Script)
+    forever: frozenset[str] = frozenset()
+    must_cancel: bool = False
+
+
+def draw_case(random: Random, number: int) -> Case:
+    """Some job."""
+    workers = random.randint(1, 3)
+    name = f"job-{number}"
+    base: dict[str, Any] = {"name": name, "command": "train", "priority": random.choice([10, 50, 90])}
+    roles: dict[str, Any] = {"worker": {"replicas": workers, "resources": {"cpu": random.choice(["1", "2"])}}}
+    killed = Script(run_for=timedelta(seconds=1), exit_code=137, cause=ExitCause.SIGNALLED)
+    succeeded = frozenset({JobState.SUCCEEDED})
+    failed = frozenset({JobState.FAILED})
+    seconds = random.uniform(0, 12)
+    kind = random.choice(
+        ["plain", "plain", "flaky", "ps", "chief", "hopeless", "exhausted", "gpu", "replica", "forever"]
+    )
+    match kind:
+        case "flaky":
+            spec = {**base, "roles": roles, "max_restarts": 3}
+            return Case(name, spec, succeeded, seconds, fails=random.randint(1, 3), failure=killed)
+        case "ps":
+            roles |= {"ps": {"replicas": 1}, "evaluator": {"replicas": 1}}
+            spec = {**base, "roles": roles, "grace": {"evaluator": 3, "stop": 5}}
+            return Case(name, spec, succeeded, seconds, forever=frozenset({"ps", "evaluator"}))
+        case "chief":
+            spec = {**base, "roles": roles | {"chief": {"replicas": 1}}}
+            return Case(name, spec, succeeded, seconds, forever=frozenset({"worker"}))
+        case "hopeless":
+            missing = Script(run_for=timedelta(), exit_code=127, log_tail="sh: 1: train: not found")
+            return Case(name, {**base, "roles": roles}, failed, seconds, fails=999, failure=missing)
+        case "exhausted":
+            spec = {**base, "roles": roles, "max_restarts": 1}
+            return Case(name, spec, failed, seconds, fails=999, failure=killed)
+        case "gpu":
+            roles["worker"] |= {"replicas": random.randint(1, 2), "resources": {"gpus": random.randint(1, 3)}}
+            return Case(name, {**base, "roles": roles}, succeeded, seconds)
+        case "replica":
+            roles["worker"]["restart"] = "replica"
+            spec = {**base, "roles": roles, "max_restarts": 3}
+            return Case(name, spec, succeeded, seconds, fails=1, failure=killed)
+        case "forever":
+            return Case(
+                name, {**base, "roles": roles}, frozenset(), seconds, forever=frozenset({"worker"}), must_cancel=True
+            )
+        case _:
+            return Case(name, {**base, "roles": roles}, succeeded, seconds)
+
+
+class Scripts:
+    """What created replicas do."""
+
+    def __init__(self, cases: dict[str, Case]) -> None:
+        self.cases = cases
+        self.starts: dict[str, int] = {}
+
+    def __call__(self, order: ReplicaOrder) -> Script:
+        case = self.cases[order.job_name]
+        if order.key.role in case.forever:
+            return FOREVER
+        if order.key.role == "worker" and order.key.index == 0:
+            started = self.starts[order.job_name] = self.starts.get(order.job_name, 0) + 1
+            if started <= case.fails:
+                return case.failure
+        return Script(start_after=timedelta(seconds=0.2), run_for=timedelta(seconds=case.seconds))
+
+
+def add_platform(sessions: SessionFactory, now: datetime) -> None:
+    """A project, a user and the volume of outputs."""
+    with sessions() as session, session.begin():
+        session.add_all(
+            [
+                Project(id="project-1", name="default", created_at=now, quota={}),
+                User(id="user-1", name="ann", is_admin=False, created_at=now),
+                Volume(
+                    id="volume-1", name="output", kind="nfs", root=None, config={"path": "/srv/output"}, created_at=now
+                ),
+            ]
+        )
+
+
+def add_job(sessions: SessionFactory, case: Case, now: datetime) -> str:
+    """The row that the API writes."""
+    spec = parse_spec(case.spec)
+    gang = gang_of(spec)
+    with sessions() as session, session.begin():
+        session.add(
+            Job(
+                id=f"id-{case.name}",
+                project_id="project-1",
+                user_id="user-1",
+                name=spec.name,
+                spec=spec.model_dump(mode="json"),
+                gang=gang.to_json(),
+                shape=gang.shape(),
+                state=JobState.QUEUED.value,
+                priority=spec.priority,
+                max_run_time_s=spec.max_run_time,
+                output_volume="output",
+                output_path=f"default/{case.name}",
+                created_at=now,
+                queued_at=now,
+                updated_at=now,
+            )
+        )
+    return f"id-{case.name}"
