@@ -2,55 +2,88 @@
 
 from __future__ import annotations
 
+import sqlite3
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, nullcontext
+from typing import Any, Final
 
+import orjson
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
-from core.domain.errors import Unavailable
+from core.domain.errors import InsufficientStorage, TrainmasterError, Unavailable
 
 SessionFactory = sessionmaker[Session]
+
+# Seconds. One writer at a time is SQLite's rule: the others wait in line for this long.
+_SQLITE_WAIT_S: Final = 10
+# A connection that was used a moment ago is alive; asking costs a round trip, a tenth of a small request.
+_PING_AFTER_IDLE_S: Final = 5.0
+_BUSY: Final = "The database is away or busy; try again in a moment."
+_FULL: Final = "The database's disk is full; an admin must free some space, then try again."
+_EMPTY: Final = "The database has no tables of this version yet; an admin must run `python -m migrations upgrade`."
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
+_POSTGRES_FULL: Final = frozenset({"53100"})
+_POSTGRES_NO_TABLE: Final = frozenset({"42P01", "42703"})
+# Not the connection's end, and yet worth another try: serialization failure, deadlock, lock or statement time-out,
+# too many connections, shutting down.
+_POSTGRES_PASSING: Final = ("40", "53", "55P03", "57")
 
 
 def make_engine(url: str, *, pool_size: int = 10) -> Engine:
     """An engine whose connections are checked, bounded in number and never wait for ever.
 
-    SQLite runs in WAL mode, with foreign keys, and every transaction that our code opens takes the write lock when
-    it first writes, waiting up to 10 s for another writer.
+    SQLite runs in WAL mode, with foreign keys, and every transaction that may write takes the write lock when it
+    begins, waiting up to 10 s for another writer.
     """
     parsed = make_url(url)
+    json = {"json_serializer": _dump_json, "json_deserializer": orjson.loads}
     if parsed.get_backend_name() == "sqlite":
-        # One writer at a time is SQLite's rule: the time-out is for the others to wait in line.
-        engine = create_engine(url, hide_parameters=True, connect_args={"timeout": 10, "check_same_thread": False})
+        engine = create_engine(
+            url,
+            hide_parameters=True,
+            connect_args={"timeout": _SQLITE_WAIT_S, "check_same_thread": False},
+            **({"pool_size": pool_size, "max_overflow": pool_size} if parsed.database else {}),
+            **json,
+        )
         event.listen(engine, "connect", _on_sqlite_connect)
         event.listen(engine, "begin", _on_sqlite_begin)
         return engine
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
-    return create_engine(
+    engine = create_engine(
         parsed,
         hide_parameters=True,  # an error's text goes to the log, and parameters may be secrets
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=5,
-        pool_pre_ping=True,
         connect_args={"connect_timeout": 5, "options": "-c timezone=UTC -c lock_timeout=10s -c statement_timeout=60s"},
+        **json,
     )
+    event.listen(engine, "checkin", _on_checkin)
+    event.listen(engine, "checkout", _on_checkout)
+    return engine
 
 
 def make_sessions(engine: Engine) -> SessionFactory:
     return sessionmaker(engine, expire_on_commit=False)
 
 
+def _dump_json(value: Any) -> str:
+    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
 def _on_sqlite_connect(connection: Any, _record: Any) -> None:
     # The driver's own implicit BEGIN comes too late for a consistent snapshot; ours is sent in _on_sqlite_begin.
     connection.isolation_level = None
     cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", "busy_timeout=10000"):
+    pragmas = ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON", f"busy_timeout={_SQLITE_WAIT_S * 1000}")
+    for pragma in pragmas:
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
@@ -62,32 +95,85 @@ def _on_sqlite_begin(connection: Any) -> None:
     connection.exec_driver_sql(f"BEGIN {mode}")
 
 
+def _on_checkin(_connection: Any, record: Any) -> None:
+    record.info["used_at"] = time.monotonic()
+
+
+def _on_checkout(connection: Any, record: Any, _proxy: Any) -> None:
+    """``pool_pre_ping``, but only for a connection that idled. The pool answers the error with a fresh one."""
+    used_at = record.info.get("used_at")
+    if used_at is None or time.monotonic() - used_at < _PING_AFTER_IDLE_S:
+        return
+    try:
+        connection.execute("select 1")
+        connection.rollback()
+    except Exception as error:
+        raise DisconnectionError("the connection went away while it idled") from error
+
+
+# SQLite's waiting writers sleep and look again, for up to 100 ms a time: the unlucky one may wait for seconds while
+# others pass. The threads of one process line up here instead and only other processes are met by sleeping.
+_sqlite_writers: Final[dict[str, threading.Lock]] = {}
+
+
+@contextmanager
+def _write_turn(sessions: SessionFactory) -> Iterator[None]:
+    engine: Engine = sessions.kw["bind"]
+    if engine.dialect.name != "sqlite":
+        yield
+        return
+    turn = _sqlite_writers.setdefault(str(engine.url.database), threading.Lock())
+    if not turn.acquire(timeout=_SQLITE_WAIT_S):
+        raise Unavailable(_BUSY, retry_after_s=2.0)
+    try:
+        yield
+    finally:
+        turn.release()
+
+
 @contextmanager
 def unit_of_work(sessions: SessionFactory, *, read_only: bool = False) -> Iterator[Session]:
     """A session that commits at the end of the block and rolls back on an error.
 
+    Never open a second one that writes inside the block: on SQLite it would wait for the first.
+
     Raises:
-        Unavailable: the database is away.
+        Unavailable: the database is away, busy, or has no tables yet.
+        InsufficientStorage: its disk is full.
     """
     try:
-        with sessions() as session:
+        with nullcontext() if read_only else _write_turn(sessions), sessions() as session:
             if read_only:
                 session.connection(execution_options={"trainmaster_read_only": True})
-            with session.begin() if not session.in_transaction() else _joined(session):
-                yield session
-    except (OperationalError, InterfaceError) as error:
-        raise Unavailable("The database is away or busy; try again in a moment.", retry_after_s=2.0) from error
+            yield session
+            session.commit()
+    except PoolTimeout as error:
+        raise Unavailable(_BUSY, retry_after_s=2.0) from error
     except DBAPIError as error:
-        if error.connection_invalidated:
-            raise Unavailable("The database went away; try again in a moment.", retry_after_s=2.0) from error
-        raise
+        told = _in_words(error)
+        if told is None:
+            raise
+        raise told from error
 
 
-@contextmanager
-def _joined(session: Session) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        session.rollback()
-        raise
-    session.commit()
+def _in_words(error: DBAPIError) -> TrainmasterError | None:
+    """What the user is told of a failure that is not our bug; ``None`` for one that is."""
+    original = error.orig
+    if isinstance(original, sqlite3.Error):
+        code = getattr(original, "sqlite_errorcode", None)
+        if code is not None and code & 0xFF == sqlite3.SQLITE_FULL:
+            return InsufficientStorage(_FULL)
+        if isinstance(error, OperationalError):
+            is_empty = "no such table" in str(original) or "no such column" in str(original)
+            return Unavailable(_EMPTY if is_empty else _BUSY, retry_after_s=2.0)
+        return None
+    state: str | None = getattr(original, "sqlstate", None)
+    if state in _POSTGRES_FULL:
+        return InsufficientStorage(_FULL)
+    if state in _POSTGRES_NO_TABLE:
+        return Unavailable(_EMPTY, retry_after_s=2.0)
+    # Without a state the server never answered.
+    is_passing = error.connection_invalidated or (
+        state.startswith(_POSTGRES_PASSING) if state else isinstance(error, OperationalError)
+    )
+    return Unavailable(_BUSY, retry_after_s=2.0) if is_passing else None
