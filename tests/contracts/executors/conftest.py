@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.resources import Request
 from executors.base import Executor, MountOrder, Observation, Phase, ReplicaKey, ReplicaOrder
 from executors.fake import FakeEngine, FakeExecutor, Script
-from executors.process import ProcessExecutor
+from executors.process import ProcessExecutor, procfs
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.LOST})
 
@@ -136,6 +137,29 @@ class ProcessBench:
     def state(self, order: ReplicaOrder) -> Path:
         key = order.key
         return self.run_dir / "attempts" / key.attempt_id / f"{key.role}-{key.index}.{key.generation}"
+
+    @staticmethod
+    def python(code: str) -> tuple[str, ...]:
+        """A command that runs ``code``."""
+        return ("python", "-c", textwrap.dedent(code))
+
+    @staticmethod
+    def wait_for(condition: Callable[[], Any], limit_s: float = 20.0, what: str = "it") -> Any:
+        """The first true answer of ``condition``."""
+        end = time.monotonic() + limit_s
+        while not (found := condition()):
+            assert time.monotonic() < end, f"{what} did not happen within {limit_s} s"
+            time.sleep(0.01)
+        return found
+
+    @staticmethod
+    def is_alive(pid: int) -> bool:
+        return procfs.start_ticks(pid) is not None
+
+    @staticmethod
+    def text(path: Path) -> str:
+        """Content of a file that may not be there yet."""
+        return path.read_text().strip() if path.exists() else ""
 
     def close(self) -> None:
         if not self.run_dir.exists():

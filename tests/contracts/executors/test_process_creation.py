@@ -1,0 +1,176 @@
+"""One runtime per start, whoever dies when, and what is seen when the runtime itself dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from executors.base import ExitCause, Phase
+from executors.process import ProcessExecutor, procfs
+from executors.process.render import mark_of
+from executors.process.state import ReplicaFolder
+
+
+@pytest.fixture
+def bench(process_bench):
+    return process_bench
+
+
+def test_a_daemon_that_forked_twice_dies_on_stop(bench):
+    order = bench.order(
+        command=bench.python("""
+            import os, time
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    os.environ.clear()
+                    open("/data/output/daemon", "w").write(str(os.getpid()))
+                    os.execve("/bin/sleep", ["sleep", "1000"], {})
+                os._exit(0)
+            os.wait()
+            time.sleep(1000)
+        """)
+    )
+    bench.executor.create(order)
+    pid = int(bench.wait_for(lambda: bench.text(bench.output / "daemon"), what="the daemon's start"))
+    bench.wait_for(lambda: b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    bench.executor.stop(order.key, grace=timedelta(seconds=0.3))
+    seen = bench.ended(order)
+    assert seen.exit.cause is ExitCause.STOPPED
+    assert not bench.is_alive(pid)
+
+
+def test_killing_the_runtime_is_seen_as_lost_and_leaves_nothing(bench):
+    order = bench.order(command="setsid sleep 1000 & echo $! > /data/output/pid; sleep 1000")
+    bench.executor.create(order)
+    child = int(bench.wait_for(lambda: bench.text(bench.output / "pid")))
+    seen = bench.until(order, lambda o: o.phase is Phase.RUNNING)
+    os.kill(seen.facts["runtime_pid"], signal.SIGKILL)
+    seen = bench.ended(order)
+    assert seen.phase is Phase.LOST
+    assert seen.exit is None
+    bench.wait_for(lambda: not procfs.marked(mark_of(order.key)), what="the end of what was left")
+    assert not bench.is_alive(child)
+    assert not any(Path(group).exists() for group in seen.facts["cgroups"])
+
+
+def test_a_lost_replica_is_not_started_again_by_a_repeated_create(bench):
+    order = bench.order(command="echo x >> /data/output/starts; sleep 1000")
+    bench.executor.create(order)
+    seen = bench.until(order, lambda o: o.phase is Phase.RUNNING)
+    bench.wait_for(lambda: bench.text(bench.output / "starts"))
+    os.kill(seen.facts["runtime_pid"], signal.SIGKILL)
+    bench.until(order, lambda o: o.phase is Phase.LOST)
+    bench.executor.create(order)
+    assert bench.ended(order).phase is Phase.LOST
+    assert (bench.output / "starts").read_text() == "x\n"
+
+
+def test_the_boot_before_is_lost(bench):
+    order = bench.order(command="true")
+    bench.executor.create(order)
+    bench.ended(order)
+    state = bench.state(order)
+    (state / "exit.json").unlink()
+    text = (state / "runtime.json").read_text().replace(procfs.boot_id(), "11111111-2222-3333-4444-555555555555")
+    (state / "runtime.json").write_text(text)
+    seen = bench.ended(order)
+    assert (seen.phase, seen.detail) == (Phase.LOST, "The machine was restarted.")
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1])
+def test_a_creator_killed_at_any_moment_leaves_at_most_one_running(bench, delay_s):
+    order = bench.order(command="echo x >> /data/output/starts; sleep 1000")
+    pid = os.fork()
+    if pid == 0:
+        try:
+            bench.executor.create(order)
+        finally:
+            os._exit(0)
+    time.sleep(delay_s)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    adopter = bench.another()
+    adopter.create(order)
+    bench.until(order, lambda o: o.phase is Phase.RUNNING)
+    bench.wait_for((bench.output / "starts").exists)
+    time.sleep(0.1)  # a second one would have written by now
+    assert (bench.output / "starts").read_text() == "x\n"
+    (seen,) = adopter.observe(order.key.attempt_id)
+    assert seen.phase is Phase.RUNNING
+
+
+def _die(*_args, **_kwargs):
+    os._exit(9)
+
+
+def _after(function):
+    def call(*args, **kwargs):
+        function(*args, **kwargs)
+        os._exit(9)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "replacement"),
+    [
+        (ProcessExecutor, "_write_order", _die),
+        (ReplicaFolder, "write_text", _after(ReplicaFolder.write_text)),
+        (ProcessExecutor, "_write_order", _after(ProcessExecutor._write_order)),
+        (ProcessExecutor, "_launch", _after(ProcessExecutor._launch)),
+    ],
+    ids=["after the claim", "after the first file", "before the launch", "after the launch"],
+)
+def test_a_creator_killed_between_two_steps_leaves_what_the_next_can_finish(
+    bench, monkeypatch, target, name, replacement
+):
+    order = bench.order(command="echo x >> /data/output/starts; sleep 1000", token="tma_x")
+    pid = os.fork()
+    if pid == 0:
+        monkeypatch.setattr(target, name, replacement)
+        try:
+            bench.executor.create(order)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    adopter = bench.another()
+    before = adopter.observe(order.key.attempt_id)
+    assert bool(before) == (name == "_launch")
+    adopter.create(order)
+    bench.until(order, lambda o: o.phase is Phase.RUNNING)
+    bench.wait_for(lambda: bench.text(bench.output / "starts"))
+    adopter.create(order)
+    assert (bench.output / "starts").read_text() == "x\n"
+
+
+def test_a_stop_that_comes_while_the_runtime_starts_is_heard(bench):
+    for _ in range(10):
+        order = bench.order(command="sleep 1000")
+        bench.executor.create(order)
+        bench.executor.stop(order.key, grace=timedelta(seconds=5))
+        assert bench.ended(order).exit.cause is ExitCause.STOPPED
+
+
+def test_an_end_from_outside_the_platform_is_the_nodes(bench):
+    order = bench.order(command="sleep 1000")
+    bench.executor.create(order)
+    seen = bench.until(order, lambda o: o.phase is Phase.RUNNING)
+    os.kill(seen.facts["runtime_pid"], signal.SIGTERM)
+    assert bench.ended(order).exit.cause is ExitCause.NODE_LOST
+
+
+def test_a_claim_whose_creator_died_is_not_seen_and_can_be_made_again(bench):
+    order = bench.order(command="true")
+    state = bench.state(order)
+    state.mkdir(parents=True)
+    (state / "lock").touch()
+    (state / "order.json").write_text('{"half')
+    assert list(bench.executor.observe(order.key.attempt_id)) == []
+    bench.executor.create(order)
+    assert bench.ended(order).phase is Phase.SUCCEEDED

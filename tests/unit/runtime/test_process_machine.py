@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from executors.process import machine
+
+
+class NoDriver(Exception):
+    pass
+
+
+def nvml(devices, *, fails=False):
+    """The part of pynvml that is used, over a list of ``(name, memory)`` or ``None`` for a broken one."""
+
+    def init():
+        if fails:
+            raise NoDriver
+
+    def handle(index):
+        if devices[index] is None:
+            raise NoDriver
+        return index
+
+    return SimpleNamespace(
+        NVMLError=NoDriver,
+        nvmlInit=init,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: len(devices),
+        nvmlDeviceGetHandleByIndex=handle,
+        nvmlDeviceGetName=lambda index: devices[index][0],
+        nvmlDeviceGetMemoryInfo=lambda index: SimpleNamespace(total=devices[index][1]),
+    )
+
+
+def test_gpus_are_found_with_their_model_and_memory():
+    found = machine.find_gpus(nvml([("NVIDIA A100-SXM4-80GB", 85_899_345_920), (b"Tesla T4", 16_000_000_000)]))
+    assert [(gpu.id, gpu.model) for gpu in found] == [("0", "a100-sxm4-80gb"), ("1", "t4")]
+    assert found[0].memory_bytes == 85_899_345_920
+
+
+def test_a_broken_device_is_left_out_and_the_others_keep_their_numbers():
+    found = machine.find_gpus(nvml([None, ("NVIDIA H200", 1)]))
+    assert [gpu.id for gpu in found] == ["1"]
+
+
+def test_no_driver_means_no_gpus():
+    assert machine.find_gpus(nvml([], fails=True)) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("Tesla V100-SXM2-16GB", "v100-sxm2-16gb"),
+        ("NVIDIA RTX A6000", "rtx-a6000"),
+    ],
+)
+def test_models_are_named_as_users_write_them(name, model):
+    assert machine.gpu_model(name) == model
+
+
+def test_the_node_counts_its_gpus_by_model():
+    node = machine.describe_machine(machine.find_gpus(nvml([("NVIDIA H200", 1), ("NVIDIA H200", 1)])))
+    assert dict(node.allocatable.gpus) == {"h200": 2}
+    assert node.is_ready
+    assert 0 < node.allocatable.memory_bytes < machine.memory_bytes()
+
+
+def test_a_quota_of_the_own_group_is_the_number_of_cpus(tmp_path, monkeypatch):
+    (tmp_path / "cpu.max").write_text("150000 100000")
+    monkeypatch.setattr(machine, "_own_groups", lambda _: iter([tmp_path]))
+    assert machine.cpu_milli() <= 1500
+
+
+def test_a_limit_of_the_own_group_is_the_memory(tmp_path, monkeypatch):
+    (tmp_path / "memory.max").write_text("1048576\n")
+    monkeypatch.setattr(machine, "_own_groups", lambda _: iter([tmp_path]))
+    assert machine.memory_bytes() == 1048576
+
+
+def test_the_hosts_name_becomes_a_label(monkeypatch):
+    monkeypatch.setattr(machine.socket, "gethostname", lambda: "My_Host.example.com")
+    assert machine.node_name() == "my-host-example-com"

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import http.client
+import socket
+
+import pytest
+from trainmaster_runtime.rendezvous import serve
+
+
+@pytest.fixture
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def ask(port, method, path, body=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def test_a_key_is_unknown_until_it_is_set(port):
+    said = []
+    serve(port, said.append)
+    assert ask(port, "GET", "/global/0") == (404, b"")
+    assert ask(port, "PUT", "/global/0", b"\x00address") == (200, b"")
+    assert ask(port, "GET", "/global/0") == (200, b"\x00address")
+    assert ask(port, "GET", "/local/0") == (404, b"")
+    assert ask(port, "DELETE", "/global/0") == (200, b"")
+    assert ask(port, "GET", "/global/0") == (404, b"")
+    assert said == []
+
+
+def test_a_port_in_use_is_told_and_does_not_raise():
+    said = []
+    with socket.create_server(("", 0)) as server:
+        serve(server.getsockname()[1], said.append)
+    assert "not served" in said[0]
