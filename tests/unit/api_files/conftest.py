@@ -133,6 +133,7 @@ class House:
 
 
 def furnish(house: House) -> None:
+    """Fill an empty database; folders are made when they are missing."""
     with unit_of_work(house.sessions) as session:
         house.add_user(session, "root", is_admin=True, scopes=("read", "write", "admin"))
         for name in ("owner", "member", "viewer", "stranger", "nobody"):
@@ -140,7 +141,7 @@ def furnish(house: House) -> None:
         house.add_project(session, "vision", owner="admin", member="member", viewer="viewer")
         house.add_project(session, "other", stranger="admin")
         for name, root in (("output", house.output), ("data", house.output.parent / "data")):
-            root.mkdir()
+            root.mkdir(exist_ok=True)
             session.add(
                 Volume(id=f"volume-{name}", name=name, kind="local", root=str(root), config={}, created_at=house.now)
             )

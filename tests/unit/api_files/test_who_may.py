@@ -7,20 +7,25 @@ import hashlib
 import importlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
+from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from api import routers
 from api.main import create_app
 from core.bell import NullBell
 from core.db.engine import make_engine, make_sessions, unit_of_work
-from core.db.tables import Base
+from core.db.tables import Base, Secret
 from core.settings import Settings
+
+Stage = tuple[Any, Callable[[], None]]
 
 # Everybody who may come. `reader`: the member's read-only token. `plain`: the platform admin's token without the
 # scope admin, so a user without projects. `expired`: the member's token of yesterday.
@@ -157,34 +162,42 @@ def test_every_route_is_in_the_table_and_the_table_has_no_other() -> None:
     assert not sorted(ROUTES.keys() - all_routes())
 
 
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Callable[[], None]]]:
-    """One furnished house for all, and a function that puts its database back as it was."""
-    from datetime import timedelta
-
+def furnish(house: Any) -> None:
     conftest = importlib.import_module("tests.unit.api_files.conftest")
-    folder = tmp_path_factory.mktemp("house")
+    conftest.furnish(house)
+    with unit_of_work(house.sessions) as session:
+        house.add_token(session, "member", "tm_reader", ("read",))
+        house.add_token(session, "member", "tm_expired", ("read", "write"), expires_at=house.now - timedelta(days=1))
+        house.add_token(session, "root", "tm_plain", ("read", "write"))
+        house.add_job(session, "job-paused", state="paused")
+        house.add_job(session, "job-done", state="succeeded")
+        house.add_project(session, "empty", owner="admin", member="member", viewer="viewer")
+        session.add(Secret(project_id="project-vision", name="worker_0", sealed=b"x", updated_at=house.now))
+
+
+@contextmanager
+def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
+    """One furnished house for all tests of the module."""
+    conftest = importlib.import_module("tests.unit.api_files.conftest")
     (folder / "home").mkdir()
     settings = Settings(home=folder / "home", secret_key=SecretStr("k" * 40), executor="fake")
-    database, template = folder / "db.sqlite3", folder / "template.sqlite3"
-    engine = make_engine(f"sqlite:///{database}")
     Base.metadata.create_all(engine)
     app = create_app(settings, sessions=make_sessions(engine), bell=NullBell(), clock=lambda: house.now)
     with TestClient(app, raise_server_exceptions=False, follow_redirects=False) as client:
         house = conftest.House(app, client, settings, app.state.platform.sessions, folder / "output")
-        conftest.furnish(house)
-        with unit_of_work(house.sessions) as session:
-            house.add_token(session, "member", "tm_reader", ("read",))
-            house.add_token(
-                session, "member", "tm_expired", ("read", "write"), expires_at=house.now - timedelta(days=1)
-            )
-            house.add_token(session, "root", "tm_plain", ("read", "write"))
-            house.add_job(session, "job-paused", state="paused")
-            house.add_job(session, "job-done", state="succeeded")
-            house.add_project(session, "empty", owner="admin", member="member", viewer="viewer")
-        house.call("owner", "PUT", "/projects/vision/secrets/worker_0", json={"value": "x"})
+        furnish(house)
         house.log("job-1", 1, "worker-0", "line\n")
         (house.output / "vision/job-1/model.bin").write_bytes(b"1")
+        yield house
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """The house, and a function that puts its database back as it was."""
+    folder = tmp_path_factory.mktemp("house")
+    database, template = folder / "db.sqlite3", folder / "template.sqlite3"
+    engine = make_engine(f"sqlite:///{database}")
+    with make_stage(folder, engine) as house:
         engine.dispose()
         shutil.copy(database, template)
 
@@ -193,15 +206,20 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, Calla
             for suffix in ("-wal", "-shm"):
                 Path(f"{database}{suffix}").unlink(missing_ok=True)
             shutil.copy(template, database)
-            app.state.callers.clear()
-            shutil.rmtree(settings.archive_dir, ignore_errors=True)
+            forget(house)
 
         yield house, restore
     engine.dispose()
 
 
+def forget(house: Any) -> None:
+    """What the application keeps beside its database."""
+    house.app.state.callers.clear()
+    shutil.rmtree(house.settings.archive_dir, ignore_errors=True)
+
+
 @pytest.mark.parametrize("route", sorted(ROUTES))
-def test_everybody_gets_what_they_may_and_nothing_else(stage: tuple[Any, Callable[[], None]], route: str) -> None:
+def test_everybody_gets_what_they_may_and_nothing_else(stage: Stage, route: str) -> None:
     house, restore = stage
     method, _, path = route.partition(" ")
     wanted = ROUTES[route]
@@ -235,9 +253,7 @@ def _uploader(who: str) -> str:
 
 
 @pytest.mark.parametrize("who", ["stranger", "plain"])
-def test_lists_show_nothing_of_projects_that_are_not_the_callers(
-    stage: tuple[Any, Callable[[], None]], who: str
-) -> None:
+def test_lists_show_nothing_of_projects_that_are_not_the_callers(stage: Stage, who: str) -> None:
     house, _ = stage
     for path in ("/jobs", "/events", "/projects"):
         text = house.call(who, "GET", path).text
@@ -245,7 +261,7 @@ def test_lists_show_nothing_of_projects_that_are_not_the_callers(
         assert "vision" not in text
 
 
-def test_a_refusal_does_not_tell_whether_the_thing_exists(stage: tuple[Any, Callable[[], None]]) -> None:
+def test_a_refusal_does_not_tell_whether_the_thing_exists(stage: Stage) -> None:
     house, _ = stage
     there = house.call("stranger", "GET", "/jobs/job-1").json()
     not_there = house.call("stranger", "GET", "/jobs/job-x").json()

@@ -1,0 +1,31 @@
+"""The table of who may do what again, on PostgreSQL."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine
+
+from tests.unit.api_files import test_who_may
+from tests.unit.api_files.test_who_may import *  # noqa: F403 (the same tests, another database)
+from tests.unit.api_files.test_who_may import Stage
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture(scope="module")
+def stage(  # type: ignore[no-redef]
+    tmp_path_factory: pytest.TempPathFactory, postgres_engine: Engine
+) -> Iterator[Stage]:
+    empty = importlib.import_module("tests.integration.api_files.conftest").empty
+    empty(postgres_engine)
+    with test_who_may.make_stage(tmp_path_factory.mktemp("house"), postgres_engine) as house:
+
+        def restore() -> None:
+            empty(postgres_engine)
+            test_who_may.furnish(house)
+            test_who_may.forget(house)
+
+        yield house, restore
