@@ -15,8 +15,8 @@ from tests.unit.api_files.test_who_may import Stage
 pytestmark = pytest.mark.postgres
 
 
-@pytest.fixture(scope="module")
-def stage(  # type: ignore[no-redef]
+@pytest.fixture(scope="module")  # type: ignore[no-redef]
+def stage(
     tmp_path_factory: pytest.TempPathFactory, postgres_engine: Engine
 ) -> Iterator[Stage]:
     empty = importlib.import_module("tests.integration.api_files.conftest").empty
