@@ -47,11 +47,17 @@ def submit(platform: Any, digits: None) -> Any:
 def finished(job: Any) -> dict[str, Any]:
     """The job's result, once it has succeeded."""
     detail = job.wait(timeout_s=120)
-    story = "\n".join(f"{event.kind} {event.reason}" for event in job.events())
-    log = "\n".join(f"{line.role}-{line.index} {line.text}" for line in job.logs())
-    assert detail.state == "succeeded", f"{detail.exit}\n{story}\n{log}"
+    assert detail.state == "succeeded", f"{detail.exit}\n{story_of(job)}"
     found: dict[str, Any] = json.loads(job.read_file("result.json"))
     return found
+
+
+def story_of(job: Any) -> str:
+    """Events and logs of all attempts, for who reads a failed test."""
+    lines = [f"{event.at} {event.kind} {event.reason}" for event in job.events()]
+    for attempt in job.attempts():
+        lines += [f"{line.attempt} {line.role}-{line.index} {line.text}" for line in job.logs(attempt=attempt.number)]
+    return "\n".join(lines)
 
 
 def kill(processes_of: Any, job: Any, role: str, index: int) -> None:
@@ -81,7 +87,7 @@ def test_an_example_trains_to_its_accuracy_and_shows_its_checkpoints(submit: Any
     newest = max(checkpoints, key=lambda found: found.step)
     assert newest.metrics["accuracy"] == result["accuracy"]
     assert newest.size_bytes > 10_000
-    assert job.detail().attempt_count == 1
+    assert job.detail().attempt_count == 1, story_of(job)
     assert job.detail().progress["metrics"]["accuracy"] == result["accuracy"]
     names = {source.name for source in job.log_sources()}
     assert {"worker-0", "worker-1"} <= names
