@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from starlette.testclient import TestClient
+
+from core.db.engine import SessionFactory, unit_of_work
+from core.db.tables import Replica, WaitReason
+
+
+def names(client: TestClient, **query: Any) -> list[str]:
+    answer = client.get("/api/v1/jobs", params=query)
+    assert answer.status_code == 200, answer.text
+    return [job["name"] for job in answer.json()["items"]]
+
+
+@pytest.fixture
+def jobs(submit: Any) -> dict[str, str]:
+    return {
+        "alpha": submit(name="alpha", labels={"team": "vision", "run": "1"}),
+        "beta": submit(name="beta", workers=2, ps=1, labels={"team": "vision", "run": "2"}),
+        "gamma": submit(name="gamma", chief=1, labels={"team": "speech"}),
+    }
+
+
+def test_the_newest_come_first(client: TestClient, jobs: dict[str, str]) -> None:
+    assert names(client) == ["gamma", "beta", "alpha"]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"label": "team=vision"}, ["beta", "alpha"]),
+        ({"label": ["team=vision", "run=2"]}, ["beta"]),
+        ({"label": "run"}, ["beta", "alpha"]),
+        ({"label": "run="}, []),
+        ({"role": "ps"}, ["beta"]),
+        ({"role": ["ps", "chief"]}, ["gamma", "beta"]),
+        ({"name": "alpha"}, ["alpha"]),
+        ({"name": ["al*", "gamma"]}, ["gamma", "alpha"]),
+        ({"name": "al%"}, []),
+        ({"search": "ET"}, ["beta"]),
+        ({"search": "_"}, []),
+        ({"user": "admin"}, ["gamma", "beta", "alpha"]),
+        ({"user": "nobody"}, []),
+        ({"project": "default"}, ["gamma", "beta", "alpha"]),
+        ({"state": "queued"}, ["gamma", "beta", "alpha"]),
+        ({"state": ["running", "failed"]}, []),
+        ({"since": "2026-11-21T07:00:03Z"}, ["gamma"]),
+        ({"until": "2026-11-21T07:00:03"}, ["beta", "alpha"]),
+        ({"since": "2026-11-21T08:00:02+01:00", "until": "2026-11-21T07:00:03Z"}, ["beta"]),
+        ({"limit": 1}, ["gamma"]),
+    ],
+)
+def test_filters_choose(client: TestClient, jobs: dict[str, str], query: dict[str, Any], expected: list[str]) -> None:
+    assert names(client, **query) == expected
+
+
+def test_an_id_is_found_by_search(client: TestClient, jobs: dict[str, str]) -> None:
+    assert names(client, search=jobs["beta"]) == ["beta"]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"state": "sleeping"}, "state.0"),
+        ({"label": "=x"}, "label"),
+        ({"limit": 0}, "limit"),
+        ({"limit": 201}, "limit"),
+        ({"since": "yesterday"}, "since"),
+        ({"since": "0001-01-01T00:00:00+14:00"}, "since"),
+        ({"colour": "red"}, "colour"),
+        ({"search": "x" * 101}, "search"),
+        ({"search": "a\0b"}, "search"),
+        ({"cursor": "not a cursor"}, "cursor"),
+        ({"cursor": "WyJhIiwiYiJd"}, "cursor"),
+        ({"cursor": "W10"}, "cursor"),
+        ({"cursor": "x" * 600}, "cursor"),
+        ({"name": ["x"] * 51}, "name"),
+    ],
+)
+def test_a_filter_that_cannot_be_read_is_named(client: TestClient, query: dict[str, Any], field: str) -> None:
+    answer = client.get("/api/v1/jobs", params=query)
+    assert (answer.status_code, answer.json()["field"]) == (422, field)
+
+
+def test_an_unknown_project_is_not_found(client: TestClient) -> None:
+    assert client.get("/api/v1/jobs", params={"project": "none"}).status_code == 404
+
+
+def test_pages_hold_every_job_once_whatever_is_submitted_meanwhile(client: TestClient, submit: Any) -> None:
+    made = [submit(name=f"job-{number}") for number in range(7)]
+    seen: list[str] = []
+    cursor = None
+    while True:
+        page = client.get("/api/v1/jobs", params={"limit": 3, **({"cursor": cursor} if cursor else {})}).json()
+        seen += [job["id"] for job in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+        submit(name="newcomer")
+    assert seen == made[::-1]
+
+
+def test_jobs_of_one_moment_are_paged_too(client: TestClient, clock: Any) -> None:
+    made = set()
+    for _ in range(5):
+        answer = client.post("/api/v1/jobs", json={"spec": {"name": "same", "command": "true"}})
+        made.add(answer.json()["id"])
+    first = client.get("/api/v1/jobs", params={"limit": 3}).json()
+    second = client.get("/api/v1/jobs", params={"limit": 3, "cursor": first["next_cursor"]}).json()
+    assert {job["id"] for job in first["items"] + second["items"]} == made
+
+
+def test_a_page_costs_the_same_few_statements_however_many_jobs(
+    client: TestClient, submit: Any, start: Any, sessions: SessionFactory
+) -> None:
+    for number in range(12):
+        start(submit(name=f"job-{number}"))
+    client.get("/api/v1/jobs")
+    statements: list[str] = []
+    event.listen(sessions.kw["bind"], "before_cursor_execute", lambda *call: statements.append(call[2]))
+    assert len(names(client)) == 12
+    assert len([text for text in statements if text.startswith("SELECT")]) == 2
+
+
+def test_a_waiting_job_tells_its_shapes_reason_and_its_own_first(
+    client: TestClient, submit: Any, sessions: SessionFactory, set_job: Any, clock: Any
+) -> None:
+    job_id = submit()
+    shape = client.get(f"/api/v1/jobs/{job_id}").json()
+    assert shape["wait_reason"]["code"] == "just_queued"
+    with unit_of_work(sessions) as session:
+        from sqlalchemy import select
+
+        from core.db.tables import Job
+
+        key = session.execute(select(Job.shape).where(Job.id == job_id)).scalar_one()
+        session.add(
+            WaitReason(shape=key, code="no_room", sentence="No room.", numbers={"gpus": 8}, updated_at=clock.now)
+        )
+    job = client.get("/api/v1/jobs").json()["items"][0]
+    assert job["wait_reason"] == {"code": "no_room", "sentence": "No room.", "numbers": {"gpus": 8}}
+    set_job(job_id, wait_reason={"code": "backoff", "sentence": "In a moment.", "numbers": {}})
+    assert client.get(f"/api/v1/jobs/{job_id}").json()["wait_reason"]["code"] == "backoff"
+    set_job(job_id, state="running")
+    assert client.get(f"/api/v1/jobs/{job_id}").json()["wait_reason"] is None
+
+
+def test_the_queue_goes_by_priority_then_age(client: TestClient, submit: Any) -> None:
+    old, young, urgent = submit(), submit(), submit(priority=90)
+    positions = [client.get(f"/api/v1/jobs/{job}").json()["queue_position"] for job in (urgent, old, young)]
+    assert positions == [1, 2, 3]
+
+
+def test_a_job_answers_to_its_name_the_newest_of_them(client: TestClient, submit: Any) -> None:
+    submit()
+    newest = submit()
+    assert client.get("/api/v1/jobs/digits").json()["id"] == newest
+
+
+def test_an_unchanged_job_is_not_sent_again(client: TestClient, submit: Any) -> None:
+    job_id = submit()
+    first = client.get(f"/api/v1/jobs/{job_id}")
+    again = client.get(f"/api/v1/jobs/{job_id}", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert again.headers["etag"] == first.headers["etag"]
+    client.post(f"/api/v1/jobs/{job_id}/pause")
+    changed = client.get(f"/api/v1/jobs/{job_id}", headers={"If-None-Match": first.headers["etag"]})
+    assert changed.status_code == 200
+
+
+def test_a_running_job_shows_its_attempt_replicas_addresses_and_progress(
+    client: TestClient, submit: Any, start: Any, sessions: SessionFactory
+) -> None:
+    job_id = submit(workers=2, ps=1)
+    start(job_id)
+    with unit_of_work(sessions) as session:
+        from sqlalchemy import update
+
+        session.execute(update(Replica).where(Replica.rank == 0).values(progress={"step": 3, "steps": 9}))
+    job = client.get(f"/api/v1/jobs/{job_id}").json()
+    assert job["progress"] == {"step": 3, "steps": 9}
+    assert [replica["address"] for replica in job["attempt"]["replicas"]] == [
+        f"127.0.0.1:{20000 + n}" for n in range(3)
+    ]
+    assert client.get("/api/v1/jobs").json()["items"][0]["progress"] == {"step": 3, "steps": 9}
+    attempts = client.get(f"/api/v1/jobs/{job_id}/attempts").json()
+    assert attempts == [job["attempt"]]
+    assert client.get(f"/api/v1/jobs/{job_id}/attempts/1").json() == job["attempt"]
+    assert client.get(f"/api/v1/jobs/{job_id}/attempts/2").status_code == 404
