@@ -21,30 +21,6 @@ def bench(process_bench):
     return process_bench
 
 
-def test_a_daemon_that_forked_twice_dies_on_stop(bench):
-    order = bench.order(
-        command=bench.python("""
-            import os, time
-            if os.fork() == 0:
-                os.setsid()
-                if os.fork() == 0:
-                    os.environ.clear()
-                    open("/data/output/daemon", "w").write(str(os.getpid()))
-                    os.execve("/bin/sleep", ["sleep", "1000"], {})
-                os._exit(0)
-            os.wait()
-            time.sleep(1000)
-        """)
-    )
-    bench.executor.create(order)
-    pid = int(bench.wait_for(lambda: bench.text(bench.output / "daemon"), what="the daemon's start"))
-    bench.wait_for(lambda: b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes())
-    bench.executor.stop(order.key, grace=timedelta(seconds=0.3))
-    seen = bench.ended(order)
-    assert seen.exit.cause is ExitCause.STOPPED
-    assert not bench.is_alive(pid)
-
-
 def test_killing_the_runtime_is_seen_as_lost_and_leaves_nothing(bench):
     order = bench.order(command="setsid sleep 1000 & echo $! > /data/output/pid; sleep 1000")
     bench.executor.create(order)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import textwrap
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,30 @@ NO_SUCH_HOST = "no-such-peer-" + "x" * 64
 @pytest.fixture
 def bench(process_bench):
     return process_bench
+
+
+def test_a_daemon_that_forked_twice_dies_on_stop(bench):
+    order = bench.order(
+        command=bench.python("""
+            import os, time
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    os.environ.clear()
+                    open("/data/output/daemon", "w").write(str(os.getpid()))
+                    os.execve("/bin/sleep", ["sleep", "1000"], {})
+                os._exit(0)
+            os.wait()
+            time.sleep(1000)
+        """)
+    )
+    bench.executor.create(order)
+    pid = int(bench.wait_for(lambda: bench.text(bench.output / "daemon"), what="the daemon's start"))
+    bench.wait_for(lambda: b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    bench.executor.stop(order.key, grace=timedelta(seconds=0.3))
+    seen = bench.ended(order)
+    assert seen.exit.cause is ExitCause.STOPPED
+    assert not bench.is_alive(pid)
 
 
 def test_what_the_command_left_behind_ends_with_it(bench):

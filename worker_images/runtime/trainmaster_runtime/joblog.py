@@ -62,8 +62,8 @@ class JobLog:
         return "\n".join(line.partition(" ")[2] for line in lines)
 
     def _append(self, block: bytes, now: float) -> None:
+        view = memoryview(block)
         try:
-            view = memoryview(block)
             while view:
                 written = os.write(self._fd, view)
                 self._is_torn = view[written - 1] != 10

@@ -93,7 +93,6 @@ def prepare(order: Order, state: StateFolder, log: JobLog, check_stop: Callable[
     """
     work = WORK if order.view == "as_is" else state.file("work")
     own = work + "/.trainmaster"
-    groups = make_groups("trainmaster-" + order.mark.replace("/", "-")) if order.use_cgroups else Groups({}, 1)
     try:
         os.makedirs(own, mode=0o700, exist_ok=True)
         _put_token(state, own)
@@ -114,6 +113,8 @@ def prepare(order: Order, state: StateFolder, log: JobLog, check_stop: Callable[
         paths = _map_paths(order, cwd, log)
     check_stop(0.0)
     _wait_for_peers(order, state, check_stop)
+    # Last: nothing that may fail comes after it, so none is left behind.
+    groups = make_groups("trainmaster-" + order.mark.replace("/", "-")) if order.use_cgroups else Groups({}, 1)
     ground = Ground(own=own, cwd=cwd, view=view, paths=paths, groups=groups)
     if view is not None:
         ground.isolation = view.description

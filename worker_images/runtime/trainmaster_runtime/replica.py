@@ -57,7 +57,7 @@ class Replica:
         self._is_rest_asked = False
         self._deadline: float | None = None
         self._memory_look_at: float | None = None
-        self._oom_base = procfs.kernel_oom_kills()
+        self._oom_base = 0  # the kernel's count before the start, where no group counts for us alone
         self._wake_read, wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(wake_write, False)
@@ -105,6 +105,8 @@ class Replica:
         )
         self._notes = ExitNotes(ground.own + "/exits")
         programs = ground.programs(order)
+        if not ground.groups.has_memory:
+            self._oom_base = procfs.kernel_oom_kills()
         error = self._spawn(programs)
         if error is not None:
             self._log.say(error.sentence)

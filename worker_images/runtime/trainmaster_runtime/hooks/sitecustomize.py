@@ -1,5 +1,6 @@
 # Read by whatever Python the user's code runs on, 2.7 too: no annotations.
 # mypy: ignore-errors
+# pyright: basic, reportCallIssue=false, reportArgumentType=false
 # ruff: noqa: ANN001, ANN202, ANN204, ARG005, BLE001, INP001, SLF001
 """Notes when a Python program has finished its work, for the watchdog of the runtime.
 
