@@ -12,7 +12,9 @@ from trainmaster.wire.jobs import LogSource
 from api.auth import JobAccess
 from api.work import Platform
 from core.db.tables import Job
+from core.domain.contracts import world_of
 from core.domain.errors import NotFound
+from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.states import JobState
 from core.storage.logs import JobLogs, LogFile
 from core.storage.outputs import job_output
@@ -73,14 +75,17 @@ def newest_attempt_with(logs: JobLogs, name: str) -> LogFile:
 
 
 def ranks_of(spec: JobSpec) -> dict[tuple[str, int], tuple[int, int]]:
-    """(first rank, processes) of each replica: ranks count processes over the roles in their order."""
-    ranks: dict[tuple[str, int], tuple[int, int]] = {}
-    following = 0
-    for name, role in spec.ordered_roles():
-        for index in range(role.replicas):
-            ranks[name, index] = (following, role.process_count)
-            following += role.process_count
-    return ranks
+    """(first rank, processes) of each replica that has ranks, as its processes are told them; a ps has none."""
+    # Where the replicas are does not matter to their ranks, so this holds for attempts without a layout, too.
+    addresses = tuple(
+        ReplicaAddress(name, index, "", Ports(), "", processes=role.process_count)
+        for name, role in spec.ordered_roles()
+        for index in range(role.replicas)
+    )
+    return {
+        (member.address.role, member.address.index): (member.first_rank, member.processes)
+        for member in world_of(spec, Layout(addresses)).members
+    }
 
 
 def _look_at(job: Job) -> JobLook:

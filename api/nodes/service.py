@@ -74,6 +74,8 @@ def _used(work: Work, name: str | None = None) -> tuple[Mapping[str, Amounts], M
     gpus: dict[str, dict[str, int]] = {}
     rows = select(Replica.node, Replica.gpu_model, Replica.gpus).where(*live, Replica.gpu_model.is_not(None))
     for node, model, devices in work.session.execute(rows):
+        if model is None:
+            continue
         counts = gpus.setdefault(node, {})
         counts[model] = counts.get(model, 0) + len(devices)
     used: dict[str, Amounts] = {}

@@ -49,7 +49,7 @@ class Selection:
         if self.rank is None:
             return True
         known = self.ranks.get((file.role, file.index))
-        return known is None or known[0] <= self.rank < known[0] + known[1]
+        return known is not None and known[0] <= self.rank < known[0] + known[1]
 
     def takes_line(self, file: LogFile, text: bytes) -> bool:
         if self.rank is not None and not self._is_of_rank(file, text):

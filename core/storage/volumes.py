@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from core.db.tables import Volume
 from core.domain.errors import Conflict, InvalidRequest
 from core.storage.tree import Tree, split_path
 
 
-class VolumeRow(Protocol):
-    """What is needed of ``core.db.tables.Volume``."""
+class VolumeFacts(Protocol):
+    """What is needed of a volume that is no row."""
 
     @property
     def name(self) -> str: ...
@@ -29,7 +30,7 @@ def split_location(location: str, *, field: str = "path") -> tuple[str, str]:
     return volume, "/".join(split_path(path, field=field))
 
 
-def tree_of(volume: VolumeRow) -> Tree:
+def tree_of(volume: Volume | VolumeFacts) -> Tree:
     """The files of ``volume`` as the control plane sees them.
 
     Raises:
@@ -43,6 +44,6 @@ def tree_of(volume: VolumeRow) -> Tree:
     return Tree(volume.root, label=f"Volume {volume.name}")
 
 
-def output_tree(volume: VolumeRow, output_path: str) -> Tree:
+def output_tree(volume: Volume | VolumeFacts, output_path: str) -> Tree:
     """A job's output folder as a tree of its own: links that lead to other folders of the volume are refused."""
     return tree_of(volume).below(output_path)

@@ -4,7 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from trainmaster.spec import parse_spec
 from trainmaster.wire.jobs import LogLine
+
+from api.logs.service import ranks_of
 
 
 def stamped(second: float, text: str) -> str:
@@ -135,3 +138,18 @@ def test_a_job_without_output_on_a_volume_that_is_away_says_so(written: Any) -> 
     answer = written.call("viewer", "GET", "/jobs/job-1/logs")
     assert answer.status_code == 503
     assert "Volume output is not there now" in answer.json()["detail"]
+
+
+def test_ranks_are_those_that_the_processes_are_told() -> None:
+    spec = parse_spec(
+        {
+            "name": "x",
+            "command": "true",
+            "roles": {
+                "ps": {"replicas": 1},
+                "worker": {"replicas": 2, "processes_per_replica": 2},
+                "chief": {"replicas": 1},
+            },
+        }
+    )
+    assert ranks_of(spec) == {("chief", 0): (0, 1), ("worker", 0): (1, 2), ("worker", 1): (3, 2)}
