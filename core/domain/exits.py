@@ -349,8 +349,9 @@ def _ending(facts: ExitFacts) -> str:
 
 
 def _signature(facts: ExitFacts, text: str) -> str:
-    # Numbers (addresses, pids, line numbers) differ from run to run for the same mistake.
-    return f"{facts.role}:{facts.exit_code}:{re.sub(r'[0-9]+', '#', text)[:200]}"
+    # Numbers (addresses, pids, line numbers) differ from run to run for the same mistake; so does the role that
+    # comes upon it first, where all roles run one script.
+    return f"{facts.exit_code}:{re.sub(r'[0-9]+', '#', text)[:200]}"
 
 
 def _quote(line: str) -> str:

@@ -147,6 +147,9 @@ def resolve_server(
     environ = os.environ if environ is None else environ
     project = environ.get("TRAINMASTER_PROJECT")
     server = _find_server(context or environ.get("TRAINMASTER_CONTEXT"), environ)
+    # A token in the environment is meant, wherever the address came from; only a context named on purpose keeps its own.
+    if context is None and (token := environ.get("TRAINMASTER_TOKEN")):
+        server = replace(server, token=token)
     return replace(server, project=project) if project else server
 
 

@@ -146,3 +146,10 @@ def test_a_peer_that_lost_its_connection_is_a_consequence_even_when_it_died_firs
     assert root_cause([lost, killed]) is killed
     late = end(code=137, cause=ExitCause.SIGNALLED, who="worker-1", after_s=60)
     assert root_cause([lost, late]) is lost
+
+
+def test_the_same_mistake_counts_as_the_same_whichever_role_comes_upon_it_first():
+    log = TRACEBACK.format(line="KeyError: 'lr'")
+    first = classify(end(log, who="worker-0"))
+    again = classify(end(log, who="ps-0"))
+    assert not is_worth_a_restart(again, first.signature, has_progressed=False)

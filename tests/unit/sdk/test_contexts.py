@@ -96,3 +96,12 @@ def test_the_client_finds_its_server_alone(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("TRAINMASTER_PROJECT", "sound")
     with Client.from_env() as client:
         assert client.project == "sound"
+
+
+def test_a_token_in_the_environment_counts_wherever_the_address_came_from(
+    no_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINMASTER_TOKEN", "tm_mine")
+    run_local(no_config)
+    assert resolve_server().token == "tm_mine"
+    assert resolve_server("local").token == "tm_local"
