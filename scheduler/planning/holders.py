@@ -45,10 +45,7 @@ class Held:
     def phrase(self, now: datetime) -> str:
         """``job sweep-31 until about 14:20 UTC``."""
         names = words.jobs([holder.job for holder in self.holders])
-        if self.until is not None:
-            return f"{names} until {words.about(self.until, now)}"
-        one = len(self.holders) == 1
-        return f"{names}, {'whose end is' if one else 'whose ends are'} not known"
+        return names + words.until(self.until, now, one=len(self.holders) == 1)
 
     def numbers(self) -> dict[str, Any]:
         until = self.until
@@ -124,8 +121,9 @@ class Holders:
         if not holders:
             return ""
         names = list(dict.fromkeys(holder.job for holder in holders))
-        first = holders[0].end
-        until = f", the first of which ends at {words.about(first, self._snapshot.now)}" if first else ""
-        if first and len(names) == 1:
-            until = f" until {words.about(first, self._snapshot.now)}"
-        return f" beside {words.jobs(names)}{until}"
+        if len(names) == 1:
+            return f" beside {words.jobs(names)}{words.until(holders[0].end, self._snapshot.now, one=True)}"
+        first = holders[0]
+        if first.end is None:
+            return f" beside {words.jobs(names)}"
+        return f" beside {words.jobs(names)} ({first.job}{words.until(first.end, self._snapshot.now, one=True)})"

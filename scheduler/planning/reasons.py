@@ -6,7 +6,7 @@ Written once per shape against what is left when the plan is made, so equal shap
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.planning import words
@@ -92,12 +92,20 @@ class Explainer:
                 f"can start is not known since jobs there state no max_run_time"
             )
             return Reason(ReasonCode.RESERVED, f"{sentence}; it starts by itself after that", numbers)
-        at = self.snapshot.now + timedelta(seconds=binding.start_s)
-        numbers |= {"until": at.isoformat(), "max_run_time_s": binding.start_s}
-        sentence = f"would fit now, but it might delay {before} and is to start on {on} at {words.about(at, self.snapshot.now)}"
-        if binding.start_s >= 1:
-            sentence += f"; with a max_run_time of at most {words.duration(binding.start_s)} it could run before that"
+        # Only moments, no spans: a reason that is still true must not read differently with every tick.
+        at, phrase = self._moment(binding.start_s)
+        sentence = f"would fit now, but it might delay {before} and is to start on {on} at {phrase}"
+        if at is not None:
+            sentence += "; with a max_run_time that surely ends before that it could run first"
+            numbers["until"] = at.isoformat()
         return Reason(ReasonCode.RESERVED, sentence, numbers)
+
+    def _moment(self, in_s: float) -> tuple[datetime | None, str]:
+        """When, and in words; no time where the stated ends have passed and it may be any moment."""
+        if in_s <= 0:
+            return None, "any moment"
+        at = self.snapshot.now + timedelta(seconds=in_s)
+        return at, words.about(at, self.snapshot.now)
 
     def _node_names(self, reservation: Reservation) -> list[str]:
         return [self.cluster.nodes[number].id for number in sorted(reservation.beside)]
@@ -240,9 +248,10 @@ class Explainer:
         if held.start_s is None:
             kept = f"what becomes free on {on} is kept for job {held.job.name}, the first that asks for this"
             return Reason(reason.code, f"{reason.sentence}; {kept}", numbers)
-        at = self.snapshot.now + timedelta(seconds=held.start_s)
-        numbers["expected_start"] = at.isoformat()
-        kept = f"job {held.job.name}, the first that asks for this, is to start on {on} at {words.about(at, self.snapshot.now)}"
+        at, phrase = self._moment(held.start_s)
+        if at is not None:
+            numbers["expected_start"] = at.isoformat()
+        kept = f"job {held.job.name}, the first that asks for this, is to start on {on} at {phrase}"
         return Reason(reason.code, f"{reason.sentence}; {kept}", numbers)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from core.domain.resources import Request
+from core.domain.resources import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_BYTES, Request
 from scheduler.planning.demand import Group
 
 _BINARY_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
@@ -30,9 +30,13 @@ def memory(count: int) -> str:
 
 
 def request(wanted: Request) -> str:
-    """``8 GPUs of H100, 16 CPUs and 64 GiB of memory``."""
+    """``8 GPUs of H100, 16 CPUs and 64 GiB of memory``; without the little that is set aside for who states none."""
     parts = [gpus(wanted.gpu_count, wanted.gpu_models)] if wanted.gpu_count else []
-    return all_of([*parts, cpus(wanted.cpu_milli), memory(wanted.memory_bytes)])
+    if wanted.cpu_milli != UNSTATED_CPU_MILLI:
+        parts.append(cpus(wanted.cpu_milli))
+    if wanted.memory_bytes != UNSTATED_MEMORY_BYTES:
+        parts.append(memory(wanted.memory_bytes))
+    return all_of(parts or [cpus(wanted.cpu_milli), memory(wanted.memory_bytes)])
 
 
 def each(group: Group) -> str:
@@ -82,15 +86,13 @@ def jobs(names: Sequence[str]) -> str:
 def about(at: datetime, now: datetime) -> str:
     """``about 14:20 UTC``; with the date when it is not today."""
     at, now = at.astimezone(UTC), now.astimezone(UTC)
-    if at <= now:
-        return "any moment"
     return f"about {at:%H:%M} UTC" if at.date() == now.date() else f"about {at:%Y-%m-%d %H:%M} UTC"
 
 
-def duration(seconds: float) -> str:
-    """Rounded down, since it is a limit: ``35 minutes``, ``2 hours``."""
-    for unit, noun in ((86_400, "day"), (3600, "hour"), (60, "minute")):
-        if seconds >= 2 * unit or (seconds >= unit and noun == "minute"):
-            count = int(seconds // unit)
-            return f"{count} {plural(noun, count)}"
-    return f"{int(seconds)} {plural('second', int(seconds))}"
+def until(at: datetime | None, now: datetime, *, one: bool) -> str:
+    """How long somebody goes on, after its name: `` until about 14:20 UTC``."""
+    if at is None:
+        return f", whose {'end is' if one else 'ends are'} not known"
+    if at <= now:
+        return ", which should end any moment"
+    return f" until {about(at, now)}"

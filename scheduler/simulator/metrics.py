@@ -1,0 +1,151 @@
+"""How well the cluster was used and how long jobs waited."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scheduler.planning import NodeView, ReasonCode
+from scheduler.simulator.world import Running, World
+
+if TYPE_CHECKING:
+    from scheduler.simulator.engine import History, Outcome
+
+
+class Usage:
+    """Sums over time, kept up to date from event to event."""
+
+    def __init__(self, nodes: Iterable[NodeView]) -> None:
+        nodes = tuple(nodes)
+        self.gpus = sum(node.allocatable.gpu_count for node in nodes)
+        self.cpu_milli = sum(node.allocatable.cpu_milli for node in nodes)
+        self.held_gpus = 0
+        self.held_cpu_milli = 0
+        self.gpu_seconds = 0.0
+        self.cpu_seconds = 0.0  # in thousandths of a CPU
+        self.waiting_seconds: dict[ReasonCode, float] = {}
+        # While somebody waits for room: GPUs free, and those of them on nodes that are partly used.
+        self.idle_gpu_seconds = 0.0
+        self.broken_gpu_seconds = 0.0
+        self._idle = (0, 0)
+        self._waiting: Counter[ReasonCode] = Counter()
+        self._now_s = 0.0
+
+    def advance(self, to_s: float) -> None:
+        past_s = to_s - self._now_s
+        self._now_s = to_s
+        self.gpu_seconds += past_s * self.held_gpus
+        self.cpu_seconds += past_s * self.held_cpu_milli
+        self.idle_gpu_seconds += past_s * self._idle[0]
+        self.broken_gpu_seconds += past_s * self._idle[1]
+        for code, jobs in self._waiting.items():
+            self.waiting_seconds[code] = self.waiting_seconds.get(code, 0.0) + past_s * jobs
+
+    def start(self, running: Running) -> None:
+        self._hold(running, 1)
+
+    def end(self, running: Running) -> None:
+        self._hold(running, -1)
+
+    def _hold(self, running: Running, sign: int) -> None:
+        for role in running.job.gang.roles:
+            self.held_gpus += sign * role.replicas * role.request.gpu_count
+            self.held_cpu_milli += sign * role.replicas * role.request.cpu_milli
+
+    def wait(self, codes: Mapping[str, ReasonCode], world: World) -> None:
+        """Who waits from now on, and what is free meanwhile."""
+        self._waiting = Counter(codes.values())
+        idle = broken = 0
+        if any(code in _WAITS_FOR_ROOM for code in codes.values()):
+            for node in world.nodes.values():
+                free = node.free.gpu_count
+                idle += free
+                broken += free if free < node.allocatable.gpu_count else 0
+        self._idle = (idle, broken)
+
+
+_WAITS_FOR_ROOM = (ReasonCode.NO_ROOM, ReasonCode.RESERVED, ReasonCode.TOPOLOGY)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Of some times, in seconds."""
+
+    mean: float
+    p50: float
+    p99: float
+    largest: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        ordered = sorted(values) or [0.0]
+        return cls(sum(ordered) / len(ordered), _at(ordered, 0.5), _at(ordered, 0.99), ordered[-1])
+
+    def to_json(self) -> dict[str, float]:
+        return {"mean_s": self.mean, "p50_s": self.p50, "p99_s": self.p99, "max_s": self.largest}
+
+
+def _at(ordered: Sequence[float], share: float) -> float:
+    """Nearest rank: https://en.wikipedia.org/wiki/Percentile#The_nearest-rank_method."""
+    return ordered[min(len(ordered) - 1, max(0, -int(-share * len(ordered) // 1) - 1))]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The figures of one run. ``utilisation``: GPUs held ÷ GPUs there, from the start to the last end."""
+
+    jobs: int
+    finished: int
+    never_started: int
+    waiting: Spread
+    completion: Spread
+    makespan_s: float
+    gpu_utilisation: float
+    cpu_utilisation: float
+    idle_while_waiting: float
+    fragmentation: float
+    waiting_job_seconds: Mapping[str, float]
+    plans: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "jobs": self.jobs,
+            "finished": self.finished,
+            "never_started": self.never_started,
+            "waiting": self.waiting.to_json(),
+            "completion": self.completion.to_json(),
+            "makespan_s": self.makespan_s,
+            "gpu_utilisation": self.gpu_utilisation,
+            "cpu_utilisation": self.cpu_utilisation,
+            "idle_while_waiting": self.idle_while_waiting,
+            "fragmentation": self.fragmentation,
+            "waiting_job_seconds": dict(self.waiting_job_seconds),
+            "plans": self.plans,
+        }
+
+
+def summarise(outcome: Outcome) -> Summary:
+    """The usual figures. Waiting times of jobs that never started are not in them; their number is."""
+    jobs: list[History] = list(outcome.jobs.values())
+    waits = [job.started_s - job.arrival.at_s for job in jobs if job.started_s is not None]
+    completions = [job.ended_s - job.arrival.at_s for job in jobs if job.ended_s is not None]
+    usage, end_s = outcome.usage, outcome.end_s
+    first_s = min((job.arrival.at_s for job in jobs), default=0.0)
+    last_s = max((job.ended_s for job in jobs if job.ended_s is not None), default=end_s)
+    span_s = max(1e-9, end_s)
+    return Summary(
+        jobs=len(jobs),
+        finished=len(completions),
+        never_started=sum(job.started_s is None for job in jobs),
+        waiting=Spread.of(waits),
+        completion=Spread.of(completions),
+        makespan_s=last_s - first_s,
+        gpu_utilisation=usage.gpu_seconds / (usage.gpus * span_s) if usage.gpus else 0.0,
+        cpu_utilisation=usage.cpu_seconds / (usage.cpu_milli * span_s) if usage.cpu_milli else 0.0,
+        idle_while_waiting=usage.idle_gpu_seconds / (usage.gpus * span_s) if usage.gpus else 0.0,
+        fragmentation=usage.broken_gpu_seconds / usage.idle_gpu_seconds if usage.idle_gpu_seconds else 0.0,
+        waiting_job_seconds={code.value: seconds for code, seconds in sorted(usage.waiting_seconds.items())},
+        plans=outcome.plans,
+    )

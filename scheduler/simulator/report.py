@@ -1,0 +1,76 @@
+"""A run as a page to read."""
+
+from __future__ import annotations
+
+from scheduler.simulator.engine import Outcome
+from scheduler.simulator.expect import failures
+from scheduler.simulator.metrics import Spread, summarise
+
+_SLOWEST = 5
+
+
+def report(outcome: Outcome) -> str:
+    """The figures, who waited longest and why, and which expectations held."""
+    figures, scenario = summarise(outcome), outcome.scenario
+    gpus = sum(node.allocatable.gpu_count for node in scenario.nodes)
+    lines = [scenario.name]
+    if scenario.about:
+        lines.append(scenario.about)
+    lines += [
+        (
+            f"{len(scenario.nodes)} nodes with {gpus} GPUs; {figures.jobs} jobs, {figures.finished} finished, "
+            f"{figures.never_started} never started; {figures.plans} plans"
+        ),
+        "",
+        _spread("waiting", figures.waiting),
+        _spread("completion", figures.completion),
+        f"{'makespan':<14}{_time(figures.makespan_s):>10}",
+        f"{'GPUs in use':<14}{figures.gpu_utilisation:>10.1%}",
+        f"{'CPUs in use':<14}{figures.cpu_utilisation:>10.1%}",
+        (
+            f"{'GPUs idle':<14}{figures.idle_while_waiting:>10.1%}   while jobs wait for room; "
+            f"{figures.fragmentation:.0%} of these on nodes that are partly used"
+        ),
+    ]
+    if figures.waiting_job_seconds:
+        total = sum(figures.waiting_job_seconds.values()) or 1.0
+        shares = [
+            f"{code} {seconds / total:.0%}"
+            for code, seconds in sorted(figures.waiting_job_seconds.items(), key=lambda item: -item[1])
+        ]
+        lines.append(f"{'waited for':<14}{', '.join(shares)}")
+    lines += _slowest(outcome)
+    if scenario.expect:
+        wrong = failures(outcome)
+        lines += ["", f"{len(scenario.expect) - len(wrong)} of {len(scenario.expect)} expectations hold"]
+        lines += [f"  {sentence}" for sentence in wrong]
+    return "\n".join(lines)
+
+
+def _slowest(outcome: Outcome) -> list[str]:
+    def waited_s(name: str) -> float:
+        job = outcome.jobs[name]
+        return (outcome.end_s if job.started_s is None else job.started_s) - job.arrival.at_s
+
+    names = sorted((n for n in outcome.jobs if waited_s(n) > 0), key=lambda n: (-waited_s(n), n))[:_SLOWEST]
+    if not names:
+        return []
+    lines = ["", "waited longest"]
+    for name in names:
+        job = outcome.jobs[name]
+        told = job.reasons[-1][1] if job.reasons else None
+        lines.append(f"  {name}: {_time(waited_s(name))}" + (f": {told.sentence}" if told else ""))
+    return lines
+
+
+def _spread(name: str, spread: Spread) -> str:
+    return (
+        f"{name:<14}{_time(spread.mean):>10}   mean, {_time(spread.p50)} median, "
+        f"{_time(spread.p99)} p99, {_time(spread.largest)} longest"
+    )
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"

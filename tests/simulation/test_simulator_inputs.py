@@ -1,0 +1,94 @@
+"""What the simulator reads and says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scheduler.simulator.__main__ import main
+from scheduler.simulator.engine import Simulation
+from scheduler.simulator.metrics import Spread, summarise
+from scheduler.simulator.mistakes import ScenarioError
+from scheduler.simulator.scenario import parse
+
+NODES = [{"name": "gpu-{}", "count": 2, "gpus": {"H100": 8}}]
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"jobs": []}, "nodes: missing"),
+        ({"nodes": NODES, "jbs": []}, "'jbs' is not known"),
+        ({"nodes": [{"nmae": "x"}]}, "nodes[0]: 'nmae' is not known"),
+        ({"nodes": NODES, "jobs": [{"gpus": 1, "duration": "soon"}]}, "jobs[0].duration"),
+        ({"nodes": NODES, "jobs": [{"gpu": 1}]}, "jobs[0]"),
+        ({"nodes": NODES, "expect": [{"started": "nobody"}]}, "expect[0]: there is no job 'nobody'"),
+        ({"nodes": NODES, "expect": [{"strated": "x"}]}, "expect[0]: has none of the words"),
+        ({"nodes": NODES, "jobs": [{"name": "a"}, {"name": "a"}]}, "'a' stands twice"),
+        ({"nodes": NODES, "trace": {"file": "away.csv"}}, "cannot be read"),
+    ],
+)
+def test_a_wrong_scenario_is_refused_with_the_place(data: dict, sentence: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        parse(data)
+    assert sentence in str(caught.value)
+
+
+def test_a_trace_becomes_gangs_of_whole_nodes(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("submit_time,num_gpu,duration\n5000,1,60000\n6000,16,120000\n")
+    columns = {"at": "submit_time", "gpus": "num_gpu"}
+    scenario = parse({"nodes": NODES, "trace": {"file": "jobs.csv", "unit": "ms", "columns": columns}}, folder=tmp_path)
+    small, large = scenario.arrivals
+    assert (small.at_s, small.duration_s, small.gang.size) == (0.0, 60.0, 1)
+    assert (large.at_s, large.gang.size, large.gang.roles[0].request.gpu_count) == (1.0, 2, 8)
+    outcome = Simulation(scenario).run()
+    assert outcome.jobs["job-000001"].started_s == 60.0
+
+
+def test_plans_are_made_at_most_once_per_tick() -> None:
+    jobs = [{"name": "j", "count": 10, "every": "1s", "gpus": 1, "duration": "5s"}]
+    outcome = Simulation(parse({"nodes": NODES, "jobs": jobs, "tick": "60s"})).run()
+    assert {job.started_s for job in outcome.jobs.values()} == {0.0, 60.0}
+
+
+def test_the_figures_of_a_run_that_can_be_worked_out_by_hand() -> None:
+    jobs = [
+        {"name": "a", "gpus": 8, "workers": 2, "duration": "10s"},
+        {"name": "b", "gpus": 8, "at": "2s", "duration": "10s"},
+    ]
+    figures = summarise(Simulation(parse({"nodes": NODES, "jobs": jobs})).run())
+    assert figures.makespan_s == 20.0
+    assert figures.waiting.largest == 8.0
+    assert figures.completion.mean == 14.0
+    assert figures.gpu_utilisation == pytest.approx((160 + 80) / (16 * 20))
+    assert figures.waiting_job_seconds == {"no_room": 8.0}
+
+
+def test_a_spread_takes_the_nearest_rank() -> None:
+    spread = Spread.of([float(value) for value in range(1, 101)])
+    assert (spread.p50, spread.p99, spread.largest, spread.mean) == (50.0, 99.0, 100.0, 50.5)
+
+
+def test_the_command_prints_the_seed_first_and_fails_when_an_expectation_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario = tmp_path / "one.yaml"
+    scenario.write_text(
+        "seed: 5\nnodes: [{name: n, gpus: {H100: 1}}]\njobs: [{name: a, gpus: 1, duration: 1m}]\n"
+        "expect: [{started: a, at: 1m}]\n"
+    )
+    assert main([str(scenario)]) == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith("seed 5\n")
+    assert "expected {started: a, at: 1m}, but it started at 0 s" in printed
+    assert main([str(scenario), "--json", "--seed", "6"]) == 1
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["seed"] == 6
+    assert figures["finished"] == 1
+
+
+def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "no.yaml")]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
