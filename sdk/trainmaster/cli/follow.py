@@ -113,10 +113,14 @@ class Follower:
         """Tell why the job waits, as long as it does."""
         while not self._is_over.is_set():
             self._is_waiting.wait()
+            if self._is_over.is_set():
+                return
             try:
                 detail = self._client.get_job(self._job.id)
             except TrainmasterError:
                 pass  # the stream tells what is wrong
+            except Exception:  # noqa: BLE001 (the main thread closed the client meanwhile, or will meet the same bug)
+                return
             else:
                 if self._is_waiting.is_set() and not self._is_over.is_set():
                     self._items.put(detail)

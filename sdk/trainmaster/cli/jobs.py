@@ -185,7 +185,7 @@ _CELLS: Final[dict[str, Any]] = {
     "name": lambda job, _now, _console: job.name,
     "project": lambda job, _now, _console: job.project,
     "user": lambda job, _now, _console: job.user,
-    "state": lambda job, _now, console: output.state_text(job.state, console),
+    "state": lambda job, _now, console: output.state_text(job.state, console, wanted=job.wanted),
     "roles": lambda job, _now, _console: roles_text(job.roles),
     "gpus": lambda job, _now, _console: str(job.gpu_count) if job.gpu_count else None,
     "priority": lambda job, _now, _console: str(job.priority),
@@ -221,7 +221,7 @@ def show(
     output.print_pairs(
         [
             ("Job", f"{detail.name} ({detail.id})"),
-            ("State", output.state_text(detail.state, console)),
+            ("State", output.state_text(detail.state, console, wanted=detail.wanted)),
             ("Waits", f"{waits.sentence}{position}" if waits else position.strip(" ()")),
             ("Numbers", _numbers(waits.numbers) if waits else None),
             ("Exit", exit_text(detail.exit)),
@@ -259,6 +259,8 @@ def _numbers(numbers: dict[str, Any]) -> str:
 def exit_text(end: ExitView | None) -> str | None:
     if end is None:
         return None
+    if end.kind == "success":
+        return end.sentence
     where = f" in {end.role}-{end.index}" if end.role is not None else ""
     code = f", exit code {end.exit_code}" if end.exit_code is not None else ""
     return f"{end.sentence} [{end.kind}{where}{code}]"

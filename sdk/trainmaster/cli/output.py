@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from rich.console import Console
 
+_BAR_AFTER_S: Final = 0.5
+# A wish that the next reconcile fulfils.
+_WISHES: Final = {
+    (state, wanted): f" ({wanted} asked)"
+    for state in ("queued", "starting", "running")
+    for wanted in ("cancel", "pause")
+}
 # Icon and colour beside the word: none of them alone tells the state.
 _STATES: Final[dict[str, tuple[str, str]]] = {
     "queued": ("◌", "yellow"),
@@ -87,11 +95,13 @@ def is_fancy(console: Console) -> bool:
     return console.is_terminal and "utf" in (console.encoding or "").lower()
 
 
-def state_text(state: str, console: Console) -> Any:
+def state_text(state: str, console: Console, *, wanted: str = "run") -> Any:
+    """The state in its colour; ``wanted`` tells a wish of the user that has not come true yet."""
     from rich.text import Text
 
     icon, colour = _STATES.get(state, ("•", ""))
-    return Text(f"{icon} {state}" if is_fancy(console) else state, colour)
+    wish = _WISHES.get((state, wanted), "")
+    return Text((f"{icon} {state}" if is_fancy(console) else state) + wish, colour)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
@@ -196,7 +206,7 @@ def size(count: int | None) -> str | None:
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Any]:
-    """A function to call with the bytes done and in all; a bar on a person's terminal, silence elsewhere."""
+    """A function to call with the bytes done and in all: a bar on a person's terminal once it takes a while."""
     console = notes()
     if not console.is_terminal:
         yield lambda done, total: None  # noqa: ARG005 (nobody looks)
@@ -204,9 +214,19 @@ def progress_bar(label: str) -> Iterator[Any]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(label, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    bar = Progress(*columns, console=console, transient=True)
+    task = bar.add_task(label, total=None)
+    shown_from_s = time.monotonic() + _BAR_AFTER_S
+
+    def advance(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total)
+        if not bar.live.is_started and time.monotonic() >= shown_from_s:
+            bar.start()
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
 
 
 @contextmanager

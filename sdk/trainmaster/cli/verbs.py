@@ -46,7 +46,9 @@ def _each(jobs: list[str], ask: Callable[[Client, str], JobDetail], *, as_json: 
         return
     console = output.answers()
     for view in views:
-        console.print(view.name, f"({view.id})", output.state_text(view.state, console), soft_wrap=True)
+        console.print(
+            view.name, f"({view.id})", output.state_text(view.state, console, wanted=view.wanted), soft_wrap=True
+        )
 
 
 def clone(
