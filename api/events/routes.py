@@ -12,7 +12,7 @@ from trainmaster.wire.jobs import EventView
 from api.auth import JobAccess, JobViewer, Reader, authenticate
 from api.closing import Closing
 from api.events.service import Follower, News, page_of, start_after
-from api.events.watch import EventWatch
+from api.events.watch import watch_of
 from api.routing import new_router
 from api.work import Platform, PlatformDep, Work
 from core.db.repositories.events import events_of_job, events_of_projects
@@ -62,7 +62,7 @@ async def list_job_events(
         caller = await authenticate(request, platform)
         return await run_in_threadpool(_news_of_job, platform, replace(job, caller=caller), low, batch)
 
-    return _stream(Follower(look, _watch(request, platform), _closing(request), start))
+    return _stream(Follower(look, watch_of(request, platform), _closing(request), start))
 
 
 @router.get(
@@ -102,7 +102,7 @@ async def list_events(
     if not follow:
         return _page(await look(start, limit + 1), limit)
     await look(start, 1)
-    return _stream(Follower(look, _watch(request, platform), _closing(request), start))
+    return _stream(Follower(look, watch_of(request, platform), _closing(request), start))
 
 
 def _news_of_job(platform: Platform, job: JobAccess, low: int, limit: int) -> News:
@@ -124,14 +124,6 @@ def _page(news: News, limit: int) -> Response:
 def _stream(follower: Follower) -> Response:
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
     return StreamingResponse(follower.stream(), media_type="text/event-stream", headers=headers)
-
-
-def _watch(request: Request, platform: Platform) -> EventWatch:
-    state = request.app.state
-    if not hasattr(state, "event_watch"):
-        state.event_watch = EventWatch(platform)
-    watch: EventWatch = state.event_watch
-    return watch
 
 
 def _closing(request: Request) -> Closing:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
 from api.work import Platform
@@ -15,6 +16,15 @@ from core.domain.errors import TrainmasterError
 
 # Seconds between two looks while anybody follows: what a follower's delay is bounded by.
 _LOOK_S: Final = 0.25
+
+
+def watch_of(request: Request, platform: Platform) -> EventWatch:
+    """The one watch of this process."""
+    state = request.app.state
+    if not hasattr(state, "event_watch"):
+        state.event_watch = EventWatch(platform)
+    watch: EventWatch = state.event_watch
+    return watch
 
 
 class EventWatch:
@@ -37,14 +47,14 @@ class EventWatch:
         finally:
             self._followers -= 1
 
-    async def wait(self, timeout_s: float) -> None:
-        """Return when an event was added since, or after ``timeout_s``."""
+    async def wait(self, timeout_s: float) -> bool:
+        """True when an event was added since, false after ``timeout_s``."""
         changed = self._changed
         try:
             async with asyncio.timeout(timeout_s):
-                await changed.wait()
+                return await changed.wait()
         except TimeoutError:
-            pass
+            return False
 
     async def _look(self) -> None:
         while self._followers:

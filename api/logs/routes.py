@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Annotated, Final
 
@@ -15,6 +16,7 @@ from trainmaster.wire.jobs import LogSource
 
 from api.auth import JobViewer, authenticate
 from api.closing import Closing
+from api.events.watch import watch_of
 from api.logs import service
 from api.logs.cursor import read_cursor
 from api.logs.stream import LogStream
@@ -85,16 +87,24 @@ async def stream_logs(
         caller = await authenticate(request, platform)
         return await run_in_threadpool(service.look, platform, replace(job, caller=caller))
 
+    watch = watch_of(request, platform)
     stream = LogStream(
         merge=LogMerge(view.logs, selection, place),
         look=look,
+        wait=watch.wait,
         closing=closing,
         limiter=_limiter(request),
         first_look=view.look,
         follow=follow,
     )
+
+    async def watched() -> AsyncIterator[bytes]:
+        async with watch.following():
+            async for chunk in stream.events():
+                yield chunk
+
     return StreamingResponse(
-        stream.events(),
+        watched(),
         media_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"},
     )

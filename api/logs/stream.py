@@ -21,8 +21,10 @@ from core.storage.logs import parse_line
 _POLL_S: Final = 0.2
 _POLL_IDLE_S: Final = 1.0
 _IDLE_AFTER_S: Final = 10.0
-# Seconds between two looks at the job; they also tell whether the caller may still read.
-_LOOK_S: Final = 1.0
+# Seconds between two looks at the job: soon after something happened anywhere, and now and then in any case, since they
+# also tell whether the caller may still read.
+_LOOK_SOON_S: Final = 0.25
+_LOOK_S: Final = 2.0
 # A comment, so that proxies and clients see that the line is alive.
 _KEEP_ALIVE_S: Final = 15.0
 # With more files than this a cursor is longer than a line: then only a batch's last line carries one. A client that
@@ -37,12 +39,14 @@ T = TypeVar("T")
 class LogStream:
     """One client's stream.
 
-    ``look``: the job's state, raising when the caller may not see it any more. ``limiter``: threads for disk reads
+    ``look``: the job's state, raising when the caller may not see it any more. ``wait``: returns after so many seconds,
+    or true before, when the platform's history has gone on. ``limiter``: threads for disk reads
     that all streams share, so that they never take the request handlers' threads.
     """
 
     merge: LogMerge
     look: Callable[[], Awaitable[JobLook]]
+    wait: Callable[[float], Awaitable[bool]]
     closing: Closing
     limiter: CapacityLimiter
     first_look: JobLook
@@ -62,6 +66,7 @@ class LogStream:
     async def _events(self) -> AsyncIterator[bytes]:
         now_look = self.first_look
         looked_at = quiet_since = spoke_at = anyio.current_time()
+        has_news = False
         while not self.closing.is_set:
             if now_look != self._told:
                 self._told = now_look
@@ -79,8 +84,11 @@ class LogStream:
             if now - spoke_at >= _KEEP_ALIVE_S:
                 spoke_at = now
                 yield b": alive\n\n"
-            await anyio.sleep(_pause(now - quiet_since))
-            if anyio.current_time() - looked_at >= _LOOK_S:
+            pause = _LOOK_SOON_S if has_news else _pause(now - quiet_since)
+            has_news = await self.wait(pause) or has_news
+            since = anyio.current_time() - looked_at
+            if since >= (_LOOK_SOON_S if has_news else _LOOK_S):
+                has_news = False
                 looked_at = anyio.current_time()
                 now_look = await self._look_again(now_look)
                 if now_look != self._told:

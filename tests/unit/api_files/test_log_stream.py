@@ -54,10 +54,15 @@ class Stage:
             raise self.error
         return self.look_now()
 
+    async def wait(self, timeout_s: float) -> bool:
+        await anyio.sleep(timeout_s)
+        return False
+
     def stream(self, *, follow: bool = True, place: Place | None = None) -> LogStream:
         return LogStream(
             merge=LogMerge(JobLogs(Tree(self.root)), Selection(), place or Place()),
             look=self.look,
+            wait=self.wait,
             closing=self.closing,
             limiter=CapacityLimiter(2),
             first_look=self.look_now(),
@@ -67,7 +72,7 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    for name in ("_POLL_S", "_POLL_IDLE_S", "_LOOK_S"):
+    for name in ("_POLL_S", "_POLL_IDLE_S", "_LOOK_S", "_LOOK_SOON_S"):
         monkeypatch.setattr(module, name, 0.005)
     return Stage(tmp_path)
 
