@@ -39,6 +39,7 @@ PASSED_ENV: Final = (
 _DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CLAIM_S: Final = 20.0  # for the runtime to take the order: 50 ms on an idle machine
 _LOCK_S: Final = 10.0
+_END_S: Final = 2.5  # a runtime whose job has ended stays for 2 s at most, to send its last reports
 _LOOK_S: Final = 0.02
 _NOT_CLAIMED: Final = 75  # trainmaster_runtime.main.NOT_CLAIMED
 _TOMBSTONE_DAYS: Final = 30
@@ -88,7 +89,7 @@ class ProcessExecutor:
 
     def nodes(self) -> Sequence[NodeInfo]:
         if self._gpus is None:
-            self._gpus = machine.find_gpus()
+            self._gpus = machine.find_gpus(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
         return (machine.describe_machine(self._gpus),)
 
     def assign_addresses(self, layout: Layout, taken_ports: frozenset[int]) -> Layout:
@@ -256,12 +257,13 @@ class ProcessExecutor:
         while True:
             runtime = folder.runtime()
             if runtime is not None and runtime.is_alive():
-                # The runtime knows its tree best; if it does not do it in a second, it goes with its tree.
+                # The runtime knows its tree best; if it does not do it in time, it goes with its tree.
                 if asked_at is None:
                     asked_at = time.monotonic()
-                    folder.write("stop.json", {"grace_s": 0})
-                    procfs.send(runtime.pid, runtime.start_ticks, signal.SIGTERM)
-                elif time.monotonic() > asked_at + 1.0:
+                    if folder.read("exit.json") is None:
+                        folder.write("stop.json", {"grace_s": 0})
+                        procfs.send(runtime.pid, runtime.start_ticks, signal.SIGTERM)
+                elif time.monotonic() > asked_at + _END_S:
                     procfs.send(runtime.pid, runtime.start_ticks, signal.SIGKILL)
             elif folder.try_lock():
                 sweep.sweep(folder, mark_of(folder.key))

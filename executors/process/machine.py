@@ -63,12 +63,13 @@ def memory_bytes() -> int:
     return min(limits)
 
 
-def find_gpus(nvml: Any = None) -> tuple[Gpu, ...]:
+def find_gpus(nvml: Any = None, *, visible: str | None = None) -> tuple[Gpu, ...]:
     """NVIDIA GPUs by NVML; none when there is no driver. ``id`` is the index in PCI order, as CUDA_DEVICE_ORDER=
     PCI_BUS_ID counts them.
 
     Args:
         nvml: the ``pynvml`` module, or what a test puts in its place.
+        visible: CUDA_VISIBLE_DEVICES of the platform itself: an admin's way to keep devices back. Indices or UUIDs.
     """
     if nvml is None:
         try:
@@ -86,10 +87,11 @@ def find_gpus(nvml: Any = None) -> tuple[Gpu, ...]:
                 handle = nvml.nvmlDeviceGetHandleByIndex(index)
                 name = nvml.nvmlDeviceGetName(handle)
                 memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
+                uuid = nvml.nvmlDeviceGetUUID(handle)
             except nvml.NVMLError:
                 continue  # fallen off the bus, or not ours to use
-            text = name.decode() if isinstance(name, bytes) else name
-            found.append(Gpu(str(index), gpu_model(text), int(memory)))
+            if visible is None or {str(index), _text(uuid)} & set(visible.split(",")):
+                found.append(Gpu(str(index), gpu_model(_text(name)), int(memory)))
         return tuple(found)
     except nvml.NVMLError:
         return ()
@@ -102,6 +104,11 @@ def gpu_model(name: str) -> str:
     text = re.sub(r"^(nvidia|tesla|geforce)\s+", "", name.strip().lower())
     text = re.sub(r"^(tesla|geforce)\s+", "", text)
     return re.sub(r"[^a-z0-9]+", "-", text).strip("-")
+
+
+def _text(value: str | bytes) -> str:
+    """NVML's names: bytes in old versions of its binding."""
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _own_groups(controller: str) -> Iterator[Path]:

@@ -243,6 +243,16 @@ def test_a_child_of_a_shell_that_hangs_at_exit_is_ended(bench):
     assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.HANGING_EXIT, 0)
 
 
+def test_a_hanging_program_in_a_pipe_is_ended(bench):
+    (bench.output / "hang.py").write_text(textwrap.dedent(HANGS))
+    order = bench.order(
+        command="python /data/output/hang.py | tee /data/output/seen", exit_grace=timedelta(seconds=0.3)
+    )
+    bench.executor.create(order)
+    assert bench.ended(order).phase is Phase.SUCCEEDED
+    assert (bench.output / "seen").read_text() == "work done\n"
+
+
 def test_a_caught_sys_exit_does_not_count(bench):
     seen = bench.run(
         command=bench.python(
@@ -353,3 +363,10 @@ def test_the_exit_is_recorded_though_the_state_folders_disk_is_full(make_process
     seen = bench.ended(order)
     assert seen.exit.exit_code == 4
     bench.executor.remove(order.key.attempt_id)
+
+
+def test_an_output_that_cannot_be_written_is_told(bench):
+    (bench.output / ".trainmaster").write_text("a file where the platform's folder belongs")
+    seen = bench.run(command=("true",))
+    assert seen.exit.cause is ExitCause.START_FAILED
+    assert "check the output's volume" in seen.exit.sentence

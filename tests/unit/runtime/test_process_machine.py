@@ -29,6 +29,7 @@ def nvml(devices, *, fails=False):
         nvmlShutdown=lambda: None,
         nvmlDeviceGetCount=lambda: len(devices),
         nvmlDeviceGetHandleByIndex=handle,
+        nvmlDeviceGetUUID=lambda index: f"GPU-{index}",
         nvmlDeviceGetName=lambda index: devices[index][0],
         nvmlDeviceGetMemoryInfo=lambda index: SimpleNamespace(total=devices[index][1]),
     )
@@ -43,6 +44,14 @@ def test_gpus_are_found_with_their_model_and_memory():
 def test_a_broken_device_is_left_out_and_the_others_keep_their_numbers():
     found = machine.find_gpus(nvml([None, ("NVIDIA H200", 1)]))
     assert [gpu.id for gpu in found] == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "ids"), [("1", ["1"]), ("GPU-0", ["0"]), ("0,1", ["0", "1"]), ("", []), (None, ["0", "1"])]
+)
+def test_devices_that_the_platform_may_not_see_are_not_given_out(visible, ids):
+    found = machine.find_gpus(nvml([("NVIDIA H200", 1), ("NVIDIA H200", 1)]), visible=visible)
+    assert [gpu.id for gpu in found] == ids
 
 
 def test_no_driver_means_no_gpus():

@@ -70,11 +70,15 @@ def end_hanging(processes: list[Process], notes: ExitNotes, grace_s: float, now:
 
 
 def _hanging_below(process: Process, notes: ExitNotes) -> list[int]:
-    """The hanging children of a shell or of torchrun, when every child of it hangs; else none."""
+    """The children of a shell that have finished their work, and those of torchrun when all have; else none.
+
+    Torchrun ends every worker when it sees one dead: none may be killed while another one works.
+    """
     children = [pid for pid in procfs.descendants(process.pid) if procfs.parent(pid) == process.pid]
-    if not children or not all(notes.has(pid) for pid in children):
-        return []
-    return children if tree.is_shell(process.pid) or _is_torchrun(process.pid) else []
+    finished = [pid for pid in children if notes.has(pid)]
+    if finished and (tree.is_shell(process.pid) or (len(finished) == len(children) and _is_torchrun(process.pid))):
+        return finished
+    return []
 
 
 def _is_torchrun(pid: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from trainmaster_runtime import clock
@@ -30,10 +31,14 @@ class JobLog:
         self._is_torn = False  # the file ends inside a line
         self._fd = -1
         try:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            self._open()
         except OSError as error:
             self.failure = error
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether the newest write failed for want of room."""
+        return self.failure is not None and self.failure.errno in (errno.ENOSPC, errno.EDQUOT)
 
     def say(self, text: str) -> None:
         """A line of the runtime's own."""
@@ -61,9 +66,15 @@ class JobLog:
             del lines[0]
         return "\n".join(line.partition(" ")[2] for line in lines)
 
+    def _open(self) -> None:
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
     def _append(self, block: bytes, now: float) -> None:
         view = memoryview(block)
         try:
+            if self._fd < 0:
+                self._open()
             while view:
                 written = os.write(self._fd, view)
                 self._is_torn = view[written - 1] != 10

@@ -98,12 +98,21 @@ class Replica:
         if self._state.read("stop.json") is not None:
             raise StopAsked
         order = self._order
+        if self._log.failure is not None and not self._log.is_disk_full:
+            sentence = "The log %s cannot be written (%s); check the output's volume." % (
+                self._log.path,
+                self._log.failure.strerror,
+            )
+            raise NotStarted(Ending("start_failed", None, sentence))
         ground = prepare(order, self._state, self._log, self._check_stop)
         self._ground = ground
         ground.groups.limit(
             cpu_milli=order.cpu_limit_milli, memory_bytes=order.memory_limit_bytes, pids=order.pids_limit
         )
         self._notes = ExitNotes(ground.own + "/exits")
+        # Whoever finds this runtime dead knows by this what to sweep.
+        self._facts = {"cgroups": ground.groups.folders}
+        self._state.tell(phase="pending", detail="Starting the command.", facts=self._facts)
         programs = ground.programs(order)
         if not ground.groups.has_memory:
             self._oom_base = procfs.kernel_oom_kills()
@@ -161,6 +170,10 @@ class Replica:
             limits.append("memory by a watchdog")
         if needs_pids:
             limits.append("pids by a watchdog")
+        if order.cpu_limit_milli is not None and "cpu" not in ground.groups.limited:
+            self._log.say(
+                "the limit of %g CPUs is not enforced: no control group here" % (order.cpu_limit_milli / 1000)
+            )
         self._facts = {
             "pid": self._processes[0].pid,
             "pids": [process.pid for process in self._processes],
@@ -371,7 +384,7 @@ class Replica:
             was_signalled=worst is not None and worst.was_signalled,
             is_out_of_memory=self._is_out_of_memory(worst),
             memory_bytes=self._order.memory_limit_bytes,
-            is_disk_full=self._log.failure is not None or exits.has_no_room(self._log.tail()),
+            is_disk_full=self._log.is_disk_full or exits.has_no_room(self._log.tail()),
             tail=self._log.tail(),
         )
 
