@@ -70,7 +70,8 @@ def invalid_spec(error: SpecError) -> InvalidSpec:
     count = len(error.mistakes)
     more = f" (and {count - 1} more, see `errors`)" if count > 1 else ""
     told = [{"path": mistake.path, "message": mistake.message, "hint": mistake.hint} for mistake in error.mistakes]
-    return InvalidSpec(f"{first}{more}", field=first.path or None, errors=told)
+    sentence = f"{first}{more}"
+    return InvalidSpec(sentence if sentence.endswith((".", ")")) else f"{sentence}.", field=first.path or None, errors=told)
 
 
 def check_submission(platform: Platform, caller: Caller, spec: JobSpec) -> Submission:

@@ -16,7 +16,7 @@ from trainmaster.wire.runtime import Report, ReportItem
 from api.work import Work
 from core.db.repositories.events import append_event
 from core.db.tables import Attempt, Checkpoint, Job, Replica
-from core.domain.errors import NotFound
+from core.domain.errors import InvalidRequest, NotFound
 from core.domain.ids import AttemptId
 from core.ids import new_id
 
@@ -24,6 +24,8 @@ from core.ids import new_id
 # 2^40 items of one start, a hundred a second, are 350 years.
 _SEQ_BITS: Final = 40
 _SEQ_MASK: Final = 2**_SEQ_BITS - 1
+_GENERATION_MAX: Final = 2**22
+_INDEX_MAX: Final = 2**31 - 1
 
 _METRIC_LIMIT: Final = 256  # values of one report item
 _NAME_LIMIT: Final = 200
@@ -48,15 +50,18 @@ def take_report(work: Work, attempt_id: AttemptId, report: Report) -> int:
     Everything that was sent is acknowledged: an item that cannot be used is told in the job's history, not sent again.
 
     Raises:
+        InvalidRequest: numbers that no replica has.
         NotFound: the attempt or the replica is not there (any more); reporting again is of no use.
     """
+    newest = max((item.seq for item in report.items), default=0)
+    if newest > _SEQ_MASK or report.generation > _GENERATION_MAX or report.index > _INDEX_MAX:
+        raise InvalidRequest("The report's numbers are out of range: seq, generation or index.", field="items")
     replica, job = _lock_replica(work.session, attempt_id, report)
     generation, seen = replica.report_seq >> _SEQ_BITS, replica.report_seq & _SEQ_MASK
     if generation < report.generation:
         seen = 0
     is_late = generation > report.generation or replica.generation > report.generation
     items = sorted((item for item in report.items if is_late or item.seq > seen), key=lambda item: item.seq)
-    newest = max((item.seq for item in report.items), default=0)
 
     taker = _Taker(work, replica, job, is_late=is_late)
     for item in items:

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from sqlalchemy import text
+from starlette.testclient import TestClient
+from trainmaster.wire.base import Problem
+
+from api.main import create_app
+from core.db.engine import SessionFactory, make_engine, make_sessions
+from core.settings import Settings
+
+JSON = {"Content-Type": "application/json"}
+
+
+def problem(answer: Any) -> Problem:
+    assert answer.headers["content-type"] == "application/problem+json"
+    found = Problem.model_validate(answer.json())
+    assert found.status == answer.status_code
+    assert found.request_id == answer.headers["x-request-id"]
+    assert found.detail.endswith((".", ")"))
+    assert "Traceback" not in answer.text
+    return found
+
+
+def test_an_unknown_path_is_a_problem(client: TestClient) -> None:
+    assert problem(client.get("/api/v2/jobs")).code == "not_found"
+
+
+def test_a_wrong_method_says_which_is_right(client: TestClient) -> None:
+    found = problem(client.put("/api/v1/jobs/x"))
+    assert (found.status, found.code) == (405, "method_not_allowed")
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 422),
+        (b"{", 422),
+        (b"nonsense", 422),
+        (b'{"spec": NaN}', 422),
+        (b'{"spec": {"name": "\xff\xfe"}}', 422),
+        (b'{"spec": {"name": "\\ud800"}}', 422),
+        (b'{"spec": {"name": "a\\u0000b", "command": "x"}}', 422),
+        (b"[1, 2]", 422),
+        (b"null", 422),
+        (b'"text"', 422),
+        (b'{"spec": ' + b"[" * 100 + b"]" * 100 + b"}", 422),
+        (b'{"spec": {"name": "a", "command": "x", "env": {"A": ' + b'{"b":' * 5000 + b"1" + b"}" * 5000 + b"}}}", 422),
+        (b"[" * 200_000, 422),
+        (b'{"spec": {"name": "a", "command": "x", "priority": 1e400}}', 422),
+        (b'{"spec": {"name": "a", "command": "x", "priority": ' + b"9" * 400 + b"}}", 422),
+        (b'{"spec": {"name": "a", "command": "x"}, "spec": 1}', 422),
+        (b'{"spec_text": "a: &a [*a]"}', 422),
+        (b'{"spec_text": "{{{"}', 422),
+        (b'{"spec": {}, "colour": 1}', 422),
+    ],
+)
+def test_a_body_that_cannot_be_used_is_a_clear_problem(client: TestClient, body: bytes, status: int) -> None:
+    assert problem(client.post("/api/v1/jobs", content=body, headers=JSON)).status == status
+
+
+def test_a_body_without_its_content_type_is_a_clear_problem(client: TestClient) -> None:
+    answer = client.post("/api/v1/jobs", content=b'{"spec": {}}', headers={"Content-Type": "text/plain"})
+    assert problem(answer).status == 422
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_a_huge_body_is_turned_away(client: TestClient, streamed: bool) -> None:
+    chunk = b" " * 2**20
+    content: Any = (chunk for _ in range(6)) if streamed else chunk * 6
+    found = problem(client.post("/api/v1/jobs", content=content, headers=JSON))
+    assert (found.status, found.code) == (413, "payload_too_large")
+
+
+def test_an_escaped_backslash_before_u0000_is_no_nul(client: TestClient) -> None:
+    body = {"spec": {"name": "a", "command": ["echo", "\\u0000"]}, "dry_run": True}
+    assert client.post("/api/v1/jobs", content=json.dumps(body), headers=JSON).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/v1/jobs/%00",
+        "/api/v1/jobs/%ff",
+        "/api/v1/jobs/" + "x" * 101,
+        "/api/v1/jobs/..%2f..%2fetc",
+        "/api/v1/jobs/'%20or%201=1",
+    ],
+)
+def test_a_strange_name_in_the_path_is_not_found_or_refused(client: TestClient, path: str) -> None:
+    assert problem(client.get(path)).status in (404, 422)
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [("0.0.9", 426), ("0.1.0", 200), ("1.4", 200), ("none", 200), ("9" * 50, 200)]
+)
+def test_a_client_that_is_too_old_is_told_how_to_renew(client: TestClient, version: str, status: int) -> None:
+    answer = client.get("/api/v1/me", headers={"Trainmaster-Client": version})
+    assert answer.status_code == status
+    if status == 426:
+        assert problem(answer).code == "client_too_old"
+        assert "pip install -U trainmaster" in answer.json()["detail"]
+
+
+def test_a_request_id_is_taken_over_when_it_is_one(client: TestClient) -> None:
+    assert client.get("/nothing", headers={"X-Request-ID": "abc-1"}).json()["request_id"] == "abc-1"
+    assert client.get("/nothing", headers={"X-Request-ID": "a b\t<"}).json()["request_id"] != "a b\t<"
+
+
+def test_a_bug_shows_an_id_and_no_traceback(
+    app: FastAPI, client: TestClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def boom() -> None:
+        secret = "tm_never-shown"
+        raise RuntimeError("inner words" + secret[:0])
+
+    app.add_api_route("/boom", boom)
+    answer = client.get("/boom")
+    found = problem(answer)
+    assert (found.status, found.code) == (500, "internal")
+    assert "inner words" not in answer.text
+    assert found.request_id is not None
+    assert found.request_id in found.detail
+    logged = capsys.readouterr().out
+    assert "request.failed" in logged
+    assert "tm_never-shown" not in logged
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_507(app: FastAPI, client: TestClient, number: int) -> None:
+    def full() -> None:
+        raise OSError(number, "no")
+
+    app.add_api_route("/full", full)
+    found = problem(client.get("/full"))
+    assert (found.status, found.code) == (507, "insufficient_storage")
+
+
+def test_a_database_that_is_away_is_503_with_a_time_to_try_again(settings: Settings) -> None:
+    engine = make_engine("postgresql://nobody@127.0.0.1:9/none")
+    app = create_app(settings, sessions=make_sessions(engine))
+    with TestClient(app, headers={"Authorization": "Bearer tm_x"}) as away:
+        answer = away.get("/api/v1/jobs")
+        assert problem(answer).status == 503
+        assert answer.headers["retry-after"] == "2"
+        ready = away.get("/api/v1/ready")
+        assert ready.status_code == 503
+        assert ready.headers["retry-after"] == "2"
+        health = away.get("/api/v1/health")
+        assert (health.status_code, health.json()["status"]) == (200, "degraded")
+        assert away.get("/").status_code == 503
+    scraper = TestClient(app, client=("127.0.0.1", 1))
+    assert "trainmaster_database_up 0.0" in scraper.get("/metrics").text
+
+
+def test_a_database_without_tables_is_503_and_says_what_to_do(client: TestClient, sessions: SessionFactory) -> None:
+    with sessions() as session:
+        session.execute(text("drop table wait_reasons"))
+        session.commit()
+    found = problem(client.get("/api/v1/jobs"))
+    assert found.status == 503
+    assert "migrations upgrade" in found.detail
+
+
+def test_large_answers_are_pressed_and_small_ones_are_not(client: TestClient, submit: Any) -> None:
+    for _ in range(5):
+        submit()
+    with client.stream("GET", "/api/v1/jobs", headers={"Accept-Encoding": "gzip"}) as answer:
+        raw = b"".join(answer.iter_raw())
+        assert answer.headers["content-encoding"] == "gzip"
+        assert int(answer.headers["content-length"]) == len(raw)
+        assert "Accept-Encoding" in answer.headers["vary"]
+    assert len(json.loads(gzip.decompress(raw))["items"]) == 5
+    assert "content-encoding" not in client.get("/api/v1/jobs", headers={"Accept-Encoding": "identity"}).headers
+    assert "content-encoding" not in client.get("/api/v1/me").headers
