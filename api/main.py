@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 
 from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI
@@ -15,6 +16,7 @@ from api.closing import Closing
 from api.known_volumes import KnownVolumes
 from api.metrics.recorder import Recorder
 from api.middleware import Delivery, Envelope, Gate
+from api.openapi import describe
 from api.version import VERSION
 from api.work import Platform
 from core.bell import Bell, make_bell
@@ -76,4 +78,5 @@ def create_app(
     app.add_middleware(Gate)
     app.add_middleware(Envelope, recorder=recorder)
     routers.include_all(app)
+    app.openapi = partial(describe, app)  # type: ignore[method-assign]  # the framework's way to a document of one's own
     return app

@@ -1,0 +1,62 @@
+"""The API's description. ``python -m api.openapi`` writes ``api/openapi.json``, ``--check`` tells whether it drifted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+FILE: Final = Path(__file__).parent / "openapi.json"
+_TEXT: Final = (
+    "Submit, watch and steer distributed training jobs. Errors are `application/problem+json` with a stable `code`. "
+    "Lists are paged by opaque cursors. Programs send `Authorization: Bearer <token>`."
+)
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, made once per application."""
+    if app.openapi_schema is None:
+        schema = get_openapi(title=app.title, version=app.version, description=_TEXT, routes=app.routes)
+        components = schema.setdefault("components", {})
+        components["securitySchemes"] = {
+            "token": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "A user's token, or an attempt's for reports.",
+            },
+            "session": {"type": "apiKey", "in": "cookie", "name": "trainmaster_session"},
+        }
+        schema["security"] = [{"token": []}, {"session": []}]
+        app.openapi_schema = schema
+    return app.openapi_schema
+
+
+def render() -> bytes:
+    """The document as it is committed: sorted, so that a change shows as itself."""
+    # Late: the application imports this module.
+    from api.main import create_app
+    from core.bell import NullBell
+    from core.settings import Settings
+
+    settings = Settings(database_url="sqlite://", secret_key="unused", broker_url="")  # noqa: S106 (no server is started)
+    schema = describe(create_app(settings, bell=NullBell()))
+    return orjson.dumps(schema, option=orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE)
+
+
+def main(arguments: list[str]) -> int:
+    document = render()
+    if "--check" in arguments:
+        if FILE.exists() and FILE.read_bytes() == document:
+            return 0
+        sys.stderr.write("api/openapi.json is not what the code says; run `python -m api.openapi` and commit it\n")
+        return 1
+    FILE.write_bytes(document)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
