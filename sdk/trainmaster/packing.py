@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, Self, TypeAlias
 
 from trainmaster.errors import UnfitFolder
+from trainmaster.sizes import format_size
 
 IGNORE_FILE: Final = ".trainmasterignore"
 # Later files of a folder win over earlier ones, so `!data/` in ours takes back what git leaves out.
@@ -310,14 +311,3 @@ def _too_large(folder: Path, files: Sequence[FolderEntry], limit_bytes: int) -> 
         f"The code in {folder} packs to more than {format_size(limit_bytes)}; "
         f"list what the training does not need in {IGNORE_FILE}, and put data on a volume. The largest files: {listed}."
     )
-
-
-def format_size(count: float) -> str:
-    """Bytes for people: ``312 B``, ``1.5 MiB``."""
-    if count < 1024:
-        return f"{int(count)} B"
-    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB"):
-        count /= 1024
-        if count < 1024 or unit == "PiB":
-            break
-    return f"{count:.1f} {unit}" if count < 100 else f"{count:.0f} {unit}"

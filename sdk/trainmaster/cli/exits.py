@@ -10,6 +10,7 @@ from trainmaster.errors import (
     Conflict,
     Forbidden,
     InvalidRequest,
+    InvalidSpec,
     NotConfigured,
     NotFound,
     ServerUnreachable,
@@ -72,7 +73,7 @@ def tell_error(error: TrainmasterError, *, as_json: bool) -> None:
     from trainmaster.cli.output import notes
 
     screen = notes()
-    screen.print(Text.assemble(("Error: ", "bold red"), (error.sentence, "red")), soft_wrap=True)
+    screen.print(Text.assemble(("Error: ", "bold red"), (_headline(error), "red")), soft_wrap=True)
     width = max((len(mistake.path) for mistake in error.mistakes), default=0)
     for mistake in error.mistakes:
         line = Text.assemble("  ", (mistake.path.ljust(min(width, 40)), "bold"), "  ", mistake.message)
@@ -83,6 +84,13 @@ def tell_error(error: TrainmasterError, *, as_json: bool) -> None:
         screen.print(Text(advice), soft_wrap=True)
     if error.request_id and error.status is not None and error.status >= 500:
         screen.print(Text(f"Request {error.request_id}; the server's log tells more.", "dim"), soft_wrap=True)
+
+
+def _headline(error: TrainmasterError) -> str:
+    """The server's sentence; of a spec with many mistakes it names the first, which the list below does better."""
+    if isinstance(error, InvalidSpec) and len(error.mistakes) > 1:
+        return f"The job spec has {len(error.mistakes)} mistakes:"
+    return error.sentence
 
 
 def tell_bug(error: BaseException, *, as_json: bool) -> None:

@@ -253,7 +253,8 @@ def spec_yaml(spec: Any) -> str:
 
 
 def _numbers(numbers: dict[str, Any]) -> str:
-    return "  ".join(f"{name}={value}" for name, value in numbers.items())
+    shown = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in numbers.items()}
+    return "  ".join(f"{name}={value}" for name, value in shown.items() if value not in ("", None))
 
 
 def exit_text(end: ExitView | None) -> str | None:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from trainmaster.packing import format_size
+from trainmaster.sizes import format_size
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

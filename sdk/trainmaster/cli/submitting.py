@@ -16,7 +16,8 @@ def submit_spec(client: Client, spec: Mapping[str, Any], code: Path | None) -> J
     """The submitted job; ``code`` is packed and uploaded before. The server checks the spec first."""
     if code is None:
         return client.submit(spec)
-    from trainmaster.packing import format_size, pack_folder
+    from trainmaster.packing import pack_folder
+    from trainmaster.sizes import format_size
 
     client.check_spec(without_code(client, spec))
     with output.progress_bar("Packing") as progress:

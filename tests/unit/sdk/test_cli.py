@@ -385,7 +385,7 @@ def test_all_mistakes_of_a_spec_are_listed_with_paths_and_hints(
     done = cli("submit", str(tmp_path / "job.yaml"))
     assert done.exit_code == 2
     assert done.stderr.splitlines() == [
-        "Error: The spec has 2 mistakes.",
+        "Error: The job spec has 2 mistakes:",
         "  wrokers  is not a field",
         "           → did you mean workers?",
         "  command  is missing",

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainmaster.errors import UnfitFolder
-from trainmaster.packing import format_size, list_folder, pack_folder
+from trainmaster.packing import list_folder, pack_folder
+from trainmaster.sizes import format_size
 
 
 def names_in(folder: Path) -> set[str]:
