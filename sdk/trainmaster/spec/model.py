@@ -74,6 +74,8 @@ DMLC_SCHEDULER_ROLE: Final = "scheduler"
 MAX_REPLICAS: Final = 4096
 MAX_GPUS: Final = 64
 MAX_PROCESSES: Final = 256
+# Roles, mounts, secrets, labels: no honest job has as many, and each is compared with the others.
+MAX_ENTRIES: Final = 256
 
 
 # The bounds stand before the reader: only so do they reach the schema of a field that may be empty.
@@ -220,10 +222,14 @@ class JobSpec(_Model):
         examples=[{"LEARNING_RATE": 0.01}],
     )
     secrets: tuple[EnvName, ...] = Field(
-        default=(), description="Names of project secrets, put into the environment.", examples=[["WANDB_API_KEY"]]
+        default=(),
+        max_length=MAX_ENTRIES,
+        description="Names of project secrets, put into the environment.",
+        examples=[["WANDB_API_KEY"]],
     )
     roles: dict[RoleName, RoleSpec] = Field(
         min_length=1,
+        max_length=MAX_ENTRIES,
         description="The gang: chief, worker, ps, evaluator, or names of your own. A number is short for its replicas.",
         examples=[{"worker": {"replicas": 2, "resources": {"gpus": 1}}, "ps": 1}],
     )
@@ -235,7 +241,7 @@ class JobSpec(_Model):
         description="volume/path at /data/output; unstated: a folder of its own.",
         examples=["output/team/digits"],
     )
-    mounts: tuple[Mount, ...] = Field(default=(), description="More folders of volumes.")
+    mounts: tuple[Mount, ...] = Field(default=(), max_length=MAX_ENTRIES, description="More folders of volumes.")
     priority: Whole = Field(default=50, ge=0, le=100, description="0 to 100; the largest starts first.")
     max_run_time: Seconds | None = Field(
         default=None, description="Upper bound of an attempt's training time.", examples=["12h"]
@@ -251,7 +257,10 @@ class JobSpec(_Model):
         default=None, description="The job is deleted this long after its end.", examples=["7d"]
     )
     labels: dict[LabelKey, LabelValue] = Field(
-        default_factory=dict, description="Your own marks, for finding jobs again.", examples=[{"team": "vision"}]
+        default_factory=dict,
+        max_length=MAX_ENTRIES,
+        description="Your own marks, for finding jobs again.",
+        examples=[{"team": "vision"}],
     )
     contract: Annotated[Contract, choice(Contract)] = Field(
         default=Contract.DEFAULT,
@@ -262,7 +271,10 @@ class JobSpec(_Model):
         default=False, description="TF_CONFIG of elastic ps jobs: a worker sees only itself and every ps."
     )
     node_selector: dict[LabelKey, LabelValue] = Field(
-        default_factory=dict, description="Only nodes that carry all these labels.", examples=[{"pool": "a100"}]
+        default_factory=dict,
+        max_length=MAX_ENTRIES,
+        description="Only nodes that carry all these labels.",
+        examples=[{"pool": "a100"}],
     )
     topology: Topology | None = Field(
         default=None, description="Wish for the gang's nearness.", examples=[{"level": "rack"}]

@@ -98,14 +98,14 @@ class _Parsing:
     ``dropped``: where something wrong was left out. ``doubtful``: where something is lacking because of that.
     """
 
-    mistakes: list[SpecMistake] = field(default_factory=list)
-    dropped: list[Path] = field(default_factory=list)
-    doubtful: list[Path] = field(default_factory=list)
+    mistakes: dict[SpecMistake, None] = field(default_factory=dict)  # a set that keeps its order
+    dropped: set[Path] = field(default_factory=set)
+    doubtful: set[Path] = field(default_factory=set)
 
     def run(self, raw: Any) -> JobSpec:
         copy = plain_copy(raw)
-        self.mistakes += copy.mistakes
-        self.dropped += copy.dropped
+        self.mistakes.update(dict.fromkeys(copy.mistakes))
+        self.dropped.update(copy.dropped)
         if not isinstance(copy.value, dict):
             raise SpecError(self.mistakes or [_not_a_spec(copy.value)])
         written = _without_empty({key: item for key, item in copy.value.items() if not key.startswith(_EXTENSION)})
@@ -113,10 +113,14 @@ class _Parsing:
             Shorthands, {key: value for key, value in written.items() if key in SHORTHAND_NAMES}, Expanded({})
         )
         expanded = expand({key: value for key, value in written.items() if key not in SHORTHAND_NAMES}, short)
-        self.doubtful += roles_touched_by((path[0] for path in self.dropped if path), expanded.data.get("roles"))
+        wrong = [path[0] for path in self.dropped if path]
+        self.doubtful.update(roles_touched_by(wrong, expanded.data.get("roles")))
         spec = self._validated(JobSpec, expanded.data, expanded)
+        uncertain = self.dropped | self.doubtful
+        around = {path[:length] for path in uncertain for length in range(len(path))}
         for breach in (*expanded.breaches, *breaches(spec)):
-            if not any(self._is_doubtful(path) for path in (breach.path, *breach.depends)):
+            concluded_from = (breach.path, *breach.depends)
+            if not any(path in around or _is_at_or_below(path, uncertain) for path in concluded_from):
                 self._add(_origin(breach.path, expanded), breach.message, breach.hint)
         if self.mistakes:
             raise SpecError(_in_order(self.mistakes, written)[:_MAX_MISTAKES])
@@ -132,27 +136,22 @@ class _Parsing:
                 details = sorted(error.errors(include_url=False), key=lambda one: one["type"] != "extra_forbidden")
                 for detail in details:
                     place = place_of(detail)
-                    if not self._is_dropped(place):
+                    # Nobody reads more, and looking for what was meant takes its time.
+                    if len(self.mistakes) < _MAX_MISTAKES and not _is_at_or_below(place, self.dropped):
                         told = say(detail, model, SHORTHAND_NAMES)
                         self._add(_origin(place, expanded), told.message, told.hint)
                         if told.meant is not None:
-                            self.dropped.append((*place[:-1], told.meant))
-                    self.dropped.append(place)
+                            self.dropped.add((*place[:-1], told.meant))
+                    self.dropped.add(place)
                     _leave_out(data, place, whole_entry=is_about_key(detail))
         raise SpecError(self.mistakes)
 
     def _add(self, path: Path, message: str, hint: str | None) -> None:
-        mistake = SpecMistake(join_path(path), message, hint)
-        if mistake not in self.mistakes:
-            self.mistakes.append(mistake)
+        self.mistakes[SpecMistake(join_path(path), message, hint)] = None
 
-    def _is_dropped(self, place: Path) -> bool:
-        """Whether something at or above ``place`` was left out."""
-        return any(place[: len(bad)] == bad for bad in self.dropped)
 
-    def _is_doubtful(self, place: Path) -> bool:
-        """Whether a conclusion from ``place`` may be wrong: something at, above or below it was left out."""
-        return any(place[: len(bad)] == bad or bad[: len(place)] == place for bad in (*self.dropped, *self.doubtful))
+def _is_at_or_below(place: Path, places: set[Path]) -> bool:
+    return any(place[:length] in places for length in range(len(place) + 1))
 
 
 def _without_empty(written: dict[str, Any]) -> dict[str, Any]:

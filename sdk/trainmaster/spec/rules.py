@@ -103,13 +103,15 @@ def _environment(spec: JobSpec) -> Iterator[Breach]:
                 yield Breach((*path, name), "is longer than 128 KiB, which Linux does not take", "put it into a file")
         if sum(len(name) + len(value) + 2 for name, value in env.items()) > _MAX_ENVIRONMENT_BYTES:
             yield Breach(path, "is larger than 1 MiB, which Linux does not take", "put it into a file")
+    seen: set[str] = set()
     for index, name in enumerate(spec.secrets):
         if name.startswith(RESERVED_ENV_PREFIX):
             yield Breach(
                 ("secrets", index), f"names that begin with {RESERVED_ENV_PREFIX} are the platform's own", "rename it"
             )
-        if name in spec.secrets[:index]:
+        if name in seen:
             yield Breach(("secrets", index), f"{name} stands twice", "keep one")
+        seen.add(name)
 
 
 def _resources(spec: JobSpec) -> Iterator[Breach]:

@@ -65,6 +65,8 @@ def say(error: ErrorDetails, model: type[BaseModel], taken: frozenset[str] = fro
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
         return Told(f"must be {words} {context.get(name)}, not {as_text(value)}")
+    if kind == "too_long":
+        return Told(f"has more than {context.get('max_length')} entries")
     if kind == "string_too_long":
         return Told(f"is longer than {context.get('max_length')} characters")
     if kind in ("model_type", "model_attributes_type", "dict_type", "mapping_type"):

@@ -304,3 +304,23 @@ def test_a_mapping_that_holds_itself_is_told():
 def test_a_huge_mapping_is_refused_as_a_whole():
     told = mistakes_of({"args": ["x"] * 200_000})
     assert "larger than 100000 values" in told[""].message
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("secrets", [f"A{i}" for i in range(300)]),
+        ("mounts", [{"volume": "v", "at": f"/mnt/{i}"} for i in range(300)]),
+        ("labels", {f"a{i}": "x" for i in range(300)}),
+        ("roles", {f"r{i}": 1 for i in range(300)}),
+    ],
+)
+def test_what_is_compared_with_each_other_has_an_upper_bound(field, value):
+    assert the_mistake({field: value}).message == "has more than 256 entries"
+
+
+def test_thousands_of_unknown_fields_are_answered_by_the_first_hundred():
+    """Looking for what each was meant to be took eight minutes for a document of half a megabyte."""
+    with pytest.raises(SpecError) as caught:
+        parse_spec({**BASE, **{f"zz{i}": i for i in range(20_000)}})
+    assert len(caught.value.mistakes) == 100
