@@ -1,0 +1,101 @@
+"""The runtime's reports over real HTTP, read with the server's own wire models."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from trainmaster.wire.runtime import Report, ReportAnswer
+
+from executors.base import Phase
+
+
+@pytest.fixture
+def bench(process_bench):
+    return process_bench
+
+
+@pytest.fixture
+def api():
+    """A server that takes reports; ``api.reports`` are what came, ``api.tokens`` with what."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            report = Report.model_validate_json(body)
+            server.reports.append((self.path, report))
+            server.tokens.add(self.headers["Authorization"])
+            answer = ReportAnswer(acked=report.items[-1].seq).model_dump_json().encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.reports, server.tokens = [], set()
+    server.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def items(api):
+    return [item for _, report in api.reports for item in report.items]
+
+
+WRITES = """
+    import json, os
+    with open(os.environ["TRAINMASTER_REPORT_FILE"], "a") as stream:
+        for step in range(3):
+            stream.write(json.dumps({"kind": "progress", "step": step, "metrics": {"loss": 0.5}}) + "\\n")
+        stream.write(json.dumps({"kind": "checkpoint", "path": "checkpoints/step-2", "step": 2}))
+"""
+
+
+def test_what_a_short_job_reports_arrives_though_it_has_ended(bench, api):
+    order = bench.order(command=bench.python(WRITES), api_url=api.url, token="tma_att.mac", role="chief", index=0)
+    bench.executor.create(order)
+    assert bench.ended(order).phase is Phase.SUCCEEDED
+    bench.wait_for(lambda: any(item.kind == "checkpoint" for item in items(api)))
+    told = [item for item in items(api) if item.kind != "heartbeat"]
+    assert [item.kind for item in told] == ["progress"] * 3 + ["checkpoint"]
+    assert [item.seq for item in items(api)] == list(range(1, len(items(api)) + 1))
+    assert told[-1].data == {"path": "checkpoints/step-2", "step": 2}
+    path, report = api.reports[0]
+    assert (path, report.role, report.index, report.generation) == ("/api/v1/runtime/report", "chief", 0, 1)
+    assert api.tokens == {"Bearer tma_att.mac"}
+
+
+def test_a_job_that_says_nothing_is_known_to_live(bench, api):
+    order = bench.order(command="sleep 1000", api_url=api.url, token="tma_x")
+    bench.executor.create(order)
+    bench.wait_for(lambda: [item.kind for item in items(api)] == ["heartbeat"])
+
+
+def test_an_api_that_does_not_answer_delays_no_exit(bench):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        order = bench.order(
+            command=bench.python(WRITES + "\n    import time; time.sleep(1)"), api_url=url, token="tma_x"
+        )
+        bench.executor.create(order)
+        bench.until(order, lambda o: o.phase is Phase.RUNNING)
+        assert bench.ended(order).phase is Phase.SUCCEEDED
+        since = time.monotonic()
+        state = bench.state(order)
+        runtime = json.loads((state / "runtime.json").read_text())["pid"]
+        bench.wait_for(lambda: not bench.is_alive(runtime), what="the runtime's end")
+        assert time.monotonic() - since < 10  # two seconds, and what a busy machine adds
