@@ -16,9 +16,7 @@ pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture(scope="module")  # type: ignore[no-redef]
-def stage(
-    tmp_path_factory: pytest.TempPathFactory, postgres_engine: Engine
-) -> Iterator[Stage]:
+def stage(tmp_path_factory: pytest.TempPathFactory, postgres_engine: Engine) -> Iterator[Stage]:
     empty = importlib.import_module("tests.integration.api_files.conftest").empty
     empty(postgres_engine)
     with test_who_may.make_stage(tmp_path_factory.mktemp("house"), postgres_engine) as house:
