@@ -158,8 +158,8 @@ def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
     width = max((len(name) for name, _ in shown), default=0)
     console = answers()
     for name, value in shown:
-        label = Text(f"{name.ljust(width)}  ", "bold" if console.is_terminal else "")
-        console.print(label + (value if isinstance(value, Text) else Text(str(value))), soft_wrap=True)
+        shown_value = value if isinstance(value, Text) else Text(str(value))
+        console.print(Text.assemble((f"{name.ljust(width)}  ", "bold"), shown_value), soft_wrap=True)
 
 
 # --- times and amounts ----------------------------------------------------------------------------------------------

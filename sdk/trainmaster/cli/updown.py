@@ -160,7 +160,7 @@ class Platform:
         return 0
 
     def _stop(self) -> None:
-        running = _live_jobs()
+        running = _live_jobs(self.home)
         output.note("\nStopping the platform …")
         if running:
             names = ", ".join(running[:5]) + (" …" if len(running) > 5 else "")
@@ -172,11 +172,11 @@ class Platform:
         self.process.terminate()
 
 
-def _live_jobs() -> list[str]:
+def _live_jobs(home: Path) -> list[str]:
     """Names of jobs that have not ended; none when the platform does not tell quickly."""
     from trainmaster.contexts import local_server
 
-    server = local_server()
+    server = local_server(home)
     if server is None:
         return []
     try:
