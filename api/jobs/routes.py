@@ -48,8 +48,14 @@ def _json(model: BaseModel, status: int = 200, headers: dict[str, str] | None = 
     response_model=JobDetail,
     responses={200: {"model": JobSpec, "description": "With `dry_run`: the canonical spec; nothing was submitted."}},
 )
-def submit_job(body: SubmitRequest, caller: Writer, platform: PlatformDep, key: IdempotencyKey = None) -> Response:
+async def submit_job(
+    body: SubmitRequest, caller: Writer, platform: PlatformDep, key: IdempotencyKey = None
+) -> Response:
     """Queue a job. Every mistake of the spec is told at once. Needs the role `member` in the project."""
+    return await platform.run_hot(_submit_new, body, caller, platform, key)
+
+
+def _submit_new(body: SubmitRequest, caller: Caller, platform: Platform, key: str | None) -> Response:
     spec = read_spec(body)
     submission = check_submission(platform, caller, spec)
     if body.dry_run:

@@ -71,7 +71,9 @@ def invalid_spec(error: SpecError) -> InvalidSpec:
     more = f" (and {count - 1} more, see `errors`)" if count > 1 else ""
     told = [{"path": mistake.path, "message": mistake.message, "hint": mistake.hint} for mistake in error.mistakes]
     sentence = f"{first}{more}"
-    return InvalidSpec(sentence if sentence.endswith((".", ")")) else f"{sentence}.", field=first.path or None, errors=told)
+    return InvalidSpec(
+        sentence if sentence.endswith((".", ")")) else f"{sentence}.", field=first.path or None, errors=told
+    )
 
 
 def check_submission(platform: Platform, caller: Caller, spec: JobSpec) -> Submission:
