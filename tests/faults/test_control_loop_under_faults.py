@@ -6,6 +6,7 @@ import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import pairwise
 from random import Random
 from types import SimpleNamespace
@@ -52,7 +53,9 @@ def template() -> sqlite3.Connection:
 
 
 @pytest.fixture
-def sessions(template: sqlite3.Connection) -> Iterator[sessionmaker[SteppedSession]]:
+def sessions(template: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[sessionmaker[SteppedSession]]:
+    # Only one thread runs at a time here, and a transaction has no step inside: there is nobody to wait for.
+    monkeypatch.setattr(database, "_write_turn", lambda _sessions: nullcontext())
     connection = sqlite3.connect(":memory:", check_same_thread=False)
     template.backup(connection)
     engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
