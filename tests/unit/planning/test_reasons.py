@@ -1,0 +1,186 @@
+"""The words a user reads while a job waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from core.domain.ids import JobId, NodeId
+from core.domain.resources import Amounts, Gang, GangRole, Request
+from scheduler.planning import NodeView, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot, plan
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+GIB = 2**30
+
+
+def node(name: str, gpus: int = 8, free: int | None = None, model: str = "H100", **more) -> NodeView:
+    whole = Amounts(64_000, 256 * GIB, {model: gpus} if gpus else {})
+    left = whole if free is None else replace(whole, gpus={model: free})
+    return NodeView(NodeId(name), more.pop("labels", {}), whole, left, **more)
+
+
+def gang(
+    replicas: int, gpus: int, *models: str, role: str = "worker", cpu: int = 100, memory: int = 2**27, **more
+) -> Gang:
+    return Gang((GangRole(role, replicas, Request(cpu, memory, gpus, models)),), **more)
+
+
+def job(name: str, wanted: Gang, *, age: int = 0, limit: float | None = None) -> QueuedGang:
+    at = NOW - timedelta(seconds=age)
+    return QueuedGang(JobId(name), name, "p", "u", 50, at, wanted, wanted.shape(), limit)
+
+
+def runs(name: str, gpus: int, on: str, minutes: float | None) -> RunningGang:
+    end = None if minutes is None else NOW + timedelta(minutes=minutes)
+    return RunningGang(JobId(name), name, "p", 50, gang(1, gpus), (("worker", NodeId(on)),), end)
+
+
+def why(nodes, wanted: Gang, running=(), others=()) -> Reason:
+    made = plan(Snapshot(NOW, tuple(nodes), (job("me", wanted), *others), tuple(running)))
+    return made.waits[JobId("me")]
+
+
+def test_the_sentence_names_the_largest_hole_and_who_holds_the_rest_until_when() -> None:
+    nodes = [node("gpu-07", free=6), node("gpu-08", free=3)]
+    running = [runs("sweep-31", 2, "gpu-07", 140), runs("other", 5, "gpu-08", None)]
+    reason = why(nodes, gang(2, 8, "H100"), running)
+    assert reason.code is ReasonCode.NO_ROOM
+    assert reason.sentence.startswith(
+        "needs 8 GPUs of H100 on one node for each of 2 workers; the largest hole is 6, on gpu-07; "
+        "2 of its GPUs are held by job sweep-31 until about 14:20 UTC"
+    )
+    assert reason.numbers["largest_hole"] == 6
+    assert reason.numbers["node"] == "gpu-07"
+    assert reason.numbers["held_by"] == ["sweep-31"]
+    assert reason.numbers["until"] == "2026-11-21T14:20:00+00:00"
+
+
+def test_the_date_is_told_when_it_is_not_today_and_an_unknown_end_is_called_so() -> None:
+    tomorrow = why([node("a", free=0)], gang(1, 8), [runs("long", 8, "a", 60 * 24)])
+    assert "8 of the GPUs of a are held by job long until about 2026-11-22 12:00 UTC" in tomorrow.sentence
+    unknown = why([node("a", free=0)], gang(1, 8), [runs("long", 8, "a", None)])
+    assert "none is free; 8 of the GPUs of a are held by job long, whose end is not known" in unknown.sentence
+    overdue = why([node("a", free=0)], gang(1, 8), [runs("long", 8, "a", -1)])
+    assert "held by job long, which should end any moment" in overdue.sentence
+
+
+def test_several_holders_are_counted_and_only_as_many_named_as_must_end() -> None:
+    running = [runs("a", 1, "n", 10), runs("b", 1, "n", 20), runs("c", 2, "n", 30), runs("d", 1, "n", None)]
+    reason = why([node("n", free=3)], gang(1, 7), running)
+    assert "4 of its GPUs are held by jobs a, b and 1 more until about 12:30 UTC" in reason.sentence
+
+
+def test_the_first_blocked_job_is_told_where_and_when_it_is_to_start() -> None:
+    reason = why([node("n", free=0)], gang(1, 8), [runs("x", 8, "n", 45)])
+    assert reason.sentence.endswith("job me, the first that asks for this, is to start on n at about 12:45 UTC")
+    assert reason.numbers["expected_start"] == "2026-11-21T12:45:00+00:00"
+    assert reason.numbers["on"] == ["n"]
+
+
+def test_who_would_delay_another_is_told_whom_and_how_to_get_in_before() -> None:
+    first = job("big", gang(1, 8), age=10)
+    reason = why([node("n", free=4)], gang(1, 2), [runs("x", 4, "n", 45)], [first])
+    assert reason.code is ReasonCode.RESERVED
+    assert reason.sentence == (
+        "would fit now, but it might delay job big, which is before it in the queue and is to start on n at "
+        "about 12:45 UTC; with a max_run_time that surely ends before that it could run first"
+    )
+    unknown = why([node("n", free=4)], gang(1, 2), [runs("x", 4, "n", None)], [first])
+    assert "when it can start is not known since jobs there state no max_run_time" in unknown.sentence
+
+
+def test_a_reason_that_still_holds_reads_the_same_a_moment_later() -> None:
+    # Every tick writes changed reasons; a span such as "in 35 minutes" would change all the time.
+    jobs = (job("big", gang(1, 8), age=10), job("small", gang(1, 2)))
+    snapshot = Snapshot(NOW, (node("n", free=4),), jobs, (runs("x", 4, "n", 45),))
+    later = replace(snapshot, now=NOW + timedelta(minutes=7))
+    assert plan(snapshot).waits == plan(later).waits
+
+
+def test_too_few_members_fit() -> None:
+    reason = why([node("a"), node("b", free=0)], gang(2, 8), [runs("x", 8, "b", None)])
+    assert reason.sentence.startswith("needs 8 GPUs on one node for each of 2 workers; there is room for 1 of them now")
+    assert reason.numbers["fits_now"] == 1
+
+
+def test_cpus_and_memory_bind_too() -> None:
+    full = replace(node("n"), free=Amounts(12_000, 256 * GIB, {"H100": 8}))
+    beside = RunningGang(
+        JobId("x"), "x", "p", 50, gang(1, 0, cpu=52_000), (("worker", NodeId("n")),), NOW + timedelta(minutes=5)
+    )
+    cpu = why([full], gang(1, 0, cpu=32_000), [beside])
+    assert cpu.sentence.startswith(
+        "needs 32 CPUs on one node for its worker; the most that is free is 12 CPUs, on n beside job x until about 12:05 UTC"
+    )
+    both = why([full], gang(1, 1, cpu=32_000), [beside])
+    assert both.sentence.startswith(
+        "needs 1 GPU and 32 CPUs together on one node for its worker; n comes nearest with 8 GPUs, 12 CPUs and "
+        "256 GiB of memory free"
+    )
+    memory = why([replace(full, free=Amounts(64_000, GIB, {}))], gang(1, 0, memory=4 * GIB, role="chief"))
+    assert (
+        "needs 4 GiB of memory on one node for its chief; the most that is free is 1 GiB of memory, on n"
+        in memory.sentence
+    )
+
+
+def test_what_can_never_run_says_what_to_ask_for_instead() -> None:
+    nodes = [node("gpu-1"), node("gpu-2")]
+    wide = why(nodes, gang(1, 16))
+    assert wide.code is ReasonCode.NEVER_FITS
+    assert wide.sentence == (
+        "needs 16 GPUs on one node for its worker, and no node has more than 8 (gpu-1 has). "
+        "Ask for at most 8 GPUs per replica, and more replicas"
+    )
+    cpu = why(nodes, gang(1, 0, cpu=128_000))
+    assert cpu.sentence == (
+        "needs 128 CPUs on one node for its worker, and no node has more than 64 CPUs (gpu-1 has). "
+        "Ask for less cpu per replica"
+    )
+    many = why(nodes, gang(3, 8))
+    assert many.code is ReasonCode.TOO_LARGE
+    assert "for each of 3 workers, and even empty the cluster holds only 2 of them. Ask for at most 2" in many.sentence
+    other = why([*nodes, node("cpu-1", 0)], gang(1, 8, cpu=65_000 // 2, node_selector=(("x", "y"),)))
+    assert other.code is ReasonCode.NO_MATCHING_NODE
+    assert "no node has such a label at all" in other.sentence
+
+
+def test_together_is_told_apart_from_each_alone() -> None:
+    nodes = [node("a", 4), replace(node("b", 0), allocatable=Amounts(128_000, GIB, {}), free=Amounts(128_000, GIB, {}))]
+    never = why(nodes, gang(1, 4, cpu=100_000))
+    assert never.code is ReasonCode.NEVER_FITS
+    assert (
+        "needs 4 GPUs and 100 CPUs together on one node for its worker, and no node has all of that" in never.sentence
+    )
+    assert "a comes nearest with 4 GPUs, 64 CPUs and 256 GiB of memory" in never.sentence
+
+
+def test_a_gpu_model_that_is_not_there() -> None:
+    reason = why([node("a"), node("b", model="A100")], gang(1, 1, "H200"))
+    assert reason.code is ReasonCode.NO_MATCHING_NODE
+    assert reason.sentence == (
+        "needs 1 GPU of H200 for its worker, and no node has GPUs of H200; there are A100 and H100. "
+        "Set gpu_type to one of these"
+    )
+
+
+def test_no_node_at_all_and_nodes_that_take_no_work() -> None:
+    assert why([], gang(1, 1)).code is ReasonCode.NO_NODES
+    away = why([node("a", is_schedulable=False, why_not="is cordoned (new disk)"), node("b", 1)], gang(1, 8))
+    assert away.code is ReasonCode.NO_NODES
+    assert "take no new work: a is cordoned (new disk)" in away.sentence
+
+
+def test_enough_is_free_but_not_inside_one_rack() -> None:
+    racks = [{"topology/rack": name} for name in "xxyy"]
+    nodes = [node(f"n{n}", free=8 if n in {1, 2} else 0, labels=labels) for n, labels in enumerate(racks)]
+    running = [runs("a", 8, "n0", None), runs("b", 8, "n3", None)]
+    reason = why(nodes, gang(2, 8, topology="rack", topology_required=True), running)
+    assert reason.code is ReasonCode.TOPOLOGY
+    assert "inside one rack; rack x has room for 1 of its 2 workers" in reason.sentence
+    assert why(nodes, gang(3, 8, topology="rack", topology_required=True), running).code is ReasonCode.TOO_LARGE
+
+
+def test_equal_members_under_several_roles_are_named_together() -> None:
+    wanted = Gang((GangRole("chief", 1, Request(1000, GIB, 8)), GangRole("worker", 2, Request(1000, GIB, 8))))
+    assert "for each of 3 replicas (chief, worker)" in why([node("a"), node("b", free=4), node("c")], wanted).sentence
