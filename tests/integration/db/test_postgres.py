@@ -1,0 +1,136 @@
+"""What only a real PostgreSQL shows: its locks, its order of commits, its connections that go away."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine, func, select, text
+from starlette.testclient import TestClient
+
+from core.db.engine import SessionFactory, unit_of_work
+from core.db.repositories.events import append_event, events_of_job
+from core.db.tables import Job
+from core.domain.errors import InsufficientStorage, Unavailable
+
+pytestmark = [
+    pytest.mark.postgres,
+    pytest.mark.skipif(
+        not os.environ.get("TRAINMASTER_TEST_DATABASE_URL"), reason="TRAINMASTER_TEST_DATABASE_URL names no server"
+    ),
+]
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue("postgres_database")
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        tables = connection.execute(text("select tablename from pg_tables where schemaname = 'public'")).scalars().all()
+        names = ", ".join(name for name in tables if name != "alembic_version")
+        connection.execute(text(f"truncate {names} restart identity cascade"))
+    engine.dispose()
+    return url
+
+
+def post(client: TestClient, key: str) -> Any:
+    spec = {"name": "a", "command": "true"}
+    return client.post("/api/v1/jobs", json={"spec": spec}, headers={"Idempotency-Key": key})
+
+
+def test_a_second_request_waits_for_the_first_ones_end(client: TestClient, sessions: SessionFactory) -> None:
+    """The first has claimed the key and not committed: whether there is a job is not known yet."""
+    with ThreadPoolExecutor(1) as pool:
+        with unit_of_work(sessions) as session:
+            user = session.execute(text("select id from users")).scalar_one()
+            session.execute(
+                text("insert into idempotency_keys values (:user, 'k', 'other', 'job-x', now())"), {"user": user}
+            )
+            waiting = pool.submit(post, client, "k")
+            assert not waiting.done()
+        assert waiting.result(timeout=10).json()["code"] == "idempotency_mismatch"
+
+
+def test_a_first_request_that_failed_leaves_the_key_to_the_second(client: TestClient, sessions: SessionFactory) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(RuntimeError), unit_of_work(sessions) as session:
+            user = session.execute(text("select id from users")).scalar_one()
+            session.execute(
+                text("insert into idempotency_keys values (:user, 'k', 'other', 'job-x', now())"), {"user": user}
+            )
+            waiting = pool.submit(post, client, "k")
+            raise RuntimeError
+        assert waiting.result(timeout=10).status_code == 201
+
+
+def test_connections_that_the_server_ended_are_replaced(client: TestClient, sessions: SessionFactory) -> None:
+    assert client.get("/api/v1/jobs").status_code == 200
+    with unit_of_work(sessions) as session:
+        session.execute(
+            text(
+                "select pg_terminate_backend(pid) from pg_stat_activity where pid <> pg_backend_pid() and datname = current_database()"
+            )
+        )
+    answers = [client.get("/api/v1/jobs").status_code for _ in range(10)]
+    assert set(answers) <= {200, 503}
+    assert answers[-1] == 200
+
+
+def test_a_lock_that_is_not_given_in_time_is_unavailable(sessions: SessionFactory, client: TestClient) -> None:
+    post(client, "k")
+    with unit_of_work(sessions) as session:
+        session.execute(text("select * from jobs for update"))
+        with pytest.raises(Unavailable), unit_of_work(sessions) as other:
+            other.execute(text("set local lock_timeout = '50ms'"))
+            other.execute(text("update jobs set priority = 1"))
+
+
+def test_events_that_commit_out_of_order_are_all_told(client: TestClient, sessions: SessionFactory, clock: Any) -> None:
+    """The one with the smaller id commits later: whoever only asks for larger ids never sees it."""
+    from api.events.service import Follower, News
+
+    job_id = post(client, "k").json()["id"]
+
+    def add(session: Any, reason: str) -> None:
+        append_event(session, at=clock.now, kind="replica.note", actor="x", job_id=job_id, reason=reason)
+
+    follower = Follower(None, None, None, 0)  # type: ignore[arg-type]
+    told: list[str] = []
+
+    def look() -> None:
+        with unit_of_work(sessions, read_only=True) as session:
+            rows = events_of_job(session, job_id, after=follower._low, limit=500)
+        told.extend(row.reason for row in rows if row.id not in follower._sent)
+        follower._settle(News(rows, clock.now, state="queued", is_over=False))
+
+    with unit_of_work(sessions) as late:
+        add(late, "late")
+        with unit_of_work(sessions) as early:
+            add(early, "early")
+        look()
+    look()
+    look()
+    assert told == ["", "early", "late"]
+    clock.advance(60)
+    look()
+    assert follower._sent == {}
+
+
+def test_many_clients_at_once_lose_no_job(client: TestClient, sessions: SessionFactory) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        codes = [answer.status_code for answer in pool.map(lambda number: post(client, f"k{number}"), range(100))]
+    assert set(codes) == {201}
+    with unit_of_work(sessions, read_only=True) as session:
+        assert session.execute(select(func.count()).select_from(Job)).scalar_one() == 100
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [(psycopg.errors.DiskFull, InsufficientStorage), (psycopg.errors.TooManyConnections, Unavailable)],
+)
+def test_what_the_server_cannot_help_is_told_in_words(sessions: SessionFactory, raised: Any, told: Any) -> None:
+    with pytest.raises(told), unit_of_work(sessions) as session:
+        session.execute(text(f"do $$ begin raise exception 'x' using errcode = '{raised.sqlstate}'; end $$"))
