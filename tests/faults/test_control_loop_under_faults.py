@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
-from itertools import pairwise
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import structlog
-from sqlalchemy import create_engine, event, select
+from sqlalchemy import create_engine, event, select, text
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import StaticPool
 
@@ -28,6 +28,7 @@ from core.domain.resources import Amounts
 from core.domain.states import AttemptState, JobState, ReplicaState
 from executors.base import Gpu, NodeInfo
 from executors.fake import FakeEngine
+from scheduler.control import place
 from tests.faults.jobs import Case, Scripts, add_job, add_platform, draw_case
 from tests.faults.simulated import Chances, SteppedSession, World
 
@@ -66,6 +67,23 @@ def sessions(template: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> I
     connection.close()
 
 
+@pytest.fixture(autouse=True)
+def ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids in the order of their making, and the same in every run of a seed."""
+    numbers = itertools.count(1)
+    monkeypatch.setattr(place, "new_id", lambda prefix: f"{prefix}-{next(numbers):06}")
+
+
+@pytest.fixture
+def postgres_sessions(request: pytest.FixtureRequest) -> Iterator[sessionmaker[SteppedSession]]:
+    engine = database.make_engine(request.getfixturevalue("postgres_database"))
+    tables = ", ".join(table.name for table in Base.metadata.sorted_tables)
+    with engine.begin() as connection:
+        connection.execute(text(f"truncate {tables} restart identity cascade"))
+    yield sessionmaker(engine, class_=SteppedSession, expire_on_commit=False)
+    engine.dispose()
+
+
 @pytest.mark.parametrize("seed", [*REGRESSIONS, *SEEDS])
 def test_no_job_is_lost_run_twice_or_stuck(seed: int, sessions: Any) -> None:
     print(f"seed {seed}")
@@ -73,6 +91,13 @@ def test_no_job_is_lost_run_twice_or_stuck(seed: int, sessions: Any) -> None:
         Schedule(seed, sessions).run()
     errors = [line for line in logs if line["log_level"] == "error"]
     assert not errors
+
+
+@pytest.mark.postgres
+@pytest.mark.skipif(not os.environ.get("TRAINMASTER_TEST_DATABASE_URL"), reason="needs TRAINMASTER_TEST_DATABASE_URL")
+@pytest.mark.parametrize("seed", range(1000, 1005))
+def test_the_same_on_postgresql(seed: int, postgres_sessions: Any) -> None:
+    test_no_job_is_lost_run_twice_or_stuck(seed, postgres_sessions)
 
 
 class Schedule:
@@ -186,7 +211,7 @@ class Schedule:
         attempts = list(session.scalars(select(Attempt).where(Attempt.job_id == job.id).order_by(Attempt.number)))
         assert [attempt.number for attempt in attempts] == list(range(1, len(attempts) + 1)), told
         assert all(attempt.state == AttemptState.ENDED for attempt in attempts), told
-        for earlier, later in pairwise(attempts):
+        for earlier, later in itertools.pairwise(attempts):
             assert earlier.ended_at <= later.created_at, told
         replicas = session.scalars(select(Replica).where(Replica.job_id == job.id)).all()
         assert all(ReplicaState(replica.state).is_terminal for replica in replicas), told
