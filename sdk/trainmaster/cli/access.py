@@ -30,7 +30,7 @@ def login(
     url: Annotated[str, typer.Argument(help="The server's address, or a one-time login link.")],
     token: Annotated[
         str | None,
-        typer.Option("--token", help="`-` reads it from stdin. Else you are asked.", envvar="TRAINMASTER_TOKEN"),
+        typer.Option("--token", help="`-` reads it from stdin. Else you are asked."),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="The context's name; else the host's.")] = None,
     project: Annotated[str, typer.Option("--project", "-p", help="Your usual project.")] = "default",

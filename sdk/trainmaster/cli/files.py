@@ -59,6 +59,7 @@ def copy(
         )
     path = path.strip("/")
     with session.client() as client:
+        job = client.get_job(job).id  # a name may mean another job in a minute
         wanted = _files_under(client, job, path, target)
         for name, size, local in wanted:
             local.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +83,7 @@ def _files_under(client: Client, job: str, path: str, target: Path) -> list[tupl
         entry = next((entry for entry in client.list_files(job, parent) if entry.path.rstrip("/") == path), None)
         if entry is None:
             raise NotFound(
-                f"The output of {job} has no {path}; see `trainmaster files {job} {parent}`.".replace(" `.", "`.")
+                f"The output of {job} has no {path}; see `trainmaster files {job}{' ' + parent if parent else ''}`."
             )
         if not entry.is_dir:
             return [(entry.path, entry.size_bytes, into)]

@@ -62,6 +62,12 @@ class Connection:
         return headers | ({"Authorization": f"Bearer {self.token}"} if self.token else {})
 
     @property
+    def uses_proxies(self) -> bool:
+        """Whether the environment's proxies count; none reaches a server on this machine."""
+        host = httpx.URL(self.url).host if "://" in self.url else ""
+        return not (host in ("localhost", "::1") or host.startswith("127."))
+
+    @property
     def timeout(self) -> httpx.Timeout:
         return httpx.Timeout(self.timeout_s, connect=min(CONNECT_TIMEOUT_S, self.timeout_s))
 
@@ -139,6 +145,7 @@ class SyncTransport:
             headers=connection.headers,
             timeout=connection.timeout,
             verify=connection.verify,
+            trust_env=connection.uses_proxies,
             transport=http,
         )
 
@@ -227,6 +234,7 @@ class AsyncTransport:
             headers=connection.headers,
             timeout=connection.timeout,
             verify=connection.verify,
+            trust_env=connection.uses_proxies,
             transport=http,
         )
 
@@ -250,6 +258,8 @@ class AsyncTransport:
             await values.aclose()
 
     async def _iterate(self, steps: Steps[T], result: list[T]) -> AsyncGenerator[Any, None]:
+        import anyio
+
         flow = _flow_of(steps)
         stream: list[_AsyncStream] = []
         outcome: Any = None
@@ -271,7 +281,8 @@ class AsyncTransport:
                     error = raised
         finally:
             flow.close()
-            await self._do(CloseStream(), stream)
+            with anyio.CancelScope(shield=True):  # a cancelled reader gives its connection back, too
+                await self._do(CloseStream(), stream)
 
     async def _do(self, step: Step, stream: list[_AsyncStream]) -> Any:
         import anyio

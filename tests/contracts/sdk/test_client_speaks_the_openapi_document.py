@@ -106,7 +106,7 @@ def test_every_call_is_an_operation_with_its_name_and_parameters(
     ("flow", "operation_id"),
     [
         (
-            streams.stream_logs("j", follow=True, attempt=1, rank=0, role="ps", index=0, search="x", tail_lines=1),
+            streams.stream_logs("j", follow=False, attempt=1, rank=0, role="ps", index=0, search="x", tail_lines=1),
             "stream_logs",
         ),
         (streams.wait_for_job("j"), "get_job"),

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -286,23 +286,29 @@ def test_run_and_wait_end_with_the_jobs_code(
     assert cli("wait", "job_1").exit_code == exit_code
 
 
-def test_run_tells_why_it_waits(cli: Invoke, server: Any, sse: Any, line_json: Any, job_json: Any) -> None:
-    waits = {"code": "gpus", "sentence": "needs 8 GPUs, 4 are free", "numbers": {}}
-    server.on("POST", "/jobs", job_json(state="queued"))
-    looked: list[int] = []
+def test_run_tells_why_it_waits(
+    cli: Invoke, server: Any, sse: Any, line_json: Any, job_json: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trainmaster.cli import follow
 
-    def look(_request: httpx.Request) -> dict[str, Any] | httpx.Response:
-        looked.append(1)
-        states = {1: {"state": "queued", "wait_reason": waits, "queue_position": 2}}
-        return httpx.Response(200, json=job_json(**states.get(len(looked), {"state": "succeeded"})))
+    has_looked = threading.Event()
+
+    class Telling(follow.queue.Queue[Any]):
+        def put(self, item: Any, *args: Any) -> None:
+            super().put(item, *args)
+            if isinstance(item, follow.JobDetail):
+                has_looked.set()
 
     def stream(_request: httpx.Request) -> httpx.Response:
-        deadline = time.monotonic() + 20
-        while not looked and time.monotonic() < deadline:
-            time.monotonic()
+        assert has_looked.wait(30)
+        server.on("GET", "/jobs/job_1", job_json(state="succeeded"))
         return httpx.Response(200, content=sse(("line", line_json("hello", offset=6)), ("end", {})))
 
-    server.on("GET", "/jobs/job_1", look)
+    monkeypatch.setattr(follow.queue, "Queue", Telling)
+    waits = {"code": "gpus", "sentence": "needs 8 GPUs, 4 are free", "numbers": {}}
+    queued = job_json(state="queued", wait_reason=waits, queue_position=2)
+    server.on("POST", "/jobs", queued)
+    server.on("GET", "/jobs/job_1", queued)
     server.on("GET", STREAM, stream)
     done = cli("run", "--no-code", "--", "true")
     assert done.exit_code == 0
@@ -428,7 +434,7 @@ def test_events_tell_when_what_who_and_why(cli: Invoke, server: Any) -> None:
     assert all(part in done.stdout for part in ("job.paused", "user:ann", "lunch"))
 
 
-def test_cp_copies_a_folder_as_cp_does(cli: Invoke, server: Any, tmp_path: Path) -> None:
+def test_cp_copies_a_folder_as_cp_does(cli: Invoke, server: Any, tmp_path: Path, job_json: Any) -> None:
     at = "2026-11-21T07:00:00Z"
 
     def listing(request: httpx.Request) -> httpx.Response:
@@ -442,15 +448,16 @@ def test_cp_copies_a_folder_as_cp_does(cli: Invoke, server: Any, tmp_path: Path)
         }
         return httpx.Response(200, json=page(*tree[request.url.params.get("path", "")]))
 
-    server.on("GET", "/jobs/mnist/files", listing)
-    server.on("GET", "/jobs/mnist/files/content", lambda request: httpx.Response(200, text=request.url.params["path"]))
+    server.on("GET", "/jobs/mnist", job_json())
+    server.on("GET", "/jobs/job_1/files", listing)
+    server.on("GET", "/jobs/job_1/files/content", lambda request: httpx.Response(200, text=request.url.params["path"]))
     assert cli("cp", "mnist:model", str(tmp_path)).exit_code == 0
     assert (tmp_path / "model" / "deep" / "b.bin").read_text() == "model/deep/b.bin"
     assert cli("cp", "mnist:model/a.bin", str(tmp_path / "renamed")).exit_code == 0
     assert (tmp_path / "renamed").read_text() == "model/a.bin"
     absent = cli("cp", "mnist:model/nope", str(tmp_path))
     assert absent.exit_code == 5
-    assert "The output of mnist has no model/nope" in absent.stderr
+    assert "The output of job_1 has no model/nope" in absent.stderr
 
 
 # --- access ---------------------------------------------------------------------------------------------------------
@@ -472,6 +479,13 @@ def test_login_keeps_a_context_after_trying_the_token(
     assert cli("contexts", "use", "nope").exit_code == 5
     assert cli("logout").exit_code == 0
     assert load_contexts().servers == {}
+
+
+def test_login_never_sends_one_servers_token_to_another(cli: Invoke, server: Any) -> None:
+    # TRAINMASTER_TOKEN is set, for the server of TRAINMASTER_API_URL.
+    done = cli("login", "http://evil:8765")
+    assert done.exit_code == 2
+    assert server.requests == []
 
 
 def test_login_by_a_one_time_link_keeps_the_token_it_gives(cli: Invoke, server: Any) -> None:
@@ -597,6 +611,16 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd="/")
     assert done.stderr == ""
     assert done.stdout == "141\n"
+
+
+def test_without_the_platforms_package_up_says_what_to_install(
+    cli: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    done = cli("up", "--home", str(tmp_path))
+    assert done.exit_code == 1
+    assert "trainmaster-server" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_down_without_a_platform_is_one_sentence(tmp_path: Path) -> None:

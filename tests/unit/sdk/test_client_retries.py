@@ -178,6 +178,15 @@ def test_an_address_that_is_none_is_told() -> None:
         client.get_me()
 
 
+@pytest.mark.parametrize(
+    ("url", "is_used"),
+    [("http://127.0.0.1:8765", False), ("http://localhost:1", False), ("http://[::1]:1", False), ("http://lab", True)],
+)
+def test_a_proxy_is_not_asked_for_this_machine(url: str, is_used: bool) -> None:
+    with Client(url) as client:
+        assert client.runner._connection.uses_proxies is is_used
+
+
 def test_a_token_is_never_in_what_is_printed(client: Client) -> None:
     assert "tm_secret" not in repr(client.runner._connection)
 

@@ -9,7 +9,7 @@ from trainmaster import AsyncClient, Client
 from trainmaster.client import RetryPolicy, StateNotice
 from trainmaster.errors import ServerUnreachable, TokenExpired, WaitTimedOut
 
-STREAM = "/jobs/mnist/logs/stream"
+STREAM = "/jobs/job_1/logs/stream"
 EVENTS = "/jobs/job_1/events"
 
 
@@ -48,7 +48,8 @@ class Streams(httpx.MockTransport):
 
 
 @pytest.fixture
-def client(server: Any, pauses: list[float]) -> Client:
+def client(server: Any, pauses: list[float], job_json: Any) -> Client:
+    server.on("GET", "/jobs/mnist", job_json())
     retry = RetryPolicy(tries=3, first_delay_s=1.0, max_delay_s=8.0, stream_patience_s=30.0, chance=lambda: 1.0)
     return Client("http://server.test", "tm_secret", retry=retry, transport=Streams(server))
 
@@ -62,8 +63,8 @@ def test_a_broken_stream_goes_on_at_the_next_line(client: Client, server: Any, s
     rest = ok(sse(("line", line_json("three", offset=14)), ("end", {})))
     server.on("GET", STREAM, broken(head, b"id: 3\nevent: li"), rest)
     assert [line.text for line in client.stream_logs("mnist", follow=True)] == ["one", "two", "three"]
-    assert "Last-Event-ID" not in server.requests[0].headers
-    assert server.requests[1].headers["Last-Event-ID"] == "2"
+    assert "Last-Event-ID" not in server.requests[1].headers
+    assert server.requests[2].headers["Last-Event-ID"] == "2"
 
 
 def test_lines_that_come_again_after_a_break_are_told_once(
@@ -79,7 +80,7 @@ def test_lines_that_come_again_after_a_break_are_told_once(
 def test_an_id_without_an_event_moves_the_place_to_go_on_from(client: Client, server: Any, sse: Any) -> None:
     server.on("GET", STREAM, broken(b": hi\n\nid: far\n\n"), ok(sse(("end", {}))))
     assert list(client.stream_logs("mnist", follow=True, search="needle")) == []
-    assert server.requests[1].headers["Last-Event-ID"] == "far"
+    assert server.requests[2].headers["Last-Event-ID"] == "far"
 
 
 def test_a_server_that_goes_down_politely_is_awaited(client: Client, server: Any, sse: Any, line_json: Any) -> None:
@@ -115,7 +116,7 @@ def test_patience_with_a_stream_that_never_works_ends(
 def test_a_stream_that_cannot_be_opened_at_all_is_told_soon(client: Client, server: Any, pauses: list[float]) -> None:
     server.on("GET", STREAM, httpx.ConnectError("refused"))
     with pytest.raises(ServerUnreachable):
-        list(client.stream_logs("mnist"))
+        list(client.stream_logs("job_1"))
     assert len(pauses) == 2
 
 
@@ -199,7 +200,8 @@ def test_following_events_tells_each_once_and_ends_with_the_job(
 
 
 @pytest.mark.anyio
-async def test_the_asynchronous_stream_goes_on_alike(server: Any, sse: Any, line_json: Any) -> None:
+async def test_the_asynchronous_stream_goes_on_alike(server: Any, sse: Any, line_json: Any, job_json: Any) -> None:
+    server.on("GET", "/jobs/mnist", job_json())
     server.on(
         "GET",
         STREAM,

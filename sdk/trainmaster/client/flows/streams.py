@@ -203,6 +203,9 @@ def stream_logs(
 
 
 def _log_stream(job: str, query: tuple[tuple[str, str], ...], *, follow: bool, with_states: bool) -> Flow[None]:
+    if follow:
+        # A name means the newest job of that name: after a break it might mean another one.
+        job = (yield from get_job(job)).id
     at = path("/jobs/{job}/logs/stream", job=job)
     stream = Subscription(Request("GET", at, query, read_timeout_s=STREAM_IDLE_S))
     # Not every line carries an id: after a break the server may begin some lines before the break.
