@@ -22,6 +22,30 @@ class Groups:
         self._version = version
         self.limited: list[str] = []
         self._oom_base = self._oom_kills()
+        self._probe = self._start_probe() if paths else 0
+
+    def settle(self) -> None:
+        """Find out whether processes may really join; if not, there are no groups."""
+        if not self._probe:
+            return
+        may_join = os.waitpid(self._probe, 0)[1] == 0
+        self._probe = 0
+        if not may_join:
+            self.close()
+            self._paths = {}
+
+    def _start_probe(self) -> int:
+        """A child that joins and ends: asks whether it may, and takes the wait upon itself. The first join after a
+        while waits 10 to 20 ms for all CPUs (an RCU grace period); those that come soon after it do not.
+        """
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self.join()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return pid
 
     @property
     def folders(self) -> list[str]:
@@ -90,7 +114,7 @@ class Groups:
 
 
 def make_groups(name: str) -> Groups:
-    """Groups called ``name`` for every controller that can be had."""
+    """Groups called ``name`` for every controller that can be had; :meth:`Groups.settle` tells whether they serve."""
     own = own_groups()
     found = _make_v2(name, own)
     if found is not None:
@@ -172,28 +196,14 @@ def _make_v2(name: str, own: dict[str, str]) -> Groups | None:
     while folder:
         handed_out = _read(folder + "/cgroup.subtree_control").split()
         if "memory" in handed_out and _make(folder + "/" + name):
-            if _can_move_into(folder + "/" + name):
-                return Groups(
-                    {controller: folder + "/" + name for controller in _CONTROLLERS if controller in handed_out}, 2
-                )
-            os.rmdir(folder + "/" + name)
+            return Groups(
+                {controller: folder + "/" + name for controller in _CONTROLLERS if controller in handed_out}, 2
+            )
         parent = folder.rpartition("/")[0]
         if not os.path.exists(parent + "/cgroup.procs"):
             return None
         folder = parent
     return None
-
-
-def _can_move_into(folder: str) -> bool:
-    """Whether a child of this process may join ``folder``: asked by moving one."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _write(folder + "/cgroup.procs", "0")
-            os._exit(0)
-        except OSError:
-            os._exit(1)
-    return os.waitpid(pid, 0)[1] == 0
 
 
 def _make(folder: str) -> bool:

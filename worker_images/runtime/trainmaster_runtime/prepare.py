@@ -91,30 +91,41 @@ def prepare(order: Order, state: StateFolder, log: JobLog, check_stop: Callable[
     Args:
         check_stop: waits for so many seconds and raises when the replica is to stop.
     """
-    work = WORK if order.view == "as_is" else state.file("work")
-    own = work + "/.trainmaster"
+    # Folders of the groups are made first, for the first to join one waits for the kernel meanwhile.
+    groups = make_groups("trainmaster-" + order.mark.replace("/", "-")) if order.use_cgroups else Groups({}, 1)
     try:
-        os.makedirs(own, mode=0o700, exist_ok=True)
-        _put_token(state, own)
-        os.close(os.open(own + "/report.jsonl", os.O_WRONLY | os.O_CREAT, 0o600))
-        builder = _start_view(order, state, work, log)
-        _unpack(order, state, work)
-        _write_files(order, work)
-        view = _finish_view(builder, log)
+        ground = _prepare(order, state, log, groups)
+        check_stop(0.0)
+        _wait_for_peers(order, state, check_stop)
+        groups.settle()
+        return ground
     except ViewFailed as error:
+        groups.close()
         raise NotStarted(Ending("start_failed", None, str(error))) from error
     except OSError as error:
+        groups.close()
         cause = "disk_full" if error.errno in (28, 122) else "start_failed"
         raise NotStarted(Ending(cause, None, "The work folder could not be prepared: %s." % error)) from error
+    except BaseException:
+        groups.close()
+        raise
+
+
+def _prepare(order: Order, state: StateFolder, log: JobLog, groups: Groups) -> Ground:
+    work = WORK if order.view == "as_is" else state.file("work")
+    own = work + "/.trainmaster"
+    os.makedirs(own, mode=0o700, exist_ok=True)
+    _put_token(state, own)
+    os.close(os.open(own + "/report.jsonl", os.O_WRONLY | os.O_CREAT, 0o600))
+    builder = _start_view(order, state, work, log)
+    _unpack(order, state, work)
+    _write_files(order, work)
+    view = _finish_view(builder, log)
     paths = None
     cwd = WORK
     if order.view != "as_is" and view is None:
         cwd = os.path.realpath(work)
         paths = _map_paths(order, cwd, log)
-    check_stop(0.0)
-    _wait_for_peers(order, state, check_stop)
-    # Last: nothing that may fail comes after it, so none is left behind.
-    groups = make_groups("trainmaster-" + order.mark.replace("/", "-")) if order.use_cgroups else Groups({}, 1)
     ground = Ground(own=own, cwd=cwd, view=view, paths=paths, groups=groups)
     if view is not None:
         ground.isolation = view.description

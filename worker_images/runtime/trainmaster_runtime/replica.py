@@ -18,6 +18,7 @@ _OTHERS_WAIT_S = 1.0
 _OTHERS_GRACE_S = 5.0
 _DRAIN_S = 5.0
 _LOOK_S = 1.0
+_HANG_LOOK_S = 0.5
 _MEMORY_LOOK_S = 0.25
 _IDLE_LOOK_S = 1.0
 _READ_BYTES = 262_144
@@ -55,6 +56,7 @@ class Replica:
         self._was_killed = False
         self._others_ask_at: float | None = None
         self._is_rest_asked = False
+        self._hang_look_at = 0.0
         self._deadline: float | None = None
         self._memory_look_at: float | None = None
         self._oom_base = 0  # the kernel's count before the start, where no group counts for us alone
@@ -279,7 +281,8 @@ class Replica:
     # Watches
 
     def _watch(self, now: float) -> None:
-        if self._notes is not None:
+        if self._notes is not None and now >= self._hang_look_at:
+            self._hang_look_at = now + _HANG_LOOK_S
             self._notes.look(now)
             if not self._notes.is_empty:
                 hanging.end_hanging(self._processes, self._notes, self._order.exit_grace_s, now, self._log)
@@ -368,17 +371,18 @@ class Replica:
         """The processes have ended: end what they left, read the log to its end, and say how it was."""
         tree.kill_all()
         self._drain_outputs()
-        if any(process.ended_hanging for process in self._processes):
-            return self._hung_ending()
         worst = self._first_failure
         code = worst.code or 0 if worst is not None else 0
         wanted = self._wanted
         if wanted is not None:
-            if wanted.code is None:
+            if wanted.code is None and code != hanging.UNKNOWN:
                 wanted.code = code
             if wanted.cause in ("stopped", "deadline", "node_lost") and self._was_killed:
                 wanted.sentence += " It did not end within its grace after SIGTERM and was killed."
             return wanted
+        deciding = self._processes if worst is None else [worst]
+        if any(process.ended_hanging for process in deciding):
+            return self._hung_ending(code)
         return exits.of_command(
             code,
             was_signalled=worst is not None and worst.was_signalled,
@@ -396,17 +400,13 @@ class Replica:
             return ground.groups.oom_kills() > 0
         return worst.code == 137 and procfs.kernel_oom_kills() > self._oom_base
 
-    def _hung_ending(self) -> Ending:
-        worst = self._first_failure
-        code = 0 if worst is None else worst.code
-        if code == hanging.UNKNOWN:
-            code = None
-        return Ending(
-            "hanging_exit",
-            code,
-            "The command finished its work with %s, did not exit within %g s, and was ended."
-            % (exits.describe(code), self._order.exit_grace_s),
+    def _hung_ending(self, code: int) -> Ending:
+        known = None if code == hanging.UNKNOWN else code
+        sentence = "The command finished its work with %s, did not exit within %g s, and was ended." % (
+            exits.describe(known),
+            self._order.exit_grace_s,
         )
+        return Ending("hanging_exit", known, sentence)
 
     def _drain_outputs(self) -> None:
         end = clock.monotonic() + _DRAIN_S
