@@ -157,8 +157,8 @@ class Follower:
                 self._status.start()
             else:
                 self._status.update(text)
-        elif text != self._told_reason and detail.state != "starting" and reason:
-            output.note(text, "dim")
+        elif text != self._told_reason and detail.wait_reason and detail.wait_reason.code != "just_queued":
+            output.note(text, "dim")  # once per reason; what passes within a second would only be noise
         self._told_reason = text
 
     def _clear_status(self) -> None:
