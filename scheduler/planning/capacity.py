@@ -25,11 +25,12 @@ class Capacity:
     Attributes:
         bare: (free CPU, node) of the nodes without GPUs, sorted; ``rich``: of those with.
         holes: per model and number of free devices, (free CPU, node), sorted.
+        kept: per node the CPU that its free GPUs may count on.
         refused: per pool and models, (members, GPUs, CPU, memory) that did not fit; whatever asks for at least as
             much does not fit either, until something becomes free.
     """
 
-    __slots__ = ("bare", "cluster", "cpu", "gpus", "holes", "memory", "refused", "rich")
+    __slots__ = ("bare", "cluster", "cpu", "gpus", "holes", "kept", "memory", "refused", "rich")
 
     def __init__(
         self, cluster: Cluster, cpu: Sequence[int], memory: Sequence[int], gpus: Sequence[Mapping[str, int]]
@@ -39,6 +40,7 @@ class Capacity:
         self.memory = [max(0, amount) for amount in memory]
         self.gpus: list[Mapping[str, int]] = list(gpus)
         self.refused: dict[tuple[int, tuple[str, ...]], list[tuple[int, int, int, int]]] = {}
+        self.kept = [share * sum(gpus.values()) for share, gpus in zip(cluster.cpu_share, self.gpus, strict=True)]
         self.bare: list[tuple[int, int]] = []
         self.rich: list[tuple[int, int]] = []
         self.holes: dict[str, list[list[tuple[int, int]]]] = {
@@ -73,6 +75,7 @@ class Capacity:
         twin.cpu = self.cpu.copy()
         twin.memory = self.memory.copy()
         twin.gpus = self.gpus.copy()  # the mappings are replaced, never changed
+        twin.kept = self.kept.copy()
         twin.refused = {key: refused.copy() for key, refused in self.refused.items()}
         twin.bare = self.bare.copy()
         twin.rich = self.rich.copy()
@@ -97,6 +100,7 @@ class Capacity:
         self.cpu[number] = max(0, cpu)
         self.memory[number] = max(0, memory)
         self.gpus[number] = gpus
+        self.kept[number] = self.cluster.cpu_share[number] * sum(gpus.values())
         new = (self.cpu[number], number)
         insort(entries, new)
         for model in models:
@@ -216,14 +220,29 @@ class Capacity:
                 return number
         return None
 
+    def tightest_spare(self, request: Request, pool: Pool) -> int | None:
+        """The node with GPUs that one member without fills best while its free GPUs keep their share of CPUs."""
+        flags, memory, kept = pool.flags, self.memory, self.kept
+        wanted, wanted_memory = request.cpu_milli, request.memory_bytes
+        for cpu, number in self.rich[bisect_left(self.rich, (wanted, -1)) :]:
+            if flags[number] and cpu - kept[number] >= wanted and memory[number] >= wanted_memory:
+                return number
+        return None
+
 
 def slots_in(cpu: int, memory: int, gpus: Mapping[str, int], request: Request, models: Sequence[str], most: int) -> int:
     """How many members with ``request`` fit into these amounts, at most ``most``; each takes one model."""
+    # Called for every kind of node and every shape: plain comparisons, no calls.
     slots = most
-    if request.gpu_count:
-        slots = min(slots, sum(gpus.get(model, 0) // request.gpu_count for model in models))
-    if request.cpu_milli:
-        slots = min(slots, cpu // request.cpu_milli)
-    if request.memory_bytes:
-        slots = min(slots, memory // request.memory_bytes)
+    per_cpu, per_memory, per_gpus = request.cpu_milli, request.memory_bytes, request.gpu_count
+    if per_cpu * slots > cpu:
+        slots = cpu // per_cpu
+    if per_memory * slots > memory:
+        slots = memory // per_memory
+    if per_gpus and slots > 0:
+        by_gpus = 0
+        for model in models:
+            if model in gpus:
+                by_gpus += gpus[model] // per_gpus
+        slots = min(slots, by_gpus)
     return max(0, slots)

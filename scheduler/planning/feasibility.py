@@ -14,16 +14,18 @@ from scheduler.planning.search import Budget
 
 # A question asked once per shape; a large gang of unlike roles may take this many steps on an empty cluster.
 _STEPS = 20_000
+_Kind = tuple[Amounts, int]  # a size of node and how many there are
 
 
 class EmptyCluster:
     """Answers about the empty cluster. Nodes of equal size are counted, not walked through."""
 
-    __slots__ = ("_capacity", "_kinds", "cluster")
+    __slots__ = ("_capacity", "_domain_kinds", "_kinds", "cluster")
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._capacity: Capacity | None = None
+        self._domain_kinds: dict[tuple[int, str | None], list[tuple[_Kind, ...]]] = {}
         self._kinds: dict[int, list[tuple[Amounts, int, int]]] = {}
 
     @property
@@ -36,16 +38,17 @@ class EmptyCluster:
         """Each size of node in ``pool``, how many there are and the first of them."""
         known = self._kinds.get(id(pool))
         if known is None:
-            counts: Counter[tuple[object, ...]] = Counter()
-            first: dict[tuple[object, ...], int] = {}
-            for number in pool.members:
-                whole = self.cluster.nodes[number].allocatable
-                key = (whole.cpu_milli, whole.memory_bytes, tuple(sorted(whole.gpus.items())))
-                counts[key] += 1
-                first.setdefault(key, number)
-            known = [(self.cluster.nodes[first[key]].allocatable, counts[key], first[key]) for key in counts]
-            self._kinds[id(pool)] = known
+            known = self._kinds[id(pool)] = self._count(pool)
         return known
+
+    def _count(self, pool: Pool) -> list[tuple[Amounts, int, int]]:
+        counts: Counter[tuple[object, ...]] = Counter()
+        first: dict[tuple[object, ...], int] = {}
+        for number in pool.members:
+            size = _size(self.cluster.nodes[number].allocatable)
+            counts[size] += 1
+            first.setdefault(size, number)
+        return [(self.cluster.nodes[first[size]].allocatable, counts[size], first[size]) for size in counts]
 
     def members(self, group: Group, pool: Pool) -> int:
         """How many members of ``group`` the empty pool holds, whatever else the gang needs."""
@@ -70,8 +73,71 @@ class EmptyCluster:
             return ReasonCode.TOO_LARGE
         if len(held) == 1 and not demand.gang.topology_required:
             return None
+        if any(_surely_fits(demand.merged, kinds) for kinds in self._domains(demand)):
+            return None
         fits = place(demand, self.capacity, Budget(_STEPS, _STEPS)) is not None
         return None if fits else ReasonCode.TOO_LARGE
 
+    def _domains(self, demand: Demand) -> list[tuple[_Kind, ...]]:
+        """The sizes of nodes in each domain that the gang has to stay inside, without domains that are alike."""
+        level = demand.gang.topology if demand.gang.topology_required else None
+        key = (id(demand.pool), level)
+        known = self._domain_kinds.get(key)
+        if known is None:
+            pools = [demand.pool]
+            if level == "node":
+                pools = [Pool((number,), len(self.cluster.nodes)) for number in demand.pool.members]
+            elif level is not None:
+                names = self.cluster.domain_names(level)
+                inside = sorted({names[number] for number in demand.pool.members})
+                pools = [self.cluster.domain(demand.pool, level, name) for name in inside]
+            distinct: dict[tuple[object, ...], tuple[_Kind, ...]] = {}
+            for pool in pools:
+                kinds = tuple((whole, nodes) for whole, nodes, _ in self._count(pool))
+                distinct.setdefault(tuple(sorted((*_size(whole), nodes) for whole, nodes in kinds)), kinds)
+            known = self._domain_kinds[key] = list(distinct.values())
+        return known
+
     def has_model(self, group: Group, pool: Pool) -> bool:
         return any(whole.gpus.get(model, 0) > 0 for whole, _, _ in self.kinds(pool) for model in group.models)
+
+
+def _size(whole: Amounts) -> tuple[object, ...]:
+    return whole.cpu_milli, whole.memory_bytes, tuple(sorted(whole.gpus.items()))
+
+
+def _surely_fits(groups: tuple[Group, ...], kinds: tuple[_Kind, ...]) -> bool:
+    """A quick yes: all on one empty node, or each group on whole nodes of its own. No means nothing."""
+    if any(_fit_on_one(groups, whole) for whole, _ in kinds):
+        return True
+    left = [nodes for _, nodes in kinds]
+    for group in groups:
+        missing = group.count
+        # Those first that waste the fewest GPUs, so that the CPU-only groups leave them to the others.
+        for at in sorted(range(len(kinds)), key=lambda at: (kinds[at][0].gpu_count, at)):
+            slots = _slots(kinds[at][0], group)
+            if slots and missing > 0:
+                taken = min(left[at], -(-missing // slots))
+                left[at] -= taken
+                missing -= taken * slots
+        if missing > 0:
+            return False
+    return True
+
+
+def _fit_on_one(groups: tuple[Group, ...], whole: Amounts) -> bool:
+    cpu = memory = gpus = 0
+    for group in groups:
+        cpu += group.count * group.request.cpu_milli
+        memory += group.count * group.request.memory_bytes
+        gpus += group.count * group.request.gpu_count
+    if len(whole.gpus) > 1 or cpu > whole.cpu_milli or memory > whole.memory_bytes:
+        return False
+    if gpus > whole.gpu_count:
+        return False
+    # One model on the node, so sums decide; each group must accept it.
+    return all(not g.request.gpu_count or any(whole.gpus.get(m, 0) for m in g.models) for g in groups)
+
+
+def _slots(whole: Amounts, group: Group) -> int:
+    return slots_in(whole.cpu_milli, whole.memory_bytes, whole.gpus, group.request, group.models, group.count)

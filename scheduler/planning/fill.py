@@ -84,6 +84,9 @@ def _fill_bare(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
         bare = capacity.bare_rooms(request, pool, count)
         if sum(slots for _, slots in bare) >= count:
             return [Pick(n, None, members) for n, members in few(draft, bare, count, tight)]
+        number = capacity.tightest_spare(request.times(count), pool)
+        if number is not None:
+            return [Pick(number, None, count)]
     if not capacity.can_hold(request, (), pool, count):
         return None
     rooms = draft.rooms(request, (), pool, count)

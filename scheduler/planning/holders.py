@@ -8,10 +8,9 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from scheduler.planning import words
-from scheduler.planning.cluster import Cluster
 from scheduler.planning.draft import Draft
-from scheduler.planning.model import QueuedGang, Snapshot
-from scheduler.planning.reservation import held_by
+from scheduler.planning.model import QueuedGang
+from scheduler.planning.reservation import Holdings
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +58,22 @@ class Held:
 class Holders:
     """By node; worked out when first asked."""
 
-    def __init__(self, snapshot: Snapshot, cluster: Cluster, starts: Sequence[tuple[QueuedGang, Draft]]) -> None:
-        self._snapshot = snapshot
-        self._cluster = cluster
+    def __init__(self, now: datetime, holdings: Holdings, starts: Sequence[tuple[QueuedGang, Draft]]) -> None:
+        self._now = now
+        self._holdings = holdings
         self._starts = starts
         self._by_node: dict[int, list[Holder]] | None = None
 
     def of(self, number: int) -> list[Holder]:
         if self._by_node is None:
             self._by_node = {}
-            for running in self._snapshot.running:
-                for at, request, model, members in held_by(running, self._cluster):
+            for running, held in self._holdings:
+                for at, request, model, members in held:
                     gpus = members * request.gpu_count
                     self._add(at, Holder(running.name, running.job_id, running.expected_end, gpus, model))
             for job, draft in self._starts:
                 run_time = job.max_run_time_s
-                end = None if run_time is None else self._snapshot.now + timedelta(seconds=run_time)
+                end = None if run_time is None else self._now + timedelta(seconds=run_time)
                 for at, request, model, members in draft.used():
                     self._add(at, Holder(job.name, job.job_id, end, members * request.gpu_count, model))
             for holders in self._by_node.values():
@@ -122,8 +121,8 @@ class Holders:
             return ""
         names = list(dict.fromkeys(holder.job for holder in holders))
         if len(names) == 1:
-            return f" beside {words.jobs(names)}{words.until(holders[0].end, self._snapshot.now, one=True)}"
+            return f" beside {words.jobs(names)}{words.until(holders[0].end, self._now, one=True)}"
         first = holders[0]
         if first.end is None:
             return f" beside {words.jobs(names)}"
-        return f" beside {words.jobs(names)} ({first.job}{words.until(first.end, self._snapshot.now, one=True)})"
+        return f" beside {words.jobs(names)} ({first.job}{words.until(first.end, self._now, one=True)})"

@@ -16,10 +16,11 @@ from scheduler.planning.demand import Demand, demand_of
 from scheduler.planning.draft import Draft
 from scheduler.planning.feasibility import EmptyCluster
 from scheduler.planning.gang import place
+from scheduler.planning.holders import Holders
 from scheduler.planning.ledger import NEVER, REFUSED, Ledger
 from scheduler.planning.model import Plan, QueuedGang, Reason, ReasonCode, Snapshot, Start
 from scheduler.planning.reasons import Explainer
-from scheduler.planning.reservation import Timeline
+from scheduler.planning.reservation import Holdings, Timeline
 from scheduler.planning.search import Budget
 
 # Each costs a few milliseconds to find, and one is enough per set of nodes that compete.
@@ -47,7 +48,8 @@ class _Planning:
         self.cluster = Cluster(node for node in snapshot.nodes if node.is_schedulable)
         self.empty = EmptyCluster(self.cluster)
         self.free = Capacity.free(self.cluster)
-        self.timeline = Timeline(self.cluster, snapshot.running, snapshot.now)
+        self.holdings = Holdings(self.cluster, snapshot.running)
+        self.timeline: Timeline | None = None
         self.demands: dict[str, Demand] = {}
         self.refusals: dict[str, ReasonCode | None] = {}  # shape -> why it can never run
         self.refused_above_s: dict[str, float] = {}  # shape -> jobs that may run longer than this are refused
@@ -107,18 +109,23 @@ class _Planning:
             self._reserve_for(job, demand)
             return False
         self.ledger.start(draft, run_time_s)
-        self.timeline.add_start(job, draft)
+        if self.timeline is not None:
+            self.timeline.add_start(job, draft)
         self.starts.append((job, draft))
         return True
 
     def _reserve_for(self, job: QueuedGang, demand: Demand) -> None:
         """Hold room for a gang that is the first to be blocked among those that compete for the same nodes."""
         self.blocked.add(job.shape)
-        if len(self.ledger.reservations) == MAX_RESERVATIONS or self._refusal(job.shape, demand) is not None:
+        if len(self.ledger.reservations) == MAX_RESERVATIONS:
             return
         touched = demand.touched_nodes(self.cluster)
-        if not self.reserved.isdisjoint(touched):
+        if not self.reserved.isdisjoint(touched) or self._refusal(job.shape, demand) is not None:
             return
+        if self.timeline is None:
+            self.timeline = Timeline(self.cluster, self.holdings, self.snapshot.now)
+            for started, draft in self.starts:
+                self.timeline.add_start(started, draft)
         reservation = self.timeline.reserve(job, demand, self.free)
         if reservation is not None:
             self.ledger.reserve(reservation)
@@ -130,7 +137,9 @@ class _Planning:
         return self.refusals[shape]
 
     def _reasons(self, waiting: list[QueuedGang]) -> dict[JobId, Reason]:
-        explainer = Explainer(self.snapshot, self.empty, self.ledger, self.starts)
+        explainer = Explainer(
+            self.snapshot, self.empty, self.ledger, Holders(self.snapshot.now, self.holdings, self.starts)
+        )
         known: dict[str, Reason] = {}
         waits: dict[JobId, Reason] = {}
         for job in waiting:

@@ -5,7 +5,6 @@ Written once per shape against what is left when the plan is made, so equal shap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,32 +12,25 @@ from scheduler.planning import words
 from scheduler.planning.cluster import Cluster, Pool
 from scheduler.planning.demand import Demand, Group, demand_of
 from scheduler.planning.domains import best_domain
-from scheduler.planning.draft import Draft
 from scheduler.planning.feasibility import EmptyCluster
 from scheduler.planning.gang import place
 from scheduler.planning.holders import Holders
 from scheduler.planning.impossible import why_never
 from scheduler.planning.ledger import Ledger, Reservation
-from scheduler.planning.model import QueuedGang, Reason, ReasonCode, Snapshot
+from scheduler.planning.model import Reason, ReasonCode, Snapshot
 from scheduler.planning.search import Budget
 
 
 class Explainer:
     """Makes reasons for one finished plan."""
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        empty: EmptyCluster,
-        ledger: Ledger,
-        starts: Sequence[tuple[QueuedGang, Draft]],
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, empty: EmptyCluster, ledger: Ledger, holders: Holders) -> None:
         self.snapshot = snapshot
         self.cluster = empty.cluster
         self.empty = empty
         self.ledger = ledger
         self.free = ledger.free
-        self.holders = Holders(snapshot, empty.cluster, starts)
+        self.holders = holders
         self.budget = Budget()
         self._everywhere: EmptyCluster | None = None  # with the nodes that take no work
         self._hole_phrases: dict[tuple[int, tuple[str, ...], int], tuple[str, dict[str, Any]]] = {}

@@ -15,7 +15,7 @@ start nearer. `docs/decisions/0005-planner-reservation.md` has the argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -33,19 +33,35 @@ _Held = tuple[int, Request, str | None, int]  # node, request of one member, GPU
 _Result = TypeVar("_Result")
 
 
+class Holdings:
+    """What every running gang holds, on the nodes that take work; worked out when first asked."""
+
+    __slots__ = ("_cluster", "_held", "_running")
+
+    def __init__(self, cluster: Cluster, running: Iterable[RunningGang]) -> None:
+        self._cluster = cluster
+        self._running = running
+        self._held: list[tuple[RunningGang, list[_Held]]] | None = None
+
+    def __iter__(self) -> Iterator[tuple[RunningGang, list[_Held]]]:
+        if self._held is None:
+            self._held = [(gang, held_by(gang, self._cluster)) for gang in self._running]
+        return iter(self._held)
+
+
 class Timeline:
     """What will be given back and when: by the running gangs, and by those that this plan starts."""
 
     __slots__ = ("_known", "_unknown", "cluster")
 
-    def __init__(self, cluster: Cluster, running: Iterable[RunningGang], now: datetime) -> None:
+    def __init__(self, cluster: Cluster, holdings: Holdings, now: datetime) -> None:
         self.cluster = cluster
         self._known: list[tuple[float, list[_Held]]] = []
         self._unknown: dict[int, int] = {}  # node -> replicas without a known end
-        for gang in running:
+        for gang, held in holdings:
             # An end that has passed is near: the platform is about to stop the job.
             end_s = NEVER if gang.expected_end is None else max(0.0, (gang.expected_end - now).total_seconds())
-            self._add(end_s, held_by(gang, cluster))
+            self._add(end_s, held)
 
     def add_start(self, job: QueuedGang, draft: Draft) -> None:
         self._add(NEVER if job.max_run_time_s is None else job.max_run_time_s, draft.used())
@@ -122,15 +138,16 @@ def held_by(gang: RunningGang, cluster: Cluster) -> list[_Held]:
     """What a running gang holds, on the nodes that take work."""
     requests = {role.role: role.request for role in gang.gang.roles}
     counts: dict[tuple[int, str, str | None], int] = {}
+    number_of, told = cluster.number_of, gang.gpu_models
     for position, (role, node) in enumerate(gang.nodes):
-        number = cluster.number_of.get(node)
-        if number is None or role not in requests:
+        number = number_of.get(node)
+        request = requests.get(role)
+        if number is None or request is None:
             continue
-        request = requests[role]
         model: str | None = None
         if request.gpu_count:
-            told = gang.gpu_models[position] if position < len(gang.gpu_models) else None
-            model = told if told is not None else _likely_model(request, cluster.models_of[number])
+            model = told[position] if position < len(told) else None
+            model = model or _likely_model(request, cluster.models_of[number])
         key = (number, role, model)
         counts[key] = counts.get(key, 0) + 1
     return [(number, requests[role], model, members) for (number, role, model), members in counts.items()]
