@@ -49,9 +49,8 @@ def each(group: Group) -> str:
 def members(group: Group, count: int | None = None) -> str:
     """``2 workers``."""
     count = group.count if count is None else count
-    if len(group.roles) > 1:
-        return f"{count} replicas ({', '.join(role for role, _ in group.roles)})"
-    return f"{count} {plural(group.roles[0][0], count)}"
+    roles = [role for role, _ in group.roles]
+    return f"{count} replicas ({', '.join(roles)})" if len(roles) > 1 else f"{count} {plural(roles[0], count)}"
 
 
 def plural(noun: str, count: int) -> str:
