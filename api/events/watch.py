@@ -46,6 +46,11 @@ class EventWatch:
             yield
         finally:
             self._followers -= 1
+            if not self._followers and self._task is not None:
+                task, self._task = self._task, None
+                task.cancel()
+                # A look that is under way gives its connection back before the last follower is gone.
+                await asyncio.gather(task, return_exceptions=True)
 
     async def wait(self, timeout_s: float) -> bool:
         """True when an event was added since, false after ``timeout_s``."""
@@ -57,7 +62,7 @@ class EventWatch:
             return False
 
     async def _look(self) -> None:
-        while self._followers:
+        while True:
             try:
                 newest = await run_in_threadpool(self._read)
             except TrainmasterError:
@@ -67,7 +72,6 @@ class EventWatch:
                 self._changed.set()
                 self._changed = asyncio.Event()
             await asyncio.sleep(_LOOK_S)
-        self._task = None
 
     def _read(self) -> int:
         with self._platform.read() as work:

@@ -160,10 +160,14 @@ def test_a_database_that_is_away_is_503_with_a_time_to_try_again(settings: Setti
 
 
 def test_a_database_without_tables_is_503_and_says_what_to_do(client: TestClient, sessions: SessionFactory) -> None:
-    with sessions() as session:
-        session.execute(text("drop table wait_reasons"))
-        session.commit()
+    def rename(before: str, after: str) -> None:
+        with sessions() as session:
+            session.execute(text(f"alter table {before} rename to {after}"))
+            session.commit()
+
+    rename("wait_reasons", "gone")
     found = problem(client.get("/api/v1/jobs"))
+    rename("gone", "wait_reasons")
     assert found.status == 503
     assert "migrations upgrade" in found.detail
 
