@@ -61,7 +61,7 @@ def _beat(settings: Settings) -> int:
 
 
 def _worker(settings: Settings, concurrency: int) -> int:
-    gate = Gate()
+    gate = Gate(is_local=settings.is_embedded_broker)
     app = make_app(settings)
     bell = AppBell(app, gate)
     service = Service(settings, bell)

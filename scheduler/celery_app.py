@@ -19,11 +19,13 @@ RECONCILE: Final = TASK_OF_TOPIC[TOPIC_RECONCILE]
 RECONCILE_DUE: Final = "trainmaster.reconcile_due"
 SYNC_NODES: Final = "trainmaster.sync_nodes"
 SWEEP: Final = "trainmaster.sweep"
+HOUSEKEEP: Final = "trainmaster.housekeep"
 CARE_QUEUE: Final = "care"
 QUEUES: Final = (QUEUE_OF_TOPIC[TOPIC_TICK], QUEUE_OF_TOPIC[TOPIC_RECONCILE], CARE_QUEUE)
 
 _SYNC_NODES_S: Final = 5.0
 _SWEEP_S: Final = 30.0
+_HOUSEKEEP_S: Final = 300.0
 
 
 def make_app(settings: Settings) -> Celery:
@@ -61,6 +63,7 @@ def _schedule(settings: Settings) -> dict[str, dict[str, Any]]:
         RECONCILE_DUE: settings.reconcile_interval_s,
         SYNC_NODES: _SYNC_NODES_S,
         SWEEP: _SWEEP_S,
+        HOUSEKEEP: _HOUSEKEEP_S,
     }
     return {
         name: {"task": name, "schedule": seconds, "options": {"expires": max(5.0, 2 * seconds)}}

@@ -21,7 +21,7 @@ from scheduler.control.context import Control
 from scheduler.control.due import due_attempts
 from scheduler.control.nodes import sync_nodes
 from scheduler.control.reconcile import Reconciler
-from scheduler.control.sweep import expire_waiting, sweep_all
+from scheduler.control.sweep import expire_waiting, housekeep, sweep_executor
 from scheduler.control.tick import Ticker
 from scheduler.executor_factory import make_executor
 from scheduler.gate import Solo
@@ -94,8 +94,15 @@ class Service:
         expire_waiting(self.control)
 
     def sweep(self) -> None:
-        """Clear away what piles up."""
-        sweep_all(self.control, self.settings)
+        """Remove from the executor what no live attempt owns."""
+        try:
+            sweep_executor(self.control)
+        except ExecutorTryAgain as away:
+            log.warning("executor.away", why=away.sentence)
+
+    def housekeep(self) -> None:
+        """Clear away what piles up in the database and on the disk."""
+        housekeep(self.control, self.settings)
 
     def wait_for_database(self, stop: threading.Event) -> None:
         """Return when the database answers and the nodes are known; tell it once while it does not."""

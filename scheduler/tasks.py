@@ -36,12 +36,16 @@ def register_tasks(app: Celery, service: Service, gate: Gate) -> None:
     def sweep() -> None:
         _guarded(celery_app.SWEEP, service.sweep)
 
+    def housekeep() -> None:
+        _guarded(celery_app.HOUSEKEEP, service.housekeep)
+
     tasks: dict[str, Callable[..., None]] = {
         celery_app.TICK: tick,
         celery_app.RECONCILE: reconcile,
         celery_app.RECONCILE_DUE: reconcile_due,
         celery_app.SYNC_NODES: sync_nodes,
         celery_app.SWEEP: sweep,
+        celery_app.HOUSEKEEP: housekeep,
     }
     for name, function in tasks.items():
         app.task(name=name, ignore_result=True)(function)

@@ -35,6 +35,10 @@ class AttemptState(StrEnum):
     RUNNING = "running"
     ENDED = "ended"
 
+    @property
+    def is_live(self) -> bool:
+        return self is not AttemptState.ENDED
+
 
 class ReplicaState(StrEnum):
     PENDING = "pending"

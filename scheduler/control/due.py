@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from core.db.tables import Attempt, Job, Lease
 from core.domain.ids import AttemptId
 from core.domain.states import AttemptState, Wanted
+from scheduler.control.rows import is_live
 
 # An attempt that runs and of which nothing is expected is looked at this often.
 STEADY_LOOK: Final = timedelta(seconds=5)
@@ -31,7 +32,7 @@ def due_attempts(session: Session, now: datetime) -> list[AttemptId]:
         .join(Job, Job.id == Attempt.job_id)
         .outerjoin(Lease, Lease.name == literal("attempt:") + Attempt.id)
         .where(
-            Attempt.ended_at.is_(None),
+            is_live(),
             or_(is_expecting, looked_at.is_(None), looked_at < now - STEADY_LOOK),
             # Held by somebody at this moment: they see what there is to see.
             or_(looked_at.is_(None), looked_at <= now),

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any, Final
 
-from sqlalchemy import exists, select
+from sqlalchemy import ColumnElement, exists, select
 from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
 
@@ -21,6 +21,12 @@ from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
 from scheduler.control.facts import AttemptFacts, JobFacts, Member, PastEnd, Stop
 
 _SPEC_CACHE_SIZE: Final = 1024
+_LIVE: Final = tuple(state.value for state in AttemptState if state.is_live)
+
+
+def is_live() -> ColumnElement[bool]:
+    """Attempts that have not ended. Listed by state, as that has an index and only few attempts are live."""
+    return Attempt.state.in_(_LIVE)
 
 
 @dataclass(frozen=True, slots=True)

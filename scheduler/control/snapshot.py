@@ -15,6 +15,7 @@ from core.db.tables import Attempt, Job, Node, Project, Replica, User, WaitReaso
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang
 from core.domain.states import JobState, ReplicaState, Wanted
+from scheduler.control.rows import is_live
 from scheduler.planning.model import NodeView, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot
 
 _GANG_CACHE_SIZE: Final = 20_000
@@ -83,7 +84,7 @@ def load_snapshot(session: Session, gangs: GangCache, now: datetime) -> Loaded:
         )
         .join(Attempt, Attempt.job_id == Job.id)
         .join(Project, Project.id == Job.project_id)
-        .where(Attempt.ended_at.is_(None))
+        .where(is_live())
     ).all()  # fmt: skip
     _fill(session, gangs, {row.shape for row in queued_rows} | {row.shape for row in running_rows})
     holders = session.execute(
@@ -135,7 +136,7 @@ def is_holding() -> ColumnElement[bool]:
     One that was stopped, lost or never created may still be on its way somewhere: its place is free when the executor
     has confirmed that nothing of the attempt is left. One that failed may be started again where it was.
     """
-    live = select(Attempt.id).where(Attempt.ended_at.is_(None))
+    live = select(Attempt.id).where(is_live())
     return and_(Replica.attempt_id.in_(live), Replica.state != ReplicaState.SUCCEEDED.value)
 
 

@@ -153,14 +153,13 @@ def forget_reasons(control: Control) -> None:
     fence.release(control, lease)
 
 
-def sweep_all(control: Control, settings: Settings) -> None:
-    """Every step; what fails is logged and leaves the others alone."""
+def housekeep(control: Control, settings: Settings) -> None:
+    """Every slow step; what fails is logged and leaves the others alone."""
     lease = fence.acquire(control, SWEEP_LEASE)
     if lease is None:
         return
     store = ArchiveStore(settings.archive_dir, limit_bytes=settings.archive_limit_bytes)
     steps: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("executor", lambda: sweep_executor(control)),
         ("ttl", lambda: delete_outlived(control)),
         ("expired", lambda: forget_expired(control)),
         ("reasons", lambda: forget_reasons(control)),

@@ -21,7 +21,7 @@ from scheduler.control.decide import Decision, Note, ReplicaMove, names
 from scheduler.control.ending import End
 from scheduler.control.facts import AttemptFacts, JobFacts, Member, Stop, StopCause
 from scheduler.control.journal import EXECUTOR, Journal
-from scheduler.control.rows import AttemptRows, exit_to_json
+from scheduler.control.rows import AttemptRows, exit_to_json, is_live
 from scheduler.planning.model import ReasonCode
 
 _DETAIL_CHARS: Final = 2000
@@ -280,9 +280,7 @@ def _changed(session: Session, statement: Update, what: str) -> None:
 def taken_addresses(session: Session, *, except_attempt: str) -> set[tuple[str, int]]:
     """(host, port) of everything that live attempts were given."""
     layouts = session.execute(
-        select(Attempt.layout).where(
-            Attempt.ended_at.is_(None), Attempt.layout.is_not(None), Attempt.id != except_attempt
-        )
+        select(Attempt.layout).where(is_live(), Attempt.layout.is_not(None), Attempt.id != except_attempt)
     ).scalars()
     return {address for layout in layouts if layout is not None for address in addresses_of(Layout.from_json(layout))}
 

@@ -39,7 +39,7 @@ class Chances:
     """Of each step, ring or transaction."""
 
     kill: float = 0.004
-    sleep: float = 0.01
+    sleep: float = 0.02
     switch: float = 0.15
     database_away: float = 0.01
     commit_unheard: float = 0.005
@@ -205,12 +205,14 @@ class World:
     executor_faults: SeededFaults = field(init=False)
     violations: list[str] = field(default_factory=list)
     check_engine: Callable[[], None] = lambda: None
+    check_truth: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
         from executors.fake import Fault
 
         self.random = Random(self.seed)
         weights = {fate: 0.02 for fate in Fault if fate is not Fault.NONE}
+        weights[Fault.LATE] = 0.04
         weights[Fault.KILLED_BEFORE] = weights[Fault.KILLED_AFTER] = 0.004
         self.executor_faults = SeededFaults(self.random, weights)
         self.tasks: list[Task] = []
@@ -277,6 +279,7 @@ class World:
             if next_at > self.engine.now:
                 self.engine.advance(next_at - self.engine.now)
                 self.check_engine()
+                self.check_truth()
                 if until():
                     return
             self._dispatch()

@@ -110,6 +110,7 @@ class Schedule:
         self.world = World(seed, self.engine, sessions, chances or Chances(), process_count=draw.randint(1, 3))
         sessions.class_.world = self.world
         self.world.check_engine = self.check_engine
+        self.world.check_truth = self.check_truth
         self.sessions = sessions
         self.asked: Counter[str] = Counter()
         add_platform(sessions, self.engine.now)
@@ -180,6 +181,17 @@ class Schedule:
                 self.world.violations.append(f"{node.name}: a GPU is used twice: {gpus}")
         assert not self.engine.violations
         assert not self.world.violations
+
+    def check_truth(self) -> None:
+        """Between two moments: what runs is meant to run."""
+        running = {key.attempt_id for key in self.engine.live()}
+        if not running:
+            return
+        with self.sessions() as session:
+            ended = session.scalars(
+                select(Attempt.id).where(Attempt.id.in_(running), Attempt.state == AttemptState.ENDED)
+            ).all()
+        assert not ended, "a replica runs though its attempt has ended"
 
     def _is_over(self) -> bool:
         with self.sessions() as session:
