@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
