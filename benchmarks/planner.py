@@ -20,10 +20,10 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent.parent), str(Path(__file__).resolve().parent.parent / "sdk")]
 
-from core.domain.ids import JobId, NodeId  # noqa: E402 (after the path)
-from core.domain.resources import Amounts, Gang, GangRole, Request  # noqa: E402 (after the path)
-from scheduler.planning import NodeView, Plan, QueuedGang, RunningGang, Snapshot, plan  # noqa: E402 (after the path)
-from scheduler.simulator.world import World  # noqa: E402 (after the path)
+from core.domain.ids import JobId, NodeId
+from core.domain.resources import Amounts, Gang, GangRole, Request
+from scheduler.planning import NodeView, Plan, QueuedGang, RunningGang, Snapshot, plan
+from scheduler.simulator.world import World
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GIB = 2**30
