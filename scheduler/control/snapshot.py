@@ -19,6 +19,9 @@ from scheduler.control.rows import is_live
 from scheduler.planning.model import NodeView, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot
 
 _GANG_CACHE_SIZE: Final = 20_000
+# SQLite takes a limited number of parameters; with more news than this all is read in one go.
+_CHUNK: Final = 500
+_ALL_AT_ONCE: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,47 +39,36 @@ class Loaded:
 
 
 @dataclass(slots=True)
-class GangCache:
-    """Gangs by shape: equal shapes are equal gangs, and a queue of thousands has a handful of them."""
+class QueueCache:
+    """What the last tick read of the queue: a job that waits changes only together with its generation.
 
-    _gangs: dict[str, Gang] = field(default_factory=dict)
+    ``gangs`` are by shape: equal shapes are equal gangs, and a queue of thousands has a handful of them.
+    """
 
-    def missing(self, shapes: Iterable[str]) -> set[str]:
-        return set(shapes) - self._gangs.keys()
-
-    def add(self, shape: str, gang: Gang) -> None:
-        if len(self._gangs) >= _GANG_CACHE_SIZE:
-            self._gangs.clear()
-        self._gangs[shape] = gang
-
-    def __getitem__(self, shape: str) -> Gang:
-        return self._gangs[shape]
+    gangs: dict[str, Gang] = field(default_factory=dict)
+    jobs: dict[str, tuple[int, QueuedGang]] = field(default_factory=dict)
 
 
-def fingerprint(session: Session, now: datetime) -> tuple[Any, ...]:
-    """A few cheap numbers that change whenever a plan could: queue, holders, nodes."""
+def fingerprint(session: Session) -> tuple[Any, ...]:
+    """A few cheap numbers that change whenever a plan could: queue, holders, nodes.
+
+    The queue's are read from an index alone. A job that comes has a newer time than all others, unless it comes from an
+    attempt, which then ends; one that only becomes due is met by ``Loaded.next_due``.
+    """
     queue = session.execute(
-        select(func.count(), func.max(Job.updated_at)).where(Job.state == JobState.QUEUED.value, _is_due(now))
+        select(func.count(), func.max(Job.queued_at)).where(Job.state == JobState.QUEUED.value)
     ).one()
+    attempts = session.execute(select(func.count(), func.max(Attempt.id)).where(is_live())).one()
     holders = session.execute(select(func.count(), func.max(Replica.id)).where(is_holding())).one()
     nodes = session.execute(select(Node.name, Node.is_ready, Node.is_cordoned, Node.allocatable, Node.labels)).all()
-    return (tuple(queue), tuple(holders), repr(sorted(nodes, key=lambda node: node.name)))
+    return (tuple(queue), tuple(attempts), tuple(holders), repr(sorted(nodes, key=lambda node: node.name)))
 
 
-def load_snapshot(session: Session, gangs: GangCache, now: datetime) -> Loaded:
+def load_snapshot(session: Session, cache: QueueCache, now: datetime) -> Loaded:
     """Queue, running gangs and nodes as one consistent view.
 
     Jobs in back-off are left out; they keep their own reason.
     """
-    queued_rows = session.execute(
-        select(
-            Job.id, Job.name, Job.priority, Job.queued_at, Job.shape, Job.generation, Job.max_run_time_s,
-            Project.name.label("project"), User.name.label("user"),
-        )
-        .join(Project, Project.id == Job.project_id)
-        .join(User, User.id == Job.user_id)
-        .where(Job.state == JobState.QUEUED.value, Job.wanted == Wanted.RUN.value, _is_due(now))
-    ).all()  # fmt: skip
     running_rows = session.execute(
         select(
             Job.id, Job.name, Job.priority, Job.shape, Job.max_run_time_s,
@@ -86,7 +78,8 @@ def load_snapshot(session: Session, gangs: GangCache, now: datetime) -> Loaded:
         .join(Project, Project.id == Job.project_id)
         .where(is_live())
     ).all()  # fmt: skip
-    _fill(session, gangs, {row.shape for row in queued_rows} | {row.shape for row in running_rows})
+    _fill_gangs(session, cache.gangs, {row.shape for row in running_rows})
+    _refresh(session, cache, now)
     holders = session.execute(
         select(
             Replica.job_id, Replica.role, Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpus,
@@ -104,16 +97,10 @@ def load_snapshot(session: Session, gangs: GangCache, now: datetime) -> Loaded:
     snapshot = Snapshot(
         now=now,
         nodes=tuple(node_view(node, used.get(node.name, Amounts())) for node in session.scalars(select(Node))),
-        queued=tuple(
-            QueuedGang(
-                JobId(r.id), r.name, r.project, r.user, r.priority, r.queued_at, gangs[r.shape], r.shape,
-                r.max_run_time_s,
-            )
-            for r in queued_rows
-        ),
+        queued=tuple(queued for _, queued in cache.jobs.values()),
         running=tuple(
             RunningGang(
-                JobId(r.id), r.name, r.project, r.priority, gangs[r.shape], tuple(places[r.id]),
+                JobId(r.id), r.name, r.project, r.priority, cache.gangs[r.shape], tuple(places[r.id]),
                 _expected_end(r.started_at, r.max_run_time_s), tuple(models[r.id]),
             )
             for r in running_rows
@@ -121,7 +108,7 @@ def load_snapshot(session: Session, gangs: GangCache, now: datetime) -> Loaded:
     )  # fmt: skip
     return Loaded(
         snapshot=snapshot,
-        generations={JobId(r.id): r.generation for r in queued_rows},
+        generations={JobId(job_id): generation for job_id, (generation, _) in cache.jobs.items()},
         shape_reasons=_shape_reasons(session),
         own_reasons=_own_reasons(session, now),
         next_due=session.execute(
@@ -178,14 +165,50 @@ def _is_due(now: datetime) -> Any:
     return or_(Job.not_before.is_(None), Job.not_before <= now)
 
 
-def _fill(session: Session, gangs: GangCache, shapes: set[str]) -> None:
-    missing = sorted(gangs.missing(shapes))
-    for begin in range(0, len(missing), 500):  # SQLite takes a limited number of parameters
-        chunk = missing[begin : begin + 500]
+def _refresh(session: Session, cache: QueueCache, now: datetime) -> None:
+    """Bring ``cache.jobs`` up to date: all ids and generations are read, the rest only of what is new."""
+    is_waiting = and_(Job.state == JobState.QUEUED.value, Job.wanted == Wanted.RUN.value, _is_due(now))
+    present = {row.id: row.generation for row in session.execute(select(Job.id, Job.generation).where(is_waiting))}
+    known = cache.jobs
+    cache.jobs = {job_id: known[job_id] for job_id in present if known.get(job_id, (0,))[0] == present[job_id]}
+    fresh = [job_id for job_id in present if job_id not in cache.jobs]
+    if len(fresh) > _ALL_AT_ONCE:
+        _read_queued(session, cache, is_waiting)
+        return
+    for begin in range(0, len(fresh), _CHUNK):
+        _read_queued(session, cache, Job.id.in_(fresh[begin : begin + _CHUNK]))
+
+
+def _read_queued(session: Session, cache: QueueCache, where: ColumnElement[bool]) -> None:
+    rows = session.execute(
+        select(
+            Job.id, Job.name, Job.priority, Job.queued_at, Job.shape, Job.generation, Job.max_run_time_s,
+            Project.name.label("project"), User.name.label("user"),
+        )
+        .join(Project, Project.id == Job.project_id)
+        .join(User, User.id == Job.user_id)
+        .where(where)
+    ).all()  # fmt: skip
+    _fill_gangs(session, cache.gangs, {row.shape for row in rows})
+    for r in rows:
+        gang = cache.gangs[r.shape]
+        queued = QueuedGang(
+            JobId(r.id), r.name, r.project, r.user, r.priority, r.queued_at, gang, r.shape, r.max_run_time_s
+        )
+        cache.jobs[r.id] = (r.generation, queued)
+
+
+def _fill_gangs(session: Session, gangs: dict[str, Gang], shapes: set[str]) -> None:
+    missing = sorted(shapes - gangs.keys())
+    if missing and len(gangs) + len(missing) > _GANG_CACHE_SIZE:
+        gangs.clear()
+        missing = sorted(shapes)
+    for begin in range(0, len(missing), _CHUNK):
+        chunk = missing[begin : begin + _CHUNK]
         # One job of each shape is enough.
         firsts = select(func.min(Job.id)).where(Job.shape.in_(chunk)).group_by(Job.shape).scalar_subquery()
         for shape, gang in session.execute(select(Job.shape, Job.gang).where(Job.id.in_(firsts))):
-            gangs.add(shape, Gang.from_json(gang))
+            gangs[shape] = Gang.from_json(gang)
 
 
 def _expected_end(started_at: datetime | None, max_run_time_s: float | None) -> datetime | None:

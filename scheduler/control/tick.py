@@ -23,7 +23,7 @@ from scheduler.control import fence
 from scheduler.control.context import Control
 from scheduler.control.place import place
 from scheduler.control.queue import move_queued
-from scheduler.control.snapshot import GangCache, Loaded, fingerprint, load_snapshot, reason_to_json
+from scheduler.control.snapshot import Loaded, QueueCache, fingerprint, load_snapshot, reason_to_json
 from scheduler.planning import plan
 from scheduler.planning.model import Plan, Reason
 
@@ -50,7 +50,7 @@ class Ticker:
 
     def __init__(self, control: Control) -> None:
         self.control = control
-        self._gangs = GangCache()
+        self._cache = QueueCache()
         self._settled: tuple[Any, ...] | None = None  # the fingerprint after a tick that left nothing to start
         self._ticked_at: datetime | None = None
         self._next_due: datetime | None = None
@@ -64,15 +64,14 @@ class Ticker:
         control = self.control
         with unit_of_work(control.sessions, read_only=True) as session:
             now = control.clock()
-            seen = fingerprint(session, now)
-            wishes = _unmet_wishes(session)
-        if not wishes and self._is_settled(seen, now):
+            seen = fingerprint(session)
+        if self._is_settled(seen, now):
             return TickReport(next_look=self._next_due, is_skipped=True)
         lease = fence.acquire(control, TICK_LEASE)
         if lease is None:
             return TickReport(is_skipped=True)
         try:
-            report = self._tick(lease, wishes)
+            report = self._tick(lease)
         except StaleWrite as stale:
             log.debug("tick.stale", why=str(stale))
             return TickReport(is_skipped=True)
@@ -91,12 +90,14 @@ class Ticker:
             and (self._next_due is None or now < self._next_due)
         )
 
-    def _tick(self, lease: HeldLease, wishes: list[tuple[JobId, JobEvent]]) -> TickReport:
+    def _tick(self, lease: HeldLease) -> TickReport:
         control = self.control
+        with unit_of_work(control.sessions, read_only=True) as session:
+            wishes = _unmet_wishes(session)
         for job_id, event in wishes:
             self._settle_wish(lease, job_id, event)
         with unit_of_work(control.sessions, read_only=True) as session:
-            loaded = load_snapshot(session, self._gangs, control.clock())
+            loaded = load_snapshot(session, self._cache, control.clock())
         made = plan(loaded.snapshot)
         started = self._apply_starts(lease, loaded, made)
         self._apply_waits(lease, loaded, made)

@@ -211,8 +211,8 @@ class World:
         from executors.fake import Fault
 
         self.random = Random(self.seed)
-        weights = {fate: 0.02 for fate in Fault if fate is not Fault.NONE}
-        weights[Fault.LATE] = 0.04
+        weights = {fate: 0.03 for fate in Fault if fate is not Fault.NONE}
+        weights[Fault.LATE] = 0.1
         weights[Fault.KILLED_BEFORE] = weights[Fault.KILLED_AFTER] = 0.004
         self.executor_faults = SeededFaults(self.random, weights)
         self.tasks: list[Task] = []

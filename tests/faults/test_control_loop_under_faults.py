@@ -115,9 +115,11 @@ class Schedule:
         self.asked: Counter[str] = Counter()
         add_platform(sessions, self.engine.now)
         for case in self.cases.values():
-            self.world.at(draw.uniform(0, 20), lambda case=case: self._submit(case))  # type: ignore[misc]
-            if draw.random() < 0.15:
-                self.world.at(draw.uniform(1, 30), lambda case=case: self._ask(case, verbs.Verb.CANCEL))  # type: ignore[misc]
+            submitted = draw.uniform(0, 20)
+            self.world.at(submitted, lambda case=case: self._submit(case))  # type: ignore[misc]
+            if draw.random() < 0.25:
+                # Soon: while it is being started, and something may still be on its way.
+                self.world.at(submitted + draw.uniform(0, 6), lambda case=case: self._ask(case, verbs.Verb.CANCEL))  # type: ignore[misc]
             if draw.random() < 0.15:
                 at = draw.uniform(1, 25)
                 self.world.at(at, lambda case=case: self._ask(case, verbs.Verb.PAUSE))  # type: ignore[misc]

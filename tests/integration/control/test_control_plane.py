@@ -26,7 +26,7 @@ from core.db.tables import (
     Volume,
     WaitReason,
 )
-from core.domain.errors import ExecutorTryAgain
+from core.domain.errors import ExecutorTryAgain, StaleWrite
 from core.domain.exits import ExitCause
 from core.domain.ids import AttemptId
 from core.domain.resources import Amounts, gang_of
@@ -431,7 +431,7 @@ def test_reasons_of_shapes_that_nobody_waits_with_are_forgotten(plane):
     forget_reasons(plane.control)
     assert plane.all(WaitReason)
     plane.want(job, "cancel")
-    plane.settle()
+    plane.advance(11)
     plane.engine.advance(timedelta(hours=2))
     forget_reasons(plane.control)
     assert not plane.all(WaitReason)
@@ -463,3 +463,54 @@ def test_an_engine_that_is_away_says_nothing_about_its_nodes(plane):
     with pytest.raises(ExecutorTryAgain):
         sync_nodes(replace(plane.control, executor=executor))
     assert plane.one(Node).is_ready
+
+
+def late_creation_of(index):
+    """Creating this worker is answered with an error, and happens five seconds later."""
+    return lambda call, subject: Fault.LATE if call == "create" and f"index={index}" in subject else Fault.NONE
+
+
+def test_a_creation_that_comes_after_the_end_of_its_attempt_starts_nothing(plane):
+    plane.engine.script("worker", Script(run_for=None))
+    plane.start(late_creation_of(0))
+    job = plane.submit()
+    plane.settle()
+    plane.want(job, "cancel")
+    plane.settle()
+    assert plane.state(job) == "cancelled"
+    plane.advance(10)
+    assert not plane.engine.starts
+    assert not plane.engine.violations
+
+
+def test_a_place_is_free_only_when_nothing_can_come_to_it_any_more(plane):
+    plane.engine.script("worker", Script(run_for=None, ends_after_term=None))
+    plane.start(late_creation_of(1))
+    job = plane.submit(workers=2, gpus=1)
+    plane.settle()
+    plane.start()
+    plane.want(job, "cancel")
+    other = plane.submit("other", gpus=1)
+    plane.advance(1)
+    stopped = plane.one(Replica, job_id=job, index=1)
+    assert stopped.state == "stopped"
+    assert plane.state(other) == "queued"  # worker-0 lives out its grace, and worker-1 may still appear
+    plane.advance(5)
+    assert len(plane.engine.live()) == 2
+    plane.advance(40)
+    assert (plane.state(job), plane.state(other)) == ("cancelled", "running")
+
+
+def test_a_stale_process_writes_nothing(plane):
+    from scheduler.control import fence
+
+    lease = fence.acquire(plane.control, "attempt:att-1")
+    plane.engine.advance(timedelta(seconds=16))
+    from dataclasses import replace
+
+    other = replace(plane.control, holder="other")
+    assert fence.acquire(other, "attempt:att-1") is not None
+    with pytest.raises(StaleWrite), fence.fenced(plane.control, lease):
+        raise AssertionError("the fence let it in")
+    with pytest.raises(StaleWrite):
+        fence.renew(plane.control, lease)

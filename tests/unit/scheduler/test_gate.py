@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+
+from core.settings import Settings
+from scheduler.bells import AppBell
+from scheduler.celery_app import QUEUES, RECONCILE, TICK, make_app
+from scheduler.executor_factory import UnknownExecutor, make_executor
+from scheduler.gate import Gate, Solo
+
+
+def test_an_equal_message_that_waits_is_not_sent_again():
+    gate = Gate(is_local=True)
+    assert gate.enter("tick", "")
+    assert not gate.enter("tick", "")
+    assert gate.enter("reconcile", "att-1")
+    gate.leave("tick", "")
+    assert gate.enter("tick", "")
+
+
+def test_with_a_shared_broker_every_message_is_sent():
+    gate = Gate(is_local=False)
+    assert gate.enter("tick", "")
+    assert gate.enter("tick", "")
+
+
+def test_a_call_during_a_run_makes_one_more_run():
+    solo = Solo()
+    runs = []
+
+    def work():
+        runs.append(len(runs))
+        if len(runs) == 1:
+            solo.run(work)
+            solo.run(work)
+
+    solo.run(work)
+    assert runs == [0, 1]
+
+
+def test_a_run_that_fails_does_not_block_the_next():
+    solo = Solo()
+    with pytest.raises(ZeroDivisionError):
+        solo.run(lambda: [1 // 0, None][1])
+    runs = []
+    solo.run(lambda: runs.append(1))
+    assert runs == [1]
+
+
+class RecordingApp:
+    def __init__(self, error=None):
+        self.sent = []
+        self.error = error
+
+    def send_task(self, name, args=(), **options):
+        if self.error:
+            raise self.error
+        self.sent.append((name, args))
+
+
+def test_a_ring_becomes_a_task_and_an_unknown_topic_nothing():
+    app = RecordingApp()
+    bell = AppBell(app, Gate(is_local=True))
+    bell.ring("tick")
+    bell.ring("tick")
+    bell.ring("reconcile", "att-1")
+    bell.ring("nonsense")
+    assert app.sent == [(TICK, ()), (RECONCILE, ("att-1",))]
+
+
+def test_a_ring_that_the_broker_does_not_take_may_be_rung_again():
+    app = RecordingApp(OSError("away"))
+    bell = AppBell(app, Gate(is_local=True))
+    bell.ring("tick")
+    app.error = None
+    bell.ring("tick")
+    assert app.sent == [(TICK, ())]
+
+
+def test_the_clock_rings_for_everything_and_its_rings_expire():
+    app = make_app(Settings())
+    assert {entry["task"] for entry in app.conf.beat_schedule.values()} >= {TICK, "trainmaster.reconcile_due"}
+    assert all(entry["options"]["expires"] for entry in app.conf.beat_schedule.values())
+    assert {route["queue"] for route in app.conf.task_routes.values()} <= set(QUEUES)
+    assert app.conf.worker_redirect_stdouts is False
+
+
+def test_a_driver_that_is_not_there_is_named_with_what_to_do():
+    with pytest.raises(UnknownExecutor, match="set it to process"):
+        make_executor(Settings(executor="kubernetes"))

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from core.domain.errors import ExecutorTryAgain
+from core.domain.ids import AttemptId, JobId
+from executors.base import Observation, Phase, ReplicaKey
+from scheduler.control.reconcile import Look, Verdict, fingerprint
+from scheduler.watch import Watch
+
+ATTEMPT = AttemptId("att-1")
+NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
+
+
+class Seen:
+    """An executor of which only ``observe`` is used."""
+
+    def __init__(self):
+        self.phase = Phase.RUNNING
+        self.error = None
+        self.looks = 0
+
+    def observe(self, attempt_id):
+        self.looks += 1
+        if self.error:
+            raise self.error
+        return (Observation(ReplicaKey(JobId("job-1"), attempt_id, "worker", 0), self.phase),)
+
+
+@pytest.fixture
+def watched():
+    seen, rung = Seen(), threading.Semaphore(0)
+    watch = Watch(seen, timedelta(milliseconds=1), lambda _: rung.release(), lambda: NOW)
+    watch.start()
+    yield seen, rung, watch
+    watch.stop()
+
+
+def look(seen, **changes):
+    return Look(Verdict.SETTLED, seen=fingerprint(seen.observe(ATTEMPT)), **changes)
+
+
+def test_a_change_rings(watched):
+    seen, rung, watch = watched
+    watch.note(ATTEMPT, look(seen))
+    seen.phase = Phase.FAILED
+    assert rung.acquire(timeout=10)
+
+
+def test_an_engine_that_is_away_rings_so_that_the_reconcile_sees_it(watched):
+    seen, rung, watch = watched
+    watch.note(ATTEMPT, look(seen))
+    seen.error = ExecutorTryAgain("away")
+    assert rung.acquire(timeout=10)
+
+
+def test_an_appointment_is_kept_without_a_change(watched):
+    seen, rung, watch = watched
+    watch.note(ATTEMPT, look(seen, next_look=NOW - timedelta(seconds=1)))
+    assert rung.acquire(timeout=10)
+
+
+def test_what_is_gone_or_somebody_elses_is_not_watched(watched):
+    seen, rung, watch = watched
+    watch.note(ATTEMPT, look(seen))
+    watch.note(ATTEMPT, Look(Verdict.GONE))
+    seen.phase = Phase.FAILED
+    watch.note(AttemptId("att-2"), Look(Verdict.BUSY))
+    looks = seen.looks
+    assert not rung.acquire(timeout=0.05)
+    assert seen.looks <= looks + 1
