@@ -64,11 +64,15 @@ def load_attempt(
     session: Session, attempt_id: AttemptId, specs: SpecCache, *, now: datetime, node_grace: timedelta
 ) -> AttemptRows | None:
     """The rows of a live attempt, or ``None`` when there is none of this id, or it has ended."""
-    attempt = session.get(Attempt, attempt_id)
-    if attempt is None or attempt.state == AttemptState.ENDED:
+    found = session.execute(
+        select(Attempt, Job, Project.name, exists().where(Checkpoint.attempt_id == Attempt.id))
+        .join(Job, Job.id == Attempt.job_id)
+        .join(Project, Project.id == Job.project_id)
+        .where(Attempt.id == attempt_id, is_live())
+    ).one_or_none()
+    if found is None:
         return None
-    job = session.get_one(Job, attempt.job_id)
-    project = session.execute(select(Project.name).where(Project.id == job.project_id)).scalar_one()
+    attempt, job, project, has_checkpoint = found
     replicas = session.scalars(select(Replica).where(Replica.attempt_id == attempt_id).order_by(Replica.rank)).all()
     used = {replica.node for replica in replicas}
     return AttemptRows(
@@ -77,7 +81,7 @@ def load_attempt(
         members=tuple(_member(replica) for replica in replicas),
         lost_nodes=_lost_nodes(session, used, now=now, grace=node_grace),
         previous=_previous(session, attempt),
-        has_checkpoint=bool(session.execute(select(exists().where(Checkpoint.attempt_id == attempt_id))).scalar()),
+        has_checkpoint=bool(has_checkpoint),
         wish=_wish(session, job),
     )
 

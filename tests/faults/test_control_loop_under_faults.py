@@ -141,9 +141,9 @@ class Schedule:
             if case.must_cancel:
                 self._ask(case, verbs.Verb.CANCEL)
             self._ask(case, verbs.Verb.RESUME)
-        self.world.beat_scale = 2.0
+        self.world.beat_scale = 4.0  # the bells are reliable now
         self.world.run(3000, until=self._is_over)
-        self.world.run(30)
+        self.world.run(55)  # a sweep's time
         self.check_end()
 
     # Users
