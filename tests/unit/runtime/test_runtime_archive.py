@@ -71,7 +71,6 @@ def test_files_folders_and_links_are_there(pack):
     ],
     # Names of their own: the default ones hold addresses, which differ between the processes of a parallel run.
     ids=["absolute", "up", "up-and-down", "link-absolute", "link-up", "link-far-up", "hard-link", "fifo", "device"],
-    ids=str,
 )
 def test_what_leads_outside_or_is_no_file_is_refused(pack, tmp_path, item):
     with pytest.raises(ArchiveRefused):
