@@ -8,12 +8,15 @@ import sys
 import uvicorn
 
 from api.main import create_app
-from core.settings import get_settings
+from core.settings import BadSettings, get_settings
 from core.structured_log import configure_logging
 
 
 def main() -> None:
-    settings = get_settings()
+    try:
+        settings = get_settings()
+    except BadSettings as error:
+        sys.exit(str(error))
     configure_logging(settings.log_level)
     config = uvicorn.Config(
         create_app(settings),

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -35,6 +35,21 @@ class Settings(BaseSettings):
     database_pool_size: int = Field(default=10, ge=1)
     log_level: str = "INFO"
 
+    @field_validator("process_port_range")
+    @classmethod
+    def _port_range(cls, value: str) -> str:
+        first, _, last = value.partition("-")
+        if not (first.isdigit() and last.isdigit() and 1024 <= int(first) <= int(last) <= 65535):
+            raise ValueError("write two ports between 1024 and 65535, like 20000-29999")
+        return value
+
+    @field_validator("log_level")
+    @classmethod
+    def _log_level(cls, value: str) -> str:
+        if value.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
+            raise ValueError("write DEBUG, INFO, WARNING, ERROR or CRITICAL")
+        return value.upper()
+
     @property
     def resolved_database_url(self) -> str:
         return self.database_url or f"sqlite:///{self.home / 'trainmaster.sqlite3'}"
@@ -53,6 +68,28 @@ class Settings(BaseSettings):
         return self.home / "archives"
 
 
+class BadSettings(Exception):
+    """A setting of the environment makes no sense; its text names the variable and says what would be right."""
+
+
+def read_settings() -> Settings:
+    """The settings of the environment as it is now.
+
+    Raises:
+        BadSettings: with one sentence for all that is wrong.
+    """
+    try:
+        return Settings()
+    except ValidationError as error:
+        mistakes = [
+            f"TRAINMASTER_{'_'.join(str(part) for part in mistake['loc']).upper()}={mistake['input']!s}: "
+            f"{mistake['msg'].removeprefix('Value error, ')}"
+            for mistake in error.errors(include_url=False)
+        ]
+        raise BadSettings(f"The environment has a setting that cannot be used: {'; '.join(mistakes)}.") from error
+
+
 @lru_cache(maxsize=1)
 def get_settings() -> Settings:
-    return Settings()
+    """The same as ``read_settings``, read once."""
+    return read_settings()

@@ -99,11 +99,19 @@ class Child:
         return True
 
     def rotate_log(self) -> None:
-        """Keep the log bounded. The child appends, so cutting the file to nothing is safe while it runs."""
-        try:
-            if self.log_path.stat().st_size < LOG_LIMIT_BYTES:
-                return
-            self.log_path.with_suffix(".log.1").write_bytes(self.log_path.read_bytes()[-LOG_LIMIT_BYTES // 2 :])
-            os.truncate(self.log_path, 0)
-        except OSError:
-            return  # a full disk must not stop the platform; the next turn tries again
+        """Keep the log bounded; safe while the child runs."""
+        rotate(self.log_path)
+
+
+def rotate(path: Path) -> None:
+    """Cut a log that has grown too long; its newer half stays in ``<name>.log.1``.
+
+    Who writes it must append: then cutting the file to nothing is safe at any time.
+    """
+    try:
+        if path.stat().st_size < LOG_LIMIT_BYTES:
+            return
+        path.with_suffix(".log.1").write_bytes(path.read_bytes()[-LOG_LIMIT_BYTES // 2 :])
+        os.truncate(path, 0)
+    except OSError:
+        return  # a full disk must not stop the platform; the next turn tries again

@@ -19,8 +19,8 @@ from typing import Final
 import structlog
 
 from core.domain.errors import TrainmasterError
-from core.settings import Settings
-from embedded.child import Child
+from core.settings import BadSettings, Settings, read_settings
+from embedded.child import Child, rotate
 from embedded.errors import CannotStart
 from embedded.lock import HomeLock, write_up_file
 
@@ -57,6 +57,9 @@ class Supervisor:
         """Raises ``CannotStart``."""
         lock = HomeLock.take(self.home)
         try:
+            # The one before may have been killed: what it said of itself names a process that is no longer it.
+            (self.home / "up.json").unlink(missing_ok=True)
+            _make_private(self.home)
             self._run_locked()
         finally:
             (self.home / "up.json").unlink(missing_ok=True)
@@ -70,14 +73,14 @@ class Supervisor:
         port = listener.getsockname()[1]
         url = f"http://{_reachable(self.options.host)}:{port}"
         env = self._child_env(port, url)
-        _migrate(env, self.home)
         settings = _settings(env)
-        login_url = _prepare(settings)
-        children = self._children(env, listener)
+        _migrate(env, self.home)
+        login_url, ticks_before = _prepare(settings)
+        children = self._children(env, listener, settings)
         try:
             for child in children:
                 child.start(time.monotonic())
-            self._await_ready(children, url)
+            self._await_ready(children, url, settings, ticks_before)
             if self._stopping:
                 return
             write_up_file(self.home, {"url": url, "pid": os.getpid(), "version": _version(), "login_url": login_url})
@@ -114,19 +117,23 @@ class Supervisor:
             "PYTHONUNBUFFERED": "1",
         }
 
-    def _children(self, env: dict[str, str], listener: socket.socket) -> list[Child]:
+    def _children(self, env: dict[str, str], listener: socket.socket, settings: Settings) -> list[Child]:
         logs = self.home / "logs"
         logs.mkdir(exist_ok=True)
         fd = listener.fileno()
-        return [
+        children = [
             Child("api", ("-m", "api"), {**env, "TRAINMASTER_LISTEN_FD": str(fd)}, logs / "api.log", (fd,)),
             Child("scheduler", ("-m", "scheduler"), env, logs / "scheduler.log"),
         ]
+        if not settings.is_embedded_broker:
+            # The embedded scheduler has a clock of its own; with a broker it is a process as in production.
+            children.append(Child("beat", ("-m", "scheduler", "beat"), env, logs / "beat.log"))
+        return children
 
-    def _await_ready(self, children: list[Child], url: str) -> None:
+    def _await_ready(self, children: list[Child], url: str, settings: Settings, ticks_before: int) -> None:
         deadline_s = time.monotonic() + READY_WITHIN_S
         while not self._stopping:
-            if _answers(f"{url}/api/v1/ready", timeout_s=2.0):
+            if _answers(f"{url}/api/v1/ready", timeout_s=2.0) and _ticks(settings) > ticks_before:
                 return
             failed = next((c for c in children if c.process is not None and c.process.poll() is not None), None)
             if failed is not None:
@@ -154,6 +161,7 @@ class Supervisor:
                     misses = 0
                 for child in children:
                     child.rotate_log()
+                rotate(self.home / "logs" / "supervisor.log")
                 next_health_s = time.monotonic() + _HEALTH_EVERY_S
             self._sleep(0.1)
 
@@ -199,17 +207,52 @@ def _migrate(env: dict[str, str], home: Path) -> None:
 
 def _settings(env: dict[str, str]) -> Settings:
     os.environ.update(env)
-    return Settings()
+    try:
+        return read_settings()
+    except BadSettings as error:
+        raise CannotStart(str(error)) from error
 
 
-def _prepare(settings: Settings) -> str:
-    """First-start rows, folders and the admin's token file; returns a fresh one-time login link."""
+def _make_private(home: Path) -> None:
+    """Nobody else on this machine may look into the data folder: specs, tokens and outputs lie in it."""
+    try:
+        home.chmod(0o700)
+    except PermissionError as error:
+        raise CannotStart(
+            f"The data folder {home} belongs to somebody else; choose one of your own with --home."
+        ) from error
+
+
+def _ticks(settings: Settings) -> int:
+    """How often a scheduler has taken up the tick; grows as soon as ours works."""
+    from sqlalchemy import select
+
+    from core.db.engine import make_engine, make_sessions, unit_of_work
+    from core.db.tables import Lease
+
+    engine = make_engine(settings.resolved_database_url)
+    try:
+        with unit_of_work(make_sessions(engine), read_only=True) as session:
+            return session.execute(select(Lease.token).where(Lease.name == "tick")).scalar_one_or_none() or 0
+    except TrainmasterError:
+        return 0
+    finally:
+        engine.dispose()
+
+
+def _prepare(settings: Settings) -> tuple[str, int]:
+    """First-start rows, folders and the admin's token file.
+
+    Returns:
+        A fresh one-time login link, and how often a scheduler has ticked so far.
+    """
     from core.db.bootstrap import prepare_home
     from core.db.engine import make_engine, make_sessions
 
     engine = make_engine(settings.resolved_database_url)
     try:
-        return prepare_home(make_sessions(engine), settings, datetime.now(UTC))  # noqa: TID251 (the edge of the process)
+        link = prepare_home(make_sessions(engine), settings, datetime.now(UTC))  # noqa: TID251 (the edge of the process)
+        return link, _ticks(settings)
     except TrainmasterError as error:
         raise CannotStart(error.sentence) from error
     finally:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
+from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
+
 from core.db.engine import make_engine
-from core.settings import get_settings
+from core.settings import BadSettings, get_settings
 from migrations import current_revision, downgrade, head_revision, upgrade
 
 
@@ -18,7 +20,20 @@ def main() -> int:
     commands.add_parser("current", help="what the database is at")
     arguments = parser.parse_args()
 
-    url = get_settings().resolved_database_url
+    try:
+        return _run(arguments, get_settings().resolved_database_url)
+    except BadSettings as error:
+        print(error, file=sys.stderr)
+    except ArgumentError as error:
+        print(f"TRAINMASTER_DATABASE_URL cannot be used: {error}", file=sys.stderr)
+    except (OperationalError, InterfaceError) as error:
+        # Only the driver's first line: what follows is for programmers, and the URL holds a password.
+        said = str(error.orig).strip().splitlines()[0] if str(error.orig).strip() else "it does not answer"
+        print(f"The database cannot be reached or used ({said}); see TRAINMASTER_DATABASE_URL.", file=sys.stderr)
+    return 1
+
+
+def _run(arguments: argparse.Namespace, url: str) -> int:
     if arguments.command == "upgrade":
         upgrade(url, arguments.revision)
     elif arguments.command == "downgrade":

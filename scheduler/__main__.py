@@ -18,7 +18,7 @@ from celery.platforms import SecurityWarning
 from celery.signals import setup_logging
 
 from core.bell import BellSocket, bell_path
-from core.settings import Settings, get_settings
+from core.settings import BadSettings, Settings, get_settings
 from scheduler.bells import AppBell, BellListener
 from scheduler.celery_app import QUEUES, make_app
 from scheduler.executor_factory import UnknownExecutor
@@ -38,13 +38,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("part", nargs="?", choices=("worker", "beat"), default="worker")
     parser.add_argument("--concurrency", type=int, default=_CONCURRENCY, help="threads of a worker")
     options = parser.parse_args(argv)
-    settings = get_settings()
-    configure_logging(settings.log_level)
     try:
+        settings = get_settings()
+        configure_logging(settings.log_level)
         if options.part == "beat":
             return _beat(settings)
         return _worker(settings, options.concurrency)
-    except UnknownExecutor as error:
+    except (UnknownExecutor, BadSettings) as error:
         print(error, file=sys.stderr)  # noqa: T201 (the command line's own output)
         return 1
 

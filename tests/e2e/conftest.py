@@ -58,8 +58,6 @@ class Platform:
     def stop(self) -> None:
         if "client" in self.__dict__:
             self.client.close()
-        if "client" in vars(self):
-            self.client.close()
         with suppress(ProcessLookupError):
             self.process.terminate()
         try:
@@ -78,14 +76,22 @@ def start_platform(home: Path, *, port: int = 0) -> Platform:
             stderr=output,
         )
     deadline = time.monotonic() + START_WITHIN_S
-    while not (home / "up.json").exists():
+    while (up := said_by(process, home)) is None:
         if process.poll() is not None or time.monotonic() > deadline:
             process.kill()
             process.wait()
             pytest.fail(f"the platform did not start: {(home / 'supervisor.out').read_text()}{tail_of_logs(home)}")
         time.sleep(0.05)
-    up = json.loads((home / "up.json").read_text())
     return Platform(home, process, up["url"], (home / "token").read_text().strip())
+
+
+def said_by(process: subprocess.Popen[bytes], home: Path) -> dict[str, Any] | None:
+    """What this very platform says of itself; one that was killed before it may have left its own word."""
+    try:
+        up: dict[str, Any] = json.loads((home / "up.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return up if up["pid"] == process.pid else None
 
 
 def tail_of_logs(home: Path) -> str:

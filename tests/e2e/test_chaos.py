@@ -90,7 +90,6 @@ def test_twenty_rounds_of_kill_9_lose_double_and_hang_no_job(own_platform: Any, 
             os.kill(pid, signal.SIGKILL)
         if kind == "supervisor":
             platform.process.wait()
-            (home / "up.json").unlink(missing_ok=True)
             # Its children notice the death and let go of the port; then a person types `trainmaster up` again.
             eventually(lambda: not {**victims(home)}["api"], within_s=30, what="the old API is gone")
             platform = launch(home, port=port)

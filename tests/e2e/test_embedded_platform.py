@@ -83,6 +83,31 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, embedded: Any) 
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "word"),
+    [
+        ("TRAINMASTER_LEASE_TTL_S", "abc", "TRAINMASTER_LEASE_TTL_S"),
+        ("TRAINMASTER_PROCESS_PORT_RANGE", "abc", "20000-29999"),
+        ("TRAINMASTER_DATABASE_URL", "postgresql://x@127.0.0.1:1/x", "cannot be reached"),
+        ("TRAINMASTER_DATABASE_URL", "nonsense", "TRAINMASTER_DATABASE_URL"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_told_in_a_sentence(
+    tmp_path: Path, embedded: Any, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, word: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    done = embedded("up", "--home", str(tmp_path / "home"), "--port", "0")
+    assert done.returncode == 1
+    assert word in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "errors.pydantic" not in done.stderr
+    assert "sqlalche.me" not in done.stderr
+
+
+def test_the_data_folder_is_its_owners_alone(platform: Any) -> None:
+    assert platform.home.stat().st_mode & 0o077 == 0
+
+
 def test_the_login_link_works_once(own_platform: Any) -> None:
     up = json.loads((own_platform.home / "up.json").read_text())
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
@@ -185,7 +210,6 @@ def test_a_supervisor_killed_with_9_leaves_nothing_that_hinders_the_next_start(
         return True
 
     eventually(is_free, within_s=20, what="the port is free again")
-    (own_platform.home / "up.json").unlink(missing_ok=True)
     again = launch(own_platform.home, port=port)
     assert again.client.get_me().user == "admin"
     again.stop()
