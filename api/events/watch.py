@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
+from anyio import CancelScope
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
@@ -35,22 +36,25 @@ class EventWatch:
         self._newest = -1
         self._changed = asyncio.Event()
         self._followers = 0
+        self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
         self._followers += 1
         if self._task is None:
-            self._task = asyncio.create_task(self._look())
+            self._stop = asyncio.Event()
+            self._task = asyncio.create_task(self._look(self._stop))
         try:
             yield
         finally:
             self._followers -= 1
             if not self._followers and self._task is not None:
                 task, self._task = self._task, None
-                task.cancel()
-                # A look that is under way gives its connection back before the last follower is gone.
-                await asyncio.gather(task, return_exceptions=True)
+                self._stop.set()
+                # Not cancelled but waited for: a look that is under way holds a connection.
+                with CancelScope(shield=True):
+                    await task
 
     async def wait(self, timeout_s: float) -> bool:
         """True when an event was added since, false after ``timeout_s``."""
@@ -61,8 +65,8 @@ class EventWatch:
         except TimeoutError:
             return False
 
-    async def _look(self) -> None:
-        while True:
+    async def _look(self, stop: asyncio.Event) -> None:
+        while not stop.is_set():
             try:
                 newest = await run_in_threadpool(self._read)
             except TrainmasterError:
@@ -71,8 +75,16 @@ class EventWatch:
                 self._newest = newest
                 self._changed.set()
                 self._changed = asyncio.Event()
-            await asyncio.sleep(_LOOK_S)
+            await _wait(stop, _LOOK_S)
 
     def _read(self) -> int:
         with self._platform.read() as work:
             return newest_event_id(work.session)
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        pass
