@@ -78,6 +78,7 @@ class Follower:
     async def _follow(self) -> AsyncIterator[bytes]:
         spoke_at = anyio.current_time()
         while not self.closing.is_set:
+            mark = self.watch.mark()
             try:
                 news = await self.look(self._low, _BATCH)
             except Unavailable:
@@ -96,7 +97,7 @@ class Follower:
             if anyio.current_time() - spoke_at >= _KEEP_ALIVE_S:
                 spoke_at = anyio.current_time()
                 yield b": alive\n\n"
-            await self.watch.wait(_LOOK_S)
+            await self.watch.wait(_LOOK_S, mark)
 
     def _settle(self, news: News) -> None:
         """Move the low mark over events that are too old for a smaller id to appear behind them."""

@@ -56,14 +56,13 @@ class EventWatch:
                 with CancelScope(shield=True):
                     await task
 
-    async def wait(self, timeout_s: float) -> bool:
-        """True when an event was added since, false after ``timeout_s``."""
-        changed = self._changed
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await changed.wait()
-        except TimeoutError:
-            return False
+    def mark(self) -> asyncio.Event:
+        """Take it before reading and hand it to ``wait``: what comes between the two is then not missed."""
+        return self._changed
+
+    async def wait(self, timeout_s: float, since: asyncio.Event | None = None) -> bool:
+        """True when an event was added since ``since`` (or since this call), false after ``timeout_s``."""
+        return await _wait(since or self._changed, timeout_s)
 
     async def _look(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
@@ -82,9 +81,9 @@ class EventWatch:
             return newest_event_id(work.session)
 
 
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+async def _wait(event: asyncio.Event, timeout_s: float) -> bool:
     try:
         async with asyncio.timeout(timeout_s):
-            await event.wait()
+            return await event.wait()
     except TimeoutError:
-        pass
+        return False
