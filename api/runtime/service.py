@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import Insert, select, update
@@ -16,7 +16,7 @@ from trainmaster.wire.runtime import Report, ReportItem
 from api.work import Work
 from core.db.repositories.events import append_event
 from core.db.tables import Attempt, Checkpoint, Job, Replica
-from core.domain.errors import InvalidRequest, NotFound
+from core.domain.errors import InvalidRequest, NotFound, Unauthenticated
 from core.domain.ids import AttemptId
 from core.ids import new_id
 
@@ -37,6 +37,8 @@ _KIND: Final = re.compile(r"^[a-z][a-z0-9_]{0,30}\.[a-z][a-z0-9_]{0,60}$")
 _RESERVED_NOUNS: Final = frozenset({"job", "attempt", "checkpoint", "node", "project", "user", "token"})
 
 
+# What a runtime still had in its spool when its attempt ended may come in for this long.
+_LATE: Final = timedelta(seconds=60)
 _PLACE: Final = ["job_id", "path"]  # a checkpoint is known by its job and its path
 
 
@@ -51,12 +53,13 @@ def take_report(work: Work, attempt_id: AttemptId, report: Report) -> int:
 
     Raises:
         InvalidRequest: numbers that no replica has.
-        NotFound: the attempt or the replica is not there (any more); reporting again is of no use.
+        NotFound: the attempt or the replica is not there; reporting again is of no use.
+        Unauthenticated: the attempt has ended, or its job was deleted: the token is good no more.
     """
     newest = max((item.seq for item in report.items), default=0)
     if newest > _SEQ_MASK or report.generation > _GENERATION_MAX or report.index > _INDEX_MAX:
         raise InvalidRequest("The report's numbers are out of range: seq, generation or index.", field="items")
-    replica, job = _lock_replica(work.session, attempt_id, report)
+    replica, job = _lock_replica(work, attempt_id, report)
     generation, seen = replica.report_seq >> _SEQ_BITS, replica.report_seq & _SEQ_MASK
     if generation < report.generation:
         seen = 0
@@ -79,9 +82,9 @@ def take_report(work: Work, attempt_id: AttemptId, report: Report) -> int:
     return acked
 
 
-def _lock_replica(session: Session, attempt_id: AttemptId, report: Report) -> tuple[Replica, Job]:
-    row = session.execute(
-        select(Replica, Job)
+def _lock_replica(work: Work, attempt_id: AttemptId, report: Report) -> tuple[Replica, Job]:
+    row = work.session.execute(
+        select(Replica, Job, Attempt.ended_at)
         .join(Attempt, Attempt.id == Replica.attempt_id)
         .join(Job, Job.id == Attempt.job_id)
         .where(Replica.attempt_id == attempt_id, Replica.role == report.role, Replica.index == report.index)
@@ -89,7 +92,12 @@ def _lock_replica(session: Session, attempt_id: AttemptId, report: Report) -> tu
     ).one_or_none()
     if row is None:
         raise NotFound(f"There is no replica {report.role}-{report.index} in attempt {attempt_id}.")
-    return row[0], row[1]
+    replica, job, ended_at = row
+    if job.deleted_at is not None:
+        raise Unauthenticated("The job of this token was deleted; its replicas report no more.")
+    if ended_at is not None and work.now - ended_at > _LATE:
+        raise Unauthenticated("The attempt of this token has ended; its replicas report no more.")
+    return replica, job
 
 
 class _Taker:

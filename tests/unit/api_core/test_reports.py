@@ -193,3 +193,24 @@ def test_an_attempts_token_opens_nothing_else_and_no_other_token_reports(
     assert send(client, item(1)).status_code == 401
     assert send(stranger, item(1)).status_code == 401
     assert send(reporter("attempt-unknown"), item(1)).status_code == 404
+
+
+def test_a_token_outlives_its_attempt_by_a_minute(
+    worker: TestClient, running: tuple[str, str], end_attempt: Callable[[str], None], clock: Any
+) -> None:
+    end_attempt(running[1])
+    clock.advance(59)
+    assert send(worker, item(1, "checkpoint", path="last.pt")).json() == {"acked": 1}
+    clock.advance(2)
+    refused = send(worker, item(2))
+    assert refused.status_code == 401
+    assert "has ended" in refused.json()["detail"]
+
+
+def test_the_replicas_of_a_deleted_job_report_no_more(
+    worker: TestClient, running: tuple[str, str], set_job: Callable[..., None], clock: Any
+) -> None:
+    set_job(running[0], deleted_at=clock.now)
+    refused = send(worker, item(1))
+    assert refused.status_code == 401
+    assert "was deleted" in refused.json()["detail"]
