@@ -40,7 +40,8 @@ class Amounts:
 class Request:
     """What one replica reserves on its node.
 
-    ``gpu_models``: accepted models, best first; empty accepts any. All GPUs of one replica are of one model.
+    ``gpu_models``: accepted models, best first, as the user wrote them (:mod:`core.domain.gpu_models` tells which are
+    meant); empty accepts any. All GPUs of one replica are of one model.
     """
 
     cpu_milli: int = UNSTATED_CPU_MILLI

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from core.domain.gpu_models import normal_model
 from core.domain.resources import Amounts
 from executors.base import Gpu, NodeInfo
 
@@ -91,19 +92,12 @@ def find_gpus(nvml: Any = None, *, visible: str | None = None) -> tuple[Gpu, ...
             except nvml.NVMLError:
                 continue  # fallen off the bus, or not ours to use
             if visible is None or {str(index), _text(uuid)} & set(visible.split(",")):
-                found.append(Gpu(str(index), gpu_model(_text(name)), int(memory)))
+                found.append(Gpu(str(index), normal_model(_text(name)), int(memory)))
         return tuple(found)
     except nvml.NVMLError:
         return ()
     finally:
         nvml.nvmlShutdown()
-
-
-def gpu_model(name: str) -> str:
-    """A model's name as users write it in ``gpu_type``: ``NVIDIA A100-SXM4-80GB`` is ``a100-sxm4-80gb``."""
-    text = re.sub(r"^(nvidia|tesla|geforce)\s+", "", name.strip().lower())
-    text = re.sub(r"^(tesla|geforce)\s+", "", text)
-    return re.sub(r"[^a-z0-9]+", "-", text).strip("-")
 
 
 def _text(value: str | bytes) -> str:

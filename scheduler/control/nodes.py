@@ -13,6 +13,8 @@ from sqlalchemy.orm import Session
 from core.bell import TOPIC_TICK
 from core.db.repositories.events import append_event
 from core.db.tables import Node
+from core.domain.gpu_models import normal_model
+from core.domain.resources import Amounts
 from executors.base import NodeInfo
 from scheduler.control import fence
 from scheduler.control.context import Control
@@ -72,8 +74,10 @@ def _write(session: Session, infos: Sequence[NodeInfo], executor: str, now: date
 def _update(node: Node, info: NodeInfo) -> int:
     values: dict[str, Any] = {
         "labels": dict(info.labels),
-        "allocatable": info.allocatable.to_json(),
-        "gpus": [{"id": gpu.id, "model": gpu.model, "memory_bytes": gpu.memory_bytes} for gpu in info.gpus],
+        "allocatable": _with_normal_models(info.allocatable).to_json(),
+        "gpus": [
+            {"id": gpu.id, "model": normal_model(gpu.model), "memory_bytes": gpu.memory_bytes} for gpu in info.gpus
+        ],
         "is_ready": info.is_ready,
         "condition": info.condition,
     }
@@ -81,6 +85,15 @@ def _update(node: Node, info: NodeInfo) -> int:
     for name in changed:
         setattr(node, name, values[name])
     return len(changed)
+
+
+def _with_normal_models(whole: Amounts) -> Amounts:
+    """Each executor may spell a model in its own way; here is where that ends, so that equal GPUs have equal names."""
+    gpus: dict[str, int] = {}
+    for name, count in whole.gpus.items():
+        model = normal_model(name)
+        gpus[model] = gpus.get(model, 0) + count
+    return Amounts(whole.cpu_milli, whole.memory_bytes, gpus)
 
 
 def _tell(session: Session, node: Node, now: datetime) -> None:

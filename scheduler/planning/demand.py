@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from core.domain.gpu_models import accepted_models
 from core.domain.resources import Gang, GangRole, Request
 from scheduler.planning.cluster import Cluster, Pool
 
@@ -23,8 +24,9 @@ class Group:
 
     @property
     def is_picky(self) -> bool:
-        """Whether the order of ``models`` is the user's."""
-        return bool(self.request.gpu_models)
+        """Whether the order of ``models`` is the user's. One wish that several models fulfil sets none of them first."""
+        wishes = len(self.request.gpu_models)
+        return wishes > 1 or (wishes == 1 and len(self.models) == 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Demand:
         ``None`` where groups accept different models, so that a sum says too little.
         """
         with_gpus = [group for group in self.merged if group.request.gpu_count]
-        if len({group.request.gpu_models for group in with_gpus}) > 1:
+        if len({group.models for group in with_gpus}) > 1:
             return None
         total = Request(
             sum(group.count * group.request.cpu_milli for group in self.merged),
@@ -104,8 +106,7 @@ def _groups(roles: Iterable[GangRole], cluster: Cluster) -> tuple[Group, ...]:
 def _models(request: Request, cluster: Cluster) -> tuple[str, ...]:
     if not request.gpu_count:
         return ()
-    accepted = dict.fromkeys(request.gpu_models) or cluster.gpu_models
-    return tuple(model for model in accepted if model in cluster.largest)
+    return accepted_models(request.gpu_models, cluster.gpu_models) if request.gpu_models else cluster.gpu_models
 
 
 def _demanding_first(group: Group) -> tuple[object, ...]:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import TypeVar
 
+from core.domain.gpu_models import accepted_models
 from core.domain.resources import Request
 from scheduler.planning.capacity import Capacity, slots_in
 from scheduler.planning.cluster import Cluster
@@ -154,7 +155,8 @@ def held_by(gang: RunningGang, cluster: Cluster) -> list[_Held]:
 
 
 def _likely_model(request: Request, present: Sequence[str]) -> str | None:
-    return next((model for model in request.gpu_models or present if model in present), None)
+    accepted = accepted_models(request.gpu_models, present) if request.gpu_models else present
+    return next(iter(accepted), None)
 
 
 def _first(count: int, ask: Callable[[int], _Result | None]) -> tuple[int, _Result] | None:

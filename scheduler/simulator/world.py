@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from core.domain.gpu_models import accepted_models
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang, Request
 from scheduler.planning import NodeView, Placement, Plan, QueuedGang, RunningGang, Snapshot, Start
@@ -98,7 +99,11 @@ class World:
             raise WrongPlan(f"{who}: the node does not match the selector")
         if bool(request.gpu_count) != (placement.gpu_model is not None):
             raise WrongPlan(f"{who}: a GPU model is told if and only if GPUs are asked for")
-        if placement.gpu_model is not None and request.gpu_models and placement.gpu_model not in request.gpu_models:
+        if (
+            placement.gpu_model
+            and request.gpu_models
+            and not accepted_models(request.gpu_models, (placement.gpu_model,))
+        ):
             raise WrongPlan(f"{who}: {placement.gpu_model} is not among the accepted models")
         free = _moved(node.free, request, placement, -1)
         if min(free.cpu_milli, free.memory_bytes, *free.gpus.values(), 0) < 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -15,14 +16,17 @@ from scheduler.planning.planner import queue_order
 from scheduler.simulator.world import World
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-MODELS = ("A100", "H100")
+# Two of one family, so that one wish may mean two models.
+MODELS = ("a100-sxm4-80gb", "h100-80gb-hbm3", "a100-pcie-40gb")
+WISHES = ((), ("H100",), ("A100",), ("A100-80GB",), ("A100", "H100"), ("h100", "NVIDIA A100-PCIE-40GB"), ("A100-8",))
 
 
 @st.composite
 def nodes(draw: st.DrawFn, *, most: int = 6, mixed: bool = True) -> tuple[NodeView, ...]:
     made = []
     for number in range(draw(st.integers(1, most))):
-        models = draw(st.sampled_from([(), ("H100",), ("A100",), ("H100",), *([MODELS] if mixed else [])]))
+        one = [(model,) for model in MODELS]
+        models = draw(st.sampled_from([(), *one, *([MODELS[:2], MODELS[::2]] if mixed else [])]))
         whole = Amounts(
             draw(st.integers(1, 8)), draw(st.integers(1, 8)), {model: draw(st.integers(1, 4)) for model in models}
         )
@@ -39,7 +43,7 @@ def nodes(draw: st.DrawFn, *, most: int = 6, mixed: bool = True) -> tuple[NodeVi
 @st.composite
 def requests(draw: st.DrawFn) -> Request:
     gpus = draw(st.sampled_from([0, 0, 1, 1, 2, 3, 4]))
-    models = draw(st.sampled_from([(), ("H100",), ("A100",), ("A100", "H100"), ("H100", "A100")])) if gpus else ()
+    models = draw(st.sampled_from(WISHES)) if gpus else ()
     return Request(draw(st.integers(0, 4)), draw(st.integers(0, 4)), gpus, models)
 
 
@@ -176,8 +180,14 @@ def _seats(request: Request, free: dict) -> Iterator[tuple[str, str | None]]:
         if not request.gpu_count:
             yield node, None
         for model in sorted(gpus) if request.gpu_count else ():
-            if gpus[model] >= request.gpu_count and (not request.gpu_models or model in request.gpu_models):
+            if gpus[model] >= request.gpu_count and _may_be(model, request.gpu_models):
                 yield node, model
+
+
+def _may_be(model: str, wishes: Sequence[str]) -> bool:
+    """The rule for models, written another way: a wish's parts are among the model's, in their order."""
+    patterns = (wish.lower().removeprefix("nvidia ").replace("-", "-(.*-)?") for wish in wishes)
+    return not wishes or any(re.search(f"-{pattern}-", f"-{model}-") for pattern in patterns)
 
 
 def _domains(nodes: Sequence[NodeView], gang: Gang) -> list[list[NodeView]]:

@@ -346,6 +346,18 @@ def test_nodes_come_and_go_and_a_cordon_stays(plane):
     assert (node.is_ready, node.is_cordoned, node.cordon_reason) == (False, True, "repair")
 
 
+def test_a_family_gets_the_ids_of_the_model_that_was_chosen(plane):
+    gpus = (Gpu("0", "Tesla T4", 2**30), Gpu("7", "NVIDIA A100-SXM4-80GB", 2**30))
+    whole = Amounts(8_000, 64 * 2**30, {"Tesla T4": 1, "NVIDIA A100-SXM4-80GB": 1})
+    plane.engine._nodes["node-0"] = NodeInfo("node-0", {}, whole, gpus)
+    sync_nodes(plane.control)
+    assert plane.one(Node).allocatable["gpus"] == {"t4": 1, "a100-sxm4-80gb": 1}
+    job = plane.submit(gpus=1, gpu_type="A100")
+    plane.settle()
+    replica = plane.one(Replica, job_id=job)
+    assert (replica.gpus, replica.gpu_model) == (["7"], "a100-sxm4-80gb")
+
+
 def test_a_killed_control_plane_is_followed_by_one_that_adopts(plane):
     plane.engine.script("worker", Script(run_for=timedelta(seconds=5)))
     job = plane.submit()

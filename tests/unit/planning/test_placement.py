@@ -121,3 +121,25 @@ def test_what_a_node_has_too_little_of_counts_as_nothing() -> None:
     gang = Gang((GangRole("worker", 1, Request(0, 0, 1)),))
     queued = QueuedGang(JobId("j"), "j", "p", "u", 50, NOW, gang, gang.shape())
     assert not plan(Snapshot(NOW, (over,), (queued,))).starts
+
+
+def family(*models: str, **more) -> GangRole:
+    return GangRole("worker", more.pop("replicas", 1), Request(1, 1, more.pop("gpus", 1), models))
+
+
+def on_model(name: str, **gpus: int) -> NodeView:
+    return node(name, **{model.replace("_", "-"): count for model, count in gpus.items()})
+
+
+def test_a_family_in_any_spelling_means_its_models() -> None:
+    nodes = [on_model("a", a100_sxm4_80gb=2), on_model("b", t4=2), on_model("c", h100_80gb_hbm3=2)]
+    (only,) = placed(nodes, family("NVIDIA A100"))
+    assert (only.node, only.gpu_model) == ("a", "a100-sxm4-80gb")
+    assert [p.gpu_model for p in placed(nodes, family("H100", "A100", replicas=2))] == ["h100-80gb-hbm3"] * 2
+    assert on(placed(nodes, family("T4")), "worker") == ["b"]
+
+
+def test_one_wish_that_several_models_fulfil_prefers_the_smallest_hole() -> None:
+    nodes = [on_model("a", a100_pcie_40gb=8), on_model("b", a100_sxm4_80gb=2)]
+    assert on(placed(nodes, family("A100", gpus=2)), "worker") == ["b"]
+    assert on(placed(nodes, family("a100-40gb", gpus=2)), "worker") == ["a"]

@@ -164,6 +164,15 @@ def test_a_gpu_model_that_is_not_there() -> None:
     )
 
 
+def test_a_gpu_model_is_told_as_the_user_wrote_it_and_those_of_the_nodes_as_they_are() -> None:
+    nodes = [node("a", model="a100-pcie-40gb"), node("b", model="t4")]
+    reason = why(nodes, gang(1, 1, "NVIDIA A100-80GB"))
+    assert "no node has GPUs of NVIDIA A100-80GB; there are a100-pcie-40gb and t4." in reason.sentence
+    full = why([node("a", free=0, model="a100-pcie-40gb")], gang(1, 1, "A100"), [runs("x", 8, "a", None)])
+    assert full.code is ReasonCode.NO_ROOM
+    assert full.sentence.startswith("needs 1 GPU of A100 on one node")
+
+
 def test_no_node_at_all_and_nodes_that_take_no_work() -> None:
     assert why([], gang(1, 1)).code is ReasonCode.NO_NODES
     away = why([node("a", is_schedulable=False, why_not="is cordoned (new disk)"), node("b", 1)], gang(1, 8))

@@ -1,0 +1,40 @@
+"""Names of GPU models: one spelling for nodes, and which of them a user's ``gpu_type`` means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+_MAKERS: Final = ("nvidia", "amd", "intel", "tesla", "geforce", "instinct")
+
+
+@lru_cache(maxsize=4096)
+def normal_model(name: str) -> str:
+    """The one spelling of a model: ``NVIDIA A100-SXM4-80GB`` is ``a100-sxm4-80gb``, ``Tesla T4`` is ``t4``.
+
+    Lower case, parts joined by ``-``, and without the maker's name where anything else is left.
+    """
+    parts = [part for part in re.split(r"[^a-z0-9]+", name.lower()) if part]
+    while len(parts) > 1 and parts[0] in _MAKERS:
+        parts.pop(0)
+    return "-".join(parts)
+
+
+@lru_cache(maxsize=65_536)
+def accepts(asked: str, model: str) -> bool:
+    """Whether a node's ``model`` is what the user ``asked`` for, each in any spelling.
+
+    All parts of what is asked occur in the model as whole parts, in this order: ``A100`` and ``a100-80gb`` accept
+    ``a100-sxm4-80gb``; ``h100`` does not accept ``h1000``.
+    """
+    wanted = normal_model(asked)
+    parts = iter(normal_model(model).split("-"))
+    return bool(wanted) and all(part in parts for part in wanted.split("-"))
+
+
+def accepted_models(asked: Iterable[str], present: Iterable[str]) -> tuple[str, ...]:
+    """Those of ``present`` that ``asked`` accepts, best first: in the order of ``asked``, then of ``present``."""
+    known = tuple(present)
+    return tuple(dict.fromkeys(model for wish in asked for model in known if accepts(wish, model)))

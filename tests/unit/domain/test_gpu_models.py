@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from core.domain.gpu_models import accepted_models, accepts, normal_model
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("Tesla V100-SXM2-16GB", "v100-sxm2-16gb"),
+        ("NVIDIA Tesla T4", "t4"),
+        ("NVIDIA RTX A6000", "rtx-a6000"),
+        ("NVIDIA-A100-SXM4-80GB", "a100-sxm4-80gb"),
+        (" nvidia_h100_80gb_hbm3 ", "h100-80gb-hbm3"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("NVIDIA", "nvidia"),
+        ("", ""),
+    ],
+)
+def test_a_model_has_one_spelling(name: str, model: str) -> None:
+    assert normal_model(name) == model
+    assert normal_model(model) == model
+
+
+@pytest.mark.parametrize(
+    ("asked", "model"),
+    [
+        ("A100", "a100-sxm4-80gb"),
+        ("a100", "A100"),
+        ("NVIDIA A100", "a100-pcie-40gb"),
+        ("a100-80gb", "a100-sxm4-80gb"),
+        ("A100 SXM4 80GB", "NVIDIA A100-SXM4-80GB"),
+        ("H100", "h100-80gb-hbm3"),
+        ("T4", "t4"),
+        ("RTX_4090", "NVIDIA GeForce RTX 4090"),
+        ("A6000", "rtx-a6000"),
+    ],
+)
+def test_a_family_in_any_spelling_accepts_its_models(asked: str, model: str) -> None:
+    assert accepts(asked, model)
+
+
+@pytest.mark.parametrize(
+    ("asked", "model"),
+    [
+        ("h100", "h1000"),
+        ("a10", "a100-sxm4-80gb"),
+        ("a100-80gb", "a100-pcie-40gb"),
+        ("80gb-a100", "a100-sxm4-80gb"),
+        ("a100-a100", "a100-sxm4-80gb"),
+        ("a100-sxm4-80gb", "a100"),
+        ("-", "a100"),
+        ("", "a100"),
+        ("a100", ""),
+    ],
+)
+def test_parts_are_whole_and_in_order(asked: str, model: str) -> None:
+    assert not accepts(asked, model)
+
+
+def test_the_order_is_the_users_and_then_that_of_what_is_there() -> None:
+    present = ("a100-pcie-40gb", "a100-sxm4-80gb", "h100-80gb-hbm3", "t4")
+    assert accepted_models(("H100", "A100", "a100-80gb"), present) == (present[2], present[0], present[1])
+    assert accepted_models(("B200",), present) == ()
