@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import Insert, select, update
+from sqlalchemy import Insert, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 from trainmaster.wire.runtime import Report, ReportItem
 
 from api.work import Work
 from core.db.repositories.events import append_event
-from core.db.tables import Attempt, Checkpoint, Job, Replica
+from core.db.tables import Attempt, Checkpoint, Event, Job, Replica
 from core.domain.errors import InvalidRequest, NotFound, Unauthenticated
 from core.domain.ids import AttemptId
 from core.ids import new_id
@@ -32,11 +32,12 @@ _NAME_LIMIT: Final = 200
 _PATH_LIMIT: Final = 4096
 _TEXT_LIMIT: Final = 4000
 _BIG: Final = 2**63 - 1
-_KIND: Final = re.compile(r"^[a-z][a-z0-9_]{0,30}\.[a-z][a-z0-9_]{0,60}$")
-# A job's own words must not read like the platform's.
-_RESERVED_NOUNS: Final = frozenset({"job", "attempt", "checkpoint", "node", "project", "user", "token"})
-
-
+# A job's own words must not read like the platform's: they all have this noun, which the platform never uses.
+_KIND: Final = re.compile(r"^train\.[a-z][a-z0-9_]{0,60}$")
+_NOTE: Final = "train.note"
+_DROPPED: Final = "train.events_dropped"
+# Lines that all replicas of one attempt may add to the history, which is kept for good.
+EVENT_LIMIT: Final = 10_000
 # What a runtime still had in its spool when its attempt ended may come in for this long.
 _LATE: Final = timedelta(seconds=60)
 _PLACE: Final = ["job_id", "path"]  # a checkpoint is known by its job and its path
@@ -110,6 +111,7 @@ class _Taker:
         self.is_late = is_late  # of an earlier start of this replica: its files still count, its progress does not
         self.progress: dict[str, Any] | None = None
         self.refusals: list[str] = []
+        self._told: int | None = None  # lines of this attempt so far; counted when the first one comes
 
     def take(self, item: ReportItem) -> None:
         try:
@@ -155,10 +157,11 @@ class _Taker:
 
     def _take_event(self, item: ReportItem) -> None:
         kind = item.data.get("kind")
-        if not isinstance(kind, str) or not _KIND.match(kind) or kind.partition(".")[0] in _RESERVED_NOUNS:
-            kind = "replica.note"
-        reason = item.data.get("reason", "")
-        self._tell(kind, str(reason)[:_TEXT_LIMIT], {})
+        reason = str(item.data.get("reason", ""))[:_TEXT_LIMIT]
+        if isinstance(kind, str) and _KIND.match(kind):
+            self._tell(kind, reason, {})
+        else:
+            self._tell(_NOTE, reason, {"kind": str(kind)[:_NAME_LIMIT]} if kind else {})
 
     def tell_refusals(self) -> None:
         """One line for all, so that a script that reports nonsense does not flood the history."""
@@ -170,6 +173,13 @@ class _Taker:
             self._tell("replica.report_refused", reason, {"count": count})
 
     def _tell(self, kind: str, reason: str, data: Mapping[str, Any]) -> None:
+        if self._told is None:
+            self._told = self._count_told()
+        self._told += 1
+        if self._told > EVENT_LIMIT + 1:
+            return
+        if self._told > EVENT_LIMIT:
+            kind, reason, data = _DROPPED, f"This attempt has told {EVENT_LIMIT:,} events; the rest is dropped.", {}
         append_event(
             self.work.session,
             at=self.work.now,
@@ -181,6 +191,16 @@ class _Taker:
             reason=reason,
             data=data,
         )
+
+    def _count_told(self) -> int:
+        """At most one more than the limit and its notice, so that a flood is not read whole each time."""
+        told = select(Event.id).where(
+            Event.job_id == self.job.id,
+            Event.attempt_id == self.replica.attempt_id,
+            Event.actor.startswith("runtime:", autoescape=True),
+        )
+        counted = select(func.count()).select_from(told.limit(EVENT_LIMIT + 1).subquery())
+        return self.work.session.execute(counted).scalar_one()
 
 
 def _upsert_checkpoint(session: Session, values: dict[str, Any]) -> Insert:

@@ -66,15 +66,15 @@ def test_progress_is_merged_and_the_last_value_counts(worker: TestClient, sessio
 
 
 def test_what_was_sent_twice_counts_once(worker: TestClient, sessions: SessionFactory) -> None:
-    batch = [item(1, "event", kind="replica.hello", reason="a"), item(2, "event", kind="replica.hello", reason="b")]
+    batch = [item(1, "event", kind="train.hello", reason="a"), item(2, "event", kind="train.hello", reason="b")]
     assert send(worker, *batch).json() == {"acked": 2}
     assert send(worker, *batch).json() == {"acked": 2}
-    assert send(worker, *batch, item(3, "event", kind="replica.hello", reason="c")).json() == {"acked": 3}
+    assert send(worker, *batch, item(3, "event", kind="train.hello", reason="c")).json() == {"acked": 3}
     assert [reason for _, _, reason in events(sessions)] == ["a", "b", "c"]
 
 
 def test_the_same_batch_from_two_connections_at_once_counts_once(worker: TestClient, sessions: SessionFactory) -> None:
-    batch = [item(seq, "event", kind="replica.hello") for seq in range(1, 6)]
+    batch = [item(seq, "event", kind="train.hello") for seq in range(1, 6)]
     with ThreadPoolExecutor(4) as pool:
         acks = [answer.json()["acked"] for answer in pool.map(lambda _: send(worker, *batch), range(8))]
     assert set(acks) == {5}
@@ -151,10 +151,31 @@ def test_a_loss_that_became_nothing_leaves_the_last_value(worker: TestClient, se
     assert replica(sessions).progress["metrics"] == {"loss": 1.0}
 
 
-@pytest.mark.parametrize("kind", ["job.succeeded", "attempt.ended", "user.logged_in", "nonsense", "", None, 3, "a b.c"])
+@pytest.mark.parametrize(
+    "kind",
+    ["job.succeeded", "replica.failed", "secret.set", "user.logged_in", "nonsense", "", None, 3, "a b.c", "train.a b"],
+)
 def test_a_script_cannot_speak_as_the_platform(worker: TestClient, sessions: SessionFactory, kind: Any) -> None:
     send(worker, item(1, "event", kind=kind, reason="done"))
-    assert events(sessions) == [("replica.note", "runtime:worker-0", "done")]
+    assert events(sessions) == [("train.note", "runtime:worker-0", "done")]
+
+
+def test_a_script_has_a_noun_of_its_own_for_events(worker: TestClient, sessions: SessionFactory) -> None:
+    send(worker, item(1, "event", kind="train.epoch_done", reason="epoch 3"))
+    assert events(sessions) == [("train.epoch_done", "runtime:worker-0", "epoch 3")]
+
+
+def test_a_flood_of_events_ends_with_one_that_says_so(
+    worker: TestClient, sessions: SessionFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.runtime.service.EVENT_LIMIT", 3)
+    send(worker, *(item(seq, "event", kind="train.hello") for seq in range(1, 3)))
+    send(worker, *(item(seq, "event", kind="train.hello") for seq in range(1, 6)), index=1)
+    assert send(worker, item(3, "checkpoint", path="last.pt"), item(4, "progress", step=5)).json() == {"acked": 4}
+    assert [kind for kind, _, _ in events(sessions)] == ["train.hello"] * 3 + ["train.events_dropped"]
+    assert replica(sessions).progress["step"] == 5
+    with unit_of_work(sessions, read_only=True) as session:
+        assert session.execute(select(Checkpoint.path)).scalars().all() == ["last.pt"]
 
 
 def test_a_time_without_offset_is_utc(worker: TestClient, sessions: SessionFactory) -> None:
