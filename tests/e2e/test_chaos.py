@@ -31,7 +31,7 @@ except BlockingIOError:
     (out / "TWICE").write_text(index); sys.exit(3)
 state = out / f"step-{index}"
 step = int(state.read_text() or 0) if state.exists() else 0
-while step < int(sys.argv[2]):
+while step < int(sys.argv[2]) or not os.path.exists(sys.argv[3]):
     time.sleep(0.1); step += 1
     (out / f"tmp-{index}").write_text(str(step)); os.replace(out / f"tmp-{index}", state)
     print("step", step, flush=True)
@@ -60,18 +60,27 @@ def victims(home: Path) -> dict[str, list[int]]:
     return found
 
 
+# httpcore leaves the closing of a connection that broke in the middle of an answer to the garbage collector.
+@pytest.mark.filterwarnings("ignore:.*unclosed <socket", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_twenty_rounds_of_kill_9_lose_double_and_hang_no_job(own_platform: Any, launch: Any, eventually: Any) -> None:
     seed = int(os.environ.get("TRAINMASTER_CHAOS_SEED") or random.SystemRandom().randrange(2**32))
     print(f"seed {seed}")
     rng = random.Random(seed)
     platform, home = own_platform, own_platform.home
     port = int(platform.url.rsplit(":", 1)[1])
-    out = home / "chaos"
+    out, enough = home / "chaos", home / "enough"
     jobs = [
         platform.client.submit(
             {
                 "name": f"chaos-{number}",
-                "command": [sys.executable, "-c", WORK, str(out / str(number)), str(rng.randrange(150, 300))],
+                "command": [
+                    sys.executable,
+                    "-c",
+                    WORK,
+                    str(out / str(number)),
+                    str(rng.randrange(20, 200)),
+                    str(enough),
+                ],
                 "workers": 1 + number % 2,
                 "max_restarts": 100,
                 "grace": {"stop": 1},
@@ -83,7 +92,10 @@ def test_twenty_rounds_of_kill_9_lose_double_and_hang_no_job(own_platform: Any, 
     for round_number in range(ROUNDS):
         kinds = victims(home)
         kinds["supervisor"] = [platform.process.pid]
-        kind = rng.choice([name for name, pids in sorted(kinds.items()) if pids])
+        names = [name for name, pids in sorted(kinds.items()) if pids]
+        # The jobs run until the rounds are over, so that the last kill hits a busy platform as the first one does.
+        assert "user" in names, f"no job runs in round {round_number}; seed {seed}"
+        kind = rng.choices(names, [1 if name == "supervisor" else 3 for name in names])[0]
         pid = rng.choice(kinds[kind])
         print(f"round {round_number}: kill -9 {kind} {pid}")
         with suppress(ProcessLookupError):
@@ -94,6 +106,11 @@ def test_twenty_rounds_of_kill_9_lose_double_and_hang_no_job(own_platform: Any, 
             eventually(lambda: not {**victims(home)}["api"], within_s=30, what="the old API is gone")
             platform = launch(home, port=port)
         time.sleep(rng.uniform(0.2, 1.5))
+        eventually(
+            lambda: victims(home)["user"], within_s=60, what=f"a job runs after round {round_number}; seed {seed}"
+        )
+
+    enough.write_text("")
 
     def all_ended() -> bool:
         return all(platform.client.get_job(job).state == "succeeded" for job in jobs)
