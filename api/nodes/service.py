@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from trainmaster.wire.admin import NodeView
 
 from api.auth import Caller
 from api.work import Work
 from core.db.repositories.events import append_event
+from core.db.repositories.nodes import is_holding, usage
 from core.db.tables import Node, Replica
 from core.domain.errors import NotFound
 from core.domain.resources import Amounts
 from core.domain.states import ReplicaState
-
-_ENDED = [state.value for state in ReplicaState if state.is_terminal]
 
 
 def list_nodes(work: Work) -> list[NodeView]:
@@ -66,24 +66,14 @@ def _load(work: Work, name: str) -> Node:
 
 
 def _used(work: Work, name: str | None = None) -> tuple[Mapping[str, Amounts], Mapping[str, int]]:
-    """What live replicas hold, and how many they are, by node."""
-    live = [Replica.state.not_in(_ENDED)] + ([Replica.node == name] if name is not None else [])
-    sums = select(
-        Replica.node, func.sum(Replica.cpu_milli), func.sum(Replica.memory_bytes), func.count(Replica.id)
-    ).where(*live)
-    gpus: dict[str, dict[str, int]] = {}
-    rows = select(Replica.node, Replica.gpu_model, Replica.gpus).where(*live, Replica.gpu_model.is_not(None))
-    for node, model, devices in work.session.execute(rows):
-        if model is None:
-            continue
-        counts = gpus.setdefault(node, {})
-        counts[model] = counts.get(model, 0) + len(devices)
-    used: dict[str, Amounts] = {}
-    counted: dict[str, int] = {}
-    for node, cpu, memory, count in work.session.execute(sums.group_by(Replica.node)):
-        used[node] = Amounts(int(cpu), int(memory), gpus.get(node, {}))
-        counted[node] = count
-    return used, counted
+    """What is not free to the planner, and how many replicas are there now, by node."""
+    of_node = [Replica.node == name] if name is not None else []
+    rows = work.session.execute(
+        select(
+            Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpus, Replica.gpu_model, Replica.state
+        ).where(is_holding(), *of_node)
+    ).all()  # fmt: skip
+    return usage(rows), Counter(row.node for row in rows if not ReplicaState(row.state).is_terminal)
 
 
 def _view_of(node: Node, used: Amounts, replicas: int) -> NodeView:

@@ -8,10 +8,10 @@ from typing import Final
 from sqlalchemy import literal, or_, select
 from sqlalchemy.orm import Session
 
+from core.db.repositories.nodes import is_live
 from core.db.tables import Attempt, Job, Lease
 from core.domain.ids import AttemptId
 from core.domain.states import AttemptState, Wanted
-from scheduler.control.rows import is_live
 
 # An attempt that runs and of which nothing is expected is looked at this often.
 STEADY_LOOK: Final = timedelta(seconds=5)

@@ -10,6 +10,7 @@ from datetime import datetime
 from sqlalchemy import insert, null, select, update
 from sqlalchemy.orm import Session
 
+from core.db.repositories.nodes import is_holding, usage
 from core.db.tables import Attempt, Job, Node, Replica
 from core.domain.errors import StaleWrite
 from core.domain.ids import AttemptId, JobId
@@ -18,7 +19,7 @@ from core.domain.resources import Amounts, Gang, Request
 from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
 from core.ids import new_id
 from scheduler.control.journal import Journal
-from scheduler.control.snapshot import is_holding, node_view, usage
+from scheduler.control.snapshot import node_view
 from scheduler.planning.model import Placement, Start
 
 

@@ -9,10 +9,11 @@ from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, exists, select
+from sqlalchemy import exists, select
 from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
 
+from core.db.repositories.nodes import is_live
 from core.db.tables import Attempt, Checkpoint, Event, Job, Node, Project, Replica
 from core.domain.exits import ExitCause, ExitFacts
 from core.domain.ids import AttemptId, JobId
@@ -21,12 +22,6 @@ from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
 from scheduler.control.facts import AttemptFacts, JobFacts, Member, PastEnd, Stop
 
 _SPEC_CACHE_SIZE: Final = 1024
-_LIVE: Final = tuple(state.value for state in AttemptState if state.is_live)
-
-
-def is_live() -> ColumnElement[bool]:
-    """Attempts that have not ended. Listed by state, as that has an index and only few attempts are live."""
-    return Attempt.state.in_(_LIVE)
 
 
 @dataclass(frozen=True, slots=True)

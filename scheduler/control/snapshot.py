@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -11,11 +11,11 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
+from core.db.repositories.nodes import is_holding, is_live, usage
 from core.db.tables import Attempt, Job, Node, Project, Replica, User, WaitReason
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang
-from core.domain.states import JobState, ReplicaState, Wanted
-from scheduler.control.rows import is_live
+from core.domain.states import JobState, Wanted
 from scheduler.planning.model import NodeView, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot
 
 _GANG_CACHE_SIZE: Final = 20_000
@@ -115,28 +115,6 @@ def load_snapshot(session: Session, cache: QueueCache, now: datetime) -> Loaded:
             select(func.min(Job.not_before)).where(Job.state == JobState.QUEUED.value, Job.not_before > now)
         ).scalar_one(),
     )
-
-
-def is_holding() -> ColumnElement[bool]:
-    """Replicas whose place is not free: all of a live attempt but those that finished by themselves.
-
-    One that was stopped, lost or never created may still be on its way somewhere: its place is free when the executor
-    has confirmed that nothing of the attempt is left. One that failed may be started again where it was.
-    """
-    live = select(Attempt.id).where(is_live())
-    return and_(Replica.attempt_id.in_(live), Replica.state != ReplicaState.SUCCEEDED.value)
-
-
-def usage(holders: Iterable[Any]) -> dict[str, Amounts]:
-    """What the rows (node, cpu_milli, memory_bytes, gpus, gpu_model) hold, by node."""
-    used: dict[str, Amounts] = {}
-    for row in holders:
-        before = used.get(row.node, Amounts())
-        gpus = dict(before.gpus)
-        if row.gpu_model is not None:
-            gpus[row.gpu_model] = gpus.get(row.gpu_model, 0) + len(row.gpus)
-        used[row.node] = Amounts(before.cpu_milli + row.cpu_milli, before.memory_bytes + row.memory_bytes, gpus)
-    return used
 
 
 def node_view(node: Node, used: Amounts) -> NodeView:

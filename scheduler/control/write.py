@@ -11,6 +11,7 @@ from sqlalchemy import Update, select, update
 from sqlalchemy.orm import Session
 
 from core.bell import TOPIC_TICK
+from core.db.repositories.nodes import is_live
 from core.db.tables import Attempt, Job, Replica
 from core.domain.errors import StaleWrite
 from core.domain.exits import classify
@@ -21,7 +22,7 @@ from scheduler.control.decide import Decision, Note, ReplicaMove, names
 from scheduler.control.ending import End
 from scheduler.control.facts import AttemptFacts, JobFacts, Member, Stop, StopCause
 from scheduler.control.journal import EXECUTOR, Journal
-from scheduler.control.rows import AttemptRows, exit_to_json, is_live
+from scheduler.control.rows import AttemptRows, exit_to_json
 from scheduler.planning.model import ReasonCode
 
 _DETAIL_CHARS: Final = 2000

@@ -6,10 +6,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from core.db.engine import unit_of_work
-from core.db.tables import Event, Replica, Secret
+from core.db.tables import Attempt, Event, Replica, Secret
 from core.domain.errors import InvalidSpec
 from core.secrets import UnreadableSecret, open_secrets, unseal
 
@@ -240,16 +240,24 @@ def test_a_volume_in_use_is_not_forgotten(house: Any, tmp_path: Any, spec: dict[
     assert house.call("root", "DELETE", "/volumes/output").status_code == 409
 
 
-def test_a_node_shows_what_live_replicas_hold(house: Any) -> None:
+def test_a_node_shows_as_used_what_the_planner_does_not_give(house: Any) -> None:
     node = house.call("viewer", "GET", "/nodes/node-a").json()
     assert node["used"] == {"cpu_milli": 1000, "memory_bytes": 2**31, "gpus": {"H200": 2}}
     assert node["replicas"] == 2
     with unit_of_work(house.sessions) as session:
         replica = session.get(Replica, "replica-0")
         assert replica is not None
-        replica.state = "failed"
+        replica.state = "failed"  # it may be started again where it was
     node = house.call("viewer", "GET", "/nodes").json()[0]
+    assert node["used"] == {"cpu_milli": 1000, "memory_bytes": 2**31, "gpus": {"H200": 2}}
+    assert node["replicas"] == 1
+    with unit_of_work(house.sessions) as session:
+        session.execute(update(Replica).where(Replica.id == "replica-0").values(state="succeeded"))
+    node = house.call("viewer", "GET", "/nodes/node-a").json()
     assert node["used"] == {"cpu_milli": 500, "memory_bytes": 2**30, "gpus": {"H200": 1}}
+    with unit_of_work(house.sessions) as session:
+        session.execute(update(Attempt).values(state="ended"))
+    assert house.call("viewer", "GET", "/nodes/node-a").json()["used"]["gpus"] == {}
     assert house.call("viewer", "GET", "/nodes/ghost").status_code == 404
 
 

@@ -1,0 +1,41 @@
+"""What is held on nodes: one rule for the planner, which must not give it twice, and for the pages that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, and_, select
+
+from core.db.tables import Attempt, Replica
+from core.domain.resources import Amounts
+from core.domain.states import AttemptState, ReplicaState
+
+_LIVE: Final = tuple(state.value for state in AttemptState if state.is_live)
+
+
+def is_live() -> ColumnElement[bool]:
+    """Attempts that have not ended. Listed by state, as that has an index and only few attempts are live."""
+    return Attempt.state.in_(_LIVE)
+
+
+def is_holding() -> ColumnElement[bool]:
+    """Replicas whose place is not free: all of a live attempt but those that finished by themselves.
+
+    One that was stopped, lost or never created may still be on its way somewhere: its place is free when the executor
+    has confirmed that nothing of the attempt is left. One that failed may be started again where it was.
+    """
+    live = select(Attempt.id).where(is_live())
+    return and_(Replica.attempt_id.in_(live), Replica.state != ReplicaState.SUCCEEDED.value)
+
+
+def usage(holders: Iterable[Any]) -> dict[str, Amounts]:
+    """What the rows (node, cpu_milli, memory_bytes, gpus, gpu_model) hold, by node."""
+    used: dict[str, Amounts] = {}
+    for row in holders:
+        before = used.get(row.node, Amounts())
+        gpus = dict(before.gpus)
+        if row.gpu_model is not None:
+            gpus[row.gpu_model] = gpus.get(row.gpu_model, 0) + len(row.gpus)
+        used[row.node] = Amounts(before.cpu_milli + row.cpu_milli, before.memory_bytes + row.memory_bytes, gpus)
+    return used
