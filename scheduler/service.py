@@ -59,6 +59,7 @@ class Service:
             archive_dir=settings.archive_dir,
             lease_ttl=timedelta(seconds=settings.lease_ttl_s),
             create_at_once=_CREATE_AT_ONCE,
+            default_volume=settings.default_volume,
         )
         self.reconciler = Reconciler(self.control)
         self.ticker = Ticker(self.control)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -9,8 +10,9 @@ from trainmaster.spec import JobSpec
 
 from api.auth import Caller, Member
 from api.work import Platform
-from core.domain.errors import InvalidSpec, TrainmasterError
-from core.storage.volumes import split_location, tree_of
+from core.domain.errors import InvalidSpec, NotFound, TrainmasterError
+from core.storage.tree import LeavesVolume, Tree
+from core.storage.volumes import find_place, split_location, tree_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +63,48 @@ class _Checker:
             return
         if writes and volume.is_read_only:
             self._add(field, f"volume {volume_name!r} is read-only", "choose another volume to write to")
-        if volume_name == self.platform.settings.default_volume:
-            self._check_owner(field, volume_name, path)
-        if must_exist and volume.root is not None:
-            try:
-                tree_of(volume).below(path).stat()
-            except TrainmasterError as error:
-                self._add(field, f"{volume_name}/{path} cannot be read: {error.sentence}", "check the path")
+        is_shared = volume_name == self.platform.settings.default_volume
+        if is_shared and not self._check_owner(field, volume_name, path):
+            return  # what lies there is not theirs to know
+        if volume.root is not None:
+            self._look(field, tree_of(volume), volume_name, path, is_shared=is_shared, must_exist=must_exist)
 
-    def _check_owner(self, field: str, volume: str, path: str) -> None:
+    def _look(self, field: str, tree: Tree, volume: str, path: str, *, is_shared: bool, must_exist: bool) -> None:
+        """Whether the path is there, inside the volume and, where projects share that, inside the project's folder."""
+        try:
+            entry = find_place(tree, path, is_shared=is_shared)
+            if must_exist:
+                _prove_readable(tree, path, is_dir=entry.is_dir)
+        except LeavesVolume as error:
+            self._add(field, f"{volume}/{path} cannot be used: {error.sentence}", "name the folder itself, not a link")
+        except NotFound as error:
+            if must_exist:
+                self._add(field, f"{volume}/{path} cannot be read: {error.sentence}", "check the path")
+        except TrainmasterError as error:
+            if must_exist:
+                self._add(
+                    field, f"{volume}/{path} cannot be read: {error.sentence}", "check the path and its permissions"
+                )
+
+    def _check_owner(self, field: str, volume: str, path: str) -> bool:
         """On the volume of the jobs' own folders the first folder names the project: others' stay theirs."""
         if self.caller.is_admin:
-            return
+            return True
         owner = path.partition("/")[0]
-        if owner not in {member.project for member in self.caller.projects.values()} | {self.member.project}:
+        is_own = owner in {member.project for member in self.caller.projects.values()} | {self.member.project}
+        if not is_own:
             hint = f"begin the path with a project of yours, such as {volume}/{self.member.project}/…"
             self._add(field, f"{volume}/{owner} belongs to no project of yours", hint)
+        return is_own
 
     def _add(self, field: str, message: str, hint: str) -> None:
         self.mistakes.append({"path": field, "message": message, "hint": hint})
+
+
+def _prove_readable(tree: Tree, path: str, *, is_dir: bool) -> None:
+    """Raises ``Forbidden``: the platform's user, as which plain processes run, may not read it."""
+    if is_dir:
+        with tree.open_folder(path):
+            return
+    else:
+        os.close(tree.open_file(path))

@@ -118,6 +118,21 @@ class Tree:
             return False
         return True
 
+    def is_link(self, path: str) -> bool:
+        """Whether ``path`` itself is a symbolic link; false when it is not there."""
+        names = split_path(path)
+        if not names:
+            return False
+        try:
+            with self._at("/".join(names[:-1])) as (parent, folder_name):
+                folder = os.open(folder_name, _FOLDER, dir_fd=parent)
+                try:
+                    return _link_target(names[-1], folder) is not None
+                finally:
+                    os.close(folder)
+        except NotFound:
+            return False
+
     @contextmanager
     def open_folder(self, path: str = "") -> Iterator[int]:
         """A descriptor of a folder, good for ``os.scandir`` and as ``dir_fd``, until the end of the block."""

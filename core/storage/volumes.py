@@ -6,7 +6,7 @@ from typing import Protocol
 
 from core.db.tables import Volume
 from core.domain.errors import Conflict, InvalidRequest
-from core.storage.tree import Tree, split_path
+from core.storage.tree import Entry, LeavesVolume, Tree, split_path
 
 
 class VolumeFacts(Protocol):
@@ -47,3 +47,33 @@ def tree_of(volume: Volume | VolumeFacts) -> Tree:
 def output_tree(volume: Volume | VolumeFacts, output_path: str) -> Tree:
     """A job's output folder as a tree of its own: links that lead to other folders of the volume are refused."""
     return tree_of(volume).below(output_path)
+
+
+def find_place(tree: Tree, path: str, *, is_shared: bool) -> Entry:
+    """What lies at a path of a volume that a job is to get.
+
+    ``is_shared``: the volume of all projects' own folders. Who may use a path there is decided by the name of its first
+    folder, so no link may lead out of that.
+
+    Raises:
+        LeavesVolume: a link on the way leads out of the volume, or to another project.
+        NotFound: nothing is there.
+    """
+    first, _, rest = path.partition("/")
+    if not is_shared:
+        return tree.stat(path)
+    if tree.is_link(first):
+        raise LeavesVolume(f"{path} does not exist: its first folder is a link.")
+    return tree.below(first).stat(rest)
+
+
+def make_place(tree: Tree, path: str, *, is_shared: bool) -> None:
+    """Make the folder ``path``, by the same rule about links."""
+    first, _, rest = path.partition("/")
+    if not is_shared or not rest:
+        tree.make_folder(path)
+        return
+    if tree.is_link(first):
+        raise LeavesVolume(f"{path} does not exist: its first folder is a link.")
+    tree.make_folder(first)
+    tree.below(first).make_folder(rest)

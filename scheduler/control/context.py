@@ -18,7 +18,8 @@ class Control:
 
     ``holder`` is its name in leases: another process has another one. ``clock`` gives aware UTC. ``secret_key`` signs
     attempt tokens and opens secrets. ``node_grace``: how long a node may be gone before its replicas count as lost.
-    ``create_at_once``: replicas of one gang that are created side by side.
+    ``create_at_once``: replicas of one gang that are created side by side. ``default_volume``: the one with the projects'
+    own folders.
     """
 
     sessions: SessionFactory
@@ -32,3 +33,4 @@ class Control:
     lease_ttl: timedelta = timedelta(seconds=15)
     node_grace: timedelta = timedelta(seconds=60)
     create_at_once: int = 1
+    default_volume: str = "output"

@@ -14,11 +14,12 @@ from trainmaster.spec import JobSpec
 from core import tokens
 from core.db.tables import Volume
 from core.domain.contracts import AttemptContext, render
-from core.domain.errors import ExecutorRefused
+from core.domain.errors import ExecutorRefused, ExecutorTryAgain, TrainmasterError, Unavailable
 from core.domain.layout import Layout
 from core.domain.resources import gang_of
 from core.storage.archives import ArchiveStore
-from core.storage.volumes import split_location
+from core.storage.tree import LeavesVolume
+from core.storage.volumes import find_place, split_location, tree_of
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder
 from scheduler.control.context import Control
 from scheduler.control.facts import AttemptFacts, JobFacts, Member
@@ -112,6 +113,34 @@ def build_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrd
         api_url=control.api_url,
         token=tokens.attempt_token(control.secret_key, attempt.id),
     )
+
+
+def check_places(control: Control, book: OrderBook) -> None:
+    """Look again, before each start, whether the job's paths lie where its user was allowed to go.
+
+    Since the submission a job of the same project may have put a link in the way. Blocks on the file system.
+
+    Raises:
+        ExecutorRefused: a link leads out of the volume, or to another project's folder.
+        ExecutorTryAgain: a volume is away.
+    """
+    job, spec = book.job, book.job.spec
+    places = [("output", job.output_volume, job.output_path)]
+    if spec.input is not None:
+        places.append(("input", *split_location(spec.input, field="input")))
+    places += [(f"mounts.{number}", mount.volume, mount.path) for number, mount in enumerate(spec.mounts)]
+    for field, name, path in places:
+        volume = book.volumes.get(name)
+        if volume is None or volume.root is None:
+            continue
+        try:
+            find_place(tree_of(volume), path, is_shared=name == control.default_volume)
+        except LeavesVolume as error:
+            raise ExecutorRefused(f"{field}: {error.sentence}") from error
+        except Unavailable as away:
+            raise ExecutorTryAgain(away.sentence) from away
+        except TrainmasterError:
+            pass  # not there or not to be seen by us: the engine knows better
 
 
 def _code_path(control: Control, spec: JobSpec) -> str | None:

@@ -39,7 +39,7 @@ from scheduler.control.backoff import retry_delay
 from scheduler.control.context import Control
 from scheduler.control.decide import START_PATIENCE, Decision, decide
 from scheduler.control.facts import Member, Sight
-from scheduler.control.orders import OrderBook, build_order, load_volumes
+from scheduler.control.orders import OrderBook, build_order, check_places, load_volumes
 from scheduler.control.resume import ResumeSources, find_resume_path, load_sources
 from scheduler.control.rows import AttemptRows, SpecCache, load_attempt
 from scheduler.control.write import AttemptWriter, addresses_of, taken_addresses
@@ -235,7 +235,7 @@ class _Round:
         """Make the output folder; the checkpoint in it to go on from."""
         job = self.rows.job
         try:
-            sources.make_output()
+            sources.make_output(is_shared=job.output_volume == self.control.default_volume)
         except Unavailable as away:
             raise ExecutorTryAgain(away.sentence) from away
         except TrainmasterError as error:
@@ -379,7 +379,9 @@ class _Round:
                 opened = secrets.open_secrets(session, self.control.secret_key, job.project_id, job.spec.secrets)
             except TrainmasterError as error:
                 raise ExecutorRefused(f"secrets: {error.sentence}") from error
-        return OrderBook(job, self.rows.attempt, volumes, opened)
+        book = OrderBook(job, self.rows.attempt, volumes, opened)
+        check_places(self.control, book)
+        return book
 
     def _try_again(self, why: str) -> Look:
         self.memory.tries += 1

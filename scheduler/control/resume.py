@@ -13,7 +13,7 @@ from core.db.tables import Checkpoint, Volume
 from core.domain.errors import TrainmasterError
 from core.storage import checkpoints
 from core.storage.tree import Tree
-from core.storage.volumes import tree_of
+from core.storage.volumes import make_place, tree_of
 from scheduler.control.facts import JobFacts
 from scheduler.control.orders import OUTPUT_PATH
 
@@ -44,10 +44,10 @@ class ResumeSources:
     def output(self) -> Tree | None:
         return None if self.volume is None else self.volume.below(self.output_path)
 
-    def make_output(self) -> None:
-        """Make the job's output folder, where the control plane sees its volume."""
+    def make_output(self, *, is_shared: bool) -> None:
+        """Make the job's output folder, where the control plane sees its volume; ``is_shared`` as in ``find_place``."""
         if self.volume is not None:
-            self.volume.make_folder(self.output_path)
+            make_place(self.volume, self.output_path, is_shared=is_shared)
 
 
 def load_sources(session: Session, job: JobFacts) -> ResumeSources:

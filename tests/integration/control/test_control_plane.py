@@ -294,6 +294,20 @@ def test_a_missing_secret_fails_the_job_before_anything_starts(plane):
     assert not plane.engine.starts
 
 
+def test_a_link_to_another_project_put_in_the_way_later_fails_the_job(plane):
+    theirs = plane.folder / "others" / "job-1"
+    theirs.mkdir(parents=True)
+    (plane.folder / "default").mkdir()
+    (plane.folder / "default" / "set").symlink_to("../others/job-1")
+    (plane.folder / "default" / "b").symlink_to("../others")
+    reader, writer = plane.submit("a", input="output/default/set"), plane.submit("b")
+    plane.settle()
+    assert (plane.state(reader), plane.state(writer)) == ("failed", "failed")
+    assert plane.one(Job, id=reader).exit["sentence"].startswith("input: ")
+    assert plane.one(Job, id=writer).exit["sentence"].startswith("output: ")
+    assert list(theirs.iterdir()) == []
+
+
 def test_cancel_and_pause_reach_what_runs(plane):
     plane.engine.script("worker", Script(run_for=None))
     cancelled, paused = plane.submit("cancelled"), plane.submit("paused")

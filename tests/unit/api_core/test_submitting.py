@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -175,6 +176,42 @@ def test_a_member_reads_no_other_projects_outputs(client: TestClient, as_user: C
     theirs = submit(as_user("ann"), input="output/others/job-1", output="output/others/x")
     assert {error["path"] for error in theirs.json()["errors"]} >= {"input", "output"}
     assert "no project of yours" in theirs.json()["errors"][0]["message"]
+
+
+def test_a_link_in_the_own_folder_opens_no_other_projects_folder(
+    as_user: Callable[..., TestClient], settings: Settings
+) -> None:
+    ann = as_user("ann")
+    own, others = settings.home / "output" / "default", settings.home / "output" / "others"
+    (others / "job-1").mkdir(parents=True)
+    (own / "real").mkdir(parents=True)
+    (own / "away").symlink_to("../others")
+    (own / "near").symlink_to("real")
+    refused = submit(
+        ann,
+        input="output/default/away/job-1",
+        output="output/default/away/job-2",
+        mounts=[{"volume": "output", "path": "default/away", "at": "/mnt/a"}],
+    )
+    assert {error["path"] for error in refused.json()["errors"]} == {"input", "output", "mounts.0"}
+    assert submit(ann, input="output/default/near", output="output/default/near/new").status_code == 201
+
+
+def test_an_input_that_nobody_can_read_is_refused(client: TestClient, settings: Settings) -> None:
+    os.mkfifo(settings.home / "data" / "pipe")
+    refused = submit(client, input="data/pipe")
+    assert refused.status_code == 422
+    assert "not a file that can be read" in refused.json()["detail"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_an_input_that_the_platform_may_not_read_is_refused(client: TestClient, settings: Settings) -> None:
+    folder = settings.home / "data" / "locked"
+    folder.mkdir()
+    folder.chmod(0)
+    refused = submit(client, input="data/locked")
+    assert refused.status_code == 422
+    assert "no permission" in refused.json()["detail"]
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "tab\there"])
