@@ -26,6 +26,7 @@ from core.domain.ids import AttemptId
 from core.domain.layout import PORTS_PER_REPLICA, Layout, Ports
 from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder
 from executors.process import machine, procfs, sweep
+from executors.process.gpulook import GpuLook
 from executors.process.ports import PortBook, PortRange
 from executors.process.render import check, mark_of, render, state_name
 from executors.process.state import ReplicaFolder, read_replica
@@ -57,6 +58,8 @@ class ProcessExecutor:
         view: ``private`` (a view of the file system of its own where the kernel allows) or ``mapped``.
         use_cgroups: ``False`` leaves limits to the runtime's watchdog.
         gpus: instead of what NVML finds.
+        hidden: folders that no job may see, such as the platform's home; what a job needs of them it gets at its own
+            places. Only a private view hides anything.
     """
 
     name = "process"
@@ -72,12 +75,13 @@ class ProcessExecutor:
         view: str = "private",
         use_cgroups: bool = True,
         gpus: tuple[Gpu, ...] | None = None,
+        hidden: Sequence[Path] = (),
     ) -> None:
         self._run_dir = run_dir.absolute()
         self._attempts = self._run_dir / "attempts"
         self._removed = self._run_dir / "removed"
         for folder in (self._attempts, self._removed):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_private(folder)
         self._ports = PortBook(self._run_dir / "ports", PortRange.parse(port_range))
         self._runtime = runtime or Path(__file__).parents[2] / "worker_images" / "runtime" / "trainmaster_runtime"
         self._python = python
@@ -85,12 +89,12 @@ class ProcessExecutor:
         self._view = view
         self._use_cgroups = use_cgroups
         self._gpus = gpus
+        self._look_for_gpus = GpuLook()
+        self._hidden = tuple(str(path.absolute()) for path in hidden)
         self._node = machine.node_name()
 
     def nodes(self) -> Sequence[NodeInfo]:
-        if self._gpus is None:
-            self._gpus = machine.find_gpus(visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
-        return (machine.describe_machine(self._gpus),)
+        return (machine.describe_machine(self._look_for_gpus() if self._gpus is None else self._gpus),)
 
     def assign_addresses(self, layout: Layout, taken_ports: frozenset[int]) -> Layout:
         ports = self._ports.take(len(layout.replicas) * PORTS_PER_REPLICA, taken_ports)
@@ -167,7 +171,7 @@ class ProcessExecutor:
         end = time.monotonic() + _LOCK_S
         while True:
             self._check_tombstone(attempt)
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_private(folder)
             try:
                 fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             except FileNotFoundError:  # removed in this moment
@@ -202,21 +206,26 @@ class ProcessExecutor:
                 order,
                 boot_id=procfs.boot_id(),
                 tombstone=str(self._removed / order.key.attempt_id),
-                needed_paths=[os.path.realpath(self._python), self._python, str(self._runtime)],
+                needed_paths=self._needed_paths(),
+                hidden=self._hidden,
                 view=self._view,
                 use_cgroups=self._use_cgroups,
             )
             state.write_text("order.json", json.dumps(content))
         except OSError as error:
             raise ExecutorTryAgain(
-                f"The state of {order.key.role}-{order.key.index} cannot be written: {error}."
+                f"The state of {order.key.role}-{order.key.index} cannot be written: {error.strerror}."
             ) from error
+
+    def _needed_paths(self) -> list[str]:
+        # The Python, all of its environment (<prefix>/bin/python), and the runtime with its hook.
+        return [os.path.realpath(self._python), self._python, str(Path(self._python).parents[1]), str(self._runtime)]
 
     def _launch(self, folder: Path, lock: int) -> None:
         """Start the runtime; it inherits the lock and goes on when this process dies."""
         # -I -S: neither the user's site-packages nor the platform's slow its start down or get into it.
         command = [self._python, "-I", "-S", str(self._runtime / "__main__.py"), "--detach", "--lock-fd", str(lock)]
-        with (folder / "runtime.log").open("ab") as log:
+        with open(folder / "runtime.log", "ab", opener=_private) as log:
             try:
                 done = subprocess.run(
                     [*command, str(folder / "order.json")],
@@ -280,6 +289,17 @@ class ProcessExecutor:
                     entry.unlink()
             except FileNotFoundError:
                 pass
+
+
+def _make_private(folder: Path) -> None:
+    """Make ``folder``, and what is missing above it, for its owner alone (mkdir's mode would be the last one's)."""
+    for path in (*reversed(folder.parents), folder):
+        if not path.exists():
+            path.mkdir(mode=0o700, exist_ok=True)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _lock(fd: int) -> bool:

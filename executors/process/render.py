@@ -39,7 +39,14 @@ def check(order: ReplicaOrder, node: str) -> None:
 
 
 def render(
-    order: ReplicaOrder, *, boot_id: str, tombstone: str, needed_paths: Sequence[str], view: str, use_cgroups: bool
+    order: ReplicaOrder,
+    *,
+    boot_id: str,
+    tombstone: str,
+    needed_paths: Sequence[str],
+    hidden: Sequence[str],
+    view: str,
+    use_cgroups: bool,
 ) -> dict[str, Any]:
     """The order file. It holds no token: that is a file of its own."""
     key = order.key
@@ -76,4 +83,5 @@ def render(
         "boot_id": boot_id,
         "tombstone": tombstone,
         "needed_paths": list(needed_paths),
+        "hidden": list(hidden),
     }

@@ -21,11 +21,12 @@ _DONE: Final = (ExitCause.EXITED, ExitCause.HANGING_EXIT)
 
 @dataclass(frozen=True, slots=True)
 class RuntimeProcess:
-    """The runtime that was started for a replica."""
+    """The runtime that was started for a replica. ``groups``: folders of the control groups that it may have made."""
 
     pid: int
     start_ticks: int
     boot_id: str
+    groups: tuple[str, ...] = ()
 
     def is_alive(self) -> bool:
         return self.boot_id == procfs.boot_id() and procfs.start_ticks(self.pid) == self.start_ticks
@@ -69,7 +70,9 @@ class ReplicaFolder:
 
     def runtime(self) -> RuntimeProcess | None:
         data = self.read("runtime.json")
-        return None if data is None else RuntimeProcess(data["pid"], data["start_ticks"], data["boot_id"])
+        if data is None:
+            return None
+        return RuntimeProcess(data["pid"], data["start_ticks"], data["boot_id"], tuple(data.get("cgroups") or ()))
 
     def try_lock(self) -> bool:
         """Whether nobody, creator or runtime, holds the folder now."""
@@ -108,7 +111,7 @@ def read_replica(folder: ReplicaFolder) -> Observation | None:
         phase = Phase.RUNNING if status.get("phase") == "running" else Phase.PENDING
         detail = str(status.get("detail") or ("" if phase is Phase.RUNNING else "Preparing."))
         return Observation(folder.key, phase, started, None, detail, {**facts, "runtime_pid": runtime.pid})
-    sweep.sweep_once(folder.path, mark_of(folder.key), facts.get("cgroups") or ())
+    sweep.sweep_once(folder.path, mark_of(folder.key), runtime.groups)
     detail = "The machine was restarted." if runtime.boot_id != procfs.boot_id() else "Its processes are gone."
     return Observation(folder.key, Phase.LOST, started, None, detail, facts)
 

@@ -23,9 +23,8 @@ _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 def sweep(folder: ReplicaFolder, mark: str) -> None:
     """Returns when nothing is left. Raises :class:`ExecutorTryAgain` if something does not die."""
-    status = folder.read("status.json") or {}
-    groups = (status.get("facts") or {}).get("cgroups") or ()
-    if not _sweep(mark, groups):
+    runtime = folder.runtime()
+    if not _sweep(mark, runtime.groups if runtime is not None else ()):
         raise ExecutorTryAgain(f"{folder.path.name} does not end; one of its processes waits in the kernel.")
 
 
@@ -34,7 +33,7 @@ def sweep_once(path: Path, mark: str, groups: Iterable[str]) -> None:
     done = path / "swept"
     if not done.exists() and _sweep(mark, groups):
         try:
-            done.touch()
+            done.touch(mode=0o600)
         except FileNotFoundError:
             pass
 

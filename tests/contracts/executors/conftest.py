@@ -129,7 +129,10 @@ class ProcessBench:
 
     def log(self, order: ReplicaOrder) -> str:
         """The replica's log without the times."""
-        path = self.output / f".trainmaster/logs/{order.attempt_number}/{order.key.role}-{order.key.index}.log"
+        path = (
+            self.output
+            / f".trainmaster/logs/{order.key.job_id}/{order.attempt_number}/{order.key.role}-{order.key.index}.log"
+        )
         if not path.exists():
             return ""
         return "\n".join(line.partition(" ")[2] for line in path.read_text(errors="replace").splitlines())

@@ -32,7 +32,30 @@ def test_killing_the_runtime_is_seen_as_lost_and_leaves_nothing(bench):
     assert seen.exit is None
     bench.wait_for(lambda: not procfs.marked(mark_of(order.key)), what="the end of what was left")
     assert not bench.is_alive(child)
-    assert not any(Path(group).exists() for group in seen.facts["cgroups"])
+    assert not any(Path(group).exists() for group in groups_of(bench, order))
+
+
+def groups_of(bench, order) -> list[str]:
+    """Folders of the control groups that the replica may have."""
+    runtime = ReplicaFolder(bench.state(order)).runtime()
+    return list(runtime.groups) if runtime else []
+
+
+@pytest.mark.parametrize("is_removed", [True, False], ids=["removed", "seen as lost"])
+def test_groups_of_a_runtime_killed_before_the_start_are_swept(bench, is_removed):
+    order = bench.order(command="true", peer_hosts=("nobody.invalid",))
+    bench.executor.create(order)
+    seen = bench.until(order, lambda o: "Waiting for the names" in o.detail)
+    groups = groups_of(bench, order)
+    assert all(group.endswith(f"trainmaster-{order.key.attempt_id}-worker-0.1") for group in groups)
+    if not any(Path(group).exists() for group in groups):
+        pytest.skip("no control groups can be made here")
+    os.kill(seen.facts["runtime_pid"], signal.SIGKILL)
+    if is_removed:
+        bench.executor.remove(order.key.attempt_id)
+    else:
+        assert bench.ended(order).phase is Phase.LOST
+    assert not any(Path(group).exists() for group in groups)
 
 
 def test_a_lost_replica_is_not_started_again_by_a_repeated_create(bench):

@@ -10,10 +10,13 @@ import socket
 import subprocess
 import sys
 import tarfile
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from core.domain.ids import JobId
 from executors.base import ExitCause, MountOrder, Phase
 from executors.process import procfs
 from executors.process.ports import PortBook, PortRange
@@ -83,6 +86,14 @@ def test_dev_shm_has_the_size_that_was_asked_for(isolated):
     assert isolated.log(order).strip() == str(64 * 2**20)
 
 
+def test_without_a_view_it_is_said_that_shm_is_not_applied(make_process_bench):
+    bench = make_process_bench("mapped", view="mapped")
+    order = bench.order(command=("true",), shm_bytes=64 * 2**20)
+    bench.executor.create(order)
+    bench.ended(order)
+    assert "`shm` is not applied" in bench.log(order)
+
+
 def test_local_processes_share_one_dev_shm(isolated):
     order = isolated.order(
         command="touch /dev/shm/rank-$RANK; for i in $(seq 200); do [ -e /dev/shm/rank-0 ] && [ -e /dev/shm/rank-1 ]"
@@ -114,6 +125,8 @@ def test_without_a_view_paths_are_mapped_and_it_is_said(make_process_bench):
     assert seen.phase is Phase.SUCCEEDED, log
     assert seen.facts["isolation"] == "paths mapped"
     assert "mapped by environment and arguments" in log
+    assert "nothing of this machine is hidden" in log
+    assert "shm" not in log
     assert "from the input from the input" in log
     assert "from the input True" in log
     assert str(bench.state(order) / "work") in log
@@ -124,7 +137,112 @@ def test_an_input_that_is_not_there_is_told(bench):
     mounts = (MountOrder("/nowhere/at/all", "/data/data", True), MountOrder(str(bench.output), "/data/output", False))
     seen = bench.run(command=("true",), mounts=mounts)
     assert seen.exit.cause is ExitCause.START_FAILED
-    assert "/nowhere/at/all does not exist" in seen.exit.sentence
+    assert "/data/data: what is to be mounted there does not exist" in seen.exit.sentence
+    assert "/nowhere" not in seen.exit.sentence
+
+
+def test_facts_and_sentences_name_no_path_of_the_host(isolated):
+    order = isolated.order(command="true")
+    isolated.executor.create(order)
+    seen = isolated.ended(order)
+    assert seen.facts["log"] == "/data/output/.trainmaster/logs/job-1/1/worker-0.log"
+    assert str(isolated.folder) not in json.dumps(dict(seen.facts))
+    assert "/sys/fs/cgroup" not in json.dumps(dict(seen.facts))
+
+
+def test_jobs_that_share_an_output_have_logs_of_their_own(bench):
+    orders = [
+        replace(order, key=replace(order.key, job_id=JobId(job)))
+        for job in ("job-a", "job-b")
+        for order in (bench.order(command=f"echo from {job}"),)
+    ]
+    for order in orders:
+        bench.executor.create(order)
+    for order in orders:
+        bench.ended(order)
+    assert [bench.log(order) for order in orders] == ["from job-a", "from job-b"]
+
+
+@pytest.fixture
+def hiding(make_process_bench, tmp_path):
+    """A platform's home with everything in it, as the embedded mode has it, and a kernel that can hide it."""
+    bench = make_process_bench("platform", hidden=[tmp_path / "platform"])
+    (bench.folder / "token").write_text("tm_admin")
+    (bench.folder / "secret.key").write_text("key")
+    if "namespace" not in bench.run(command=("true",)).facts.get("isolation", ""):
+        pytest.skip("this kernel allows no mount namespace")
+    return bench
+
+
+def test_a_job_does_not_see_the_platforms_home(hiding):
+    other = hiding.order(command="sleep 1000", token="tma_other", env={"SECRET": "hunter2"})
+    hiding.executor.create(other)
+    hiding.until(other, lambda o: o.phase is Phase.RUNNING)
+    home = hiding.folder
+    (hiding.input / "x").write_text("input\n")
+    order = hiding.order(
+        command=f"ls -A {home}; cat {home}/token {home}/secret.key {hiding.state(other)}/order.json;"
+        f" touch {home}/mine; cat $TRAINMASTER_TOKEN_FILE /data/data/x; echo > /data/output/r;"
+        " echo '{}' >> $TRAINMASTER_REPORT_FILE && python -c 'print(\"works\")'",
+        token="tma_own",
+        env={"NAME": "x"},
+    )
+    hiding.executor.create(order)
+    assert hiding.ended(order).phase is Phase.SUCCEEDED, hiding.log(order)
+    log = hiding.log(order)
+    assert "tm_admin" not in log
+    assert "hunter2" not in log
+    assert log.count("No such file or directory") == 3
+    assert "Read-only file system" in log
+    assert log.splitlines()[-2:] == ["tma_owninput", "works"]
+    assert (hiding.output / "r").exists()
+    assert not (home / "mine").exists()
+
+
+def test_a_mount_of_a_folder_above_does_not_show_the_platforms_home(hiding):
+    order = hiding.order(
+        command="ls -A /mnt/all; ls -A /mnt/all/platform; echo end",
+        mounts=(
+            MountOrder(str(hiding.output), "/data/output", False),
+            MountOrder(str(hiding.folder.parent), "/mnt/all", True),
+        ),
+    )
+    hiding.executor.create(order)
+    assert hiding.ended(order).phase is Phase.SUCCEEDED
+    assert hiding.log(order).splitlines() == ["platform", "end"]
+
+
+def test_a_python_in_the_platforms_home_can_be_used(make_process_bench, tmp_path):
+    home = tmp_path / "platform"
+    venv = home / "venv"
+    bench = make_process_bench("platform", hidden=[home], python=str(venv / "bin/python"))
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(venv)], check=True)
+    order = bench.order(command=("python", "-c", f"import os, sys; print(sys.prefix, os.listdir({str(home)!r}))"))
+    bench.executor.create(order)
+    seen = bench.ended(order)
+    if "namespace" not in seen.facts.get("isolation", ""):
+        pytest.skip("this kernel allows no mount namespace")
+    assert bench.log(order) == f"{venv} ['venv']"
+
+
+def test_the_platforms_home_itself_cannot_be_mounted(hiding):
+    mounts = (MountOrder(str(hiding.output), "/data/output", False), MountOrder(str(hiding.folder), "/mnt/all", True))
+    seen = hiding.run(command=("true",), mounts=mounts)
+    assert seen.exit.cause is ExitCause.START_FAILED
+    assert "platform's own data cannot be mounted" in seen.exit.sentence
+
+
+def test_state_folders_and_their_files_are_their_owners_alone(bench):
+    order = bench.order(command="sleep 1000", token="tma_x", env={"SECRET": "hunter2"})
+    bench.executor.create(order)
+    bench.until(order, lambda o: o.phase is Phase.RUNNING)
+    bench.executor.stop(order.key, grace=timedelta(seconds=5))
+    bench.ended(order)
+    state = bench.state(order)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (*state.iterdir(), state, *state.parents[:3])}
+    open_ones = {name: oct(mode) for name, mode in modes.items() if mode & 0o077 and name != "work"}
+    assert open_ones == {}
+    assert {"order.json", "token", "exit.json", "runtime.json", "status.json", "runtime.log"} <= modes.keys()
 
 
 def archive(tmp_path: Path, files: dict[str, str]) -> tuple[str, str]:
@@ -219,9 +337,11 @@ def test_it_runs_and_isolates_without_root(tmp_path):
 import json, os, subprocess, sys
 home = {str(home)!r}
 order = dict(version=1, key=dict(job_id="j", attempt_id="att-nobody", role="worker", index=0, generation=1),
-    attempt_number=1, command="id -u; cat /data/data/x; touch /data/data/y || echo read-only; (setsid sleep 1000 &)",
+    attempt_number=1, command="id -u; cat /data/data/x; touch /data/data/y || echo read-only;"
+    f" cat {{home}}/state/order.json || echo hidden; cat /proc/$PPID/root{{home}}/state/order.json || echo closed;"
+    " cat /proc/$PPID/environ || echo closed; (setsid sleep 1000 &)",
     args=[], env={{}}, process_env=[{{}}], pids_limit=1000, stop_grace_s=5, exit_grace_s=5, peers_grace_s=1,
-    peer_hosts=[], mounts=[dict(source=home + "/in", target="/data/data", read_only=True),
+    peer_hosts=[], hidden=[home], mounts=[dict(source=home + "/in", target="/data/data", read_only=True),
     dict(source=home + "/out", target="/data/output", read_only=False)])
 os.makedirs(home + "/state")
 json.dump(order, open(home + "/state/order.json", "w"))
@@ -235,14 +355,18 @@ subprocess.run([sys.executable, "-I", "-S", {str(ROOT / "worker_images/runtime/t
             cwd="/",
             env={"PATH": "/usr/bin:/bin"},
         )
-        log = (home / "out/.trainmaster/logs/1/worker-0.log").read_text()
+        log = (home / "out/.trainmaster/logs/j/1/worker-0.log").read_text()
         exit_record = (home / "state/exit.json").read_text()
         if "no private view" in log:
             pytest.skip(f"this kernel gives other users no namespaces: {log}")
-        assert [line.split(" ", 1)[1] for line in log.splitlines() if "touch" not in line] == [
+        assert [line.split(" ", 1)[1] for line in log.splitlines() if ": " not in line] == [
             "65534",
             "hello",
             "read-only",
+            "hidden",
+            # Without root, the user namespace keeps the platform's processes closed, too.
+            "closed",
+            "closed",
         ]
         assert '"exit_code": 0' in exit_record
         assert "user and mount namespace" in exit_record
@@ -277,7 +401,7 @@ def test_in_a_container_the_engines_mounts_are_taken_as_they_are(isolated):
     outer = isolated.order(command=("python", str(runtime), "/data/output/nested/order.json"))
     isolated.executor.create(outer)
     assert isolated.ended(outer).exit.exit_code == 5, isolated.log(outer)
-    log = (isolated.output / ".trainmaster/logs/4/ps-2.log").read_text()
+    log = (isolated.output / ".trainmaster/logs/j/4/ps-2.log").read_text()
     assert [line.split(" ", 1)[1] for line in log.splitlines()] == ["/data", "/data/.trainmaster/report.jsonl"]
     assert json.loads((nested / "exit.json").read_text())["cause"] == "exited"
 

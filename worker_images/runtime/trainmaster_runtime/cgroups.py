@@ -113,6 +113,20 @@ class Groups:
         return True
 
 
+def name_of(mark: str) -> str:
+    """The name of all groups of one start of a replica."""
+    return "trainmaster-" + mark.replace("/", "-")
+
+
+def folders_to_be(name: str) -> list[str]:
+    """Every folder that :func:`make_groups` may make, whether it does or not."""
+    own = own_groups()
+    unified = own.get("unified")
+    parents = {own[controller] for controller in _CONTROLLERS if controller in own}
+    parents.update(_and_above(unified) if unified is not None else ())
+    return sorted(parent + "/" + name for parent in parents)
+
+
 def make_groups(name: str) -> Groups:
     """Groups called ``name`` for every controller that can be had; :meth:`Groups.settle` tells whether they serve."""
     own = own_groups()
@@ -192,18 +206,24 @@ def _make_v2(name: str, own: dict[str, str]) -> Groups | None:
     https://docs.kernel.org/admin-guide/cgroup-v2.html), and ours holds the platform. The nearest ancestor that hands
     them out already and lets us in is taken instead: with systemd's delegation that is the slice of the service.
     """
-    folder = own.get("unified")
-    while folder:
+    for folder in _and_above(own.get("unified") or ""):
         handed_out = _read(folder + "/cgroup.subtree_control").split()
         if "memory" in handed_out and _make(folder + "/" + name):
             return Groups(
                 {controller: folder + "/" + name for controller in _CONTROLLERS if controller in handed_out}, 2
             )
-        parent = folder.rpartition("/")[0]
-        if not os.path.exists(parent + "/cgroup.procs"):
-            return None
-        folder = parent
     return None
+
+
+def _and_above(folder: str) -> list[str]:
+    """A version 2 group's folder and those of its ancestors, nearest first."""
+    found = []
+    while folder:
+        found.append(folder)
+        folder = folder.rpartition("/")[0]
+        if not os.path.exists(folder + "/cgroup.procs"):
+            break
+    return found
 
 
 def _make(folder: str) -> bool:

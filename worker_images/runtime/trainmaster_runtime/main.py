@@ -6,7 +6,7 @@ import fcntl
 import os
 import signal
 
-from trainmaster_runtime import procfs, syscalls
+from trainmaster_runtime import cgroups, procfs, syscalls
 from trainmaster_runtime.order import load
 from trainmaster_runtime.record import StateFolder
 
@@ -57,7 +57,14 @@ def _run(path: str, lock: int | None, tell: int | None) -> int:
     pid = os.getpid()
     state.write(
         "runtime.json",
-        {"pid": pid, "start_ticks": procfs.start_ticks(pid), "boot_id": procfs.boot_id(), "mark": order.mark},
+        {
+            "pid": pid,
+            "start_ticks": procfs.start_ticks(pid),
+            "boot_id": procfs.boot_id(),
+            "mark": order.mark,
+            # Before any is made: whoever finds this runtime dead, at whatever moment, knows by this what to sweep.
+            "cgroups": cgroups.folders_to_be(cgroups.name_of(order.mark)) if order.use_cgroups else [],
+        },
     )
     _tell(tell, b"1")
     from trainmaster_runtime.replica import Replica

@@ -31,6 +31,7 @@ class Order:
         if data.get("version") != VERSION:
             raise ValueError("order version %r, this runtime reads %d" % (data.get("version"), VERSION))
         key = data["key"]
+        self.job_id: str = key["job_id"]
         self.attempt_id: str = key["attempt_id"]
         self.role: str = key["role"]
         self.index: int = key["index"]
@@ -60,6 +61,8 @@ class Order:
         self.tombstone: str | None = data.get("tombstone")
         # Paths that the job needs as they are on the host (the Python that runs it): a view must not hide them.
         self.needed_paths: list[str] = data.get("needed_paths", [])
+        # Folders of the host that the job must not see: the platform's own. A private view covers them.
+        self.hidden: list[str] = data.get("hidden", [])
 
     @property
     def mark(self) -> str:
@@ -68,7 +71,8 @@ class Order:
 
     @property
     def log_name(self) -> str:
-        return "%d/%s-%d.log" % (self.attempt_number, self.role, self.index)
+        """Below the folder of logs. Jobs that share an output keep apart by the id."""
+        return "%s/%d/%s-%d.log" % (self.job_id, self.attempt_number, self.role, self.index)
 
     def source_of(self, target: str) -> str | None:
         return next((m.source for m in self.mounts if m.target == target), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from trainmaster_runtime import clock, spawn
-from trainmaster_runtime.cgroups import Groups, make_groups
+from trainmaster_runtime.cgroups import Groups, make_groups, name_of
 from trainmaster_runtime.exits import Ending
 from trainmaster_runtime.paths import PathMap
 from trainmaster_runtime.procfs import MARK_VARIABLE
@@ -92,7 +92,7 @@ def prepare(order: Order, state: StateFolder, log: JobLog, check_stop: Callable[
         check_stop: waits for so many seconds and raises when the replica is to stop.
     """
     # Folders of the groups are made first, for the first to join one waits for the kernel meanwhile.
-    groups = make_groups("trainmaster-" + order.mark.replace("/", "-")) if order.use_cgroups else Groups({}, 1)
+    groups = make_groups(name_of(order.mark)) if order.use_cgroups else Groups({}, 1)
     try:
         ground = _prepare(order, state, log, groups)
         check_stop(0.0)
@@ -105,7 +105,9 @@ def prepare(order: Order, state: StateFolder, log: JobLog, check_stop: Callable[
     except OSError as error:
         groups.close()
         cause = "disk_full" if error.errno in (28, 122) else "start_failed"
-        raise NotStarted(Ending(cause, None, "The work folder could not be prepared: %s." % error)) from error
+        # Without the error's own path, which is the host's.
+        sentence = "The work folder could not be prepared: %s." % error.strerror
+        raise NotStarted(Ending(cause, None, sentence)) from error
     except BaseException:
         groups.close()
         raise
@@ -120,7 +122,7 @@ def _prepare(order: Order, state: StateFolder, log: JobLog, groups: Groups) -> G
     builder = _start_view(order, state, work, log)
     _unpack(order, state, work)
     _write_files(order, work)
-    view = _finish_view(builder, log)
+    view = _finish_view(order, builder, log)
     paths = None
     cwd = WORK
     if order.view != "as_is" and view is None:
@@ -155,35 +157,36 @@ def _start_view(order: Order, state: StateFolder, work: str, log: JobLog) -> Bui
             os.makedirs(mount.source, exist_ok=True)
         elif not os.path.exists(mount.source):
             raise ViewFailed(
-                "%s: the folder %s does not exist on this node; check `input` and `mounts`."
-                % (mount.target, mount.source)
+                "%s: what is to be mounted there does not exist on this node; check `input` and `mounts`."
+                % mount.target
             )
     if order.view != "private":
-        log.say("no private view of the file system (turned off): /data is mapped by environment and arguments")
+        _tell_mapped(order, log, "turned off")
         return None
     staging = state.file("root")
-    os.makedirs(staging, exist_ok=True)
+    os.makedirs(staging, mode=0o700, exist_ok=True)
     try:
         return Builder(order, work, staging)
     except ViewRefused as error:
-        _tell_mapped(log, error)
+        _tell_mapped(order, log, str(error))
         return None
 
 
-def _finish_view(builder: Builder | None, log: JobLog) -> View | None:
+def _finish_view(order: Order, builder: Builder | None, log: JobLog) -> View | None:
     if builder is None:
         return None
     try:
         return builder.finish()
     except ViewRefused as error:
-        _tell_mapped(log, error)
+        _tell_mapped(order, log, str(error))
         return None
 
 
-def _tell_mapped(log: JobLog, error: ViewRefused) -> None:
+def _tell_mapped(order: Order, log: JobLog, why: str) -> None:
+    shm = "" if order.shm_bytes is None else ", `shm` is not applied"
     log.say(
         "no private view of the file system here (%s): /data is mapped by environment and arguments, "
-        "and read-only mounts are not enforced" % error
+        "read-only mounts are not enforced%s, and nothing of this machine is hidden from the job" % (why, shm)
     )
 
 

@@ -3,13 +3,16 @@
 ======================  ==============================================================================================
 ``lock``                held by the creator and then, without a gap, by the runtime for as long as it lives
 ``order.json``          what to run
-``token``               the attempt's token, mode 0600
-``runtime.json``        who runs it: pid, start, boot. Its presence means: started once, never to be started again
+``token``               the attempt's token
+``runtime.json``        who runs it: pid, start, boot, folders of its control groups. Its presence means: started once,
+                        never to be started again
 ``status.json``         phase, detail, facts; replaced as things move on
 ``stop.json``           the wish to stop, with its grace; written by the executor before it sends SIGTERM
 ``exit.json``           how it ended; the last thing written
 ``work``                the work folder, ``/data`` of the job
 ======================  ==============================================================================================
+
+The folder is its owner's alone, and so is each file: the order's environment holds secrets.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ class StateFolder:
     def write(self, name: str, data: dict[str, Any]) -> None:
         """Replace ``name``. Raises ``OSError``."""
         temporary = self.file(name + ".new")
-        with open(temporary, "wb") as stream:
+        with open(temporary, "wb", opener=_private) as stream:
             stream.write(json.dumps(data).encode())
         os.rename(temporary, self.file(name))
 
@@ -59,7 +62,7 @@ class StateFolder:
 
     def reserve_exit(self) -> None:
         """Take the room that the exit record will need, while there is room: the disk may be full at the end."""
-        with open(self.file(_RESERVE), "wb") as stream:
+        with open(self.file(_RESERVE), "wb", opener=_private) as stream:
             stream.write(b" " * _RESERVED_BYTES)
 
     def write_exit(self, data: dict[str, Any]) -> None:
@@ -80,3 +83,7 @@ class StateFolder:
             pass
         finally:
             os.close(folder)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

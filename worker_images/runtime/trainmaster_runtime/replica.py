@@ -22,6 +22,7 @@ _HANG_LOOK_S = 0.5
 _MEMORY_LOOK_S = 0.25
 _IDLE_LOOK_S = 1.0
 _READ_BYTES = 262_144
+_LOGS = "/.trainmaster/logs"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,8 +44,10 @@ class Replica:
         self._order = order
         self._state = state
         output = OUTPUT if order.view == "as_is" else order.source_of(OUTPUT)
-        folder = state.path if output is None else output + "/.trainmaster/logs"
+        folder = state.path if output is None else output + _LOGS
         self._log = JobLog(folder + "/" + order.log_name)
+        # As the job sees it: where the host keeps it is nobody's business.
+        self._log_shown = OUTPUT + _LOGS + "/" + order.log_name
         self._processes: list[Process] = []
         self._facts: dict[str, Any] = {}
         self._notes: ExitNotes | None = None
@@ -102,7 +105,7 @@ class Replica:
         order = self._order
         if self._log.failure is not None and not self._log.is_disk_full:
             sentence = "The log %s cannot be written (%s); check the output's volume." % (
-                self._log.path,
+                self._log_shown,
                 self._log.failure.strerror,
             )
             raise NotStarted(Ending("start_failed", None, sentence))
@@ -112,9 +115,7 @@ class Replica:
             cpu_milli=order.cpu_limit_milli, memory_bytes=order.memory_limit_bytes, pids=order.pids_limit
         )
         self._notes = ExitNotes(ground.own + "/exits")
-        # Whoever finds this runtime dead knows by this what to sweep.
-        self._facts = {"cgroups": ground.groups.folders}
-        self._state.tell(phase="pending", detail="Starting the command.", facts=self._facts)
+        self._state.tell(phase="pending", detail="Starting the command.")
         programs = ground.programs(order)
         if not ground.groups.has_memory:
             self._oom_base = procfs.kernel_oom_kills()
@@ -181,8 +182,7 @@ class Replica:
             "pids": [process.pid for process in self._processes],
             "isolation": ground.isolation,
             "limits": limits,
-            "cgroups": ground.groups.folders,
-            "log": self._log.path,
+            "log": self._log_shown,
         }
 
     def _tell_running(self) -> None:

@@ -102,7 +102,7 @@ def _become(program: Program, output: int, view: View | None, groups: Groups, te
         except StartError as error:
             os.write(tell, _message(error.cause, error.exit_code, error.sentence))
         except OSError as error:
-            os.write(tell, _message("start_failed", None, "The process could not be started: %s." % error))
+            os.write(tell, _message("start_failed", None, "The process could not be started: %s." % error.strerror))
     finally:
         os._exit(127)
 

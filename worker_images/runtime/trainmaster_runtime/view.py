@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 WORK = "/data"
 _SHM = "/dev/shm"  # noqa: S108 - a mount point, no file is made in it
 _TMPFS = "tmpfs:"  # instead of a source: a tmpfs with the options that follow
+_COVER = "cover:"  # instead of a source: an empty folder that nobody can write to
 
 
 class ViewRefused(Exception):
@@ -110,13 +111,47 @@ class _Node:
 def _plan(order: Order, work: str) -> _Node:
     root = _Node()
     _add(root, WORK, os.path.realpath(work), False)
+    places = [(WORK, os.path.realpath(work))]
     for mount in sorted(order.mounts, key=lambda m: m.target):
         if not os.path.exists(mount.source):
-            raise ViewFailed("%s: the folder %s does not exist on this node." % (mount.target, mount.source))
-        _add(root, _resolve(mount), os.path.realpath(mount.source), mount.read_only)
+            raise ViewFailed("%s: what is to be mounted there does not exist on this node." % mount.target)
+        places.append((_resolve(mount), os.path.realpath(mount.source)))
+        _add(root, *places[-1], mount.read_only)
+    for path in order.hidden:
+        _hide(root, os.path.realpath(path), places, order.needed_paths)
     if order.shm_bytes is not None:
         _add(root, os.path.realpath(_SHM), _TMPFS + "mode=1777,size=%d" % order.shm_bytes, False)
     return root
+
+
+def _hide(root: _Node, path: str, places: list[tuple[str, str]], needed: list[str]) -> None:
+    """Cover ``path`` wherever the view would show it: at its place, and in mounts of a folder above it.
+
+    The job's own folders may lie in it: their binds are made from the host's root and stay.
+    """
+    if not os.path.isdir(path) or path == "/":
+        return
+    for target, source in places:
+        if source == path:
+            raise ViewFailed("%s: the platform's own data cannot be mounted; choose another folder." % target)
+        if _is_below(path, [source]):
+            _cover(root, target + path[len(source.rstrip("/")) :])
+    if _is_below(path, [target for target, _ in places]):
+        return  # something of the job's lies over it already
+    _cover(root, path)
+    for kept in needed:
+        # Only the topmost: what lies in one of them (a link, as an environment's python is) comes with it.
+        is_topmost = not any(kept != other and _is_below(kept, [other]) for other in needed if other != path)
+        if is_topmost and kept != path and _is_below(kept, [path]):
+            _add(root, kept, os.path.realpath(kept), True)
+
+
+def _cover(root: _Node, target: str) -> None:
+    node = root
+    for name in target.strip("/").split("/"):
+        node = node.below.setdefault(name, _Node())
+    if node.source is None:  # else a mount of the job's own lies over it
+        node.source = _COVER
 
 
 def _add(root: _Node, target: str, source: str, read_only: bool) -> None:
@@ -149,7 +184,8 @@ def _build_and_wait(nodes: _Node, staging: str, answer: int, go: int) -> None:
             _enter_new()
             text = "ready " + kind
         except OSError as error:
-            text = "refused %s (%s)" % (error.strerror, error.filename or _STEP[0])
+            # Not the error's own path: that may be the host's, and the log is read by users.
+            text = "refused %s (%s)" % (error.strerror, _STEP[0])
         except ViewFailed as error:
             text = "failed %s" % error
         os.write(answer, text.replace("\n", " ").encode()[:4000] + b"\n")
@@ -245,11 +281,13 @@ def _place(old: str, new: str, node: _Node) -> None:
         for name, child in node.below.items():
             # Mount points inside a mount are made in its source, which is the job's own folder or must hold them.
             _place(new + "/" + name, new + "/" + name, child)
+        if node.source == _COVER:
+            syscalls.mount("none", new, None, syscalls.MS_REMOUNT | MS_BIND | syscalls.MS_RDONLY | MS_NOSUID | MS_NODEV)
         return
     if os.path.isdir(old) and all(os.path.isdir(old + "/" + name) for name in node.below):
         if old != new:
             os.mkdir(new, 0o755)
-            _STEP[0] = "binding " + old
+            _STEP[0] = "binding " + new[len("/new") :]
             syscalls.mount(old, new, None, MS_BIND | MS_REC)
         for name, child in node.below.items():
             _place(new + "/" + name, new + "/" + name, child)
@@ -268,7 +306,7 @@ def _place(old: str, new: str, node: _Node) -> None:
 def _bind(node: _Node, new: str) -> None:
     target = new[len("/new") :]
     source = node.source or ""
-    is_folder = source.startswith(_TMPFS) or os.path.isdir("/old" + source)
+    is_folder = source.startswith((_TMPFS, _COVER)) or os.path.isdir("/old" + source)
     try:
         if is_folder:
             os.makedirs(new, exist_ok=True)
@@ -281,6 +319,9 @@ def _bind(node: _Node, new: str) -> None:
     _STEP[0] = "mounting " + target
     if source.startswith(_TMPFS):
         syscalls.mount("shm", new, "tmpfs", MS_NOSUID | MS_NODEV, source[len(_TMPFS) :])
+        return
+    if source == _COVER:
+        syscalls.mount("hidden", new, "tmpfs", MS_NOSUID | MS_NODEV, "mode=0755,size=64k")
         return
     syscalls.mount("/old" + source, new, None, MS_BIND | MS_REC)
     if node.read_only:
