@@ -48,7 +48,7 @@ def open_logs(platform: Platform, access: JobAccess) -> LogView:
     with platform.read() as work:
         job = access.load(work.session)
         return LogView(
-            _look_at(job), JobLogs(job_output(work.session, job)), ranks_of(JobSpec.model_validate(job.spec))
+            _look_at(job), JobLogs(job_output(work.session, job), job.id), ranks_of(JobSpec.model_validate(job.spec))
         )
 
 

@@ -1,4 +1,4 @@
-"""The log files of a job: ``.trainmaster/logs/<attempt>/<role>-<index>.log`` under its output.
+"""The log files of a job: ``.trainmaster/logs/<job id>/<attempt>/<role>-<index>.log`` under its output.
 
 The runtime writes each line as ``2026-11-21T07:00:00.123456Z <text>``, and with several processes in a replica the
 text begins with ``[rank N] ``. Whatever else stands there is shown as it is: the folder belongs to the job.
@@ -89,13 +89,15 @@ def parse_line(raw: bytes) -> Line:
 class JobLogs:
     """The log files below a job's output folder. Blocks on the disk; a file of any size costs what is read of it."""
 
-    def __init__(self, output: Tree) -> None:
+    def __init__(self, output: Tree, job_id: str) -> None:
         self._output = output
+        # Jobs may share an output, and each counts its attempts from 1.
+        self._folder = f"{FOLDER}/{job_id}"
 
     def attempts(self) -> list[int]:
         """Numbers of the attempts that have a log folder, in order."""
         try:
-            return sorted(int(name) for name in self._output.names(FOLDER) if _ATTEMPT.match(name))
+            return sorted(int(name) for name in self._output.names(self._folder) if _ATTEMPT.match(name))
         except NotFound:
             return []  # nothing has started yet
 
@@ -103,7 +105,7 @@ class JobLogs:
         """The attempt's files in rank order; none when it has no folder."""
         found = []
         try:
-            with self._output.open_folder(f"{FOLDER}/{attempt}") as folder, os.scandir(folder) as entries:
+            with self._output.open_folder(f"{self._folder}/{attempt}") as folder, os.scandir(folder) as entries:
                 for entry in entries:
                     match = _FILE.match(entry.name)
                     if match is None:
@@ -130,7 +132,7 @@ class JobLogs:
         if _FILE.match(f"{name}.log") is None:
             raise InvalidRequest("The name of a log is <role>-<index>, for example worker-0.", field="name")
         try:
-            return self._output.open_file(f"{FOLDER}/{attempt}/{name}.log")
+            return self._output.open_file(f"{self._folder}/{attempt}/{name}.log")
         except NotFound:
             raise NotFound(f"There is no log of {name} in attempt {attempt}; nothing of it has started yet.") from None
 

@@ -121,7 +121,7 @@ def test_following_the_events_of_an_ended_job_ends(sdk: Client) -> None:
 
 def test_logs_are_read_as_lines_and_as_text(sdk: Client, job_output: Any, end_job: Any) -> None:
     job = sdk.submit(SPEC)
-    folder = job_output(job.id) / ".trainmaster" / "logs" / "1"
+    folder = job_output(job.id) / ".trainmaster/logs" / job.id / "1"
     folder.mkdir(parents=True)
     (folder / "worker-0.log").write_text("2026-11-21T07:00:00.000001Z one\n2026-11-21T07:00:02.000001Z three\n")
     (folder / "worker-1.log").write_text("2026-11-21T07:00:01.000001Z two\n")

@@ -46,7 +46,7 @@ class Server:
         )
 
     def log(self, text: str, name: str = "worker-0") -> None:
-        path = self.output / "default/job-1/.trainmaster/logs/1" / f"{name}.log"
+        path = self.output / "default/job-1/.trainmaster/logs/job-1/1" / f"{name}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             file.write(text)

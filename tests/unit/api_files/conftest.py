@@ -125,7 +125,7 @@ class House:
             job.state = state
 
     def log(self, job_id: str, attempt: int, name: str, text: str, *, project: str = "vision") -> Path:
-        path = self.output / project / job_id / ".trainmaster" / "logs" / str(attempt) / f"{name}.log"
+        path = self.output / project / job_id / ".trainmaster/logs" / job_id / str(attempt) / f"{name}.log"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             file.write(text)

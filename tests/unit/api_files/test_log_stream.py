@@ -41,7 +41,7 @@ class Stage:
         self.closing = Closing()
 
     def log(self, attempt: int, name: str, text: str) -> None:
-        folder = self.root / ".trainmaster/logs" / str(attempt)
+        folder = self.root / ".trainmaster/logs/job" / str(attempt)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / f"{name}.log").open("a") as file:
             file.write(text)
@@ -60,7 +60,7 @@ class Stage:
 
     def stream(self, *, follow: bool = True, place: Place | None = None) -> LogStream:
         return LogStream(
-            merge=LogMerge(JobLogs(Tree(self.root)), Selection(), place or Place()),
+            merge=LogMerge(JobLogs(Tree(self.root), "job"), Selection(), place or Place()),
             look=self.look,
             wait=self.wait,
             closing=self.closing,

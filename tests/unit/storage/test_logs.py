@@ -25,10 +25,10 @@ class Output:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.logs = JobLogs(Tree(root))
+        self.logs = JobLogs(Tree(root), "job-1")
 
     def write(self, attempt: int, name: str, *lines: str, end: str = "") -> None:
-        folder = self.root / ".trainmaster" / "logs" / str(attempt)
+        folder = self.root / ".trainmaster/logs/job-1" / str(attempt)
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / f"{name}.log").open("a") as file:
             file.write("".join(lines) + end)
@@ -77,7 +77,7 @@ def test_files_are_listed_in_rank_order_and_strangers_are_left_out(output: Outpu
     for name in ("worker-10", "worker-2", "chief-0", "ps-0", "zebra-x-1"):
         output.write(2, name, "x\n")
     output.write(1, "worker-0", "x\n")
-    folder = output.root / ".trainmaster/logs"
+    folder = output.root / ".trainmaster/logs/job-1"
     (folder / "2" / "notes.txt").write_text("x")
     (folder / "2" / "worker-00.log").write_text("x")
     (folder / "2" / "evil-0.log").symlink_to("/etc/passwd")
@@ -141,7 +141,7 @@ def test_growing_files_and_new_attempts_are_followed_and_unfinished_lines_wait(o
 def test_the_offset_is_the_byte_after_the_line(output: Output) -> None:
     output.write(1, "worker-0", stamped(1, "äö"), stamped(2, "b"))
     lines = read_all(LogMerge(output.logs, Selection(), Place()))
-    data = (output.root / ".trainmaster/logs/1/worker-0.log").read_bytes()
+    data = (output.root / ".trainmaster/logs/job-1/1/worker-0.log").read_bytes()
     assert [line.offset for line in lines] == [data.index(b"\n") + 1, len(data)]
 
 
@@ -149,7 +149,7 @@ def test_an_emptied_file_is_told_anew(output: Output) -> None:
     output.write(1, "worker-0", stamped(1, "a"), stamped(2, "b"))
     merge = LogMerge(output.logs, Selection(), Place())
     assert len(read_all(merge, is_final=False)) == 2
-    (output.root / ".trainmaster/logs/1/worker-0.log").write_text(stamped(3, "c"))
+    (output.root / ".trainmaster/logs/job-1/1/worker-0.log").write_text(stamped(3, "c"))
     assert texts(read_all(merge, is_final=False)) == ["c"]
 
 
@@ -327,3 +327,12 @@ def test_merging_gives_every_line_once_sorted(
     stamps = [line.raw[:27] for line in lines]
     assert stamps == sorted(stamps)
     assert sorted(texts(lines)) == sorted(f"{i} {s}" for i, seconds in enumerate(files) for s in seconds)
+
+
+def test_another_jobs_logs_in_the_same_output_are_not_this_ones(output: Output) -> None:
+    output.write(1, "worker-0", stamped(1, "mine"))
+    other = JobLogs(Tree(output.root), "job-2")
+    assert other.attempts() == []
+    assert other.files(1) == []
+    with pytest.raises(NotFound):
+        other.open(1, "worker-0")
