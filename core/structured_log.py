@@ -9,7 +9,7 @@ from typing import Final
 import structlog
 
 # Libraries that tell much at INFO, and statements with their values at DEBUG.
-_QUIET: Final = ("sqlalchemy", "alembic", "multipart", "httpx", "httpcore", "asyncio")
+_QUIET: Final = ("sqlalchemy", "alembic", "multipart", "httpx", "httpcore", "asyncio", "celery", "kombu", "amqp")
 
 
 def configure_logging(level: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -19,11 +20,11 @@ from celery.signals import setup_logging
 
 from core.bell import BellSocket, bell_path
 from core.settings import BadSettings, Settings, get_settings
+from core.structured_log import configure_logging
 from scheduler.bells import AppBell, BellListener
 from scheduler.celery_app import QUEUES, make_app
 from scheduler.executor_factory import UnknownExecutor
 from scheduler.gate import Gate
-from scheduler.logs import configure_logging
 from scheduler.service import Service
 from scheduler.tasks import register_tasks
 
@@ -41,6 +42,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         settings = get_settings()
         configure_logging(settings.log_level)
+        # It warns that memory:// has no host name.
+        logging.getLogger("kombu.connection").setLevel(logging.ERROR)
         if options.part == "beat":
             return _beat(settings)
         return _worker(settings, options.concurrency)
