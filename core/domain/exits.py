@@ -180,9 +180,19 @@ _RULES: Final = (
         "see that the path exists in the job: the input is at /data/data, the output at /data/output, the code at /data",
     ),
     _rule(
-        r"Read-only file system|^PermissionError\b",
+        r"Read-only file system|\[Errno 30\]|^PermissionError\b.*['\"]/data/data(?:/[^'\"]*)?['\"]",
         ExitKind.USER_ERROR,
         "write to /data/output only: input and mounts are read-only",
+    ),
+    _rule(
+        r"^PermissionError\b.*?: (?P<quote>['\"])(?P<path>.+?)(?P=quote)",
+        ExitKind.USER_ERROR,
+        "the user that the job runs as may not access {path}; give that user the right, or use another path",
+    ),
+    _rule(
+        r"^PermissionError\b",
+        ExitKind.USER_ERROR,
+        "the user that the job runs as may not do this; its log shows where",
     ),
 )
 

@@ -153,3 +153,26 @@ def test_the_same_mistake_counts_as_the_same_whichever_role_comes_upon_it_first(
     first = classify(end(log, who="worker-0"))
     again = classify(end(log, who="ps-0"))
     assert not is_worth_a_restart(again, first.signature, has_progressed=False)
+
+
+READ_ONLY = "write to /data/output only"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("PermissionError: [Errno 13] Permission denied: '/data/data/x.csv'", READ_ONLY),
+        ("OSError: [Errno 30] Read-only file system: '/mnt/set/x'", READ_ONLY),
+        ("OSError: [Errno 30] Dateisystem ist nur lesbar: '/mnt/set/x'", READ_ONLY),
+        ("PermissionError: [Errno 13] Permission denied: '/etc/shadow'", "may not access /etc/shadow;"),
+        ("PermissionError: [Errno 13] Permission denied: '/data/database'", "may not access /data/database;"),
+        ("PermissionError: [Errno 13] Permission denied: '/data/output/{x}'", "may not access /data/output/{x};"),
+        ("PermissionError: [Errno 13] Permission denied: '/a' -> '/b'", "may not access /a;"),
+        ("PermissionError: [Errno 1] Operation not permitted", "may not do this"),
+    ],
+)
+def test_a_refused_access_names_the_path_and_blames_a_read_only_mount_only_where_one_is(line, words):
+    verdict = classify(end(TRACEBACK.replace("{line}", line)))
+    assert verdict.kind is ExitKind.USER_ERROR
+    assert words in verdict.sentence
+    assert (READ_ONLY in verdict.sentence) == (words == READ_ONLY)
