@@ -10,12 +10,13 @@ from sqlalchemy.orm import Session
 from trainmaster.wire.admin import Health
 
 from api.work import Platform
+from core.db.leases import TICK, TICK_DONE, marked_at
 from core.db.tables import Lease, Node
 from core.domain.errors import Unavailable
 from core.settings import Settings
 
 OK: Final = "ok"
-TICK_LEASE: Final = "tick"
+_IDLE: Final = timedelta(seconds=15)
 
 
 def look(platform: Platform, version: str) -> Health:
@@ -37,13 +38,19 @@ def look(platform: Platform, version: str) -> Health:
 
 
 def _scheduler(session: Session, settings: Settings, now: datetime) -> str:
-    lease = session.get(Lease, TICK_LEASE)
-    if lease is None:
+    done_at = marked_at(session, TICK_DONE)
+    if done_at is None:
         return "has not run yet; jobs wait until it does"
-    # A tick holds its lease for lease_ttl_s and lets go at its end, so that expiry tells when it last lived.
-    allowed = timedelta(seconds=settings.lease_ttl_s + 3 * settings.tick_interval_s)
-    late = now - lease.expires_at
-    return OK if late <= allowed else f"last seen {int(late.total_seconds())} s ago; jobs wait until it is back"
+    # Without news a tick is left out for a while; with many jobs it takes one.
+    allowed = max(_IDLE, timedelta(seconds=settings.lease_ttl_s)) + timedelta(seconds=3 * settings.tick_interval_s)
+    late = now - done_at
+    if late <= allowed:
+        return OK
+    ago = f"{int(late.total_seconds())} s ago"
+    lives = session.get(Lease, TICK)
+    if lives is not None and lives.expires_at > now:
+        return f"fails since its last good look at the queue {ago}; jobs wait, and its log says why"
+    return f"last seen {ago}; jobs wait until it is back"
 
 
 def _nodes(session: Session) -> str:

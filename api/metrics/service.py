@@ -12,7 +12,8 @@ from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from api.work import Platform, Work
-from core.db.tables import Job, Lease, Node, Replica
+from core.db.leases import TICK, TICK_DONE, marked_at
+from core.db.tables import Job, Node, Replica
 from core.domain.errors import TrainmasterError
 from core.domain.states import JobState, ReplicaState
 
@@ -78,11 +79,18 @@ def _queue(session: Session, now: datetime) -> list[GaugeMetricFamily]:
 
 
 def _leases(session: Session, now: datetime) -> list[GaugeMetricFamily]:
-    expires = session.execute(select(Lease.expires_at).where(Lease.name == "tick")).scalar_one_or_none()
-    if expires is None:
-        return []
-    late = max(0.0, (now - expires).total_seconds())
-    return [_gauge("tick_lease_expired_seconds", "Time since the tick's lease ran out, 0 while it is held.", late)]
+    found = []
+    expires = marked_at(session, TICK)
+    if expires is not None:
+        late = max(0.0, (now - expires).total_seconds())
+        found.append(
+            _gauge("tick_lease_expired_seconds", "Time since the tick's lease ran out, 0 while it is held.", late)
+        )
+    done_at = marked_at(session, TICK_DONE)
+    if done_at is not None:
+        age = max(0.0, (now - done_at).total_seconds())
+        found.append(_gauge("tick_done_age_seconds", "Time since the last tick that came to its end.", age))
+    return found
 
 
 def _nodes(session: Session) -> list[GaugeMetricFamily]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from sqlalchemy import or_, select, update
 from sqlalchemy.exc import IntegrityError
@@ -11,6 +12,10 @@ from sqlalchemy.orm import Session
 
 from core.db.tables import Lease
 from core.domain.errors import StaleWrite
+
+TICK: Final = "tick"
+# No lease but a mark: the time of the last tick that came to its end. A tick that fails each time renews its lease, too.
+TICK_DONE: Final = "tick.done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +62,13 @@ def check(session: Session, lease: HeldLease) -> None:
 def release(session: Session, lease: HeldLease, *, now: datetime) -> None:
     """Give it back early. Harmless when it is no longer ours."""
     session.execute(update(Lease).where(Lease.name == lease.name, Lease.token == lease.token).values(expires_at=now))
+
+
+def mark(session: Session, name: str, *, holder: str, now: datetime) -> None:
+    """Note in the row ``name`` that something was done ``now``; nobody holds it."""
+    acquire(session, name, holder=holder, now=now, ttl=timedelta(0))
+
+
+def marked_at(session: Session, name: str) -> datetime | None:
+    """When ``mark`` was last called, ``None``: never."""
+    return session.execute(select(Lease.expires_at).where(Lease.name == name)).scalar_one_or_none()

@@ -12,6 +12,7 @@ from sqlalchemy import insert, null, select, update
 from sqlalchemy.orm import Session
 
 from core.bell import TOPIC_RECONCILE
+from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
 from core.db.tables import Job, WaitReason
@@ -29,7 +30,7 @@ from scheduler.planning.model import Plan, Reason
 
 log = structlog.get_logger(__name__)
 
-TICK_LEASE: Final = "tick"
+TICK_LEASE: Final = leases.TICK
 # Reasons carry numbers that age; without any other change they are made new this often.
 _REFRESH: Final = timedelta(seconds=10)
 _ROWS_PER_WRITE: Final = 500
@@ -76,7 +77,9 @@ class Ticker:
             log.debug("tick.stale", why=str(stale))
             return TickReport(is_skipped=True)
         # Another process need not wait for the time-out then; a tick that failed is tried again by its own process.
-        fence.release(control, lease)
+        with unit_of_work(control.sessions) as session:
+            leases.release(session, lease, now=control.clock())
+            leases.mark(session, leases.TICK_DONE, holder=control.holder, now=control.clock())
         self._ticked_at, self._next_due = now, report.next_look
         # After a start the queue and the nodes are others: look once more.
         self._settled = None if report.started else seen

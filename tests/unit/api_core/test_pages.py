@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from core.db.bootstrap import add_login_code
 from core.db.engine import SessionFactory, unit_of_work
+from core.db.leases import TICK_DONE, mark
 from core.db.tables import Lease, LoginCode, Node, User
 
 PAGE = {"Sec-Fetch-Site": "same-origin"}
@@ -147,11 +148,25 @@ def test_health_tells_each_part_in_words(
     assert "has not run yet" in health["parts"]["scheduler"]
     add_node(sessions, clock)
     with unit_of_work(sessions) as session:
-        session.add(Lease(name="tick", holder="s", token=1, expires_at=clock.now + timedelta(seconds=15)))
+        mark(session, TICK_DONE, holder="s", now=clock.now)
     assert stranger.get("/api/v1/health").json()["status"] == "ok"
     clock.advance(120)
-    assert "105 s ago" in stranger.get("/api/v1/health").json()["parts"]["scheduler"]
+    assert stranger.get("/api/v1/health").json()["parts"]["scheduler"].startswith("last seen 120 s ago")
     assert stranger.get("/api/v1/ready").status_code == 200
+
+
+def test_a_scheduler_whose_every_tick_fails_is_not_well(
+    stranger: TestClient, client: TestClient, sessions: SessionFactory, clock: Any
+) -> None:
+    with unit_of_work(sessions) as session:
+        mark(session, TICK_DONE, holder="s", now=clock.now)
+    clock.advance(60)
+    with unit_of_work(sessions) as session:
+        session.add(Lease(name="tick", holder="s", token=1, expires_at=clock.now + timedelta(seconds=15)))
+    health = stranger.get("/api/v1/health").json()
+    assert health["status"] == "degraded"
+    assert health["parts"]["scheduler"].startswith("fails since its last good look at the queue 60 s ago")
+    assert "trainmaster_tick_done_age_seconds 60.0" in client.get("/metrics").text
 
 
 def test_metrics_need_a_token_from_elsewhere(
