@@ -471,6 +471,19 @@ def test_a_tick_with_nothing_new_looks_and_leaves(plane):
     assert plane.ticker.tick().started == 1
 
 
+def test_only_a_tick_that_came_to_its_end_is_marked(plane, monkeypatch):
+    plane.submit()
+    plane.ticker.tick()
+    done_at = plane.one(Lease, name="tick.done").expires_at
+    assert done_at == plane.engine.now
+    plane.engine.advance(timedelta(seconds=30))
+    monkeypatch.setattr("scheduler.control.tick.plan", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        plane.ticker.tick()
+    assert plane.one(Lease, name="tick.done").expires_at == done_at
+    assert plane.one(Lease, name="tick").expires_at > plane.engine.now
+
+
 def test_two_gangs_never_get_the_same_port(plane):
     plane.engine.script("worker", Script(run_for=None))
     jobs = [plane.submit(f"j{number}", workers=2) for number in range(4)]
