@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from trainmaster.wire.admin import NodeView
+from trainmaster.wire.admin import NodeLabelsSet, NodeView
 from trainmaster.wire.jobs import ReasonRequest
 
 from api.auth import PlatformAdmin, Reader
@@ -36,3 +36,17 @@ def uncordon_node(
 ) -> NodeView:
     with platform.write() as work:
         return service.uncordon(work, caller, node, body.reason if body else "")
+
+
+@router.put("/{node}/labels", operation_id="set_node_labels", summary="Set the labels that admins give to a node")
+def set_node_labels(node: str, body: NodeLabelsSet, caller: PlatformAdmin, platform: PlatformDep) -> NodeView:
+    """Replaces the admins' labels. They win over what the executor reports; node selectors meet both."""
+    with platform.write() as work:
+        return service.set_labels(work, caller, node, body.labels)
+
+
+@router.delete("/{node}", operation_id="delete_node", summary="Forget a node that is gone", status_code=204)
+def delete_node(node: str, caller: PlatformAdmin, platform: PlatformDep) -> None:
+    """Refused while it is ready or holds replicas. A node that comes back is added again, without cordon and labels."""
+    with platform.write() as work:
+        service.remove(work, caller, node)

@@ -1,10 +1,11 @@
-"""Nodes, what is used on them, and cordons."""
+"""Nodes, what is used on them, and what admins say of them: cordons and labels."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from datetime import timedelta
+from typing import Final
 
 from sqlalchemy import select
 from trainmaster.wire.admin import NodeView
@@ -12,11 +13,15 @@ from trainmaster.wire.admin import NodeView
 from api.auth import Caller
 from api.work import Work
 from core.db.repositories.events import append_event
-from core.db.repositories.nodes import is_holding, usage
+from core.db.repositories.nodes import is_holding, labels_of, usage
 from core.db.tables import Node, Replica
-from core.domain.errors import NotFound
+from core.domain.errors import Conflict, NotFound
 from core.domain.resources import Amounts
 from core.domain.states import ReplicaState
+
+# The scheduler looks every few seconds. A ready node that it has not seen for so long belongs to an executor that is
+# not used any more, or the scheduler is down and adds it again when it is back.
+UNSEEN_FOR: Final = timedelta(minutes=10)
 
 
 def list_nodes(work: Work) -> list[NodeView]:
@@ -38,6 +43,40 @@ def cordon(work: Work, caller: Caller, name: str, reason: str) -> NodeView:
 
 def uncordon(work: Work, caller: Caller, name: str, reason: str) -> NodeView:
     return _set_cordon(work, caller, name, reason, is_cordoned=False)
+
+
+def set_labels(work: Work, caller: Caller, name: str, labels: Mapping[str, str]) -> NodeView:
+    """``labels`` instead of those that admins gave before; what the executor reports stays under them."""
+    node = _load(work, name)
+    if node.admin_labels != labels:
+        node.admin_labels = dict(labels)
+        append_event(
+            work.session,
+            at=work.now,
+            kind="node.labelled",
+            actor=caller.actor,
+            data={"node": name, "labels": dict(labels)},
+        )
+        work.ring("tick")
+    return get_node(work, name)
+
+
+def remove(work: Work, caller: Caller, name: str) -> None:
+    """Forget a node that is gone, with its cordon and labels.
+
+    Raises:
+        Conflict: it is still there, or something may still run on it.
+    """
+    node = _load(work, name)
+    if node.is_ready and node.seen_at > work.now - UNSEEN_FOR:
+        raise Conflict(f"Node {name} is ready; take it away from the executor first, or cordon it to close it.")
+    held = work.session.scalars(select(Replica.job_id).where(is_holding(), Replica.node == name).distinct()).all()
+    if held:
+        shown = ", ".join(sorted(held)[:5]) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
+        raise Conflict(f"Node {name} still holds replicas of {shown}; wait until they are given up or cancel them.")
+    work.session.delete(node)
+    append_event(work.session, at=work.now, kind="node.removed", actor=caller.actor, data={"node": name})
+    work.ring("tick")
 
 
 def _set_cordon(work: Work, caller: Caller, name: str, reason: str, *, is_cordoned: bool) -> NodeView:
@@ -77,11 +116,11 @@ def _used(work: Work, name: str | None = None) -> tuple[Mapping[str, Amounts], M
 
 
 def _view_of(node: Node, used: Amounts, replicas: int) -> NodeView:
-    labels: dict[str, Any] = node.labels
     return NodeView(
         name=node.name,
         executor=node.executor,
-        labels={key: str(value) for key, value in labels.items()},
+        labels=labels_of(node),
+        admin_labels=node.admin_labels,
         allocatable=node.allocatable,
         used=used.to_json(),
         gpus=node.gpus,

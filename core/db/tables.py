@@ -324,12 +324,16 @@ class Event(Base):
 
 
 class Node(Base):
-    """A machine. ``is_cordoned`` is the admin's, the rest is written from what the executor sees."""
+    """A machine. The cordon and ``admin_labels`` are the admin's, the rest is written from what the executor sees.
+
+    ``labels``: what the executor reports; :func:`core.db.repositories.nodes.labels_of` tells which labels hold.
+    """
 
     __tablename__ = "nodes"
     name: Mapped[str] = mapped_column(primary_key=True)
     executor: Mapped[str]
     labels: Mapped[dict[str, Any]]
+    admin_labels: Mapped[dict[str, Any]] = mapped_column(default=dict)
     allocatable: Mapped[dict[str, Any]]
     gpus: Mapped[list[Any]]  # [{"id","model","memory_bytes"}]
     is_ready: Mapped[bool] = mapped_column(Boolean)

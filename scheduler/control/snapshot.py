@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from core.db.repositories.nodes import is_holding, is_live, usage
+from core.db.repositories.nodes import is_holding, is_live, labels_of, usage
 from core.db.tables import Attempt, Job, Node, Project, Replica, User, WaitReason
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang
@@ -60,7 +60,9 @@ def fingerprint(session: Session) -> tuple[Any, ...]:
     ).one()
     attempts = session.execute(select(func.count(), func.max(Attempt.id)).where(is_live())).one()
     holders = session.execute(select(func.count(), func.max(Replica.id)).where(is_holding())).one()
-    nodes = session.execute(select(Node.name, Node.is_ready, Node.is_cordoned, Node.allocatable, Node.labels)).all()
+    nodes = session.execute(
+        select(Node.name, Node.is_ready, Node.is_cordoned, Node.allocatable, Node.labels, Node.admin_labels)
+    ).all()
     return (tuple(queue), tuple(attempts), tuple(holders), repr(sorted(nodes, key=lambda node: node.name)))
 
 
@@ -127,7 +129,7 @@ def node_view(node: Node, used: Amounts) -> NodeView:
         why_not = "is cordoned"
     return NodeView(
         id=NodeId(node.name),
-        labels={key: str(value) for key, value in node.labels.items()},
+        labels=labels_of(node),
         allocatable=total,
         free=Amounts(
             max(0, total.cpu_milli - used.cpu_milli),

@@ -1,4 +1,4 @@
-"""What is held on nodes: one rule for the planner, which must not give it twice, and for the pages that show it."""
+"""What nodes are called and what is held on them: one rule for the planner and for the pages that show it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, and_, select
 
-from core.db.tables import Attempt, Replica
+from core.db.tables import Attempt, Node, Replica
 from core.domain.resources import Amounts
 from core.domain.states import AttemptState, ReplicaState
 
 _LIVE: Final = tuple(state.value for state in AttemptState if state.is_live)
+
+
+def labels_of(node: Node) -> dict[str, str]:
+    """The labels that selectors meet: what the executor reports, overlaid by the admin's."""
+    return {key: str(value) for key, value in {**node.labels, **node.admin_labels}.items()}
 
 
 def is_live() -> ColumnElement[bool]:

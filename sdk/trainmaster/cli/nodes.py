@@ -1,8 +1,8 @@
-"""``nodes``: the machines, and closing them for new work."""
+"""``nodes``: the machines, their labels, and closing them for new work."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -93,7 +93,7 @@ def show(node: options.Node, json: options.Json = False) -> None:
             ("Memory", _of(view, "memory_bytes", lambda value: output.size(int(value)) or "")),
             ("GPUs", _gpus(view)),
             ("Replicas", str(view.replicas)),
-            ("Labels", "  ".join(f"{key}={value}" for key, value in sorted(view.labels.items()))),
+            ("Labels", _labels(view)),
             ("Seen", output.local_time(view.seen_at)),
         ]
     )
@@ -113,6 +113,56 @@ def uncordon(node: options.Node, json: options.Json = False) -> None:
     """Open a node again."""
     with session.client() as client:
         _tell(client.uncordon_node(node), as_json=json)
+
+
+@app.command()
+def label(
+    node: options.Node,
+    changes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="KEY=VALUE|KEY-…", help="pool=fast sets a label, pool- takes it away.", show_default=False
+        ),
+    ],
+    json: options.Json = False,
+) -> None:
+    """Label a node for node selectors (platform admins)."""
+    from trainmaster.cli.values import pairs
+
+    removals = [change for change in changes if change.endswith("-") and "=" not in change]
+    gone = [change[:-1] for change in removals]
+    given = pairs([change for change in changes if change not in removals], "KEY=VALUE")
+    if both := sorted(given.keys() & set(gone)):
+        raise typer.BadParameter(f"{both[0]!r} is set and taken away at once", param_hint="KEY-")
+    with session.client() as client:
+        before = client.get_node(node)
+        labels = {key: value for key, value in before.admin_labels.items() if key not in gone} | given
+        for key in gone:
+            if key not in before.admin_labels:
+                why = (
+                    "is reported by the node's executor, not set here" if key in before.labels else "is no label of it"
+                )
+                raise typer.BadParameter(f"{key!r} {why}", param_hint="KEY-")
+        view = client.set_node_labels(node, labels)
+    if json:
+        output.print_json(view)
+    else:
+        output.say(f"{view.name}: {_labels(view) or 'no labels'}")
+
+
+@app.command()
+def remove(node: options.Node, json: options.Json = False) -> None:
+    """Forget a node that is gone (platform admins)."""
+    with session.client() as client:
+        client.delete_node(node)
+    if json:
+        output.print_json({"removed": node})
+    else:
+        output.say(f"{node} removed")
+
+
+def _labels(view: NodeView) -> str:
+    return "  ".join(f"{key}={value}" for key, value in sorted(view.labels.items()))
 
 
 def _tell(view: NodeView, *, as_json: bool) -> None:

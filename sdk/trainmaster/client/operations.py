@@ -85,6 +85,8 @@ class Operations:
     get_node = Method(admin.get_node)
     cordon_node = Method(admin.cordon_node)
     uncordon_node = Method(admin.uncordon_node)
+    set_node_labels = Method(admin.set_node_labels)
+    delete_node = Method(admin.delete_node)
     list_volumes = Method(admin.list_volumes)
     get_volume = Method(admin.get_volume)
     create_volume = Method(admin.create_volume)

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from trainmaster.spec.model import EnvName, Name
+from trainmaster.spec.fields import LabelKey, LabelValue
+from trainmaster.spec.model import MAX_ENTRIES, EnvName, Name
 from trainmaster.wire.base import WireModel, WireRequest
 
 ProjectRole = Literal["viewer", "member", "admin"]
@@ -117,7 +118,8 @@ class SecretView(WireModel):
 class NodeView(WireModel):
     name: str
     executor: str
-    labels: dict[str, str]
+    labels: dict[str, str]  # what holds: the executor's, overlaid by the admin's
+    admin_labels: dict[str, str] = Field(default_factory=dict)
     allocatable: dict[str, Any]  # cpu_milli, memory_bytes, gpus {model: count}
     used: dict[str, Any]
     gpus: list[dict[str, Any]] = Field(default_factory=list)
@@ -127,6 +129,12 @@ class NodeView(WireModel):
     cordon_reason: str = ""
     seen_at: datetime
     replicas: int = 0  # running here now
+
+
+class NodeLabelsSet(WireRequest):
+    """All labels that admins give to the node."""
+
+    labels: dict[LabelKey, LabelValue] = Field(max_length=MAX_ENTRIES)
 
 
 class Identity(WireModel):

@@ -186,6 +186,10 @@ def test_volumes_and_nodes_and_the_server_itself(sdk: Client, tmp_path: Path) ->
     assert sdk.list_nodes() == []
     with pytest.raises(NotFound):
         sdk.cordon_node("absent", reason="dust")
+    with pytest.raises(NotFound):
+        sdk.set_node_labels("absent", {"pool": "fast"})
+    with pytest.raises(NotFound):
+        sdk.delete_node("absent")
     assert sdk.get_health().version
     assert sdk.get_spec_schema()["type"] == "object"
 

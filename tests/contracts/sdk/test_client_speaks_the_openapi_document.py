@@ -24,6 +24,7 @@ ARGUMENTS: dict[str, Any] = {
     "project": "default",
     "user": "ann",
     "node": "n1",
+    "labels": {"pool": "fast"},
     "volume": "data",
     "name": "thing",
     "role": "member",

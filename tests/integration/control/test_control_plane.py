@@ -35,6 +35,7 @@ from executors.base import Gpu, NodeInfo, ReplicaKey
 from executors.fake import FakeEngine, FakeExecutor, Fault, Script
 from scheduler.control.context import Control
 from scheduler.control.due import due_attempts
+from scheduler.control.environment import EnvironmentNote
 from scheduler.control.nodes import sync_nodes
 from scheduler.control.reconcile import Reconciler, Verdict
 from scheduler.control.sweep import delete_outlived, expire_waiting, forget_expired, forget_reasons, sweep_executor
@@ -194,6 +195,30 @@ def test_the_order_carries_contracts_mounts_secrets_and_a_token_of_its_own(plane
     assert verify_attempt_token(KEY, order.token) == attempt.id
     assert "hush" not in str(plane.all(Event, job_id=job))
     assert (plane.folder / "default/job").is_dir()
+
+
+def test_clashes_of_all_replicas_are_told_once_per_attempt(plane):
+    # Rank 0 agrees with the platform, rank 1 does not.
+    env = {"LR": "1", "OMP_NUM_THREADS": "2", "RANK": "0", "TF_CONFIG": "{}"}
+    sealed = secrets.seal(KEY, "project-1", "MASTER_ADDR", "here")
+    with unit_of_work(plane.sessions) as session:
+        session.add(Secret(project_id="project-1", name="MASTER_ADDR", sealed=sealed, updated_at=plane.engine.now))
+    job = plane.submit(workers=2, env=env, secrets=["MASTER_ADDR"])
+    plane.engine.script("worker", Script(run_for=None))
+    plane.settle()
+    plane.start()  # another process reconciles the same attempt
+    plane.settle()
+    (told,) = plane.all(Event, job_id=job, kind="attempt.environment")
+    assert told.reason == "The job's own MASTER_ADDR, RANK and TF_CONFIG are used instead of the platform's."
+    assert (told.actor, told.attempt_id) == ("scheduler", plane.one(Attempt).id)
+    assert told.data == {"clashes": ["MASTER_ADDR", "RANK", "TF_CONFIG"], "omitted": []}
+
+
+def test_what_is_too_large_for_linux_is_told_with_what_to_read_instead():
+    one = EnvironmentNote((), ("TF_CONFIG",))
+    assert one.sentence == "TF_CONFIG is too large for Linux and is left out; read TRAINMASTER_LAYOUT instead."
+    assert EnvironmentNote((), ("TF_CONFIG", "TRAINMASTER_LAYOUT")).sentence.startswith("TF_CONFIG and TRAINMASTER_LA")
+    assert not EnvironmentNote((), ())
 
 
 def test_a_dead_worker_restarts_the_gang_at_once_from_the_newest_checkpoint(plane):
@@ -358,6 +383,20 @@ def test_nodes_come_and_go_and_a_cordon_stays(plane):
     assert sync_nodes(plane.control) == 1
     node = plane.one(Node)
     assert (node.is_ready, node.is_cordoned, node.cordon_reason) == (False, True, "repair")
+
+
+def test_an_admins_label_outlives_the_looks_at_nodes_and_lets_a_selector_match(plane):
+    job = plane.submit(node_selector={"pool": "fast"})
+    plane.settle()
+    assert plane.state(job) == "queued"
+    with unit_of_work(plane.sessions) as session:
+        session.execute(update(Node).values(admin_labels={"pool": "fast"}))
+    node = plane.engine._nodes["node-0"]
+    plane.engine._nodes["node-0"] = NodeInfo("node-0", {"pool": "slow"}, node.allocatable, GPUS)
+    assert sync_nodes(plane.control) == 1
+    assert plane.one(Node).admin_labels == {"pool": "fast"}
+    plane.settle()
+    assert plane.state(job) == "running"
 
 
 def test_a_family_gets_the_ids_of_the_model_that_was_chosen(plane):

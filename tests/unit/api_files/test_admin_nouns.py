@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 
 from core.db.engine import unit_of_work
-from core.db.tables import Attempt, Event, Replica, Secret
+from core.db.tables import Attempt, Event, Node, Replica, Secret
 from core.domain.errors import InvalidSpec
 from core.secrets import UnreadableSecret, open_secrets, unseal
 
@@ -268,6 +270,58 @@ def test_a_node_is_cordoned_with_a_reason_and_the_history_tells(house: Any) -> N
     node = house.call("root", "POST", "/nodes/node-a/uncordon").json()
     assert (node["is_cordoned"], node["cordon_reason"]) == (False, "")
     assert kinds(house) == ["node.cordoned", "node.uncordoned"]
+
+
+def put_labels(house: Any, **labels: Any) -> Any:
+    return house.call("root", "PUT", "/nodes/node-a/labels", json={"labels": labels})
+
+
+def test_an_admins_labels_lie_over_those_of_the_executor(house: Any) -> None:
+    rings: list[str] = []
+    house.app.state.platform = replace(
+        house.app.state.platform, bell=SimpleNamespace(ring=lambda *a: rings.append(a[0]))
+    )
+    node = put_labels(house, pool="fast", zone="b").json()
+    assert node["labels"] == {"zone": "b", "pool": "fast"}
+    assert node["admin_labels"] == {"zone": "b", "pool": "fast"}
+    assert put_labels(house, pool="fast", zone="b").status_code == 200
+    assert rings == ["tick"]
+    node = put_labels(house, **{"topology/rack": "r1"}).json()
+    assert node["labels"] == {"zone": "a", "topology/rack": "r1"}
+    assert house.call("viewer", "GET", "/nodes").json()[0] == node
+    assert kinds(house) == ["node.labelled", "node.labelled"]
+    assert house.call("root", "PUT", "/nodes/ghost/labels", json={"labels": {}}).status_code == 404
+
+
+@pytest.mark.parametrize("labels", [{"a b": "x"}, {"a": "x y"}, {"-a": "x"}, {"a": ["x"]}, {"a": "x" * 64}, {"": "x"}])
+def test_what_is_no_label_is_refused_with_its_place(house: Any, labels: dict[str, Any]) -> None:
+    answer = put_labels(house, **labels)
+    assert answer.status_code == 422
+    assert "label" in answer.text or "must be text" in answer.text
+    assert house.call("root", "GET", "/nodes/node-a").json()["admin_labels"] == {}
+
+
+def test_a_node_is_forgotten_when_it_is_gone_and_holds_nothing(house: Any) -> None:
+    ready = house.call("root", "DELETE", "/nodes/node-a")
+    assert (ready.status_code, "is ready" in ready.json()["detail"]) == (409, True)
+    with unit_of_work(house.sessions) as session:
+        session.execute(update(Node).values(is_ready=False))
+        session.execute(update(Replica).values(state="lost"))
+    holds = house.call("root", "DELETE", "/nodes/node-a")
+    assert (holds.status_code, "job-1" in holds.json()["detail"]) == (409, True)
+    with unit_of_work(house.sessions) as session:
+        session.execute(update(Attempt).values(state="ended"))
+    assert house.call("root", "DELETE", "/nodes/node-a").status_code == 204
+    assert house.call("root", "DELETE", "/nodes/node-a").status_code == 404
+    assert house.call("viewer", "GET", "/nodes").json() == []
+    assert kinds(house) == ["node.removed"]
+
+
+def test_a_ready_node_that_nobody_has_seen_for_long_is_gone_too(house: Any) -> None:
+    with unit_of_work(house.sessions) as session:
+        session.execute(update(Attempt).values(state="ended"))
+        session.execute(update(Node).values(seen_at=house.now - timedelta(minutes=11)))
+    assert house.call("root", "DELETE", "/nodes/node-a").status_code == 204
 
 
 # --- the schema and checkpoints --------------------------------------------------------------------------------------

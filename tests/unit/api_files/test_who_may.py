@@ -22,7 +22,7 @@ from api import routers
 from api.main import create_app
 from core.bell import NullBell
 from core.db.engine import make_engine, make_sessions, unit_of_work
-from core.db.tables import Base, Secret
+from core.db.tables import Base, Node, Secret
 from core.settings import Settings
 
 Stage = tuple[Any, Callable[[], None]]
@@ -89,6 +89,8 @@ ROUTES: dict[str, Case] = {
     "GET /api/v1/archives/{digest}": case(ANY_READER),
     "GET /api/v1/nodes": case(ANY_READER),
     "GET /api/v1/nodes/{node}": case(ANY_READER),
+    "DELETE /api/v1/nodes/{node}": case(PLATFORM_ADMIN, "/api/v1/nodes/node-gone"),
+    "PUT /api/v1/nodes/{node}/labels": case(PLATFORM_ADMIN, json={"labels": {"pool": "fast"}}),
     "POST /api/v1/nodes/{node}/cordon": case(PLATFORM_ADMIN),
     "POST /api/v1/nodes/{node}/uncordon": case(PLATFORM_ADMIN),
     "GET /api/v1/volumes": case(ANY_READER),
@@ -172,6 +174,12 @@ def furnish(house: Any) -> None:
         house.add_job(session, "job-paused", state="paused")
         house.add_job(session, "job-done", state="succeeded")
         house.add_project(session, "empty", owner="admin", member="member", viewer="viewer")
+        session.add(
+            Node(
+                name="node-gone", executor="fake", labels={}, allocatable={"cpu_milli": 0, "memory_bytes": 0}, gpus=[],
+                is_ready=False, seen_at=house.now,
+            )
+        )  # fmt: skip
         session.add(Secret(project_id="project-vision", name="worker_0", sealed=b"x", updated_at=house.now))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect
+from sqlalchemy import inspect, text
 
 from core.db.engine import make_engine
 from core.db.tables import Base
@@ -33,6 +33,29 @@ def test_going_down_leaves_nothing_and_up_again_works(tmp_path: Path) -> None:
     assert set(inspect(engine).get_table_names()) <= {"alembic_version"}
     engine.dispose()
     upgrade(url)
+
+
+def test_nodes_of_the_first_form_keep_all_and_have_no_labels_of_admins(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.sqlite3'}"
+    upgrade(url, "0001")
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "insert into nodes (name, executor, labels, allocatable, gpus, is_ready, condition, is_cordoned, "
+                "cordon_reason, seen_at) "
+                """values ('n', 'e', '{"a": "b"}', '{}', '[]', 1, '', 1, 'dust', '2026-11-21 07:00:00')"""
+            )
+        )
+    upgrade(url)
+    with engine.connect() as connection:
+        kept = connection.execute(text("select labels, admin_labels, cordon_reason from nodes")).one()
+    assert tuple(kept) == ('{"a": "b"}', "{}", "dust")
+    engine.dispose()
+    downgrade(url, "0001")
+    engine = make_engine(url)
+    assert "admin_labels" not in {column["name"] for column in inspect(engine).get_columns("nodes")}
+    engine.dispose()
 
 
 def test_two_starts_at_once_migrate_once(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from trainmaster.wire.admin import (
     LoginExchange,
     MemberSet,
     MemberView,
+    NodeLabelsSet,
     NodeView,
     ProjectCreate,
     ProjectRole,
@@ -171,6 +172,17 @@ def cordon_node(node: str, *, reason: str = "") -> Call[NodeView]:
 def uncordon_node(node: str) -> Call[NodeView]:
     at = path("/nodes/{node}/uncordon", node=node)
     return typed(NodeView, "uncordon_node", "POST", at, is_repeatable=True)
+
+
+def set_node_labels(node: str, labels: Mapping[str, str]) -> Call[NodeView]:
+    """Give the node these labels instead of those that admins gave before; what the executor reports stays."""
+    at = path("/nodes/{node}/labels", node=node)
+    return typed(NodeView, "set_node_labels", "PUT", at, body=NodeLabelsSet(labels=dict(labels)))
+
+
+def delete_node(node: str) -> Call[None]:
+    """Forget a node that is gone."""
+    return silent("delete_node", "DELETE", path("/nodes/{node}", node=node))
 
 
 def list_volumes() -> Call[list[VolumeView]]:
