@@ -13,7 +13,7 @@ from trainmaster.spec import JobSpec
 
 from core import tokens
 from core.db.tables import Volume
-from core.domain.contracts import AttemptContext, render
+from core.domain.contracts import render
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain, TrainmasterError, Unavailable
 from core.domain.layout import Layout
 from core.domain.resources import gang_of
@@ -22,6 +22,7 @@ from core.storage.tree import LeavesVolume
 from core.storage.volumes import find_place, split_location, tree_of
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder
 from scheduler.control.context import Control
+from scheduler.control.environment import attempt_context
 from scheduler.control.facts import AttemptFacts, JobFacts, Member
 
 DATA_PATH = "/data/data"
@@ -74,15 +75,7 @@ def build_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrd
     job, attempt, spec = book.job, book.attempt, book.job.spec
     role = spec.roles[member.role]
     layout = book.layout
-    context = AttemptContext(
-        job_id=job.id,
-        job_name=job.name,
-        attempt_id=attempt.id,
-        attempt_number=attempt.number,
-        project=job.project,
-        api_url=control.api_url,
-        resume_from=attempt.resume_from,
-    )
+    context = attempt_context(control, job, attempt, attempt.resume_from)
     address = layout.find(member.role, member.index)
     rendered = render(spec, layout, address, context, secrets=book.secrets)
     request = next(r.request for r in gang_of(spec).roles if r.role == member.role)

@@ -38,6 +38,7 @@ from scheduler.control import fence
 from scheduler.control.backoff import retry_delay
 from scheduler.control.context import Control
 from scheduler.control.decide import START_PATIENCE, Decision, decide
+from scheduler.control.environment import attempt_context, environment_note
 from scheduler.control.facts import Member, Sight
 from scheduler.control.orders import OrderBook, build_order, check_places, load_volumes
 from scheduler.control.resume import ResumeSources, find_resume_path, load_sources
@@ -215,12 +216,13 @@ class _Round:
             sources = load_sources(session, job)
         layout = control.executor.assign_addresses(self._layout(), frozenset(port for _, port in taken))
         resume_from = self._ready_output(sources)
+        note = environment_note(job, layout, attempt_context(control, job, attempt, resume_from))
         with fence.fenced(control, self.lease) as session:
             # Two gangs that start at once may have been given the same port: the second looks again.
             leases.acquire(session, _PORTS_LEASE, holder=_PORTS_LEASE, now=control.clock(), ttl=control.lease_ttl)
             if taken_addresses(session, except_attempt=attempt.id) & addresses_of(layout):
                 raise StaleWrite("another gang was given one of these ports in the same moment")
-            self._writer(session).start(layout, resume_from)
+            self._writer(session).start(layout, resume_from, note)
 
     def _layout(self) -> Layout:
         roles = self.rows.job.spec.roles

@@ -20,6 +20,7 @@ from core.domain.lifecycle import AttemptEvent, Effect, JobEvent, Move, ReplicaE
 from core.domain.states import JobState, ReplicaState
 from scheduler.control.decide import Decision, Note, ReplicaMove, names
 from scheduler.control.ending import End
+from scheduler.control.environment import EnvironmentNote
 from scheduler.control.facts import AttemptFacts, JobFacts, Member, Stop, StopCause
 from scheduler.control.journal import EXECUTOR, Journal
 from scheduler.control.rows import AttemptRows, exit_to_json
@@ -42,7 +43,7 @@ class AttemptWriter:
 
     # Public: one of these per transaction
 
-    def start(self, layout: Layout, resume_from: str | None) -> None:
+    def start(self, layout: Layout, resume_from: str | None, note: EnvironmentNote) -> None:
         """The attempt has its addresses: nothing was created before this is written."""
         move = advance(self.attempt.state, AttemptEvent.START)
         self._attempt(state=move.state.value, layout=layout.to_json(), resume_from=resume_from)
@@ -53,6 +54,8 @@ class AttemptWriter:
         )
         reason += f", going on from {resume_from}." if resume_from else "."
         self.journal.tell(move.kind, reason, at=self.now, data={"number": self.attempt.number})
+        if note:
+            self.journal.tell("attempt.environment", note.sentence, at=self.now, data=note.to_json())
 
     def record(self, decision: Decision) -> None:
         """Everything of ``decision`` but its end."""
