@@ -16,6 +16,7 @@ from api.auth import Caller, Member
 from api.jobs.places import Output, check_places
 from api.work import Platform, Work
 from core.bell import TOPIC_TICK
+from core.db.repositories.jobs import ROLE_KEY
 from core.db.repositories.submission import KeyClaim, NewJob, write_job
 from core.db.tables import Archive, Job, Secret
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec
@@ -172,7 +173,7 @@ def _row(work: Work, caller: Caller, submission: Submission) -> dict[str, Any]:
 
 
 def _labels(spec: JobSpec) -> list[tuple[str, str]]:
-    return [*spec.labels.items(), *(("role", role) for role in spec.roles)]
+    return [*spec.labels.items(), *((ROLE_KEY, role) for role in spec.roles)]
 
 
 def _check_code(work: Work, spec: JobSpec) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
@@ -25,6 +25,9 @@ from sqlalchemy.orm import Session
 from core.db.tables import Attempt, Job, JobLabel, Project, Replica, User, UtcDateTime, WaitReason
 from core.domain.errors import StaleWrite
 from core.domain.states import JobState
+
+# Roles stand among the labels under a key that no label can have: those begin with a letter or a digit.
+ROLE_KEY: Final = ".role"
 
 # What a list shows of a job; its spec and gang stay in the database but for the parts named here.
 _VIEW_COLUMNS = (
@@ -115,7 +118,7 @@ def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
     for key, value in wanted.labels:
         found.append(_has_label(key, () if value is None else (value,)))
     if wanted.roles:
-        found.append(_has_label("role", wanted.roles))
+        found.append(_has_label(ROLE_KEY, wanted.roles))
     if wanted.names:
         found.append(or_(*(_like(name) for name in wanted.names)))
     if wanted.users:

@@ -126,6 +126,15 @@ def test_a_page_costs_the_same_few_statements_however_many_jobs(
     assert len([text for text in statements if text.startswith("SELECT")]) == 2
 
 
+def test_a_label_named_role_is_no_role(client: TestClient, submit: Any) -> None:
+    submit(name="labelled", labels={"role": "worker", "team": "a"}, workers=1)
+    submit(name="other", labels={"role": "ps"}, workers=1)
+    assert names(client, role="ps") == []
+    assert names(client, label="role=ps") == ["other"]
+    assert names(client, label="role=worker") == ["labelled"]
+    assert client.get("/api/v1/jobs/labelled").json()["labels"] == {"role": "worker", "team": "a"}
+
+
 def test_a_waiting_job_tells_its_shapes_reason_and_its_own_first(
     client: TestClient, submit: Any, sessions: SessionFactory, set_job: Any, clock: Any
 ) -> None:

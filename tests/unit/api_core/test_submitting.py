@@ -46,7 +46,7 @@ def test_a_submission_writes_labels_roles_and_history_and_rings_after_the_commit
     with unit_of_work(sessions, read_only=True) as session:
         labels = {tuple(row) for row in session.execute(select(JobLabel.key, JobLabel.value))}
         events = session.execute(select(Event.kind, Event.actor, Event.job_id)).all()
-    assert labels == {("team", "vision"), ("role", "worker"), ("role", "ps")}
+    assert labels == {("team", "vision"), (".role", "worker"), (".role", "ps")}
     assert events == [("job.queued", "user:admin", job_id)]
     assert bell.rings == [("tick", "")]
 
