@@ -55,7 +55,7 @@ def list_page(work: Work, caller: Caller, query: JobQuery) -> Page[JobView]:
     rows = list_jobs(work.session, _filter(work.session, caller, query), limit=query.limit + 1, before=before)
     page = rows[: query.limit]
     progress = newest_progress(work.session, [row.id for row in page if row.attempt_count])
-    items = [job_view(row, progress=progress.get(row.id, {})) for row in page]
+    items = [job_view(row, progress=progress.get(row.id, {}), now=work.now) for row in page]
     cursor = make_cursor(page[-1].created_at.isoformat(), page[-1].id) if len(rows) > query.limit else None
     return Page[JobView].model_construct(items=items, next_cursor=cursor)
 

@@ -90,7 +90,7 @@ def _submit(platform: Platform, caller: Caller, submission: Submission, key: str
     with platform.write() as work:
         submitted = submit(work, caller, submission, key=key, digest=digest)
         if submitted.row is None:
-            earlier = load_detail(work.session, work.session.get_one(Job, submitted.job_id))
+            earlier = load_detail(work.session, work.session.get_one(Job, submitted.job_id), work.now)
             return _json(earlier, 201, {**_location(submitted.job_id), REPLAYED: "true"})
     detail = fresh_detail(submitted.row, project=submission.member.project, user=caller.user, spec=submission.spec)
     return _json(detail, 201, _location(submitted.job_id))
@@ -113,7 +113,7 @@ def list_jobs(query: JobQueryParams, caller: Reader, platform: PlatformDep) -> R
 def get_job(job: JobViewer, platform: PlatformDep) -> Response:
     """While it waits: why, and its position in the queue. Send `If-None-Match` to hear only of changes."""
     with platform.read() as work:
-        detail = load_detail(work.session, job.load(work.session))
+        detail = load_detail(work.session, job.load(work.session), work.now)
     return _json(detail)
 
 
@@ -140,7 +140,7 @@ def _ask(platform: Platform, job: JobAccess, verb: verbs.Verb, body: ReasonReque
         row = job.load(work.session)
         verbs.lock(work.session, row)
         verbs.ask(work, job.caller, row, verb, body.reason if body else "")
-        detail = load_detail(work.session, row)
+        detail = load_detail(work.session, row, work.now)
     return _json(detail)
 
 

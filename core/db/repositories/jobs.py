@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
-    Row,
-    Select,
     and_,
     exists,
     func,
@@ -22,7 +20,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session
 
-from core.db.tables import Attempt, Job, JobLabel, Project, Replica, User, UtcDateTime, WaitReason
+from core.db.leases import TICK_DONE
+from core.db.rows import AnyRow, AnySelect
+from core.db.tables import Attempt, Job, JobLabel, Lease, Project, Replica, User, UtcDateTime, WaitReason
 from core.domain.errors import StaleWrite
 from core.domain.states import JobState
 
@@ -55,6 +55,8 @@ _VIEW_COLUMNS = (
     Job.output_path,
     Job.cloned_from,
     Job.generation,
+    # Once for the whole statement, not per job.
+    select(Lease.expires_at).where(Lease.name == TICK_DONE).scalar_subquery().label("ticked_at"),
 )
 
 
@@ -85,7 +87,7 @@ class Position:
     id: str
 
 
-def list_jobs(session: Session, wanted: JobFilter, *, limit: int, before: Position | None) -> Sequence[Row[Any]]:
+def list_jobs(session: Session, wanted: JobFilter, *, limit: int, before: Position | None) -> Sequence[AnyRow]:
     """At most ``limit`` view rows, newest first, beginning after ``before``. One statement."""
     query = _view_query().where(Job.deleted_at.is_(None), *_conditions(wanted))
     if before is not None:
@@ -94,12 +96,12 @@ def list_jobs(session: Session, wanted: JobFilter, *, limit: int, before: Positi
     return session.execute(query.order_by(Job.created_at.desc(), Job.id.desc()).limit(limit)).all()
 
 
-def view_row(session: Session, job_id: str) -> Row[Any]:
+def view_row(session: Session, job_id: str) -> AnyRow:
     """The view row of one job, which exists."""
     return session.execute(_view_query().where(Job.id == job_id)).one()
 
 
-def _view_query() -> Select[Any]:
+def _view_query() -> AnySelect:
     waits = and_(WaitReason.shape == Job.shape, Job.state == JobState.QUEUED)
     return (
         select(*_VIEW_COLUMNS)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from sqlalchemy import event
 from starlette.testclient import TestClient
 
 from core.db.engine import SessionFactory, unit_of_work
+from core.db.leases import TICK_DONE, mark
 from core.db.tables import Replica, WaitReason
 
 
@@ -133,6 +135,24 @@ def test_a_label_named_role_is_no_role(client: TestClient, submit: Any) -> None:
     assert names(client, label="role=ps") == ["other"]
     assert names(client, label="role=worker") == ["labelled"]
     assert client.get("/api/v1/jobs/labelled").json()["labels"] == {"role": "worker", "team": "a"}
+
+
+def test_a_job_that_no_scheduler_looked_at_says_so(
+    client: TestClient, submit: Any, sessions: SessionFactory, clock: Any
+) -> None:
+    job_id = submit()
+    clock.advance(11)
+    reason = client.get(f"/api/v1/jobs/{job_id}").json()["wait_reason"]
+    assert reason["code"] == "scheduler_away"
+    assert "it has not run yet" in reason["sentence"]
+    with unit_of_work(sessions) as session:
+        mark(session, TICK_DONE, holder="s", now=clock.now)
+    clock.advance(60)
+    (listed,) = client.get("/api/v1/jobs").json()["items"]
+    assert (
+        f"last looked at the queue at {clock.now - timedelta(seconds=60):%Y-%m-%d %H:%M:%S} UTC"
+        in listed["wait_reason"]["sentence"]
+    )
 
 
 def test_a_waiting_job_tells_its_shapes_reason_and_its_own_first(
