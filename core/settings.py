@@ -33,6 +33,9 @@ class Settings(BaseSettings):
     default_volume: str = Field(default="output", description="Volume of jobs that name no output.")
     process_port_range: str = Field(default="20000-29999", description="Ports for gangs in process mode.")
     database_pool_size: int = Field(default=10, ge=1)
+    event_retention_days: float = Field(
+        default=90.0, ge=0, description="Events of deleted jobs are kept for so long after the job's end."
+    )
     log_level: str = "INFO"
 
     @field_validator("process_port_range")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
 from sqlalchemy import and_, delete, exists, select, update
+from sqlalchemy.orm import Session
 
 from core.bell import TOPIC_TICK
 from core.db.engine import unit_of_work
-from core.db.tables import Attempt, IdempotencyKey, Job, Lease, LoginCode, WaitReason
+from core.db.rows import AnyRow
+from core.db.tables import Attempt, Event, IdempotencyKey, Job, Lease, LoginCode, WaitReason
 from core.domain.errors import ExecutorTryAgain, StaleWrite
 from core.domain.exits import ExitKind
 from core.domain.ids import JobId
@@ -35,6 +37,9 @@ _LOGIN_CODE_AGE: Final = timedelta(hours=1)
 _LEASE_AGE: Final = timedelta(days=1)
 _REASON_AGE: Final = timedelta(hours=1)
 _BATCH: Final = 500
+# Events go in small bites, and a sweep takes only so many: the next one is minutes away.
+_EVENT_BATCH: Final = 500
+_EVENT_BATCHES: Final = 40
 _TERMINAL: Final = tuple(state.value for state in JobState if state.is_terminal)
 
 
@@ -105,27 +110,68 @@ def expire_waiting(control: Control) -> int:
 
 
 def delete_outlived(control: Control) -> int:
-    """Mark jobs as deleted whose ``ttl`` after their end is over; how many. Their files stay."""
+    """Mark jobs as deleted whose ``ttl`` after their end is over; how many. Their files stay.
+
+    Reads on in pages until every ended job with a ttl was looked at: however many have a long one, a short one is kept.
+    """
     now = control.clock()
     ttl = Job.spec["ttl"].as_float()
-    with unit_of_work(control.sessions) as session:
-        rows = session.execute(
-            select(Job.id, Job.project_id, Job.finished_at, ttl.label("ttl"))
-            .where(Job.state.in_(_TERMINAL), Job.deleted_at.is_(None), ttl.is_not(None))
-            .order_by(Job.finished_at)
-            .limit(_BATCH)
-        ).all()
-        gone = [r for r in rows if r.finished_at is not None and r.finished_at + timedelta(seconds=r.ttl) <= now]
-        for row in gone:
-            session.execute(
-                update(Job)
-                .where(Job.id == row.id, Job.deleted_at.is_(None))
-                .values(deleted_at=now, updated_at=now, generation=Job.generation + 1)
-            )
-            Journal(session, row.project_id, row.id).tell(
-                "job.deleted", f"Its ttl of {row.ttl:g} s after the end is over.", at=now
-            )
-    return len(gone)
+    query = (
+        select(Job.id, Job.project_id, Job.finished_at, ttl.label("ttl"))
+        .where(Job.state.in_(_TERMINAL), Job.deleted_at.is_(None), ttl.is_not(None), Job.finished_at <= now)
+        .order_by(Job.id)
+        .limit(_BATCH)
+    )
+    deleted = 0
+    last_id = ""
+    while True:
+        with unit_of_work(control.sessions, read_only=True) as session:
+            page = session.execute(query.where(Job.id > last_id)).all()
+        gone = [row for row in page if row.finished_at + timedelta(seconds=row.ttl) <= now]
+        if gone:
+            with unit_of_work(control.sessions) as session:
+                deleted += sum(_delete_job(session, row, now) for row in gone)
+        if len(page) < _BATCH:
+            return deleted
+        last_id = page[-1].id
+
+
+def _delete_job(session: Session, row: AnyRow, now: datetime) -> bool:
+    """False when somebody else has deleted it meanwhile."""
+    hit = session.execute(
+        update(Job)
+        .where(Job.id == row.id, Job.deleted_at.is_(None))
+        .values(deleted_at=now, updated_at=now, generation=Job.generation + 1)
+        .returning(Job.id)
+        .execution_options(synchronize_session=False)
+    ).first()
+    if hit is not None:
+        Journal(session, row.project_id, row.id).tell(
+            "job.deleted", f"Its ttl of {row.ttl:g} s after the end is over.", at=now
+        )
+    return hit is not None
+
+
+def forget_events(control: Control, retention: timedelta) -> int:
+    """Drop the events of deleted jobs that ended longer ago than ``retention``; how many. Others keep their history."""
+    # From jobs to events, by the index on events.job_id: live jobs have most of them.
+    batch = (
+        select(Event.id)
+        .join(Job, Job.id == Event.job_id)
+        .where(Job.deleted_at.is_not(None), Job.state.in_(_TERMINAL), Job.finished_at < control.clock() - retention)
+        .limit(_EVENT_BATCH)
+    )
+    dropped = 0
+    for _ in range(_EVENT_BATCHES):
+        # Short transactions: whoever wants to write waits for one batch at most.
+        with unit_of_work(control.sessions) as session:
+            ids = session.scalars(batch).all()
+            if ids:
+                session.execute(delete(Event).where(Event.id.in_(ids)))
+        dropped += len(ids)
+        if len(ids) < _EVENT_BATCH:
+            break
+    return dropped
 
 
 def forget_expired(control: Control) -> None:
@@ -161,6 +207,7 @@ def housekeep(control: Control, settings: Settings) -> None:
     store = ArchiveStore(settings.archive_dir, limit_bytes=settings.archive_limit_bytes)
     steps: tuple[tuple[str, Callable[[], object]], ...] = (
         ("ttl", lambda: delete_outlived(control)),
+        ("events", lambda: forget_events(control, timedelta(days=settings.event_retention_days))),
         ("expired", lambda: forget_expired(control)),
         ("reasons", lambda: forget_reasons(control)),
         ("archives", lambda: sweep_archives(control.sessions, store, now=control.clock())),

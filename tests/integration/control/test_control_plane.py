@@ -33,12 +33,20 @@ from core.domain.resources import Amounts, gang_of
 from core.tokens import verify_attempt_token
 from executors.base import Gpu, NodeInfo, ReplicaKey
 from executors.fake import FakeEngine, FakeExecutor, Fault, Script
+from scheduler.control import sweep
 from scheduler.control.context import Control
 from scheduler.control.due import due_attempts
 from scheduler.control.environment import EnvironmentNote
 from scheduler.control.nodes import sync_nodes
 from scheduler.control.reconcile import Reconciler, Verdict
-from scheduler.control.sweep import delete_outlived, expire_waiting, forget_expired, forget_reasons, sweep_executor
+from scheduler.control.sweep import (
+    delete_outlived,
+    expire_waiting,
+    forget_events,
+    forget_expired,
+    forget_reasons,
+    sweep_executor,
+)
 from scheduler.control.tick import Ticker
 
 GPUS = tuple(Gpu(str(number), "a100", 2**30) for number in range(2))
@@ -487,6 +495,42 @@ def test_a_job_outlived_by_its_ttl_is_deleted_and_old_keys_are_forgotten(plane):
     forget_expired(plane.control)
     assert not plane.all(IdempotencyKey)
     assert not [lease for lease in plane.all(Lease) if lease.name.startswith("attempt:")]
+
+
+def test_a_long_ttl_never_stands_in_the_way_of_a_short_one(plane, monkeypatch):
+    monkeypatch.setattr(sweep, "_BATCH", 2)
+    long = [plane.submit(f"a-{number}", ttl="30d") for number in range(5)]
+    plane.settle()
+    plane.advance(11)
+    short = [plane.submit(f"b-{number}", ttl="60s") for number in range(3)]
+    plane.settle()
+    plane.advance(11)
+    plane.engine.advance(timedelta(hours=1))
+    assert delete_outlived(plane.control) == 3
+    assert all(plane.one(Job, id=job).deleted_at is not None for job in short)
+    assert all(plane.one(Job, id=job).deleted_at is None for job in long)
+    assert delete_outlived(plane.control) == 0
+    assert plane.story(short[0]).count("job.deleted") == 1
+
+
+def test_events_of_deleted_jobs_go_after_their_retention_and_others_never(plane, monkeypatch):
+    monkeypatch.setattr(sweep, "_EVENT_BATCH", 3)
+    deleted, kept = plane.submit("deleted", ttl="60s"), plane.submit("kept")
+    plane.settle()
+    plane.advance(11)
+    plane.engine.advance(timedelta(days=89))
+    delete_outlived(plane.control)
+    story, others = plane.story(deleted), plane.story(kept)
+    assert forget_events(plane.control, timedelta(days=90)) == 0
+    plane.engine.advance(timedelta(days=2))
+    live = plane.submit("live")
+    plane.engine.script("worker", Script(run_for=None))
+    plane.settle()
+    plane.engine.advance(timedelta(days=1000))
+    assert forget_events(plane.control, timedelta(days=90)) == len(story) > 3
+    assert plane.story(deleted) == []
+    assert plane.story(kept) == others
+    assert "job.running" in plane.story(live)
 
 
 def test_reasons_of_shapes_that_nobody_waits_with_are_forgotten(plane):
