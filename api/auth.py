@@ -107,7 +107,7 @@ def has_role(own: Role, wanted: Role) -> bool:
 
 def _role(text: str) -> Role:
     # A role of a newer version that this one does not know gives the least.
-    return next((role for role in _ROLES if role == text), "viewer")
+    return _ROLES[_ROLES.index(text)] if text in _ROLES else "viewer"
 
 
 def _demand(member: Member, role: Role) -> Member:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import anyio
 import orjson
-from sqlalchemy import Row
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import EventView
 
 from api.closing import Closing
 from api.cursors import make_cursor, read_cursor
 from api.events.watch import EventWatch
+from core.db.rows import AnyRow
 from core.domain.errors import TrainmasterError, Unavailable
 
 # PostgreSQL gives ids when rows are written and shows rows when they are committed: an event with a smaller id may
@@ -27,7 +27,7 @@ _LOOK_S: Final = 2.0
 _BATCH: Final = 500
 
 
-def page_of(rows: Sequence[Row[Any]], limit: int) -> Page[EventView]:
+def page_of(rows: Sequence[AnyRow], limit: int) -> Page[EventView]:
     """A page from ``limit`` + 1 rows."""
     items = [EventView.model_construct(**row._mapping) for row in rows[:limit]]  # noqa: SLF001 (public in spite of its name)
     cursor = make_cursor(items[-1].id) if len(rows) > limit else None
@@ -48,7 +48,7 @@ def start_after(after: int | None, cursor: str | None, last_event_id: str | None
 class News:
     """What is there now: rows with larger ids than asked, and how the followed job is (``None``: no one job)."""
 
-    rows: Sequence[Row[Any]]
+    rows: Sequence[AnyRow]
     now: datetime
     state: str | None
     is_over: bool
@@ -110,6 +110,6 @@ class Follower:
             del self._sent[event_id]
 
 
-def _chunk(row: Row[Any]) -> bytes:
+def _chunk(row: AnyRow) -> bytes:
     body = orjson.dumps(dict(row._mapping))  # noqa: SLF001 (public in spite of its name)
     return b"id: %d\nevent: event\ndata: %s\n\n" % (row.id, body)

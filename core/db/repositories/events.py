@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Row, Table, func, insert, select
+from sqlalchemy import ColumnElement, Table, func, insert, select
 from sqlalchemy.orm import Session
 
+from core.db.rows import AnyRow
 from core.db.tables import Event
 
 # Built once and run on the connection: events are written with every move of everything.
@@ -43,14 +44,14 @@ def append_event(
     )
 
 
-def events_of_job(session: Session, job_id: str, *, after: int, limit: int) -> Sequence[Row[Any]]:
+def events_of_job(session: Session, job_id: str, *, after: int, limit: int) -> Sequence[AnyRow]:
     """Rows (id, at, job_id, attempt_id, kind, actor, reason, data) with larger ids than ``after``, oldest first."""
     return _page(session, Event.job_id == job_id, after, limit)
 
 
 def events_of_projects(
     session: Session, project_ids: Sequence[str] | None, *, after: int, limit: int
-) -> Sequence[Row[Any]]:
+) -> Sequence[AnyRow]:
     """The same for all jobs of these projects; ``None``: of the whole platform."""
     # Project by project, PostgreSQL would read an index per project; a plain list lets it choose.
     where = Event.project_id.in_(project_ids) if project_ids is not None else Event.id > after
@@ -62,7 +63,7 @@ def newest_event_id(session: Session) -> int:
     return session.execute(select(func.max(Event.id))).scalar_one() or 0
 
 
-def _page(session: Session, where: ColumnElement[bool], after: int, limit: int) -> Sequence[Row[Any]]:
+def _page(session: Session, where: ColumnElement[bool], after: int, limit: int) -> Sequence[AnyRow]:
     columns = (
         Event.id,
         Event.at,

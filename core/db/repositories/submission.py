@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 from sqlalchemy import (
     Connection,
     Insert,
-    Select,
     String,
     Table,
     bindparam,
@@ -30,6 +29,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
+from core.db.rows import AnySelect
 from core.db.tables import Event, IdempotencyKey, Job, JobLabel
 from core.domain.errors import IdempotencyMismatch
 
@@ -147,7 +147,7 @@ def _statement(*, with_key: bool) -> Insert:
         .cte("claim")
     )
 
-    def if_ours(query: Select[Any]) -> Select[Any]:
+    def if_ours(query: AnySelect) -> AnySelect:
         return query.where(exists(select(literal(1)).select_from(claim))) if with_key else query
 
     jobs = [name.name for name in _JOBS.columns]
