@@ -68,7 +68,8 @@ def test_twenty_rounds_of_kill_9_lose_double_and_hang_no_job(own_platform: Any, 
     rng = random.Random(seed)
     platform, home = own_platform, own_platform.home
     port = int(platform.url.rsplit(":", 1)[1])
-    out, enough = home / "chaos", home / "enough"
+    # Beside the home, which no job sees; the name keeps the processes recognisable.
+    out, enough = home.with_name("home-chaos"), home.with_name("home-enough")
     jobs = [
         platform.client.submit(
             {

@@ -122,11 +122,11 @@ def test_the_login_link_works_once(own_platform: Any) -> None:
 # httpcore leaves the closing of a connection that broke in the middle of an answer to the garbage collector.
 @pytest.mark.filterwarnings("ignore:.*unclosed <socket", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_job_survives_the_death_of_api_and_scheduler_and_keeps_its_exit_code(
-    own_platform: Any, eventually: Any
+    own_platform: Any, tmp_path: Path, eventually: Any
 ) -> None:
     client = own_platform.client
     wait_for_file = "import os,sys,time\nprint('started')\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.05)\nsys.exit(int(sys.argv[2]))"
-    go = own_platform.home / "go"
+    go = tmp_path / "go"  # not in the home, which no job sees
     jobs = {
         code: client.submit(
             {
@@ -154,10 +154,10 @@ def test_a_job_survives_the_death_of_api_and_scheduler_and_keeps_its_exit_code(
 
 
 def test_a_job_goes_on_while_the_platform_is_down_and_is_adopted(
-    own_platform: Any, launch: Any, embedded: Any, eventually: Any
+    own_platform: Any, tmp_path: Path, launch: Any, embedded: Any, eventually: Any
 ) -> None:
     client = own_platform.client
-    go = own_platform.home / "go"
+    go = tmp_path / "go"  # not in the home, which no job sees
     waits = "import os,sys,time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.05)\nprint('done')"
     job = client.submit({"name": "patient", "command": [*script(waits), str(go)], "workers": 1})
     eventually(lambda: client.get_job(job.id).state == "running", within_s=30, what="it runs")
