@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import mimetypes
 import os
+import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
@@ -37,22 +38,24 @@ def list_folder(tree: Tree, path: str, *, after: str, limit: int) -> Page[FileEn
     try:
         with tree.open_folder(folder) as fd:
             names = heapq.nsmallest(limit + 1, (name for name in _names(fd) if name > after))
+            links = {name for name in names if _is_link(name, fd)}
     except NotFound:
         if folder:
             raise
         return Page(items=[])
-    found = (_stat(tree, f"{folder}/{name}" if folder else name) for name in names[:limit])
+    found = ((_stat(tree, f"{folder}/{name}" if folder else name), name in links) for name in names[:limit])
     is_last = len(names) <= limit
     return Page(
-        items=[file_entry(entry) for entry in found if entry is not None],
+        items=[file_entry(entry, is_link=is_link) for entry, is_link in found if entry is not None],
         next_cursor=None if is_last else names[limit - 1],
     )
 
 
-def file_entry(entry: Entry) -> FileEntry:
+def file_entry(entry: Entry, *, is_link: bool = False) -> FileEntry:
     return FileEntry(
         path=entry.path,
         is_dir=entry.is_dir,
+        is_link=is_link,
         size_bytes=entry.size_bytes,
         modified_at=datetime.fromtimestamp(entry.mtime_ns / 1e9, UTC),
     )
@@ -72,6 +75,13 @@ def _names(fd: int) -> Iterator[str]:
             # Names that are not UTF-8 cannot be written in JSON, nor asked for; the job may rename them.
             if entry.name.isprintable() or entry.name.encode("utf-8", "ignore") == os.fsencode(entry.name):
                 yield entry.name
+
+
+def _is_link(name: str, folder: int) -> bool:
+    try:
+        return stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+    except OSError:
+        return False  # gone since: what it was is told by nobody
 
 
 def _stat(tree: Tree, path: str) -> Entry | None:

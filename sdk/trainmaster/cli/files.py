@@ -60,7 +60,7 @@ def copy(
     path = path.strip("/")
     with session.client() as client:
         job = client.get_job(job).id  # a name may mean another job in a minute
-        wanted = _files_under(client, job, path, target)
+        wanted, left_out = _files_under(client, job, path, target)
         for name, size, local in wanted:
             local.parent.mkdir(parents=True, exist_ok=True)
             with output.progress_bar(name) as progress:
@@ -71,10 +71,16 @@ def copy(
         output.print_json([{"path": name, "size_bytes": size, "local": str(local)} for name, size, local in wanted])
     elif not wanted:
         output.note(f"{path or 'The output'} holds no files.", "dim")
+    if left_out:
+        links = "1 link to a folder was" if left_out == 1 else f"{left_out} links to folders were"
+        output.note(f"{links} left out; name one to copy what it leads to.", "dim")
 
 
-def _files_under(client: Client, job: str, path: str, target: Path) -> list[tuple[str, int, Path]]:
-    """Every file to copy: its path below the output, its size, and where it goes. A folder goes as ``cp -r`` does it."""
+def _files_under(client: Client, job: str, path: str, target: Path) -> tuple[list[tuple[str, int, Path]], int]:
+    """Every file to copy: its path below the output, its size, and where it goes. A folder goes as ``cp -r`` does it.
+
+    And how many links to folders were left out: they may lead in a circle, and elsewhere they are copied anyway.
+    """
     from trainmaster.errors import NotFound
 
     parent, _, leaf = path.rpartition("/")
@@ -86,18 +92,21 @@ def _files_under(client: Client, job: str, path: str, target: Path) -> list[tupl
                 f"The output of {job} has no {path}; see `trainmaster files {job}{' ' + parent if parent else ''}`."
             )
         if not entry.is_dir:
-            return [(entry.path, entry.size_bytes, into)]
+            return [(entry.path, entry.size_bytes, into)], 0
     found: list[tuple[str, int, Path]] = []
+    left_out = 0
     folders = [path]
     while folders:
         for entry in client.list_files(job, folders.pop()):
             name = entry.path.rstrip("/")
-            if entry.is_dir:
+            if entry.is_dir and entry.is_link:
+                left_out += 1
+            elif entry.is_dir:
                 folders.append(name)
             else:
                 below = name[len(path) :].lstrip("/")
                 found.append((name, entry.size_bytes, into / below))
-    return sorted(found)
+    return sorted(found), left_out
 
 
 def list_checkpoints(job: options.Job, json: options.Json = False) -> None:

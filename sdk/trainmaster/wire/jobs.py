@@ -168,8 +168,11 @@ class LogLine(WireModel):
 
 
 class FileEntry(WireModel):
+    """A file or folder of a job's output. A link is told as what it leads to, with ``is_link``."""
+
     path: str
     is_dir: bool
+    is_link: bool = False
     size_bytes: int
     modified_at: datetime
 

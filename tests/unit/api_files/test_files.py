@@ -42,6 +42,15 @@ def test_a_job_that_has_not_started_has_an_empty_folder(house: Any) -> None:
     assert answer.status_code == 404
 
 
+def test_a_link_is_told_as_one(house: Any, folder: Path) -> None:
+    (folder / "loop").symlink_to(".")
+    (folder / "real").mkdir()
+    listed = house.call("member", "GET", "/jobs/job-1/files").json()["items"]
+    told = {entry["path"]: (entry["is_dir"], entry["is_link"]) for entry in listed}
+    assert told["loop"] == (True, True)
+    assert told["real"] == (True, False)
+
+
 def test_links_that_leave_the_output_are_neither_listed_nor_read(house: Any, folder: Path) -> None:
     (house.output / "secret").write_text("of another job")
     (folder / "out").symlink_to("../../secret")

@@ -481,6 +481,7 @@ def test_cp_copies_a_folder_as_cp_does(cli: Invoke, server: Any, tmp_path: Path,
             "model": [
                 {"path": "model/a.bin", "is_dir": False, "size_bytes": 3, "modified_at": at},
                 {"path": "model/deep", "is_dir": True, "size_bytes": 0, "modified_at": at},
+                {"path": "model/loop", "is_dir": True, "is_link": True, "size_bytes": 0, "modified_at": at},
             ],
             "model/deep": [{"path": "model/deep/b.bin", "is_dir": False, "size_bytes": 3, "modified_at": at}],
         }
@@ -489,7 +490,9 @@ def test_cp_copies_a_folder_as_cp_does(cli: Invoke, server: Any, tmp_path: Path,
     server.on("GET", "/jobs/mnist", job_json())
     server.on("GET", "/jobs/job_1/files", listing)
     server.on("GET", "/jobs/job_1/files/content", lambda request: httpx.Response(200, text=request.url.params["path"]))
-    assert cli("cp", "mnist:model", str(tmp_path)).exit_code == 0
+    copied = cli("cp", "mnist:model", str(tmp_path))
+    assert copied.exit_code == 0
+    assert "1 link to a folder was left out" in copied.stderr
     assert (tmp_path / "model" / "deep" / "b.bin").read_text() == "model/deep/b.bin"
     assert cli("cp", "mnist:model/a.bin", str(tmp_path / "renamed")).exit_code == 0
     assert (tmp_path / "renamed").read_text() == "model/a.bin"
