@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import Final
 
 from fastapi import APIRouter, Depends, FastAPI
@@ -44,11 +43,7 @@ def include_all(app: FastAPI) -> None:
 
 
 def _include(app: FastAPI, noun: str, prefix: str) -> None:
-    name = f"api.{noun}.routes"
-    # While the house is being built a room may not stand yet.
-    if importlib.util.find_spec(f"api.{noun}") is None or importlib.util.find_spec(name) is None:
-        return
-    router: APIRouter = importlib.import_module(name).router
+    router: APIRouter = importlib.import_module(f"api.{noun}.routes").router
     changes_callers = noun in ("projects", "users", "tokens")
     after = [Depends(forget_callers, scope="function")] if changes_callers else []
     app.include_router(router, prefix=prefix, dependencies=after)

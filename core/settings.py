@@ -36,6 +36,9 @@ class Settings(BaseSettings):
     event_retention_days: float = Field(
         default=90.0, ge=0, description="Events of deleted jobs are kept for so long after the job's end."
     )
+    metrics_open_on_loopback: bool = Field(
+        default=True, description="/metrics asks for no token from this machine, unless a proxy stands in between."
+    )
     log_level: str = "INFO"
 
     @field_validator("process_port_range")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
-from fastapi import Form, Query, Request, Response
+from fastapi import Depends, Form, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 
@@ -14,7 +15,7 @@ from api.login import service as login
 from api.pages.service import render_home, render_login
 from api.routing import new_router
 from api.work import Platform, PlatformDep
-from core.domain.errors import TrainmasterError
+from core.domain.errors import TrainmasterError, Unauthenticated
 
 router = new_router("pages")
 
@@ -28,16 +29,28 @@ _HEADERS: Final = {
 }
 
 
-@router.get("/", include_in_schema=False)
-async def home(request: Request, platform: PlatformDep) -> Response:
+@dataclass(frozen=True, slots=True)
+class NobodyYet:
+    """Who is to log in first. ``told``: why their session is good no more."""
+
+    told: str
+
+
+async def _visitor(request: Request, platform: PlatformDep) -> Caller | NobodyYet:
     try:
-        caller = await authenticate(request, platform)
-    except TrainmasterError as error:
-        if error.status != 401:
-            raise
-        told = error.sentence if SESSION_COOKIE in request.cookies else ""
-        return _html(render_login(told))
-    return _html(await run_in_threadpool(render_home, platform, caller))
+        return await authenticate(request, platform)
+    except Unauthenticated as error:
+        return NobodyYet(error.sentence if SESSION_COOKIE in request.cookies else "")
+
+
+Visitor = Annotated[Caller | NobodyYet, Depends(_visitor)]
+
+
+@router.get("/", include_in_schema=False)
+async def home(visitor: Visitor, platform: PlatformDep) -> Response:
+    if isinstance(visitor, NobodyYet):
+        return _html(render_login(visitor.told))
+    return _html(await run_in_threadpool(render_home, platform, visitor))
 
 
 @router.get("/style.css", include_in_schema=False)

@@ -9,10 +9,12 @@ from fastapi import FastAPI
 from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
+from api.main import create_app
 from core.db.bootstrap import add_login_code
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.leases import TICK_DONE, mark
 from core.db.tables import Lease, LoginCode, Node, User
+from core.settings import Settings
 
 PAGE = {"Sec-Fetch-Site": "same-origin"}
 
@@ -181,6 +183,20 @@ def test_metrics_need_a_token_from_elsewhere(
         assert "trainmaster_queue_age_seconds 30.0" in text
         assert 'trainmaster_requests_total{method="POST",operation="submit_job",status="201"} 1.0' in text
         assert "trainmaster_nodes" in text
+
+
+def test_metrics_are_for_admins_and_for_no_one_behind_a_proxy(
+    app: FastAPI, client: TestClient, as_user: Any, settings: Settings
+) -> None:
+    assert as_user("ann").get("/metrics").status_code == 403
+    here = TestClient(app, client=("127.0.0.1", 5000))
+    assert here.get("/metrics").status_code == 200
+    for header in ("X-Forwarded-For", "Forwarded"):
+        assert here.get("/metrics", headers={header: "127.0.0.1"}).status_code == 401
+    closed = create_app(settings.model_copy(update={"metrics_open_on_loopback": False}))
+    with TestClient(closed, client=("127.0.0.1", 5000)) as there:
+        assert there.get("/metrics").status_code == 401
+        assert there.get("/metrics", headers=client.headers).status_code == 200
 
 
 def test_the_labels_of_metrics_are_bounded(client: TestClient) -> None:

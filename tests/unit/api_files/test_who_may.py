@@ -123,7 +123,7 @@ ROUTES: dict[str, Case] = {
     "GET /api/v1/health": case(OPEN),
     "GET /api/v1/ready": case(OPEN),
     "POST /api/v1/runtime/report": case(ATTEMPT, json=REPORT),
-    "GET /metrics": case(ANY_READER),
+    "GET /metrics": case({**PLATFORM_ADMIN, "plain": OK}),
     "GET /": case({"reader": OK}),  # without a good token the page to log in
     "GET /style.css": case(OPEN),
     "GET /login": case(OPEN),
