@@ -1,14 +1,20 @@
-"""``python -m migrations upgrade``: bring the database of the settings to the newest form."""
+"""``python -m migrations upgrade``: bring the database of the settings to the newest form.
+
+``python -m migrations bootstrap``: the same, then the first admin, whose token is printed.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from datetime import UTC, datetime
 
 from sqlalchemy.exc import ArgumentError, InterfaceError, OperationalError
 
-from core.db.engine import make_engine
-from core.settings import BadSettings, get_settings
+from core.db.bootstrap import first_admin
+from core.db.engine import make_engine, make_sessions, unit_of_work
+from core.domain.errors import Unavailable
+from core.settings import BadSettings, Settings, get_settings
 from migrations import current_revision, downgrade, head_revision, upgrade
 
 
@@ -18,12 +24,18 @@ def main() -> int:
     commands.add_parser("upgrade", help="to the newest form").add_argument("revision", nargs="?", default="head")
     commands.add_parser("downgrade", help="back to an older form").add_argument("revision")
     commands.add_parser("current", help="what the database is at")
+    first = commands.add_parser("bootstrap", help="upgrade, and make the first admin, whose token is printed once")
+    first.add_argument("--new-token", action="store_true", help="print another token when there is one already")
     arguments = parser.parse_args()
 
     try:
+        if arguments.command == "bootstrap":
+            return _bootstrap(get_settings(), is_new_token=arguments.new_token)
         return _run(arguments, get_settings().resolved_database_url)
     except BadSettings as error:
         print(error, file=sys.stderr)
+    except Unavailable as error:
+        print(error.sentence, file=sys.stderr)
     except ArgumentError as error:
         print(f"TRAINMASTER_DATABASE_URL cannot be used: {error}", file=sys.stderr)
     except (OperationalError, InterfaceError) as error:
@@ -41,6 +53,21 @@ def _run(arguments: argparse.Namespace, url: str) -> int:
     engine = make_engine(url)
     print(f"database at {current_revision(engine) or 'base'}, newest is {head_revision()}")
     engine.dispose()
+    return 0
+
+
+def _bootstrap(settings: Settings, *, is_new_token: bool) -> int:
+    upgrade(settings.resolved_database_url)
+    engine = make_engine(settings.resolved_database_url)
+    now = datetime.now(UTC)  # noqa: TID251 - the edge
+    with unit_of_work(make_sessions(engine)) as session:
+        token = first_admin(session, settings, now, is_new_token=is_new_token)
+    engine.dispose()
+    if token is None:
+        print("There is an admin with a token already; --new-token makes another.", file=sys.stderr)
+        return 0
+    print("The admin's token, shown this once; keep it, and log in with `trainmaster login`:", file=sys.stderr)
+    print(token)
     return 0
 
 

@@ -20,6 +20,7 @@ from core.tokens import new_login_code, new_user_token, token_digest, write_priv
 ADMIN: Final = "admin"
 PROJECT: Final = "default"
 DATA_VOLUME: Final = "data"
+_ALL_SCOPES: Final = ("read", "write", "admin")
 LOGIN_CODE_TTL: Final = timedelta(hours=1)
 
 
@@ -37,6 +38,37 @@ def bootstrap(session: Session, settings: Settings, now: datetime) -> Bootstrap:
     May be called at every start: what exists, changed or not, is left alone. Does not commit, and does not write the
     token file: the caller does so after the commit (see ``prepare_home``).
     """
+    admin_id = _make_missing(session, settings, now)
+    kept = read_token(settings)
+    if kept is not None and _is_good(session, kept, now):
+        return Bootstrap(admin_id, None)
+    token = add_token(session, user_id=admin_id, name="first start", scopes=_ALL_SCOPES, now=now)
+    return Bootstrap(admin_id, token)
+
+
+def first_admin(session: Session, settings: Settings, now: datetime, *, is_new_token: bool) -> str | None:
+    """The same where no supervisor runs and no token file is kept: a token of ``admin`` to be shown to who installs.
+
+    ``None`` when some platform admin has a good token of scope admin already, but for ``is_new_token``.
+    """
+    admin_id = _make_missing(session, settings, now)
+    query = (
+        select(Token.scopes)
+        .join(User, User.id == Token.user_id)
+        .where(
+            User.is_admin,
+            User.disabled_at.is_(None),
+            Token.revoked_at.is_(None),
+            or_(Token.expires_at.is_(None), Token.expires_at > now),
+        )
+    )
+    if not is_new_token and any("admin" in scopes for scopes in session.execute(query).scalars()):
+        return None
+    return add_token(session, user_id=admin_id, name="first admin", scopes=_ALL_SCOPES, now=now)
+
+
+def _make_missing(session: Session, settings: Settings, now: datetime) -> str:
+    """User, project and volumes; the id of the user ``admin``."""
     admin = session.execute(select(User).where(User.name == ADMIN)).scalar_one_or_none()
     if admin is None:
         admin = User(id=new_id("user"), name=ADMIN, is_admin=True, created_at=now)
@@ -52,12 +84,7 @@ def bootstrap(session: Session, settings: Settings, now: datetime) -> Bootstrap:
         if session.execute(select(Volume.id).where(Volume.name == name)).scalar_one_or_none() is None:
             root = str((settings.home / folder).resolve())
             session.add(Volume(id=new_id("volume"), name=name, kind="local", root=root, config={}, created_at=now))
-
-    kept = read_token(settings)
-    if kept is not None and _is_good(session, kept, now):
-        return Bootstrap(admin.id, None)
-    token = add_token(session, user_id=admin.id, name="first start", scopes=("read", "write", "admin"), now=now)
-    return Bootstrap(admin.id, token)
+    return admin.id
 
 
 def add_token(
