@@ -36,7 +36,7 @@ class JobQuery(BaseModel):
     user: Annotated[list[Text], Field(max_length=_MANY)] = []
     since: Annotated[datetime | None, Field(description="Submitted then or later; without an offset: UTC.")] = None
     until: Annotated[datetime | None, Field(description="Submitted before.")] = None
-    search: Annotated[str, Field(max_length=100, description="Part of the name, or an id.")] = ""
+    search: Annotated[str, Field(max_length=100, description="Part of the name or of a label's value, or an id.")] = ""
     limit: Annotated[int, Field(ge=1, le=200)] = 50
     cursor: Annotated[str | None, Field(max_length=500, description="`next_cursor` of the page before.")] = None
 

@@ -65,7 +65,8 @@ class JobFilter:
     """Which jobs to list. Several values of one field: any of them; ``labels``: all of them.
 
     ``project_ids``: ``None`` means all. A label's value ``None``: any value. ``names`` may end in ``*``.
-    ``since`` is included, ``until`` is not; both are of the submission. ``search``: part of the name, or an id.
+    ``since`` is included, ``until`` is not; both are of the submission. ``search``: part of the name or of
+    a label's value, or an id.
     """
 
     project_ids: tuple[str, ...] | None = None
@@ -130,8 +131,15 @@ def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:
     if wanted.until is not None:
         found.append(Job.created_at < wanted.until)
     if wanted.search:
-        found.append(or_(Job.name.icontains(wanted.search, autoescape=True), Job.id == wanted.search))
+        found.append(_is_found_by(wanted.search))
     return found
+
+
+def _is_found_by(text: str) -> ColumnElement[bool]:
+    labels = select(literal(1)).where(
+        JobLabel.job_id == Job.id, JobLabel.key != ROLE_KEY, JobLabel.value.icontains(text, autoescape=True)
+    )
+    return or_(Job.name.icontains(text, autoescape=True), Job.id == text, exists(labels))
 
 
 def _has_label(key: str, values: Sequence[str]) -> ColumnElement[bool]:

@@ -48,7 +48,9 @@ def list_jobs(
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's jobs.")] = None,
     since: Annotated[str | None, typer.Option("--since", help="Submitted since: 2h, 3d, or 2026-11-21T07:00.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="Submitted until.")] = None,
-    search: Annotated[str | None, typer.Option("--search", help="A text in name or labels.")] = None,
+    search: Annotated[
+        str | None, typer.Option("--search", help="A text in the name or a label's value, or an id.")
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many.")] = 50,
     columns: Annotated[str, typer.Option("--columns", help=f"Of {','.join(_COLUMNS)}.")] = _DEFAULT_COLUMNS,
     project: options.Project = None,

@@ -128,6 +128,14 @@ def test_a_page_costs_the_same_few_statements_however_many_jobs(
     assert len([text for text in statements if text.startswith("SELECT")]) == 2
 
 
+def test_a_search_finds_values_of_labels_and_no_roles(client: TestClient, submit: Any) -> None:
+    submit(name="a", labels={"team": "speech-lab"}, workers=1)
+    submit(name="b", workers=1)
+    assert names(client, search="SPEECH") == ["a"]
+    assert names(client, search="worker") == []
+    assert names(client, search="team") == []
+
+
 def test_a_label_named_role_is_no_role(client: TestClient, submit: Any) -> None:
     submit(name="labelled", labels={"role": "worker", "team": "a"}, workers=1)
     submit(name="other", labels={"role": "ps"}, workers=1)
