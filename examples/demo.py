@@ -155,13 +155,22 @@ def start(home: Path) -> Platform:
             command, cwd=ROOT, env={**os.environ, "PATH": path}, stdout=output, stderr=output, start_new_session=True
         )
     deadline_s = time.monotonic() + READY_WITHIN_S
-    while not (home / "up.json").exists():
+    # A file of an earlier platform, which was killed, may lie there still.
+    while (up := read_up(home)) is None or up.get("pid") != process.pid:
         if process.poll() is not None or time.monotonic() > deadline_s:
             process.terminate()
             raise DemoFailed(f"The platform did not start: {last_line(log)} (logs in {home / 'logs'})")
         time.sleep(0.05)
-    up = json.loads((home / "up.json").read_text())
     return Platform(home, up["url"], (home / "token").read_text().strip(), up.get("login_url"), is_ours=True)
+
+
+def read_up(home: Path) -> dict[str, Any] | None:
+    """What the platform of ``home`` tells of itself; ``None`` while it tells nothing whole."""
+    try:
+        up = json.loads((home / "up.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return up if isinstance(up, dict) else None
 
 
 def stop(home: Path) -> None:
