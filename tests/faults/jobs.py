@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import Any
 
 from trainmaster.spec import parse_spec
 
+from core import secrets
 from core.db.engine import SessionFactory
-from core.db.tables import Job, Project, User, Volume
+from core.db.tables import Job, Project, Secret, User, Volume
 from core.domain.resources import gang_of
 from core.domain.states import JobState
 from executors.base import ExitCause, ReplicaOrder
 from executors.fake import Script
 
 FOREVER = Script(run_for=None)
+KEY = b"k" * 32
+SECRET = "API_KEY"
 
 
 @dataclass
@@ -31,6 +34,7 @@ class Case:
     failure: Script = field(default_factory=Script)
     forever: frozenset[str] = frozenset()
     must_cancel: bool = False
+    output_volume: str = "output"
 
 
 def draw_case(random: Random, number: int) -> Case:
@@ -78,6 +82,27 @@ def draw_case(random: Random, number: int) -> Case:
             return Case(name, {**base, "roles": roles}, succeeded, seconds)
 
 
+def vary_case(random: Random, case: Case) -> Case:
+    """Often the same; else with a limit of time, a secret, or something missing that is noticed only at its start."""
+    match random.choice(["same", "same", "same", "same", "run time", "wait", "secret", "no secret", "no root"]):
+        case "run time" if not case.fails:
+            spec = case.spec | {"max_run_time": f"{random.randint(1, 10)}s"}
+            everywhere = frozenset(spec["roles"])
+            return replace(case, spec=spec, ends=frozenset({JobState.EXPIRED}), forever=everywhere, must_cancel=False)
+        case "wait":
+            spec = case.spec | {"max_wait": f"{random.randint(5, 30)}s"}
+            return replace(case, spec=spec, ends=case.ends | {JobState.EXPIRED})
+        case "secret":
+            return replace(case, spec=case.spec | {"secrets": [SECRET]})
+        case "no secret":
+            spec = case.spec | {"secrets": [SECRET, "NOBODY_SET_THIS"]}
+            return replace(case, spec=spec, ends=frozenset({JobState.FAILED}), must_cancel=False)
+        case "no root":
+            return replace(case, ends=frozenset({JobState.FAILED}), output_volume="rootless", must_cancel=False)
+        case _:
+            return case
+
+
 class Scripts:
     """What created replicas do."""
 
@@ -87,6 +112,9 @@ class Scripts:
 
     def __call__(self, order: ReplicaOrder) -> Script:
         case = self.cases[order.job_name]
+        assert case.output_volume == "output", "what has no place for its output was started"
+        assert set(case.spec.get("secrets", ())) <= {SECRET}, "what lacks a secret was started"
+        assert order.env.get(SECRET) == ("hush" if "secrets" in case.spec else None)
         if order.key.role in case.forever:
             return FOREVER
         if order.key.role == "worker" and order.key.index == 0:
@@ -105,6 +133,13 @@ def add_platform(sessions: SessionFactory, now: datetime) -> None:
                 User(id="user-1", name="ann", is_admin=False, created_at=now),
                 Volume(
                     id="volume-1", name="output", kind="nfs", root=None, config={"path": "/srv/output"}, created_at=now
+                ),
+                Volume(id="volume-2", name="rootless", kind="nfs", root=None, config={}, created_at=now),
+                Secret(
+                    project_id="project-1",
+                    name=SECRET,
+                    sealed=secrets.seal(KEY, "project-1", SECRET, "hush"),
+                    updated_at=now,
                 ),
             ]
         )
@@ -127,7 +162,7 @@ def add_job(sessions: SessionFactory, case: Case, now: datetime) -> str:
                 state=JobState.QUEUED.value,
                 priority=spec.priority,
                 max_run_time_s=spec.max_run_time,
-                output_volume="output",
+                output_volume=case.output_volume,
                 output_path=f"default/{case.name}",
                 created_at=now,
                 queued_at=now,
