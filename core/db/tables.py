@@ -206,7 +206,7 @@ class Job(Base):
 
 
 class JobLabel(Base):
-    """Labels by which jobs are listed; the roles of a job stand here too, under the key ``role``."""
+    """Labels by which jobs are listed; the roles of a job stand here too, under the key ``.role``."""
 
     __tablename__ = "job_labels"
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
