@@ -224,16 +224,17 @@ def _make_private(home: Path) -> None:
 
 
 def _ticks(settings: Settings) -> int:
-    """How often a scheduler has taken up the tick; grows as soon as ours works."""
+    """How often a scheduler has brought a tick to a good end; grows as soon as ours works."""
     from sqlalchemy import select
 
     from core.db.engine import make_engine, make_sessions, unit_of_work
+    from core.db.leases import TICK_DONE
     from core.db.tables import Lease
 
     engine = make_engine(settings.resolved_database_url)
     try:
         with unit_of_work(make_sessions(engine), read_only=True) as session:
-            return session.execute(select(Lease.token).where(Lease.name == "tick")).scalar_one_or_none() or 0
+            return session.execute(select(Lease.token).where(Lease.name == TICK_DONE)).scalar_one_or_none() or 0
     except TrainmasterError:
         return 0
     finally:
