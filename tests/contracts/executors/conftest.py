@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import textwrap
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -49,6 +50,9 @@ class Bench(Protocol):
         """How often the replica's command was started."""
 
 
+# Ids are as unique as the platform's own: the sweep finds processes on the whole machine by them, and several suites
+# may run there at once.
+_SUITE = uuid.uuid4().hex[:12]
 _numbers = itertools.count(1)
 
 
@@ -57,7 +61,7 @@ def plain_order(node: str, **fields: Any) -> ReplicaOrder:
     role = fields.pop("role", "worker")
     index = fields.pop("index", 0)
     generation = fields.pop("generation", 1)
-    attempt = fields.pop("attempt", None) or f"att-{next(_numbers)}"
+    attempt = fields.pop("attempt", None) or f"att-{_SUITE}-{next(_numbers)}"
     order = ReplicaOrder(
         key=ReplicaKey(JobId("job-1"), AttemptId(attempt), role, index, generation),
         job_name="job",
