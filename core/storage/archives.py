@@ -131,8 +131,9 @@ class ArchiveStore:
                 raise InsufficientStorage(
                     "The platform's disk has no room for this code archive; ask an admin to free some."
                 )
-            for partial, _ in self._begun(digest, user_id):  # under another size: nothing of it is of use
-                partial.unlink(missing_ok=True)
+            for partial, announced in self._begun(digest, user_id):
+                if announced != size_bytes:  # nothing of it is of use; one of this size was begun in this moment
+                    partial.unlink(missing_ok=True)
             self._upload_path(digest, user_id, size_bytes).touch(mode=0o600)
         return Upload(digest, size_bytes, 0)
 
@@ -259,7 +260,12 @@ class ArchiveStore:
         os.fsync(fd)
         final = self.path_of(digest)
         final.parent.mkdir(parents=True, exist_ok=True)
-        upload.rename(final)
+        try:
+            upload.rename(final)
+        except FileNotFoundError:
+            # Another upload of the same bytes was first, and this file was cleared away as overtaken.
+            if not final.is_file():
+                raise NotAnnounced(digest) from None
         _sync_folder(final.parent)
 
 
