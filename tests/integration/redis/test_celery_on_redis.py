@@ -50,14 +50,17 @@ def broker() -> Iterator[str]:
     numbers = list(range(1, 16))
     SystemRandom().shuffle(numbers)
     for number in numbers:
-        database = redis.Redis.from_url(REDIS_URL, db=number)
+        url = (
+            urlsplit(REDIS_URL)._replace(path=f"/{number}").geturl()
+        )  # the URL's own number would win over an argument
+        database = redis.Redis.from_url(url)
         # An empty database that takes our claim is ours; the claim outlives a killed test by minutes only.
         if database.dbsize() == 0 and database.set("trainmaster-test", claim, nx=True, ex=300):
             break
         database.close()
     else:
         pytest.skip("all databases of the Redis server are in use")
-    yield urlsplit(REDIS_URL)._replace(path=f"/{number}").geturl()
+    yield url
     database.flushdb()
     database.close()
 
