@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
-from sqlalchemy import and_, delete, exists, select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from core.bell import TOPIC_TICK
 from core.db.engine import unit_of_work
 from core.db.rows import AnyRow
-from core.db.tables import Attempt, Event, IdempotencyKey, Job, Lease, LoginCode, WaitReason
+from core.db.tables import Attempt, Event, IdempotencyKey, Job, Lease, LoginCode
 from core.domain.errors import ExecutorTryAgain, StaleWrite
 from core.domain.exits import ExitKind
 from core.domain.ids import JobId
@@ -35,7 +35,6 @@ SWEEP_LEASE: Final = "sweep"
 _IDEMPOTENCY_AGE: Final = timedelta(days=1)
 _LOGIN_CODE_AGE: Final = timedelta(hours=1)
 _LEASE_AGE: Final = timedelta(days=1)
-_REASON_AGE: Final = timedelta(hours=1)
 _BATCH: Final = 500
 # Events go in small bites, and a sweep takes only so many: the next one is minutes away.
 _EVENT_BATCH: Final = 500
@@ -184,21 +183,6 @@ def forget_expired(control: Control) -> None:
         session.execute(delete(Lease).where(Lease.name.startswith("attempt:"), Lease.expires_at < now - _LEASE_AGE))
 
 
-def forget_reasons(control: Control) -> None:
-    """Drop the wait reasons of shapes that nobody waits with; only who ticks may, as the tick writes them."""
-    is_queued = exists().where(Job.shape == WaitReason.shape, Job.state == JobState.QUEUED.value)
-    is_stale = and_(~is_queued, WaitReason.updated_at < control.clock() - _REASON_AGE)
-    with unit_of_work(control.sessions, read_only=True) as session:
-        if session.execute(select(WaitReason.shape).where(is_stale).limit(1)).first() is None:
-            return
-    lease = fence.acquire(control, TICK_LEASE)
-    if lease is None:
-        return
-    with fence.fenced(control, lease) as session:
-        session.execute(delete(WaitReason).where(is_stale))
-    fence.release(control, lease)
-
-
 def housekeep(control: Control, settings: Settings) -> None:
     """Every slow step; what fails is logged and leaves the others alone."""
     lease = fence.acquire(control, SWEEP_LEASE)
@@ -209,7 +193,6 @@ def housekeep(control: Control, settings: Settings) -> None:
         ("ttl", lambda: delete_outlived(control)),
         ("events", lambda: forget_events(control, timedelta(days=settings.event_retention_days))),
         ("expired", lambda: forget_expired(control)),
-        ("reasons", lambda: forget_reasons(control)),
         ("archives", lambda: sweep_archives(control.sessions, store, now=control.clock())),
     )
     for name, step in steps:

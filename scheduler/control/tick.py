@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import structlog
-from sqlalchemy import insert, null, select, update
+from sqlalchemy import delete, insert, null, select, update
 from sqlalchemy.orm import Session
 
 from core.bell import TOPIC_RECONCILE
@@ -162,9 +162,16 @@ class Ticker:
             job_id: r for job_id, r in own.items() if loaded.own_reasons.get(job_id) != r
         }
         own_news |= {job_id: None for job_id in loaded.own_reasons if job_id not in own and job_id in made.waits}
-        if news:
+        # Nobody waits with these any more. Left behind, a reason would greet the next job of its shape with what was
+        # true for another one.
+        gone = [shape for shape in loaded.shape_reasons if shape not in by_shape]
+        if news or gone:
             with fence.fenced(self.control, lease) as session:
                 _write_shapes(session, news, loaded, self.control.clock())
+                for begin in range(0, len(gone), _ROWS_PER_WRITE):
+                    session.execute(
+                        delete(WaitReason).where(WaitReason.shape.in_(gone[begin : begin + _ROWS_PER_WRITE]))
+                    )
         items = list(own_news.items())
         for begin in range(0, len(items), _ROWS_PER_WRITE):
             with fence.fenced(self.control, lease) as session:
