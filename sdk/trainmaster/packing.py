@@ -39,6 +39,7 @@ DEFAULT_IGNORES: Final = (
     "node_modules/",
     "*.egg-info/",
     ".trainmaster/",
+    ".env",
 )
 # The server's own default; it says no by itself when its limit is lower.
 DEFAULT_LIMIT_BYTES: Final = 512 * 2**20
@@ -216,6 +217,8 @@ def _walk(root: Path, base: str, rules: list[_Rules]) -> Iterator[FolderEntry]:
     for item in found:
         name = base + item.name
         is_folder = item.is_dir(follow_symlinks=False)
+        if is_folder and _is_platform_home(Path(item.path)):
+            continue
         if _is_ignored(name, rules, is_folder=is_folder):
             continue
         path = Path(item.path)
@@ -227,6 +230,11 @@ def _walk(root: Path, base: str, rules: list[_Rules]) -> Iterator[FolderEntry]:
         yield FolderEntry(name, path, status.st_mode, size=status.st_size if is_file else 0)
         if is_folder:
             yield from _walk(root, name + "/", rules)
+
+
+def _is_platform_home(folder: Path) -> bool:
+    """Whether a platform keeps its data here, whatever the folder is called: its key and tokens are nobody's code."""
+    return (folder / "secret.key").is_file() and (folder / "run").is_dir()
 
 
 def _link_inside(root: Path, name: str, path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated, Any, NoReturn
@@ -111,6 +112,10 @@ for _group in (
 
 def run() -> None:
     """The entry point of the ``trainmaster`` script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character gets a "?" for it, not an error instead of the answer.
+            stream.reconfigure(errors="replace")
     app(prog_name="trainmaster")
 
 

@@ -9,6 +9,7 @@ import typer
 
 from trainmaster.cli import options, output, session
 from trainmaster.cli.completion import complete_job
+from trainmaster.errors import TrainmasterError
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
@@ -108,10 +109,19 @@ def delete(
         if not output.is_interactive():
             raise typer.BadParameter("deleting files without a person to ask needs --yes", param_hint="--files")
         typer.confirm(f"Delete {', '.join(jobs)} with all checkpoints and logs?", abort=True, err=True)
+    deleted: list[str] = []
+    failure: TrainmasterError | None = None
     with session.client() as client:
         for job in jobs:
-            client.delete_job(job, files=files)
+            try:
+                client.delete_job(job, files=files)
+                deleted.append(job)
+            except TrainmasterError as error:
+                failure = failure or error
+    # What was done is told before what was not.
     if json:
-        output.print_json({"deleted": jobs})
-    else:
-        output.say("\n".join(f"{job} deleted" for job in jobs))
+        output.print_json({"deleted": deleted})
+    elif deleted:
+        output.say("\n".join(f"{job} deleted" for job in deleted))
+    if failure is not None:
+        raise failure

@@ -202,3 +202,14 @@ def test_the_root_is_listed_without_packing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (512 * 2**20, "512 MiB")])
 def test_sizes_are_for_people(count: int, text: str) -> None:
     assert format_size(count) == text
+
+
+def test_a_platforms_own_data_is_never_packed_whatever_its_folder_is_called(tmp_path: Path) -> None:
+    home = tmp_path / "my-home"
+    (home / "run").mkdir(parents=True)
+    (home / "secret.key").write_text("key")
+    (home / "token").write_text("tm_token")
+    (tmp_path / ".env").write_text("PASSWORD=x")
+    (tmp_path / "train.py").write_text("pass")
+    entries, _ = list_folder(tmp_path)
+    assert [entry.name for entry in entries] == ["train.py"]
