@@ -9,7 +9,9 @@ from sqlalchemy.orm import Session
 from trainmaster.spec import with_changes
 
 from core.db.tables import Checkpoint, Job
-from core.domain.errors import InvalidRequest
+from core.domain.errors import InvalidRequest, TrainmasterError
+from core.storage.checkpoints import FoundCheckpoint, newest_complete
+from core.storage.outputs import job_output
 
 # Where a clone sees the output of the job that it goes on from. Its own output is a new folder, so that neither job
 # overwrites the other's logs and checkpoints.
@@ -32,16 +34,27 @@ def with_resume_mount(spec: dict[str, Any], job: Job) -> dict[str, Any]:
 
 
 def resume_path(session: Session, job: Job) -> str:
-    """The newest checkpoint that ``job`` told of, as the containers of its clone see it.
+    """The newest checkpoint of ``job``, told or found in its output, as the containers of its clone see it.
 
     Raises:
-        InvalidRequest: it told of none.
+        InvalidRequest: there is none.
     """
-    query = select(Checkpoint.path).where(Checkpoint.job_id == job.id)
-    newest = query.order_by(Checkpoint.step.desc().nulls_last(), Checkpoint.created_at.desc()).limit(1)
-    path = session.execute(newest).scalar_one_or_none()
-    if path is None:
+    query = select(Checkpoint.path, Checkpoint.step).where(Checkpoint.job_id == job.id)
+    told = session.execute(
+        query.order_by(Checkpoint.step.desc().nulls_last(), Checkpoint.created_at.desc()).limit(1)
+    ).one_or_none()
+    found = _in_the_output(session, job)
+    if found is not None and (told is None or (found.step or 0) > (told.step or 0)):
+        return f"{RESUME_MOUNT}/{found.path}"
+    if told is None:
         raise InvalidRequest(
-            f"Job {job.name!r} has told of no checkpoint to resume from; clone it without `resume`.", field="resume"
+            f"Job {job.name!r} has no complete checkpoint to resume from; clone it without `resume`.", field="resume"
         )
-    return f"{RESUME_MOUNT}/{path}"
+    return f"{RESUME_MOUNT}/{told.path}"
+
+
+def _in_the_output(session: Session, job: Job) -> FoundCheckpoint | None:
+    try:
+        return newest_complete(job_output(session, job))
+    except (TrainmasterError, OSError):
+        return None  # not ours to see, or away at this moment: what the job told of is left

@@ -205,6 +205,20 @@ def test_a_clone_resumes_from_the_newest_checkpoint_of_the_original(
     assert resume_from == "/data/resume/checkpoints/step-200"
 
 
+def test_a_clone_resumes_from_a_checkpoint_that_only_lies_in_the_output(
+    client: TestClient, submit: Any, sessions: SessionFactory, settings: Settings
+) -> None:
+    job_id = submit()
+    folder = settings.home / "output" / "default" / job_id / "checkpoints"
+    folder.mkdir(parents=True)
+    for name in ("step-3.pt", "step-12.pt", "step-20.pt.tmp"):
+        (folder / name).write_bytes(b"weights")
+    clone = post(client, job_id, "clone", resume=True).json()
+    with unit_of_work(sessions, read_only=True) as session:
+        resume_from = session.execute(select(Job.resume_from).where(Job.id == clone["id"])).scalar_one()
+    assert resume_from == "/data/resume/checkpoints/step-12.pt"
+
+
 def test_a_viewer_changes_nothing(submit: Any, as_user: Callable[..., TestClient]) -> None:
     job_id = submit()
     viewer = as_user("vic", role="viewer")
