@@ -135,16 +135,28 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+# A name of the longest kind still leaves room beside it.
+_WIDEST: Final = 32
+# From this many columns on, a sentence may take several lines: there are not many.
+_ROOMY: Final = 140
+
+
+def _width(cell: Any) -> int:
+    return len(str(cell))
+
+
 def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, overflow="fold" if column in ("ID", "NAME", "NODE") else "ellipsis", no_wrap=True)
-    if table.columns:
-        table.columns[-1].no_wrap = False
-        table.columns[-1].overflow = "fold"
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0), expand=True)
+    for place, column in enumerate(columns[:-1]):
+        # What tells one row from another is never cut; the last column, of sentences, gives way.
+        width = max(_width(line[place]) for line in [columns, *rows])
+        table.add_column(column, no_wrap=True, min_width=min(width, _WIDEST))
+    if columns:
+        is_roomy = answers().width >= _ROOMY
+        table.add_column(columns[-1], ratio=1, no_wrap=not is_roomy, overflow="fold" if is_roomy else "ellipsis")
     for row in rows:
         table.add_row(*[escape(cell) if isinstance(cell, str) else cell for cell in row])
     return table
