@@ -13,7 +13,13 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.xdist_group("e2e"),
+    # httpcore leaves the closing of a connection that broke in the middle of an answer to the garbage collector, which
+    # may come to it in any later test of this file.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 TWO_WORKERS = """
 import os
@@ -111,16 +117,15 @@ def test_the_data_folder_is_its_owners_alone(platform: Any) -> None:
 def test_the_login_link_works_once(own_platform: Any) -> None:
     up = json.loads((own_platform.home / "up.json").read_text())
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-    page = opener.open(up["login_url"], timeout=10)
-    assert page.status == 200
-    assert "admin" in page.read().decode()
+    with opener.open(up["login_url"], timeout=10) as page:
+        assert page.status == 200
+        assert "admin" in page.read().decode()
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(up["login_url"], timeout=10)
     assert refused.value.code in (400, 401, 403, 404)
+    refused.value.close()
 
 
-# httpcore leaves the closing of a connection that broke in the middle of an answer to the garbage collector.
-@pytest.mark.filterwarnings("ignore:.*unclosed <socket", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_job_survives_the_death_of_api_and_scheduler_and_keeps_its_exit_code(
     own_platform: Any, tmp_path: Path, eventually: Any
 ) -> None:
