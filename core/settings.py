@@ -41,6 +41,34 @@ class Settings(BaseSettings):
     )
     log_level: str = "INFO"
 
+    # Container engines
+    instance: str = Field(
+        default="trainmaster",
+        pattern=r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$",
+        description="Marks everything this platform makes on an engine; platforms that share one need different names.",
+    )
+    replica_api_url: str = Field(default="", description="Where replicas reach the API; empty: api_url.")
+    default_image: str = Field(default="", description="Image of jobs that name none; empty: such jobs are refused.")
+    runtime_image: str = Field(
+        default="trainmaster/runtime:latest", description="Brings the runtime into the containers of jobs."
+    )
+    job_uid: int = Field(default=1000, ge=0, description="User id of containers; 0: what the image says.")
+    job_gid: int = Field(default=1000, ge=0)
+    host_paths: str = Field(
+        default="", description="Folders of the nodes that volumes may lie under, separated by colons; empty: any."
+    )
+    kubernetes_context: str = Field(default="", description="Context of the kubeconfig; empty: its current one.")
+    kubernetes_namespace: str = Field(default="trainmaster-jobs", description="Where jobs run.")
+    kubernetes_namespace_per_project: bool = Field(
+        default=False, description="Each project in a namespace of its own: <kubernetes_namespace>-<project>."
+    )
+    kubernetes_qps: float = Field(default=50.0, gt=0, description="Requests per second to the API server at most.")
+    image_pull_secrets: str = Field(default="", description="Names of Secrets for pulling images, separated by commas.")
+    gpu_resources: str = Field(
+        default="nvidia.com/gpu,amd.com/gpu,gpu.intel.com/xe,google.com/tpu",
+        description="Extended resources that count as GPUs, separated by commas.",
+    )
+
     @field_validator("process_port_range")
     @classmethod
     def _port_range(cls, value: str) -> str:

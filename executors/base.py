@@ -53,12 +53,25 @@ class ReplicaKey:
 
 
 @dataclass(frozen=True, slots=True)
+class VolumeSource:
+    """A registered volume and the folder in it. ``config`` is what its kind needs: see ``docs/volumes.md``."""
+
+    name: str
+    kind: str  # local | nfs | pvc | csi
+    config: Mapping[str, Any]
+    path: str = ""  # inside the volume, clean and relative; empty: all of it
+
+
+@dataclass(frozen=True, slots=True)
 class MountOrder:
-    """``source`` is a path on the node (process, docker) or a driver's volume description (kubernetes, later)."""
+    """``source``: the folder as a path on the node, for drivers that mount paths; it means nothing where ``volume`` is
+    of a kind that only the engine can mount (pvc, csi). ``volume``: the same for drivers that mount volumes.
+    """
 
     source: str
     target: str
     read_only: bool
+    volume: VolumeSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +94,7 @@ class ReplicaOrder:
     process_env: tuple[Mapping[str, str], ...]
     request: Request
     image: str | None = None
+    project: str = ""  # the project's name
     code_digest: str | None = None
     code_path: str | None = None  # the archive (.tar.gz) as a file that the driver can read
     mounts: tuple[MountOrder, ...] = ()  # /data/data and /data/output among them

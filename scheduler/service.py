@@ -55,7 +55,7 @@ class Service:
             clock=utc_now,
             holder=_EMBEDDED_HOLDER if settings.is_embedded_broker else _holder(),
             secret_key=platform_key(settings),
-            api_url=settings.api_url,
+            api_url=settings.replica_api_url or settings.api_url,
             archive_dir=settings.archive_dir,
             lease_ttl=timedelta(seconds=settings.lease_ttl_s),
             create_at_once=_CREATE_AT_ONCE,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
+from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -20,13 +21,15 @@ from core.domain.resources import gang_of
 from core.storage.archives import ArchiveStore
 from core.storage.tree import LeavesVolume
 from core.storage.volumes import find_place, split_location, tree_of
-from executors.base import MountOrder, ReplicaKey, ReplicaOrder
+from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
 from scheduler.control.context import Control
 from scheduler.control.environment import attempt_context
 from scheduler.control.facts import AttemptFacts, JobFacts, Member
 
 DATA_PATH = "/data/data"
 OUTPUT_PATH = "/data/output"
+# The kinds that no node sees as a path before the engine has mounted them.
+_ENGINE_KINDS: Final = ("pvc", "csi")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class VolumeFacts:
     root: str | None
     source: str | None
     is_read_only: bool
+    kind: str = "local"
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,10 @@ def load_volumes(session: Session, job: JobFacts) -> dict[str, VolumeFacts]:
         wanted.add(split_location(job.spec.input, field="input")[0])
     rows = session.scalars(select(Volume).where(Volume.name.in_(wanted))).all()
     return {
-        row.name: VolumeFacts(row.name, row.root, row.config.get("path") or row.root, row.is_read_only) for row in rows
+        row.name: VolumeFacts(
+            row.name, row.root, row.config.get("path") or row.root, row.is_read_only, row.kind, row.config
+        )
+        for row in rows
     }
 
 
@@ -91,6 +99,7 @@ def build_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrd
         files=rendered.files,
         request=request,
         image=role.image or spec.image,
+        project=job.project,
         code_digest=spec.code,
         code_path=_code_path(control, spec),
         mounts=_mounts(book),
@@ -122,14 +131,14 @@ def check_places(control: Control, book: OrderBook) -> None:
     if spec.input is not None:
         places.append(("input", *split_location(spec.input, field="input")))
     places += [(f"mounts.{number}", mount.volume, mount.path) for number, mount in enumerate(spec.mounts)]
-    for field, name, path in places:
+    for where, name, path in places:
         volume = book.volumes.get(name)
         if volume is None or volume.root is None:
             continue
         try:
             find_place(tree_of(volume), path, is_shared=name == control.default_volume)
         except LeavesVolume as error:
-            raise ExecutorRefused(f"{field}: {error.sentence}") from error
+            raise ExecutorRefused(f"{where}: {error.sentence}") from error
         except Unavailable as away:
             raise ExecutorTryAgain(away.sentence) from away
         except TrainmasterError:
@@ -153,21 +162,22 @@ def _mounts(book: OrderBook) -> tuple[MountOrder, ...]:
     mounts = []
     if spec.input is not None:
         volume, path = split_location(spec.input, field="input")
-        mounts.append(MountOrder(_source(book, volume, path, field="input"), DATA_PATH, read_only=True))
-    output = _source(book, job.output_volume, job.output_path, field="output", writes=True)
-    mounts.append(MountOrder(output, OUTPUT_PATH, read_only=False))
+        mounts.append(_mount(book, volume, path, DATA_PATH, where="input", read_only=True))
+    mounts.append(_mount(book, job.output_volume, job.output_path, OUTPUT_PATH, where="output", read_only=False))
     for number, mount in enumerate(spec.mounts):
-        source = _source(book, mount.volume, mount.path, field=f"mounts.{number}", writes=not mount.read_only)
-        mounts.append(MountOrder(source, mount.at, mount.read_only))
+        mounts.append(
+            _mount(book, mount.volume, mount.path, mount.at, where=f"mounts.{number}", read_only=mount.read_only)
+        )
     return tuple(mounts)
 
 
-def _source(book: OrderBook, name: str, path: str, *, field: str, writes: bool = False) -> str:
+def _mount(book: OrderBook, name: str, path: str, target: str, *, where: str, read_only: bool) -> MountOrder:
     volume = book.volumes.get(name)
     if volume is None:
-        raise ExecutorRefused(f"{field}: volume {name} is not registered any more; ask an administrator to add it.")
-    if writes and volume.is_read_only:
-        raise ExecutorRefused(f"{field}: volume {name} is read-only; choose another one to write to.")
-    if volume.source is None:
-        raise ExecutorRefused(f"{field}: volume {name} has no path that this executor could mount.")
-    return str(PurePosixPath(volume.source) / path) if path else str(Path(volume.source))
+        raise ExecutorRefused(f"{where}: volume {name} is not registered any more; ask an administrator to add it.")
+    if volume.is_read_only and not read_only:
+        raise ExecutorRefused(f"{where}: volume {name} is read-only; choose another one to write to.")
+    if volume.source is None and volume.kind not in _ENGINE_KINDS:
+        raise ExecutorRefused(f"{where}: volume {name} has no path that this executor could mount.")
+    source = str(PurePosixPath(volume.source or "/") / path)
+    return MountOrder(source, target, read_only, VolumeSource(name, volume.kind, volume.config, path))
