@@ -31,7 +31,7 @@ def main() -> None:
         timeout_graceful_shutdown=5,
     )
     # Not Config(fd=…): that takes the socket for a Unix one, and every small answer then waits for Nagle's timer.
-    sockets = None if settings.listen_fd is None else [socket.socket(fileno=settings.listen_fd)]
+    sockets = [socket.socket(fileno=int(fd)) for fd in settings.listen_fds.split(",") if fd] or None
     server = uvicorn.Server(config)
     server.run(sockets=sockets)
     if not server.started:

@@ -23,8 +23,10 @@ class Settings(BaseSettings):
     api_url: str = Field(default="http://127.0.0.1:8765", description="Where replicas and users reach the API.")
     host: str = "127.0.0.1"
     port: int = Field(default=8765, ge=0, le=65535)
-    listen_fd: int | None = Field(
-        default=None, description="An open listening socket to serve on, from the supervisor."
+    listen_fds: str = Field(
+        default="",
+        pattern=r"^([0-9]+(,[0-9]+)*)?$",
+        description="Open listening sockets to serve on, from the supervisor, separated by commas.",
     )
     tick_interval_s: float = Field(default=1.0, gt=0, description="Beat rings the tick at least this often.")
     reconcile_interval_s: float = Field(default=1.0, gt=0)

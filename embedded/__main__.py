@@ -50,7 +50,11 @@ def _parse(argv: list[str] | None) -> argparse.Namespace:
     up.add_argument("--home", type=Path, default=default_home)
     up.add_argument("--host", default="127.0.0.1")
     up.add_argument("--port", type=int, default=8765)
-    up.add_argument("--executor", choices=("process",), default="process")
+    up.add_argument(
+        "--executor",
+        choices=("process", "docker", "kubernetes"),
+        default=os.environ.get("TRAINMASTER_EXECUTOR") or "process",
+    )
     down = verbs.add_parser("down", help="stop the platform of a data folder")
     down.add_argument("--home", type=Path, default=default_home)
     down.add_argument("--jobs", choices=("keep", "cancel"), default="keep")

@@ -22,6 +22,7 @@ from core.domain.errors import TrainmasterError
 from core.settings import BadSettings, Settings, read_settings
 from embedded.child import Child, rotate
 from embedded.errors import CannotStart
+from embedded.listening import in_url, listen, listen_for_replicas
 from embedded.lock import HomeLock, write_up_file
 
 log = structlog.get_logger()
@@ -69,14 +70,16 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._on_signal)
         signal.signal(signal.SIGINT, self._on_signal)
         signal.set_wakeup_fd(self._wake_write.fileno())
-        listener = self._listen()
-        port = listener.getsockname()[1]
-        url = f"http://{_reachable(self.options.host)}:{port}"
-        env = self._child_env(port, url)
+        listeners = [listen(self.options.host, self.options.port)]
+        port = listeners[0].getsockname()[1]
+        url = f"http://{in_url(self.options.host)}:{port}"
+        more, replica_url = listen_for_replicas(self.options.executor, self.options.host, port)
+        listeners += more
+        env = self._child_env(port, url, replica_url)
         settings = _settings(env)
         _migrate(env, self.home)
         login_url, ticks_before = _prepare(settings)
-        children = self._children(env, listener, settings)
+        children = self._children(env, listeners, settings)
         try:
             for child in children:
                 child.start(time.monotonic())
@@ -88,41 +91,28 @@ class Supervisor:
             self._watch(children, url)
         finally:
             self._stop(children)
-            listener.close()
+            for listener in listeners:
+                listener.close()
 
-    def _listen(self) -> socket.socket:
-        # The supervisor owns the listening socket: while the API is started again, requests wait in its queue
-        # instead of being refused.
-        family = socket.AF_INET6 if ":" in self.options.host else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((self.options.host, self.options.port))
-        except OSError as error:
-            listener.close()
-            raise CannotStart(
-                f"Port {self.options.port} on {self.options.host} cannot be used ({error.strerror}); "
-                f"choose another one with --port, or --port 0 for any free one."
-            ) from error
-        listener.listen(1024)
-        return listener
-
-    def _child_env(self, port: int, url: str) -> dict[str, str]:
+    def _child_env(self, port: int, url: str, replica_url: str | None) -> dict[str, str]:
+        replica = {} if replica_url is None else {"TRAINMASTER_REPLICA_API_URL": replica_url}
         return {
+            **replica,
             "TRAINMASTER_HOME": str(self.home),
             "TRAINMASTER_HOST": self.options.host,
             "TRAINMASTER_PORT": str(port),
-            "TRAINMASTER_API_URL": os.environ.get("TRAINMASTER_API_URL_FOR_JOBS") or url,
+            "TRAINMASTER_API_URL": url,
             "TRAINMASTER_EXECUTOR": self.options.executor,
             "PYTHONUNBUFFERED": "1",
         }
 
-    def _children(self, env: dict[str, str], listener: socket.socket, settings: Settings) -> list[Child]:
+    def _children(self, env: dict[str, str], listeners: list[socket.socket], settings: Settings) -> list[Child]:
         logs = self.home / "logs"
         logs.mkdir(exist_ok=True)
-        fd = listener.fileno()
+        fds = tuple(listener.fileno() for listener in listeners)
+        listen_fds = ",".join(map(str, fds))
         children = [
-            Child("api", ("-m", "api"), {**env, "TRAINMASTER_LISTEN_FD": str(fd)}, logs / "api.log", (fd,)),
+            Child("api", ("-m", "api"), {**env, "TRAINMASTER_LISTEN_FDS": listen_fds}, logs / "api.log", fds),
             Child("scheduler", ("-m", "scheduler"), env, logs / "scheduler.log"),
         ]
         if not settings.is_embedded_broker:
@@ -266,15 +256,6 @@ def _answers(url: str, *, timeout_s: float) -> bool:
             return bool(200 <= answer.status < 300)
     except (OSError, urllib.error.URLError, ValueError):
         return False
-
-
-def _reachable(host: str) -> str:
-    """An address of this machine for a host to listen on."""
-    if host in ("0.0.0.0", ""):  # noqa: S104 (compared, not bound)
-        return "127.0.0.1"
-    if host == "::":
-        return "[::1]"
-    return f"[{host}]" if ":" in host else host
 
 
 def _version() -> str:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 
@@ -34,6 +35,14 @@ Home = Annotated[
 ]
 
 
+class Executor(StrEnum):
+    """The engines that a platform runs jobs on."""
+
+    PROCESS = "process"
+    DOCKER = "docker"
+    KUBERNETES = "kubernetes"
+
+
 class CannotStart(TrainmasterError):
     """The platform did not start or stop; it said why itself."""
 
@@ -48,13 +57,23 @@ def register(root: typer.Typer) -> None:
 def up(
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any free one.")] = 8765,
+    executor: Annotated[
+        Executor | None,
+        typer.Option(
+            "--executor",
+            envvar="TRAINMASTER_EXECUTOR",
+            help="What runs the jobs: plain processes or a container engine.",
+        ),
+    ] = None,
     home: Home = None,
     detach: Annotated[bool, typer.Option("--detach/--foreground", "-d", help="Leave it running and return.")] = False,
     json: options.Json = False,
 ) -> None:
     """Start the platform on this machine: API, scheduler and one node. Ctrl-C stops it; running jobs go on."""
     folder = _home(home)
-    arguments = ["up", "--home", str(folder), "--host", host, "--port", str(port), "--executor", "process"]
+    arguments = ["up", "--home", str(folder), "--host", host, "--port", str(port)]
+    if executor is not None:
+        arguments += ["--executor", executor.value]
     with tempfile.TemporaryFile() as said, output.busy("Starting the platform"):
         # A session of its own: the terminal's Ctrl-C reaches us alone, and we say what happens before it stops.
         process = subprocess.Popen(
