@@ -1,0 +1,1 @@
+"""Jobs as pods of a Kubernetes cluster: stable v1 APIs, 1.20 to today."""

@@ -1,0 +1,104 @@
+"""What the API server's answers mean: one table from status and reason to our errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from core.domain.errors import ExecutorRefused, ExecutorTryAgain
+
+
+class NotFound(Exception):
+    """There is no such object, or no namespace to hold it."""
+
+
+class AlreadyExists(Exception):
+    """An object of this name is there: mostly our own, from an earlier try; perhaps on its way out."""
+
+
+class Gone(Exception):
+    """The resource version or the continue token is too old: begin anew with a list."""
+
+
+class Conflict(ExecutorTryAgain):
+    """The object is not as a precondition says; look at it again."""
+
+
+class Busy(ExecutorTryAgain):
+    """The API server is there but took nothing (429): the same call may come again, whatever it is."""
+
+
+class Refused(ExecutorRefused):
+    """The API server says no. ``status`` and ``reason`` are its own, ``message`` its own words."""
+
+    def __init__(self, sentence: str, *, http_status: int, reason: str, message: str) -> None:
+        super().__init__(sentence)
+        self.http_status = http_status
+        self.reason = reason
+        self.message = message
+
+
+def read_status(body: bytes) -> dict[str, Any]:
+    """The ``Status`` object of an answer; a plain text (of a proxy, or of a server that starts) becomes its message."""
+    try:
+        status = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        status = None
+    if isinstance(status, dict):
+        return status
+    return {"message": body[:500].decode(errors="replace").strip()}
+
+
+def error_of(http_status: int, status: Mapping[str, Any], what: str, retry_after_s: float | None) -> Exception:
+    """The error that an answer stands for.
+
+    Args:
+        what: the call, as in ``POST /api/v1/namespaces/jobs/pods``; only for answers that are a mistake of ours.
+        retry_after_s: what the server asks for.
+    """
+    reason = str(status.get("reason") or "")
+    message = str(status.get("message") or f"HTTP status {http_status}").strip()
+    match http_status:
+        case 404 | 410:
+            return NotFound(message) if http_status == 404 else Gone(message)
+        case 409 if reason == "AlreadyExists":
+            return AlreadyExists(message)
+        case 409:
+            return Conflict(f"The Kubernetes API server found the object changed: {_sentence(message)}")
+        case 401:
+            return ExecutorTryAgain(
+                "The Kubernetes API server does not accept the platform's credentials: renew its kubeconfig or "
+                "service account."
+            )
+        case 403 if _is_terminating(status):
+            return ExecutorTryAgain(f"The namespace is being deleted: {_sentence(message)}")
+        case 400 | 403 | 413 | 422:
+            return Refused(
+                f"The Kubernetes cluster refuses it: {_sentence(message)}",
+                http_status=http_status,
+                reason=reason,
+                message=message,
+            )
+        case 429:
+            return Busy(f"The Kubernetes API server is busy: {_sentence(message)}", retry_after_s=retry_after_s)
+        case 408 | 504:
+            return ExecutorTryAgain(
+                f"The Kubernetes API server took too long: {_sentence(message)}", retry_after_s=retry_after_s
+            )
+        case _ if http_status >= 500:
+            return ExecutorTryAgain(
+                f"The Kubernetes API server has trouble: {_sentence(message)}", retry_after_s=retry_after_s
+            )
+        case _:
+            return RuntimeError(f"{what} was answered with {http_status} {reason}: {message}")
+
+
+def _is_terminating(status: Mapping[str, Any]) -> bool:
+    causes = (status.get("details") or {}).get("causes") or ()
+    return any(cause.get("reason") == "NamespaceTerminating" for cause in causes)
+
+
+def _sentence(message: str) -> str:
+    return message if message.endswith((".", "!", "?")) else f"{message}."
