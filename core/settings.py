@@ -30,6 +30,9 @@ class Settings(BaseSettings):
     )
     tick_interval_s: float = Field(default=1.0, gt=0, description="Beat rings the tick at least this often.")
     reconcile_interval_s: float = Field(default=1.0, gt=0)
+    node_grace_s: float = Field(
+        default=60.0, ge=0, description="How long a node may be gone before its replicas count as lost."
+    )
     lease_ttl_s: float = Field(default=15.0, gt=0)
     archive_limit_bytes: int = Field(default=512 * 2**20, gt=0, description="Largest code archive.")
     default_volume: str = Field(default="output", description="Volume of jobs that name no output.")

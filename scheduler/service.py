@@ -58,6 +58,7 @@ class Service:
             api_url=settings.replica_api_url or settings.api_url,
             archive_dir=settings.archive_dir,
             lease_ttl=timedelta(seconds=settings.lease_ttl_s),
+            node_grace=timedelta(seconds=settings.node_grace_s),
             create_at_once=_CREATE_AT_ONCE,
             default_volume=settings.default_volume,
         )

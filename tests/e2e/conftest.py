@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -67,11 +67,15 @@ class Platform:
             self.process.wait()
 
 
-def start_platform(home: Path, *, port: int = 0) -> Platform:
+def start_platform(
+    home: Path, *, port: int = 0, host: str = "127.0.0.1", env: Mapping[str, str] | None = None
+) -> Platform:
+    """``env`` is laid over the test's own environment."""
     home.mkdir(parents=True, exist_ok=True)
     with (home / "supervisor.out").open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "embedded", "up", "--home", str(home), "--port", str(port)],
+            [sys.executable, "-m", "embedded", "up", "--home", str(home), "--host", host, "--port", str(port)],
+            env={**os.environ, **(env or {})},
             stdout=output,
             stderr=output,
         )
