@@ -60,6 +60,7 @@ class ProcessExecutor:
         gpus: instead of what NVML finds.
         hidden: folders that no job may see, such as the platform's home; what a job needs of them it gets at its own
             places. Only a private view hides anything.
+        api_url: where this platform's API is now. Replicas that were started under another one find it here.
     """
 
     name = "process"
@@ -76,6 +77,7 @@ class ProcessExecutor:
         use_cgroups: bool = True,
         gpus: tuple[Gpu, ...] | None = None,
         hidden: Sequence[Path] = (),
+        api_url: str | None = None,
     ) -> None:
         self._run_dir = run_dir.absolute()
         self._attempts = self._run_dir / "attempts"
@@ -92,6 +94,10 @@ class ProcessExecutor:
         self._look_for_gpus = GpuLook()
         self._hidden = tuple(str(path.absolute()) for path in hidden)
         self._node = machine.node_name()
+        self._api_file = self._run_dir / "api.json"
+        if api_url is not None:
+            # One file for all replicas: orders are written once, and running jobs outlive the platform's address.
+            ReplicaFolder(self._run_dir).write(self._api_file.name, {"url": api_url})
 
     def nodes(self) -> Sequence[NodeInfo]:
         return (machine.describe_machine(self._look_for_gpus() if self._gpus is None else self._gpus),)
@@ -210,6 +216,7 @@ class ProcessExecutor:
                 hidden=self._hidden,
                 view=self._view,
                 use_cgroups=self._use_cgroups,
+                api_file=str(self._api_file),
             )
             state.write_text("order.json", json.dumps(content))
         except OSError as error:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from core.domain.errors import ExecutorRefused
 from executors.base import ReplicaKey, ReplicaOrder
-
-ORDER_VERSION: Final = 1
+from executors.order_file import order_fields
 
 
 def state_name(key: ReplicaKey) -> str:
@@ -47,38 +46,12 @@ def render(
     hidden: Sequence[str],
     view: str,
     use_cgroups: bool,
+    api_file: str,
 ) -> dict[str, Any]:
     """The order file. It holds no token: that is a file of its own."""
-    key = order.key
     return {
-        "version": ORDER_VERSION,
-        "key": {
-            "job_id": key.job_id,
-            "attempt_id": key.attempt_id,
-            "role": key.role,
-            "index": key.index,
-            "generation": key.generation,
-        },
-        "attempt_number": order.attempt_number,
-        "command": order.command if isinstance(order.command, str) else list(order.command or ()),
-        "args": list(order.args),
-        "env": dict(order.env),
-        "process_env": [dict(env) for env in order.process_env],
-        "files": dict(order.files),
-        "code_path": order.code_path,
-        "code_digest": order.code_digest,
-        "mounts": [{"source": m.source, "target": m.target, "read_only": m.read_only} for m in order.mounts],
-        "cpu_limit_milli": order.cpu_limit_milli,
-        "memory_limit_bytes": order.memory_limit_bytes,
-        "shm_bytes": order.shm_bytes,
-        "pids_limit": order.pids_limit,
-        "stop_grace_s": order.stop_grace.total_seconds(),
-        "exit_grace_s": order.exit_grace.total_seconds(),
-        "peers_grace_s": order.peers_grace.total_seconds(),
-        "peer_hosts": list(order.peer_hosts),
-        "deadline_s": order.deadline_s,
-        "api_url": order.api_url,
-        "view": view,
+        **order_fields(order, view=view, command=order.command or ()),
+        "api_file": api_file,
         "use_cgroups": use_cgroups,
         "boot_id": boot_id,
         "tombstone": tombstone,

@@ -1,0 +1,48 @@
+"""Fixed places in a job's container, and what the engine must mount there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from executors.base import ReplicaOrder
+
+WORK: Final = "/data"
+RUNTIME: Final = "/trainmaster/runtime"
+ORDER: Final = "/trainmaster/order"
+STATE: Final = "/trainmaster/state"
+CODE: Final = "/trainmaster/code.tar.gz"  # where a driver that puts the archive in itself puts it, read-only
+EXIT_RECORD: Final = f"{STATE}/exit.json"
+STOP_MARK: Final = f"{STATE}/stop.json"
+STATUS: Final = f"{STATE}/status.json"
+TERMINATION_LOG: Final = "/dev/termination-log"  # Kubernetes' own default
+OWN: Final = f"{WORK}/.trainmaster"
+
+
+@dataclass(frozen=True, slots=True)
+class ScratchFolder:
+    """An empty folder, new for every container, in which the container's user may write: mode 0777 where the engine
+    cannot know who that is. ``holds_secrets``: keep it away from other users of the machine.
+    """
+
+    target: str
+    holds_secrets: bool = False
+
+
+def entry() -> tuple[str, ...]:
+    """What the container runs as process 1, instead of the image's entrypoint *and* command.
+
+    It needs nothing of the image: no shell, no library. Its exit code is the command's.
+    """
+    return (f"{RUNTIME}/busybox", "sh", f"{RUNTIME}/start")
+
+
+def scratch_folders(order: ReplicaOrder) -> tuple[ScratchFolder, ...]:
+    """The empty folders to mount, parents first, before ``order.mounts`` (which lie below ``/data`` among others).
+
+    With a code archive ``/data`` is an empty folder, and the archive is unpacked there. Without one the image's own
+    ``/data`` stays visible, for that is where images of UAI's kind hold their code, and only ``/data/.trainmaster``
+    is ours: the hostfile lies there, and the image's ``/data`` may not be the user's to write to.
+    """
+    work = ScratchFolder(WORK) if order.code_digest is not None else ScratchFolder(OWN)
+    return (ScratchFolder(STATE, holds_secrets=True), work)

@@ -1,0 +1,53 @@
+"""What every order file holds, whichever engine runs it: ``trainmaster_runtime.order`` reads it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from executors.base import ReplicaOrder
+
+ORDER_VERSION: Final = 1
+
+
+def order_fields(
+    order: ReplicaOrder, *, view: str, command: Sequence[str] | str, env: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The fields that do not depend on the engine. No token is among them: that is a file of its own.
+
+    Args:
+        view: who makes ``/data``: ``private``, ``mapped`` or ``as_is``.
+        command: what to run; the order's own may be ``None``.
+        env: instead of the order's.
+    """
+    key = order.key
+    return {
+        "version": ORDER_VERSION,
+        "key": {
+            "job_id": key.job_id,
+            "attempt_id": key.attempt_id,
+            "role": key.role,
+            "index": key.index,
+            "generation": key.generation,
+        },
+        "attempt_number": order.attempt_number,
+        "command": command if isinstance(command, str) else list(command),
+        "args": list(order.args),
+        "env": dict(order.env if env is None else env),
+        "process_env": [dict(extra) for extra in order.process_env],
+        "files": dict(order.files),
+        "code_path": order.code_path,
+        "code_digest": order.code_digest,
+        "mounts": [{"source": m.source, "target": m.target, "read_only": m.read_only} for m in order.mounts],
+        "cpu_limit_milli": order.cpu_limit_milli,
+        "memory_limit_bytes": order.memory_limit_bytes,
+        "shm_bytes": order.shm_bytes,
+        "pids_limit": order.pids_limit,
+        "stop_grace_s": order.stop_grace.total_seconds(),
+        "exit_grace_s": order.exit_grace.total_seconds(),
+        "peers_grace_s": order.peers_grace.total_seconds(),
+        "peer_hosts": list(order.peer_hosts),
+        "deadline_s": order.deadline_s,
+        "api_url": order.api_url,
+        "view": view,
+    }
