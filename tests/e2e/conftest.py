@@ -141,9 +141,9 @@ def own_platform(tmp_path: Path) -> Iterator[Platform]:
     started.stop()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def launch() -> Any:
-    """``launch(home, port=0) -> Platform``, for tests that start one again on the same home."""
+    """``launch(home, port=0, …) -> Platform``, for tests that start one again on the same home."""
     return start_platform
 
 
