@@ -31,7 +31,12 @@ def make_executor(settings: Settings) -> ExecutorSetup:
         case "process":
             from executors.process import ProcessExecutor
 
-            driver = ProcessExecutor(settings.run_dir, port_range=settings.process_port_range, hidden=(settings.home,))
+            driver = ProcessExecutor(
+                settings.run_dir,
+                port_range=settings.process_port_range,
+                hidden=(settings.home,),
+                api_url=settings.replica_api_url or settings.api_url,
+            )
             # A look reads one small file per replica.
             return ExecutorSetup(driver, timedelta(milliseconds=150))
         case "fake":

@@ -12,6 +12,7 @@ import pytest
 from trainmaster.wire.runtime import Report, ReportAnswer
 
 from executors.base import Phase
+from executors.process import ProcessExecutor
 
 
 @pytest.fixture
@@ -83,6 +84,16 @@ def test_a_job_that_says_nothing_is_known_to_live(bench, api):
     order = bench.order(command="sleep 1000", api_url=api.url, token="tma_x")
     bench.executor.create(order)
     bench.wait_for(lambda: [item.kind for item in items(api)] == ["heartbeat"])
+
+
+def test_a_running_job_reports_to_where_the_api_has_moved(bench, api):
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        old = f"http://127.0.0.1:{gone.getsockname()[1]}"
+    order = bench.order(command="sleep 1000", api_url=old, token="tma_x")
+    bench.executor.create(order)
+    bench.until(order, lambda o: o.phase is Phase.RUNNING)
+    ProcessExecutor(bench.run_dir, api_url=api.url)  # the platform starts again, at another port
+    bench.wait_for(lambda: [item.kind for item in items(api)][:1] == ["heartbeat"])
 
 
 def test_an_api_that_does_not_answer_delays_no_exit(bench):

@@ -57,6 +57,7 @@ def reporter(tmp_path, api, said):
         source=str(tmp_path / "report.jsonl"),
         spool_path=str(tmp_path / "spool"),
         say=said.append,
+        api_file=str(tmp_path / "api.json"),
     )
     made._post = api.post
     made._beat_at = clock.monotonic()
@@ -162,6 +163,38 @@ def test_a_refused_token_ends_the_reports_and_is_told_once(reporter, api, said, 
     go(reporter)
     assert reporter._is_refused
     assert len(said) == 1
+
+
+def test_reports_follow_an_api_that_has_moved(tmp_path, reporter, api, write):
+    api.status = 0
+    write({"kind": "progress", "step": 1})
+    go(reporter)
+    (tmp_path / "api.json").write_text('{"url": "http://moved/"}')
+    api.status = 200
+    reporter._follow_the_api()
+    reporter._send_due(False)  # at once: the back-off was for the old place
+    assert reporter._url == "http://moved/api/v1/runtime/report"
+    assert api.received == [("progress", {"step": 1})]
+
+
+def test_a_stranger_at_the_old_place_does_not_end_the_reports(tmp_path, reporter, api, said, write):
+    api.status = 404
+    write({"kind": "progress", "step": 1})
+    go(reporter)
+    reporter._follow_the_api()
+    assert reporter._is_refused  # nothing has moved
+    (tmp_path / "api.json").write_text('{"url": "http://moved"}')
+    api.status = 200
+    reporter._follow_the_api()
+    go(reporter)
+    assert api.received == [("progress", {"step": 1})]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"url": 3}', "half of {"])
+def test_a_broken_note_of_a_move_changes_nothing(tmp_path, reporter, text):
+    (tmp_path / "api.json").write_text(text)
+    reporter._follow_the_api()
+    assert reporter._url == "http://api/api/v1/runtime/report"
 
 
 def test_the_spool_is_bounded_and_keeps_checkpoints(tmp_path):

@@ -55,6 +55,8 @@ class Order:
         self.peer_hosts: list[str] = data["peer_hosts"]
         self.deadline_s: float | None = data.get("deadline_s")
         self.api_url: str | None = data.get("api_url")
+        # Where the platform says, in {"url": …}, to where it has moved since; None: `api.json` of the state folder.
+        self.api_file: str | None = data.get("api_file")
         self.view: str = data.get("view", "private")
         self.use_cgroups: bool = data.get("use_cgroups", True)
         self.boot_id: str = data.get("boot_id", "")

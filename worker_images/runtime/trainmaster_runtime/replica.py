@@ -207,6 +207,7 @@ class Replica:
             source=ground.own + "/report.jsonl",
             spool_path=self._state.file("spool"),
             say=self._log.say,
+            api_file=order.api_file or self._state.file("api.json"),
         )
         self._reporter.start()
 

@@ -92,7 +92,8 @@ class Reporter:
     Args:
         who: ``role``, ``index`` and ``generation``.
         source: the report file; each line is ``{"kind": …, …}``.
-        say: writes a line into the replica's log; called at most once, when the API refuses us for good.
+        say: writes a line into the replica's log; called once for each API that refuses us for good.
+        api_file: says where the API is when it has moved; read when a report does not arrive.
     """
 
     def __init__(
@@ -104,8 +105,10 @@ class Reporter:
         source: str,
         spool_path: str,
         say: Callable[[str], None],
+        api_file: str | None = None,
     ) -> None:
-        self._url = api_url.rstrip("/") + "/api/v1/runtime/report"
+        self._url = _report_url(api_url)
+        self._api_file = api_file
         self._token = token
         self._who = who
         self._source = source
@@ -138,19 +141,34 @@ class Reporter:
             while True:
                 is_last = self._wake.is_set()
                 self._collect(is_last)
+                if self._failures or self._is_refused:
+                    self._follow_the_api()
                 if is_last:
                     self._retry_at = 0.0
-                self._send_due(is_last)
-                if self._is_refused:
-                    return
+                if not self._is_refused:
+                    self._send_due(is_last)
                 if is_last:
-                    if not self._in_flight and not self._spool:
+                    if self._is_refused or (not self._in_flight and not self._spool):
                         return
                     clock.pause(0.1)
                 else:
                     self._wake.wait(_LOOK_S)
         except Exception as error:  # noqa: BLE001 - whatever it is, the job goes on without reports
             self._say("reports stopped: %s: %s" % (type(error).__name__, error))
+
+    def _follow_the_api(self) -> None:
+        """Go on at the API's new place, if it has moved: what answers or refuses at the old one is somebody else."""
+        try:
+            with open(self._api_file or "", "rb") as stream:
+                url = _report_url(json.loads(stream.read())["url"])
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return
+        if url != self._url:
+            self._url = url
+            self._drop_connection()
+            self._is_refused = False
+            self._failures = 0
+            self._retry_at = 0.0
 
     def _collect(self, is_last: bool) -> None:
         """Move complete lines of the report file into the spool."""
@@ -254,6 +272,10 @@ class Reporter:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _report_url(api_url: str) -> str:
+    return api_url.rstrip("/") + "/api/v1/runtime/report"
 
 
 def _item(line: bytes) -> dict[str, Any] | None:
