@@ -147,9 +147,14 @@ class Observation:
 
 
 class Executor(Protocol):
-    """Starts, sees and stops replicas on one kind of engine."""
+    """Starts, sees and stops replicas on one kind of engine.
+
+    ``shares_hosts``: replicas of different attempts listen on one address, so that no two may be given one port. Where it
+    is false, hosts are names in a network of the attempt's own, or of the attempt alone.
+    """
 
     name: str
+    shares_hosts: bool
 
     def nodes(self) -> Sequence[NodeInfo]:
         """All nodes that jobs could be placed on, ready or not."""

@@ -26,6 +26,7 @@ class FakeExecutor:
     """
 
     name = "fake"
+    shares_hosts = True
 
     def __init__(
         self, engine: FakeEngine, faults: FaultSource = no_faults, *, late_by: timedelta = timedelta(seconds=5)

@@ -64,6 +64,7 @@ class ProcessExecutor:
     """
 
     name = "process"
+    shares_hosts = True
 
     def __init__(
         self,

@@ -121,6 +121,7 @@ class SteppedExecutor:
     """The fake driver, with a step before and after each call."""
 
     name = "fake"
+    shares_hosts = True
 
     def __init__(self, world: World, inner: FakeExecutor) -> None:
         self._world = world

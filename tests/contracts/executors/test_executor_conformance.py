@@ -54,13 +54,15 @@ def test_every_replica_gets_a_host_and_ports_of_its_own(bench):
     node = bench.executor.nodes()[0].name
     layout = Layout(tuple(ReplicaAddress("worker", index, "", Ports(), node) for index in range(3)))
     first = bench.executor.assign_addresses(layout, frozenset())
-    ports = _ports(first)
-    assert len(set(ports)) == 12
+    places = {(r.host, port) for r in first.replicas for port in _ports(Layout((r,)))}
+    assert len(places) == 12
     assert all(replica.host for replica in first.replicas)
     assert [(r.role, r.index, r.node) for r in first.replicas] == [(r.role, r.index, r.node) for r in layout.replicas]
 
 
 def test_ports_of_live_attempts_and_of_the_one_before_are_not_given_again(bench):
+    if not bench.executor.shares_hosts:
+        pytest.skip("each attempt of this driver has hosts of its own")
     node = bench.executor.nodes()[0].name
     layout = Layout((ReplicaAddress("worker", 0, "", Ports(), node),))
     first = _ports(bench.executor.assign_addresses(layout, frozenset()))
