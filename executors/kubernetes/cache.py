@@ -1,0 +1,240 @@
+"""All pods of the cluster, kept up to date by a watch: our own ones whole enough to be judged, of the others only what
+they take from their nodes.
+
+The watch gives hints, a list gives truth: what is *here* was so a moment ago; that something is *not* here proves
+nothing before :meth:`PodCache.fresh` has asked the API server.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from core.domain.ids import AttemptId
+from executors.containers import labels
+from executors.kubernetes.client import Cluster, Gone, Json, path
+from executors.kubernetes.reflect import Reflector
+from executors.kubernetes.use import NOTHING, Use, excess_use, pod_use
+
+# Pods that were deleted, so that an answer which comes late cannot bring them back.
+_REMEMBERED_DEAD: Final = 10_000
+_KEPT_METADATA: Final = (
+    "name", "namespace", "uid", "resourceVersion", "labels", "annotations", "creationTimestamp", "deletionTimestamp",
+    "deletionGracePeriodSeconds", "ownerReferences",
+)  # fmt: skip
+_KEPT_SPEC: Final = ("nodeName", "terminationGracePeriodSeconds", "activeDeadlineSeconds", "affinity")
+
+
+def lean_pod(pod: Json) -> Json:
+    """What is kept of an own pod: its names, labels, node, status and its containers' names, images and resources.
+
+    A whole pod is 30 KB of Python objects, and a platform may have five thousand.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    kept = {key: spec[key] for key in _KEPT_SPEC if key in spec}
+    kept["containers"] = [
+        {"name": c["name"], "image": c.get("image", ""), "resources": c.get("resources") or {}}
+        for c in spec["containers"]
+    ]
+    return {
+        "metadata": {key: metadata[key] for key in _KEPT_METADATA if key in metadata},
+        "spec": kept,
+        "status": pod.get("status") or {},
+    }
+
+
+class PodCache:
+    """The copy, and its thread, which the first question starts.
+
+    Args:
+        instance: whose pods are our own.
+        main: name of the container that the planner has counted in our own pods.
+        keep: what is kept of an own pod, for each change once; the caller's reading of it may go here, too.
+
+    Questions raise ``ExecutorTryAgain`` while there is no copy, or it is older than half a minute.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        instance: str,
+        *,
+        main: str,
+        keep: Callable[[Json], Json] = lean_pod,
+        page: int = 500,
+    ) -> None:
+        self._cluster = cluster
+        self._instance = instance
+        self._main = main
+        self._keep = keep
+        self._page = page
+        self._changed = threading.Condition()
+        self._own: dict[AttemptId, dict[str, Json]] = {}  # by uid
+        self._attempt_of: dict[str, AttemptId] = {}
+        self._counted: dict[str, tuple[str, Use]] = {}  # uid -> node and what is not the planner's own there
+        self._use: dict[str, Use] = {}  # their sums by node
+        self._dead: OrderedDict[str, None] = OrderedDict()
+        self._news: set[AttemptId] = set()
+        self.reflector = Reflector(cluster, path("pods"), self, page=page)
+
+    # Questions
+
+    def pods(self, attempt_id: AttemptId) -> tuple[Json, ...]:
+        """The attempt's pods as they were a moment ago, ended ones too. No request is made."""
+        self.reflector.require()
+        with self._changed:
+            return tuple(self._own.get(attempt_id, {}).values())
+
+    def attempts(self) -> frozenset[AttemptId]:
+        """All attempts that have pods. No request is made."""
+        self.reflector.require()
+        with self._changed:
+            return frozenset(self._own)
+
+    def foreign_use(self) -> Mapping[str, Use]:
+        """By node: what is taken there beyond what the planner counts itself. ``pods`` counts all pods, ours too."""
+        self.reflector.require()
+        with self._changed:
+            return dict(self._use)
+
+    def fresh(self, attempt_id: AttemptId, namespace: str = "") -> tuple[Json, ...]:
+        """The attempt's pods by a list that the API server answers now: who is not here is gone.
+
+        ``namespace``: where they all are, if known; that is cheaper for the server.
+        """
+        wanted = labels.selector(self._instance, attempt_id)
+        params = {"labelSelector": ",".join(f"{key}={value}" for key, value in wanted.items())}
+        for is_last in (False, True):
+            version, found = "", []
+            try:
+                for page in self._cluster.list_pages(path("pods", namespace), params, limit=self._page):
+                    version = version or page["metadata"]["resourceVersion"]
+                    found += page["items"]
+                break
+            except Gone:
+                if is_last:
+                    raise
+        with self._changed:
+            for pod in found:
+                self._put(pod)
+            listed = {pod["metadata"]["uid"] for pod in found}
+            for uid, pod in list(self._own.get(attempt_id, {}).items()):
+                if uid not in listed and _version(pod) <= int(version):
+                    self._forget(uid)
+            return tuple(self._own.get(attempt_id, {}).values())
+
+    def wait_for_change(self, timeout_s: float) -> frozenset[AttemptId]:
+        """Attempts of which a pod has come, changed or gone since the last call; empty when none did in time.
+
+        A hint, for one listener: it may be lost with this process.
+        """
+        self.reflector.start()
+        with self._changed:
+            if not self._news:
+                self._changed.wait(timeout_s)
+            news, self._news = frozenset(self._news), set()
+            return news
+
+    # What we hear
+
+    def put(self, pod: Json) -> None:
+        """An own pod as an answer to ``post``, ``patch`` or ``delete`` showed it: no need to wait for the watch."""
+        with self._changed:
+            self._put(pod)
+
+    def apply(self, kind: str, item: Json) -> None:
+        with self._changed:
+            if kind == "DELETED":
+                self._forget(item["metadata"]["uid"])
+            else:
+                self._put(item)
+
+    def replace(self, items: Iterable[Json], resource_version: str) -> None:
+        # Made aside, page by page: the pages of foreign pods are not kept, and a list that breaks changes nothing.
+        own: list[Json] = []
+        counted: dict[str, tuple[str, Use]] = {}
+        for pod in items:
+            if self._attempt(pod) is not None:
+                own.append(pod)
+            elif (entry := _entry(pod, pod_use(pod))) is not None:
+                counted[pod["metadata"]["uid"]] = entry
+        listed = int(resource_version)
+        with self._changed:
+            present = {pod["metadata"]["uid"] for pod in own}
+            for uid in list(self._counted.keys() - self._attempt_of.keys() - counted.keys()):
+                self._count(uid, None)
+            for uid, foreign in counted.items():
+                self._count(uid, foreign)
+            for pod in own:
+                self._put(pod)
+            for uid, attempt_id in list(self._attempt_of.items()):
+                # What was put here after the list was made stays.
+                if uid not in present and _version(self._own[attempt_id][uid]) <= listed:
+                    self._forget(uid)
+
+    def _put(self, pod: Json) -> None:
+        uid = pod["metadata"]["uid"]
+        attempt_id = self._attempt(pod)
+        if attempt_id is None:
+            self._count(uid, _entry(pod, pod_use(pod)))
+            return
+        known = self._own.get(attempt_id, {}).get(uid)
+        if uid in self._dead or (known is not None and _version(known) >= _version(pod)):
+            return
+        self._own.setdefault(attempt_id, {})[uid] = self._keep(pod)
+        self._attempt_of[uid] = attempt_id
+        self._count(uid, _entry(pod, excess_use(pod, self._main)))
+        self._tell(attempt_id)
+
+    def _forget(self, uid: str) -> None:
+        self._count(uid, None)
+        attempt_id = self._attempt_of.pop(uid, None)
+        if attempt_id is None:
+            return
+        pods = self._own[attempt_id]
+        del pods[uid]
+        if not pods:
+            del self._own[attempt_id]
+        self._dead[uid] = None
+        if len(self._dead) > _REMEMBERED_DEAD:
+            self._dead.popitem(last=False)
+        self._tell(attempt_id)
+
+    def _count(self, uid: str, entry: tuple[str, Use] | None) -> None:
+        before = self._counted.get(uid)
+        if before == entry:
+            return
+        if before is not None:
+            del self._counted[uid]
+            node, use = before
+            left = self._use[node].plus(use, -1)
+            if left == NOTHING:
+                del self._use[node]
+            else:
+                self._use[node] = left
+        if entry is not None:
+            self._counted[uid] = entry
+            node, use = entry
+            self._use[node] = self._use.get(node, NOTHING).plus(use)
+
+    def _tell(self, attempt_id: AttemptId) -> None:
+        self._news.add(attempt_id)
+        self._changed.notify_all()
+
+    def _attempt(self, pod: Json) -> AttemptId | None:
+        own = pod["metadata"].get("labels") or {}
+        if own.get(labels.INSTANCE) != self._instance or not own.get(labels.ATTEMPT):
+            return None
+        return AttemptId(own[labels.ATTEMPT])
+
+
+def _entry(pod: Mapping[str, Any], use: Use) -> tuple[str, Use] | None:
+    node = pod["spec"].get("nodeName")
+    return (node, use) if node and use != NOTHING else None
+
+
+def _version(pod: Mapping[str, Any]) -> int:
+    # Numbers in every released API server, and by contract since 1.35.
+    return int(pod["metadata"]["resourceVersion"])

@@ -1,0 +1,109 @@
+"""What a pod takes from its node, by the rules of kube-scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from executors.kubernetes.quantity import milli, units
+
+_ENDED: Final = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """Amounts on a node. ``devices``: extended resource -> count; ``pods``: how many pods that is."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    devices: Mapping[str, int] = field(default_factory=dict)
+    pods: int = 0
+
+    def plus(self, other: Use, sign: int = 1) -> Use:
+        """Both together; with ``sign=-1`` what is left of this one."""
+        devices = dict(self.devices)
+        for name, count in other.devices.items():
+            devices[name] = devices.get(name, 0) + sign * count
+        return Use(
+            self.cpu_milli + sign * other.cpu_milli,
+            self.memory_bytes + sign * other.memory_bytes,
+            {name: count for name, count in devices.items() if count},
+            self.pods + sign * other.pods,
+        )
+
+    def most(self, other: Use) -> Use:
+        """The larger of each amount."""
+        names = {*self.devices, *other.devices}
+        return Use(
+            max(self.cpu_milli, other.cpu_milli),
+            max(self.memory_bytes, other.memory_bytes),
+            {name: max(self.devices.get(name, 0), other.devices.get(name, 0)) for name in names},
+            max(self.pods, other.pods),
+        )
+
+
+NOTHING: Final = Use()
+
+
+def pod_use(pod: Mapping[str, Any]) -> Use:
+    """What the pod keeps from others on its node; nothing once it has ended.
+
+    Containers run together, init containers one after another before them, each beside the sidecars (init containers
+    that restart always) that were started before it: the largest of these moments counts, plus the pod's overhead.
+    https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sharing-within-containers
+    """
+    if pod.get("status", {}).get("phase") in _ENDED:
+        return NOTHING
+    spec = pod["spec"]
+    sidecars = NOTHING
+    peak = NOTHING
+    for container in spec.get("initContainers") or ():
+        one = _requests(container)
+        if container.get("restartPolicy") == "Always":
+            sidecars = sidecars.plus(one)
+            peak = peak.most(sidecars)
+        else:
+            peak = peak.most(sidecars.plus(one))
+    together = _sum(_requests(container) for container in spec["containers"])
+    whole = peak.most(sidecars.plus(together))
+    of_pod = (spec.get("resources") or {}).get("requests")
+    if of_pod:  # of the pod as a whole (1.34): they take the place of its containers' sums
+        own = _amounts(of_pod)
+        whole = Use(
+            own.cpu_milli if "cpu" in of_pod else whole.cpu_milli,
+            own.memory_bytes if "memory" in of_pod else whole.memory_bytes,
+            whole.devices,
+        )
+    whole = whole.plus(_amounts(spec.get("overhead") or {}))
+    return Use(whole.cpu_milli, whole.memory_bytes, whole.devices, 1)
+
+
+def excess_use(pod: Mapping[str, Any], main: str) -> Use:
+    """What one of our own pods takes beyond its container ``main``: sidecars that a webhook put in, overhead.
+
+    The planner knows of ``main`` alone.
+    """
+    whole = pod_use(pod)
+    if not whole.pods:
+        return NOTHING
+    planned = _sum(_requests(container) for container in pod["spec"]["containers"] if container["name"] == main)
+    rest = whole.plus(planned, -1)
+    return Use(max(0, rest.cpu_milli), max(0, rest.memory_bytes), {n: c for n, c in rest.devices.items() if c > 0}, 1)
+
+
+def _requests(container: Mapping[str, Any]) -> Use:
+    return _amounts((container.get("resources") or {}).get("requests") or {})
+
+
+def _amounts(amounts: Mapping[str, Any]) -> Use:
+    # Extended resources have a domain in their name; storage, pages and the like are none of ours.
+    devices = {name: units(value) for name, value in amounts.items() if "/" in name}
+    return Use(milli(amounts.get("cpu", "0")), units(amounts.get("memory", "0")), devices)
+
+
+def _sum(parts: Iterable[Use]) -> Use:
+    whole = NOTHING
+    for part in parts:
+        whole = whole.plus(part)
+    return whole
