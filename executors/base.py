@@ -160,10 +160,11 @@ class Executor(Protocol):
         """All nodes that jobs could be placed on, ready or not."""
         ...
 
-    def assign_addresses(self, layout: Layout, taken_ports: frozenset[int]) -> Layout:
+    def assign_addresses(self, layout: Layout, taken_ports: frozenset[int], attempt_id: AttemptId) -> Layout:
         """``layout`` with hosts and ports filled in; called once per attempt, before anything is created.
 
-        ``taken_ports``: ports of all live attempts. Raises ``ExecutorTryAgain`` when no port is free.
+        ``taken_ports``: ports of all live attempts. ``attempt_id``: whose layout it is, for hosts that are named after
+        it. Raises ``ExecutorTryAgain`` when no port is free.
         """
         ...
 
@@ -180,8 +181,12 @@ class Executor(Protocol):
         """
         ...
 
-    def observe(self, attempt_id: AttemptId) -> Sequence[Observation]:
-        """Every replica of the attempt that the engine knows of, ended ones included, newest generation of each."""
+    def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:
+        """Every replica of the attempt that the engine knows of, ended ones included, newest generation of each.
+
+        A driver may answer from a copy that is a little behind, so a replica that another process has just created may
+        be missing. ``fresh``: nothing that was created before the call may be; asked before absence counts for anything.
+        """
         ...
 
     def attempts(self) -> frozenset[AttemptId]:

@@ -38,7 +38,7 @@ class FakeExecutor:
     def nodes(self) -> Sequence[NodeInfo]:
         return self._read("nodes", "", self.engine.nodes)
 
-    def assign_addresses(self, layout: Layout, taken_ports: frozenset[int]) -> Layout:
+    def assign_addresses(self, layout: Layout, taken_ports: frozenset[int], attempt_id: AttemptId) -> Layout:  # noqa: ARG002
         return self._read("assign_addresses", "", lambda: self.engine.assign(layout, taken_ports))
 
     def create(self, order: ReplicaOrder) -> None:
@@ -47,7 +47,7 @@ class FakeExecutor:
     def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
         self._write("stop", str(key), lambda: self.engine.stop(key, grace))
 
-    def observe(self, attempt_id: AttemptId) -> Sequence[Observation]:
+    def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:  # noqa: ARG002 (always)
         return self._read("observe", attempt_id, lambda: self.engine.observe(attempt_id))
 
     def attempts(self) -> frozenset[AttemptId]:

@@ -103,7 +103,7 @@ class ProcessExecutor:
     def nodes(self) -> Sequence[NodeInfo]:
         return (machine.describe_machine(self._look_for_gpus() if self._gpus is None else self._gpus),)
 
-    def assign_addresses(self, layout: Layout, taken_ports: frozenset[int]) -> Layout:
+    def assign_addresses(self, layout: Layout, taken_ports: frozenset[int], attempt_id: AttemptId) -> Layout:  # noqa: ARG002
         ports = self._ports.take(len(layout.replicas) * PORTS_PER_REPLICA, taken_ports)
         return Layout(
             tuple(
@@ -133,7 +133,7 @@ class ProcessExecutor:
         if runtime is not None and runtime.boot_id == procfs.boot_id():
             procfs.send(runtime.pid, runtime.start_ticks, signal.SIGTERM)
 
-    def observe(self, attempt_id: AttemptId) -> Sequence[Observation]:
+    def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:  # noqa: ARG002 (always)
         newest: dict[tuple[str, int], Observation] = {}
         for path in self._folders(attempt_id):
             found = read_replica(ReplicaFolder(path))

@@ -191,7 +191,7 @@ class _Round:
             if attempt.state is AttemptState.PLACED and is_meant and not is_stuck:
                 self._prepare()
                 return Look(Verdict.AGAIN)
-            seen = self.control.executor.observe(attempt.id)
+            seen = self._observe()
             decision = decide(self._sight(seen))
             look = self._carry_out(decision, seen)
         except ExecutorTryAgain as away:
@@ -214,7 +214,8 @@ class _Round:
         with unit_of_work(control.sessions, read_only=True) as session:
             taken = taken_addresses(session, except_attempt=attempt.id)
             sources = load_sources(session, job)
-        layout = control.executor.assign_addresses(self._layout(), frozenset(port for _, port in taken))
+        ports = frozenset(port for _, port in taken)
+        layout = control.executor.assign_addresses(self._layout(), ports, attempt.id)
         resume_from = self._ready_output(sources)
         note = environment_note(job, layout, attempt_context(control, job, attempt, resume_from))
         with fence.fenced(control, self.lease) as session:
@@ -246,6 +247,16 @@ class _Round:
         return find_resume_path(job, sources) if self.rows.attempt.number > 1 else job.resume_from
 
     # What was decided
+
+    def _observe(self) -> Sequence[Observation]:
+        """What the executor shows. Somebody missing is looked for again: a driver's copy may lag behind another process."""
+        attempt_id = self.rows.attempt.id
+        seen = self.control.executor.observe(attempt_id)
+        shown = {(o.key.role, o.key.index, o.key.generation) for o in seen}
+        live = (m for m in self.rows.members if not m.is_over and m.state is not ReplicaState.PENDING)
+        if all((m.role, m.index, m.generation) in shown for m in live):
+            return seen
+        return self.control.executor.observe(attempt_id, fresh=True)
 
     def _sight(self, seen: Sequence[Observation]) -> Sight:
         rows = self.rows

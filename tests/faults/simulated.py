@@ -127,8 +127,8 @@ class SteppedExecutor:
         self._world = world
         self._inner = inner
 
-    def observe(self, attempt_id: AttemptId) -> Sequence[Observation]:
-        return self._stepped(lambda: self._inner.observe(attempt_id))
+    def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:
+        return self._stepped(lambda: self._inner.observe(attempt_id, fresh=fresh))
 
     def __getattr__(self, name: str) -> Any:
         call = getattr(self._inner, name)

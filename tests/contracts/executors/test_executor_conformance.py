@@ -18,6 +18,7 @@ from executors.base import ExitCause, Observation, Phase
 NO_GRACE = timedelta()
 LONG_GRACE = timedelta(minutes=5)
 FOREVER = {"run_s": None}
+ATTEMPT = AttemptId("att-0123")
 
 
 def _is_running(seen: Observation) -> bool:
@@ -53,7 +54,7 @@ def test_a_node_that_is_ready_offers_cpu_and_memory(bench):
 def test_every_replica_gets_a_host_and_ports_of_its_own(bench):
     node = bench.executor.nodes()[0].name
     layout = Layout(tuple(ReplicaAddress("worker", index, "", Ports(), node) for index in range(3)))
-    first = bench.executor.assign_addresses(layout, frozenset())
+    first = bench.executor.assign_addresses(layout, frozenset(), ATTEMPT)
     places = {(r.host, port) for r in first.replicas for port in _ports(Layout((r,)))}
     assert len(places) == 12
     assert all(replica.host for replica in first.replicas)
@@ -65,11 +66,11 @@ def test_ports_of_live_attempts_and_of_the_one_before_are_not_given_again(bench)
         pytest.skip("each attempt of this driver has hosts of its own")
     node = bench.executor.nodes()[0].name
     layout = Layout((ReplicaAddress("worker", 0, "", Ports(), node),))
-    first = _ports(bench.executor.assign_addresses(layout, frozenset()))
+    first = _ports(bench.executor.assign_addresses(layout, frozenset(), ATTEMPT))
     blocked = frozenset(range(max(first) + 1, max(first) + 40))
-    second = _ports(bench.executor.assign_addresses(layout, blocked))
+    second = _ports(bench.executor.assign_addresses(layout, blocked, ATTEMPT))
     assert not set(second) & (set(first) | blocked)
-    third = _ports(bench.another().assign_addresses(layout, frozenset()))
+    third = _ports(bench.another().assign_addresses(layout, frozenset(), ATTEMPT))
     assert not set(third) & (set(first) | set(second))
 
 
