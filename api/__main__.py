@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import sys
 
 import uvicorn
 
+from api.closing import DrainingServer
 from api.main import create_app
 from core.settings import BadSettings, get_settings
 from core.structured_log import configure_logging
@@ -18,8 +20,9 @@ def main() -> None:
     except BadSettings as error:
         sys.exit(str(error))
     configure_logging(settings.log_level)
+    app = create_app(settings)
     config = uvicorn.Config(
-        create_app(settings),
+        app,
         host=settings.host,
         port=settings.port,
         log_level=settings.log_level.lower(),
@@ -27,12 +30,12 @@ def main() -> None:
         access_log=False,  # /metrics tells rates and latencies; a line per request would cost more than the request
         server_header=False,
         timeout_keep_alive=65,
-        # Streams end by the client; without a limit a restart would wait for the last follower.
-        timeout_graceful_shutdown=5,
+        # Streams end at once; what this waits for are uploads and slow readers.
+        timeout_graceful_shutdown=math.ceil(settings.shutdown_grace_s),
     )
     # Not Config(fd=…): that takes the socket for a Unix one, and every small answer then waits for Nagle's timer.
     sockets = [socket.socket(fileno=int(fd)) for fd in settings.listen_fds.split(",") if fd] or None
-    server = uvicorn.Server(config)
+    server = DrainingServer(config, app.state.closing)
     server.run(sockets=sockets)
     if not server.started:
         sys.exit(3)

@@ -1,17 +1,36 @@
-"""Long answers end promptly when the server goes down, instead of holding it until its patience ends."""
+"""How a server goes down without losing a request.
+
+First it is *leaving*: readiness says no, so that whoever spreads the requests sends no more of them here, while those
+that come all the same are answered as ever and their connections are closed after the answer. Then it is *closed*: the
+server takes no new connection, long answers end in good order, and what is being answered is finished.
+"""
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType
+from typing import Final
+
+import uvicorn
+
+_HEARD: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Closing:
-    """``is_set`` turns true once the process is asked to end. Streams look at it between two sends."""
+    """``is_leaving`` turns true once the process is asked to end, ``is_set`` when streams have to end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, drain_s: float = 0.0) -> None:
+        self.drain_s = drain_s
+        self.is_leaving = False
         self.is_set = False
+
+    def ask(self) -> None:
+        """The process has to end."""
+        self.is_leaving = True
+        if self.drain_s <= 0:
+            self.is_set = True
 
     def watch_signals(self) -> None:
         """Hear of SIGTERM and SIGINT before whoever handles them now (uvicorn); nothing outside of the main thread.
@@ -21,14 +40,39 @@ class Closing:
         """
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _HEARD:
             before = signal.getsignal(number)
             if not callable(before):
                 continue
 
             def heard(signum: int, frame: FrameType | None, *, then: object = before) -> None:
-                self.is_set = True
+                self.ask()
                 if callable(then):
                     then(signum, frame)
 
             signal.signal(number, heard)
+
+
+class DrainingServer(uvicorn.Server):
+    """Serves on for ``closing.drain_s`` after the first signal; a second one ends that. Its exit code is then 0."""
+
+    def __init__(self, config: uvicorn.Config, closing: Closing) -> None:
+        super().__init__(config)
+        self._closing = closing
+        self._leave_at_s: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 (the signature of its kind)
+        # Not the server's own: it would raise the signal again at the end and die of it.
+        if self._leave_at_s is None:
+            self._leave_at_s = time.monotonic() + self._closing.drain_s
+        elif self.should_exit and sig == signal.SIGINT:
+            self.force_exit = True
+        else:
+            self._leave_at_s = time.monotonic()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Asked ten times a second whether to go down now."""
+        if self._leave_at_s is not None and time.monotonic() >= self._leave_at_s:
+            self._closing.is_set = True
+            self.should_exit = True
+        return await super().on_tick(counter)

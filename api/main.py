@@ -41,7 +41,7 @@ def create_app(
         engine = make_engine(settings.resolved_database_url, pool_size=settings.database_pool_size)
         sessions = make_sessions(engine)
     recorder = Recorder()
-    closing = Closing()
+    closing = Closing(drain_s=settings.drain_s)
     platform = Platform(
         settings=settings,
         sessions=sessions,
@@ -76,7 +76,7 @@ def create_app(
     # The last added is the outermost.
     app.add_middleware(Delivery)
     app.add_middleware(Gate)
-    app.add_middleware(Envelope, recorder=recorder)
+    app.add_middleware(Envelope, recorder=recorder, closing=closing)
     routers.include_all(app)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]  # the framework's way to a document of one's own
     return app

@@ -12,6 +12,7 @@ from typing import Any, Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.closing import Closing
 from api.metrics.recorder import Recorder
 from api.problems import response_to, unexpected_response
 from core.domain.errors import ClientTooOld, PayloadTooLarge
@@ -29,11 +30,15 @@ _PRESSED: Final = ("application/json", "application/problem+json", "text/html", 
 
 
 class Envelope:
-    """Outermost: a request id, the time it took, and a problem for whatever nobody caught."""
+    """Outermost: a request id, the time it took, and a problem for whatever nobody caught.
 
-    def __init__(self, app: ASGIApp, *, recorder: Recorder) -> None:
+    A server that is leaving asks each client to come back over a new connection, which leads to another server.
+    """
+
+    def __init__(self, app: ASGIApp, *, recorder: Recorder, closing: Closing) -> None:
         self.app = app
         self.recorder = recorder
+        self.closing = closing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -49,7 +54,10 @@ class Envelope:
             nonlocal status, answered_after
             if message["type"] == "http.response.start":
                 status, answered_after = message["status"], time.perf_counter() - started
-                MutableHeaders(scope=message)["X-Request-ID"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-ID"] = request_id
+                if self.closing.is_leaving:
+                    headers["Connection"] = "close"
             await send(message)
 
         self.recorder.requests_in_flight.inc()

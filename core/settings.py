@@ -38,6 +38,18 @@ class Settings(BaseSettings):
     default_volume: str = Field(default="output", description="Volume of jobs that name no output.")
     process_port_range: str = Field(default="20000-29999", description="Ports for gangs in process mode.")
     database_pool_size: int = Field(default=10, ge=1)
+    drain_s: float = Field(
+        default=3.0,
+        ge=0,
+        description="An API that is asked to end says first that it is not ready, and serves on for so long.",
+    )
+    shutdown_grace_s: float = Field(
+        default=20.0, gt=0, description="Then it takes no more, and finishes what it is doing within this time."
+    )
+    probe_port: int = Field(
+        default=0, ge=0, le=65535, description="Scheduler and beat answer /live, /ready and /metrics here; 0: nowhere."
+    )
+    probe_host: str = Field(default="127.0.0.1", description="The address for it; in a container 0.0.0.0.")
     event_retention_days: float = Field(
         default=90.0, ge=0, description="Events of deleted jobs are kept for so long after the job's end."
     )

@@ -102,6 +102,9 @@ class Supervisor:
             "TRAINMASTER_HOST": self.options.host,
             "TRAINMASTER_PORT": str(port),
             "TRAINMASTER_API_URL": url,
+            # There is no other API to go to, and whoever stops the platform waits for it.
+            "TRAINMASTER_DRAIN_S": "0",
+            "TRAINMASTER_SHUTDOWN_GRACE_S": "5",
             "TRAINMASTER_EXECUTOR": self.options.executor,
             "PYTHONUNBUFFERED": "1",
         }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from fastapi import Response
-from trainmaster.wire.admin import Health
+from fastapi import Request, Response
+from trainmaster.wire.admin import Alive, Health
 
+from api.closing import Closing
 from api.health import service
 from api.routing import new_router
 from api.version import VERSION
@@ -13,21 +14,34 @@ from api.work import PlatformDep
 router = new_router("health")
 
 
+@router.get("/live", operation_id="get_liveness", summary="Whether the process lives", openapi_extra={"security": []})
+async def get_liveness() -> Alive:
+    """200 while the process can answer at all, whatever else is away: starting it anew would not bring that back."""
+    return Alive(version=VERSION)
+
+
 @router.get(
     "/health", operation_id="get_health", summary="How the platform and its parts are", openapi_extra={"security": []}
 )
-def get_health(platform: PlatformDep) -> Health:
+async def get_health(platform: PlatformDep) -> Health:
     """200 whenever the process lives; ``status`` says whether all is well."""
-    return service.look(platform, VERSION)
+    return await service.look_within(platform, VERSION)
 
 
 @router.get(
     "/ready", operation_id="get_readiness", summary="Whether requests can be served now", openapi_extra={"security": []}
 )
-def get_readiness(platform: PlatformDep, response: Response) -> Health:
-    """503 while the database is away; a scheduler that is away lets jobs wait, but requests are served."""
-    health = service.look(platform, VERSION)
-    if health.parts["database"] != service.OK:
+async def get_readiness(request: Request, platform: PlatformDep, response: Response) -> Health:
+    """503 while the database is away and from the moment that this process is asked to end.
+
+    A scheduler or a broker that is away lets jobs wait, but requests are served.
+    """
+    closing: Closing = request.app.state.closing
+    if closing.is_leaving:
+        health = service.leaving(VERSION)
+    else:
+        health = await service.look_within(platform, VERSION)
+    if closing.is_leaving or health.parts["database"] != service.OK:
         response.status_code = 503
         response.headers["Retry-After"] = "2"
     return health

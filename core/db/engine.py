@@ -7,7 +7,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 import orjson
 from sqlalchemy import Engine, create_engine, event
@@ -18,10 +19,25 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from core.domain.errors import InsufficientStorage, TrainmasterError, Unavailable
 
+if TYPE_CHECKING:
+    from core.db.pulse import Pulse
+
 SessionFactory = sessionmaker[Session]
 
 # Seconds. One writer at a time is SQLite's rule: the others wait in line for this long.
 _SQLITE_WAIT_S: Final = 10
+# Seconds to wait for a connection of the pool: all are busy, and the next request comes already.
+_POOL_WAIT_S: Final = 3
+_CONNECT_S: Final = 2  # whole seconds
+# What libpq says to the kernel. A peer that vanished without a word is found after some 15 s of idling, or when it has
+# not confirmed what was sent for 10 s; a frozen one confirms everything, and is found by ``core.db.pulse``.
+_KEEP_ALIVE: Final = {
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 3,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
 # A connection that was used a moment ago is alive; asking costs a round trip, a tenth of a small request.
 _PING_AFTER_IDLE_S: Final = 5.0
 _BUSY: Final = "The database is away or busy; try again in a moment."
@@ -61,13 +77,54 @@ def make_engine(url: str, *, pool_size: int = 10) -> Engine:
         hide_parameters=True,  # an error's text goes to the log, and parameters may be secrets
         pool_size=pool_size,
         max_overflow=pool_size,
-        pool_timeout=5,
-        connect_args={"connect_timeout": 5, "options": "-c timezone=UTC -c lock_timeout=10s -c statement_timeout=60s"},
+        pool_timeout=_POOL_WAIT_S,
+        connect_args={
+            "connect_timeout": _CONNECT_S,
+            "options": "-c timezone=UTC -c lock_timeout=10s -c statement_timeout=60s",
+            **_KEEP_ALIVE,
+        },
         **json,
     )
+    _watch_pulse(engine)
     event.listen(engine, "checkin", _on_checkin)
     event.listen(engine, "checkout", _on_checkout)
     return engine
+
+
+_pulses: Final[WeakKeyDictionary[Engine, Pulse]] = WeakKeyDictionary()
+
+
+def is_away(engine: Engine) -> bool:
+    """Whether the database is known not to answer; ``False`` also means that nobody has asked lately."""
+    pulse = _pulses.get(engine)
+    return pulse is not None and pulse.is_away
+
+
+def _watch_pulse(engine: Engine) -> None:
+    """Make the engine's connections give up on a server that does not answer."""
+    import psycopg  # SQLite's users need not load it
+
+    from core.db.pulse import DoesNotAnswer, Pulse, WatchedConnection, knocker
+
+    arguments, parameters = engine.dialect.create_connect_args(engine.url)
+    pulse = _pulses[engine] = Pulse(knocker(*arguments, **parameters))
+
+    def connect(_dialect: Any, _record: Any, arguments: Any, parameters: Any) -> WatchedConnection:
+        if pulse.is_away:
+            raise DoesNotAnswer("the server does not answer")
+        try:
+            connection = WatchedConnection.connect(*arguments, **parameters)
+        except psycopg.errors.ConnectionTimeout:
+            pulse.lost()
+            raise
+        except psycopg.OperationalError as error:
+            if error.sqlstate is None:
+                pulse.doubt()
+            raise
+        connection.may_wait = pulse.may_wait
+        return connection
+
+    event.listen(engine, "do_connect", connect)
 
 
 def make_sessions(engine: Engine) -> SessionFactory:
@@ -141,6 +198,8 @@ def unit_of_work(sessions: SessionFactory, *, read_only: bool = False) -> Iterat
         Unavailable: the database is away, busy, or has no tables yet.
         InsufficientStorage: its disk is full.
     """
+    if is_away(sessions.kw["bind"]):
+        raise Unavailable(_BUSY, retry_after_s=2.0)
     try:
         with nullcontext() if read_only else _write_turn(sessions), sessions() as session:
             if read_only:

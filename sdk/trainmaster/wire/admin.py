@@ -89,6 +89,14 @@ class LoginExchange(WireRequest):
     code: str
 
 
+class LoginCodeCreated(WireModel):
+    """``code`` opens ``<server>/login?code=…`` once, until ``expires_at``."""
+
+    user: str
+    code: str
+    expires_at: datetime
+
+
 class VolumeView(WireModel):
     name: str
     kind: Literal["local", "nfs", "pvc", "csi"]
@@ -144,6 +152,13 @@ class Identity(WireModel):
     is_admin: bool
     scopes: list[Scope]
     projects: dict[str, str] = Field(default_factory=dict)  # name -> role
+
+
+class Alive(WireModel):
+    """The process answers; how its parts are is ``Health``'s to say."""
+
+    status: Literal["ok"] = "ok"
+    version: str
 
 
 class Health(WireModel):

@@ -17,7 +17,7 @@ from trainmaster.client.transport import API_PREFIX
 from core.domain import errors as server_errors
 
 # What is no business of a client: the runtime's reports, browsers, load balancers, and Prometheus.
-NOT_FOR_CLIENTS = {"report", "get_readiness", "get_metrics"}
+NOT_FOR_CLIENTS = {"report", "get_liveness", "get_readiness", "get_metrics"}
 
 ARGUMENTS: dict[str, Any] = {
     "job": "mnist",

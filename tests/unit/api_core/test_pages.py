@@ -52,6 +52,21 @@ def test_a_code_becomes_a_token_once(stranger: TestClient, code: str) -> None:
     assert "used already" in again.json()["detail"]
 
 
+def test_who_is_logged_in_makes_a_code_of_their_own(client: TestClient, stranger: TestClient) -> None:
+    answer = client.post("/api/v1/login/codes")
+    assert (answer.status_code, answer.headers["cache-control"]) == (201, "no-store")
+    assert answer.json()["user"] == "admin"
+    assert stranger.post("/api/v1/login", json={"code": answer.json()["code"]}).json()["user"] == "admin"
+    assert stranger.post("/api/v1/login/codes").status_code == 401
+
+
+def test_a_code_gives_no_scope_that_its_maker_lacks(client: TestClient, stranger: TestClient) -> None:
+    made = client.post("/api/v1/tokens", json={"name": "ci", "scopes": ["read", "write"]}).json()
+    answer = stranger.post("/api/v1/login/codes", headers={"Authorization": f"Bearer {made['token']}"})
+    assert answer.status_code == 403
+    assert "scope admin" in answer.json()["detail"]
+
+
 def test_a_code_is_good_for_its_time(stranger: TestClient, code: str, clock: Any) -> None:
     clock.advance(timedelta(hours=1).total_seconds())
     answer = stranger.post("/api/v1/login", json={"code": code})
@@ -222,7 +237,7 @@ def test_openapi_tells_operations_once_with_tags_and_problems(app: FastAPI, clie
 
 def test_every_route_of_the_api_asks_who_calls(app: FastAPI, stranger: TestClient) -> None:
     """But for those that must not: health, readiness, login."""
-    open_routes = {"get_health", "get_readiness", "exchange_login"}
+    open_routes = {"get_health", "get_liveness", "get_readiness", "exchange_login"}
     for path, methods in app.openapi()["paths"].items():
         for method, operation in methods.items():
             if operation["operationId"] in open_routes:

@@ -152,6 +152,7 @@ def test_a_database_that_is_away_is_503_with_a_time_to_try_again(settings: Setti
         ready = away.get("/api/v1/ready")
         assert ready.status_code == 503
         assert ready.headers["retry-after"] == "2"
+        assert away.get("/api/v1/live").status_code == 200
         health = away.get("/api/v1/health")
         assert (health.status_code, health.json()["status"]) == (200, "degraded")
         assert away.get("/").status_code == 503

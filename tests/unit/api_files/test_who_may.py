@@ -118,9 +118,11 @@ ROUTES: dict[str, Case] = {
         {**ANY_WRITER, **dict.fromkeys(("stranger", "plain", "viewer", "owner"), 404)}
     ),
     "GET /api/v1/spec/schema": case(ANY_READER),
+    "POST /api/v1/login/codes": case({**ANY_WRITER, "plain": 403}),
     "POST /api/v1/login": case(dict.fromkeys(PEOPLE, 401), json={"code": "no-code-of-ours"}),
     "GET /api/v1/me": case(ANY_READER),
     "GET /api/v1/health": case(OPEN),
+    "GET /api/v1/live": case(OPEN),
     "GET /api/v1/ready": case(OPEN),
     "POST /api/v1/runtime/report": case(ATTEMPT, json=REPORT),
     "GET /metrics": case({**PLATFORM_ADMIN, "plain": OK}),

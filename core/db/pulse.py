@@ -1,0 +1,168 @@
+"""Whether the PostgreSQL server answers at all: a server that hangs must not hold the threads that wait for it.
+
+A statement may take long, and a server that is frozen, or behind a network that swallows packets, looks the same to
+who waits. So who has waited for ``SILENCE_S`` knocks once with a fresh connection: an answer means that the statement
+is slow, and the wait goes on; none means that the server is away. From then on everybody is told at once, and a thread
+knocks until it is back. While all is well nothing here runs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any, Final
+
+import psycopg
+import structlog
+
+log = structlog.get_logger(__name__)
+
+# A statement is silent for so long before anybody doubts; longer than what a busy server needs for all but reports.
+SILENCE_S: Final = 2.0
+# For one knock, in whole seconds: less is not taken for a connection's time-out.
+KNOCK_S: Final = 2
+_KNOCK_AGAIN_S: Final = 0.5
+# Above the server's own statement_timeout (60 s): then this connection alone is dead, as after a lost firewall state.
+_LOST_AFTER_S: Final = 75.0
+
+
+class Pulse:
+    """What is known of one server. Safe for threads.
+
+    Args:
+        knock: asks the server anything over a new connection; raises ``psycopg.Error`` when there is no answer in time.
+    """
+
+    def __init__(self, knock: Callable[[], None]) -> None:
+        self._knock = knock
+        self._lock = threading.Lock()
+        self._is_away = False
+        self._asking: _Answer | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_away(self) -> bool:
+        """True while the server is known not to answer; it costs nothing to ask."""
+        return self._is_away
+
+    def may_wait(self) -> bool:
+        """Whether an answer that is late may still come."""
+        return not self._is_away and self.answers()
+
+    def answers(self) -> bool:
+        """Knock, and say whether there was an answer. Who comes during a knock gets its result. At most ``KNOCK_S``."""
+        with self._lock:
+            if self._is_away:
+                return False
+            asking, is_mine = self._asking, False
+            if asking is None:
+                asking, is_mine = _Answer(), True
+                self._asking = asking
+        if not is_mine:
+            asking.done.wait(2 * KNOCK_S)
+            return asking.is_well
+        try:
+            asking.is_well = self._is_well()
+            if not asking.is_well:
+                self.lost()
+        finally:
+            with self._lock:
+                self._asking = None
+            asking.done.set()
+        return asking.is_well
+
+    def doubt(self) -> None:
+        """A connection could not be made: knock in the background, and tell everybody when nobody answers."""
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                return
+            self._thread = threading.Thread(target=self._watch, name="database-pulse", daemon=True)
+            self._thread.start()
+
+    def lost(self) -> None:
+        """The server does not answer: until it does, nobody waits for it any more."""
+        with self._lock:
+            is_new, self._is_away = not self._is_away, True
+        if is_new:
+            log.warning("database.away")
+        self.doubt()
+
+    def _watch(self) -> None:
+        while not self._is_well():
+            with self._lock:
+                is_new, self._is_away = not self._is_away, True
+            if is_new:
+                log.warning("database.away")
+            time.sleep(_KNOCK_AGAIN_S)  # noqa: TID251 - nothing tells of a server's return but asking
+        with self._lock:
+            was_away, self._is_away = self._is_away, False
+            self._thread = None
+        if was_away:
+            log.info("database.back")
+
+    def _is_well(self) -> bool:
+        try:
+            self._knock()
+        except psycopg.OperationalError as error:
+            # A server that says no (too many connections, no such user) is there.
+            return error.sqlstate is not None and not error.sqlstate.startswith("57P")
+        except psycopg.Error:
+            return True
+        return True
+
+
+class _Answer:
+    def __init__(self) -> None:
+        self.done = threading.Event()
+        self.is_well = False
+
+
+class DoesNotAnswer(psycopg.OperationalError):
+    """The server is away, or this connection is dead."""
+
+
+class WatchedConnection(psycopg.Connection[Any]):
+    """A connection that gives up when its server does not answer any more, while a slow statement has its time.
+
+    ``may_wait``: asked after each ``SILENCE_S`` without a word of the server; set after connecting.
+    """
+
+    may_wait: Callable[[], bool] | None = None
+
+    def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+        may_wait = self.may_wait
+        return super().wait(gen if may_wait is None else self._watched(gen, may_wait), *args, **options)
+
+    def _watched(self, gen: Any, may_wait: Callable[[], bool]) -> Generator[Any, Any, Any]:
+        """``gen`` as it is; the driver sends a nothing ten times a second while the server is silent."""
+        began = asked = time.monotonic()
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and (now := time.monotonic()) - asked >= SILENCE_S:
+                    if now - began > _LOST_AFTER_S or not may_wait():
+                        self.close()
+                        raise DoesNotAnswer("the server does not answer")
+                    asked = time.monotonic()
+                wanted = gen.send(ready)
+        except StopIteration as done:
+            return done.value
+
+
+def knocker(*arguments: Any, **parameters: Any) -> Callable[[], None]:
+    """What ``Pulse`` asks with: a new connection and the smallest question."""
+
+    def knock() -> None:
+        with WatchedConnection.connect(
+            *arguments, autocommit=True, **{**parameters, "connect_timeout": KNOCK_S}
+        ) as connection:
+            connection.may_wait = _never
+            connection.execute("select 1")
+
+    return knock
+
+
+def _never() -> bool:
+    return False

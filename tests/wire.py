@@ -1,0 +1,125 @@
+"""A wire between two processes that a test can cut, freeze and mend."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import suppress
+from enum import Enum, auto
+from typing import Final
+from urllib.parse import urlsplit
+
+_PIECE: Final = 65_536
+
+
+class _Is(Enum):
+    WHOLE = auto()
+    CUT = auto()  # nobody listens, and what was open is closed
+    FROZEN = auto()  # connections open, and nothing comes through
+
+
+class Wire:
+    """Forwards TCP to the server of ``url``; use ``self.url`` instead of it."""
+
+    def __init__(self, url: str, *, default_port: int) -> None:
+        parts = urlsplit(url)
+        self._target = (parts.hostname or "127.0.0.1", parts.port or default_port)
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
+        self.port: int = self._listener.getsockname()[1]
+        user = parts.netloc.rpartition("@")[0]
+        self.url = parts._replace(netloc=f"{user}@127.0.0.1:{self.port}" if user else f"127.0.0.1:{self.port}").geturl()
+        self._state = _Is.WHOLE
+        self._moves = threading.Condition()
+        self._open: set[socket.socket] = set()
+        self._start()
+
+    def cut(self) -> None:
+        """As when the server's process dies: connections break, new ones are refused."""
+        with self._moves:
+            self._state = _Is.CUT
+            _close(self._listener)
+            for end in self._open:
+                _close(end)
+            self._open.clear()
+            self._moves.notify_all()
+
+    def freeze(self) -> None:
+        """As when the server is stopped, or a firewall forgets: connections are taken, and nothing is ever answered."""
+        with self._moves:
+            self._state = _Is.FROZEN
+
+    def mend(self) -> None:
+        """All is well again; what was held back by a freeze arrives now."""
+        with self._moves:
+            was, self._state = self._state, _Is.WHOLE
+            self._moves.notify_all()
+        if was is _Is.CUT:
+            self._listener = socket.create_server(("127.0.0.1", self.port), backlog=256)
+            self._start()
+
+    def close(self) -> None:
+        self.cut()
+
+    def _start(self) -> None:
+        threading.Thread(target=self._accept, args=(self._listener,), name="wire", daemon=True).start()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                near, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._join, args=(near,), name="wire", daemon=True).start()
+
+    def _join(self, near: socket.socket) -> None:
+        try:
+            self._pass()
+            far = socket.create_connection(self._target, timeout=5)
+            far.settimeout(None)
+        except OSError:
+            _close(near)
+            return
+        with self._moves:
+            if self._state is _Is.CUT:
+                _close(near)
+                _close(far)
+                return
+            self._open |= {near, far}
+        threading.Thread(target=self._pump, args=(far, near), name="wire", daemon=True).start()
+        self._pump(near, far)
+
+    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while piece := source.recv(_PIECE):
+                self._pass()
+                sink.sendall(piece)
+        for end in (source, sink):
+            _close(end)
+        with self._moves:
+            self._open -= {source, sink}
+
+    def _pass(self) -> None:
+        """Return when something may come through."""
+        with self._moves:
+            while self._state is _Is.FROZEN:
+                self._moves.wait(1.0)
+            if self._state is _Is.CUT:
+                raise OSError("the wire is cut")
+
+
+def _close(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
+
+
+def wait_for(holds: object, *, within_s: float, every_s: float = 0.05) -> float:
+    """Seconds until ``holds()``; ``TimeoutError`` after ``within_s``."""
+    assert callable(holds)
+    began = time.monotonic()
+    while not holds():
+        if time.monotonic() - began > within_s:
+            raise TimeoutError
+        time.sleep(every_s)
+    return time.monotonic() - began
