@@ -258,7 +258,8 @@ def require(scope: Scope | Literal["read", "write", "admin"]) -> Callable[..., A
         if wanted is Scope.ADMIN and not found.is_admin:
             raise Forbidden("This needs a platform admin, with a token of scope admin.")
         if not found.may(wanted):
-            raise Forbidden(f"This token lacks the scope {wanted}; make one with `trainmaster token create`.")
+            has = ", ".join(sorted(found.scopes)) or "nothing"
+            raise Forbidden(f"This needs a token of scope {wanted}, and yours has {has}; log in with another one.")
         return found
 
     return caller

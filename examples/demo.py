@@ -217,7 +217,7 @@ def train_one(client: Client, folder: str, title: str, explanation: str) -> Outc
     job = client.submit(code / "job.yaml", code=code)
     submitted_s = time.monotonic()
     console.print(f"  Submitted [bold]{job.name}[/] ({job.id}) with the code in examples/{folder}.\n")
-    for item in client.watch_job(job.id, follow=True):
+    for item in client.watch_job(job.id):
         if isinstance(item, LogLine):
             console.print(log_line(item), soft_wrap=True)
         else:

@@ -15,7 +15,7 @@ from api.auth import Caller
 from api.cursors import bad_cursor, make_cursor, read_cursor
 from api.jobs.schemas import job_view
 from api.work import Work
-from core.db.repositories.jobs import JobFilter, Position, list_jobs, newest_progress
+from core.db.repositories.jobs import NOT_RUN, JobFilter, Position, list_jobs, runs_of
 from core.domain.errors import InvalidRequest
 
 _MANY: Final = 50  # values of one filter
@@ -54,8 +54,8 @@ def list_page(work: Work, caller: Caller, query: JobQuery) -> Page[JobView]:
     before = None if query.cursor is None else _position(query.cursor)
     rows = list_jobs(work.session, _filter(work.session, caller, query), limit=query.limit + 1, before=before)
     page = rows[: query.limit]
-    progress = newest_progress(work.session, [row.id for row in page if row.attempt_count])
-    items = [job_view(row, progress=progress.get(row.id, {}), now=work.now) for row in page]
+    runs = runs_of(work.session, [row.id for row in page if row.attempt_count])
+    items = [job_view(row, run=runs.get(row.id, NOT_RUN), now=work.now) for row in page]
     cursor = make_cursor(page[-1].created_at.isoformat(), page[-1].id) if len(rows) > query.limit else None
     return Page[JobView].model_construct(items=items, next_cursor=cursor)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import select, update
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from api.auth import Caller
@@ -14,12 +14,10 @@ from core.bell import TOPIC_RECONCILE, TOPIC_TICK
 from core.db.repositories.attempts import live_attempt_id
 from core.db.repositories.events import append_event
 from core.db.repositories.jobs import set_job
-from core.db.tables import Event, Job
+from core.db.tables import Job
 from core.domain.errors import Conflict
 from core.domain.lifecycle import Effect, JobEvent, advance, can_advance
 from core.domain.states import JobState, Wanted
-
-_HISTORY_LINES: Final = 12
 
 
 class Verb(StrEnum):
@@ -56,11 +54,11 @@ def ask(work: Work, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
     if verb is Verb.RESUME:
         # Taking back a pause that has not happened yet is fine; everything else is what the table says of it.
         if job.wanted != Wanted.PAUSE or state not in (JobState.STARTING, JobState.RUNNING):
-            advance(state, JobEvent.RESUME, history=_history(work.session, job.id))
+            advance(state, JobEvent.RESUME)
     elif job.wanted == Wanted.CANCEL or not can_advance(state, _EVENTS[verb]):
         # A cancel is not taken back: pausing a job that is being cancelled is refused like one that is.
         asked_from = JobState.CANCELLING if job.wanted == Wanted.CANCEL and not state.is_terminal else state
-        advance(asked_from, _EVENTS[verb], history=_history(work.session, job.id))
+        advance(asked_from, _EVENTS[verb])
     set_job(work.session, job, wanted=wanted.value, updated_at=work.now)
     _tell(work, caller, job, f"job.{verb}_requested", reason)
     live = live_attempt_id(work.session, job.id)
@@ -117,13 +115,3 @@ def _tell(work: Work, caller: Caller, job: Job, kind: str, reason: str) -> None:
         job_id=job.id,
         reason=reason,
     )
-
-
-def _history(session: Session, job_id: str) -> list[str]:
-    rows = session.execute(
-        select(Event.at, Event.kind, Event.actor)
-        .where(Event.job_id == job_id, Event.kind.startswith("job."))
-        .order_by(Event.id.desc())
-        .limit(_HISTORY_LINES)
-    ).all()
-    return [f"{row.at:%Y-%m-%d %H:%M:%S} {row.kind} by {row.actor}" for row in reversed(rows)]

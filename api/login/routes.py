@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 from fastapi import Response
-from trainmaster.wire.admin import Identity, LoginExchange, TokenCreated
+from trainmaster.wire.admin import Identity, LoginCodeCreated, LoginExchange, TokenCreated
 
-from api.auth import Reader
+from api.auth import Reader, Writer
 from api.login import service
 from api.routing import new_router
 from api.work import PlatformDep
@@ -23,6 +23,14 @@ def exchange_login(body: LoginExchange, platform: PlatformDep, response: Respons
     response.headers["Cache-Control"] = "no-store"
     with platform.write() as work:
         return service.exchange_code(work, body.code, name="login", ttl=service.TOKEN_TTL)
+
+
+@router.post("/login/codes", operation_id="create_login_code", summary="A one-time login code", status_code=201)
+def create_login_code(caller: Writer, platform: PlatformDep, response: Response) -> LoginCodeCreated:
+    """For a browser or another machine of the caller's. The token must have every scope that the code gives."""
+    response.headers["Cache-Control"] = "no-store"
+    with platform.write() as work:
+        return service.make_code(work, caller)
 
 
 @router.get("/me", operation_id="get_me", summary="Who the token belongs to, and where they may do what")

@@ -6,14 +6,14 @@ from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import select, update
-from trainmaster.wire.admin import Identity, TokenCreated
+from trainmaster.wire.admin import Identity, LoginCodeCreated, TokenCreated
 
-from api.auth import Caller
+from api.auth import Caller, Scope
 from api.work import Work
-from core.db.bootstrap import add_token
+from core.db.bootstrap import LOGIN_CODE_TTL, add_login_code, add_token
 from core.db.repositories.events import append_event
 from core.db.tables import LoginCode, Token, User
-from core.domain.errors import Unauthenticated
+from core.domain.errors import Forbidden, Unauthenticated
 from core.tokens import token_digest
 
 SESSION_TTL: Final = timedelta(days=30)
@@ -39,8 +39,7 @@ def exchange_code(work: Work, code: str, *, name: str, ttl: timedelta) -> TokenC
     user = work.session.execute(select(User).where(User.id == taken)).scalar_one()
     if user.disabled_at is not None:
         raise Unauthenticated("This user is disabled; ask an admin of the platform.")
-    scopes = ("read", "write", "admin") if user.is_admin else ("read", "write")
-    token = add_token(work.session, user_id=user.id, name=name, scopes=scopes, now=work.now, ttl=ttl)
+    token = add_token(work.session, user_id=user.id, name=name, scopes=_scopes_of(user.is_admin), now=work.now, ttl=ttl)
     append_event(
         work.session,
         at=work.now,
@@ -58,6 +57,26 @@ def exchange_code(work: Work, code: str, *, name: str, ttl: timedelta) -> TokenC
         expires_at=row.expires_at,
         token=token,
     )
+
+
+def make_code(work: Work, caller: Caller) -> LoginCodeCreated:
+    """A one-time code for the caller's own user.
+
+    Raises:
+        Forbidden: the code would give a scope that the caller's own token lacks.
+    """
+    # Not the caller's rank, which is that of the token: the code gives what the user may have.
+    is_admin = work.session.execute(select(User.is_admin).where(User.id == caller.user_id)).scalar_one()
+    for scope in _scopes_of(is_admin):
+        if not caller.may(Scope(scope)):
+            raise Forbidden(f"A login gives the scope {scope}, which your own token lacks; use one that has it.")
+    code = add_login_code(work.session, caller.user_id, now=work.now)
+    append_event(work.session, at=work.now, kind="user.login_code_made", actor=caller.actor)
+    return LoginCodeCreated(user=caller.user, code=code, expires_at=work.now + LOGIN_CODE_TTL)
+
+
+def _scopes_of(is_admin: bool) -> tuple[str, ...]:
+    return ("read", "write", "admin") if is_admin else ("read", "write")
 
 
 def open_session(work: Work, caller: Caller) -> str:
@@ -90,9 +109,7 @@ def identity(caller: Caller) -> Identity:
 def _why_not(work: Work, digest: str) -> str:
     code = work.session.get(LoginCode, digest)
     if code is None:
-        return "This login code is not known here; ask for a fresh link (`trainmaster up` prints one)."
+        return "This login code is not known here; ask for a fresh link (`trainmaster login --link` prints one)."
     if code.used_at is not None:
-        return (
-            "This login code was used already, each is good once; ask for a fresh link (`trainmaster up` prints one)."
-        )
-    return "This login code has expired; ask for a fresh link (`trainmaster up` prints one)."
+        return "This login code was used already, each is good once; ask for a fresh link (`trainmaster login --link` prints one)."
+    return "This login code has expired; ask for a fresh link (`trainmaster login --link` prints one)."

@@ -11,7 +11,7 @@ from anyio import CapacityLimiter
 from fastapi import Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
-from trainmaster.spec.model import ROLE_PATTERN
+from trainmaster.spec.model import RoleName
 from trainmaster.wire.jobs import LogSource
 
 from api.auth import JobViewer, authenticate
@@ -63,7 +63,7 @@ async def stream_logs(
     platform: PlatformDep,
     attempt: AttemptQuery = None,
     rank: Annotated[int | None, Query(ge=0, le=10**7, description="Of one process, counted over all replicas.")] = None,
-    role: Annotated[str | None, Query(pattern=ROLE_PATTERN)] = None,
+    role: Annotated[RoleName | None, Query()] = None,
     index: Annotated[int | None, Query(ge=0, le=10**6)] = None,
     search: Annotated[
         str | None, Query(max_length=PATTERN_LIMIT, description="Regular expression (RE2) that a line must contain.")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Path
-from trainmaster.spec.model import ENV_PATTERN
+from trainmaster.spec.model import EnvName
 from trainmaster.wire.admin import SecretSet, SecretView
 
 from api.auth import ProjectAdmin, ProjectViewer
@@ -13,9 +13,7 @@ from api.work import PlatformDep
 
 router = new_router("secrets", "/projects/{project}/secrets")
 
-SecretName = Annotated[
-    str, Path(pattern=ENV_PATTERN, max_length=256, description="Name of the environment variable in jobs.")
-]
+SecretName = Annotated[EnvName, Path(description="Name of the environment variable in jobs.")]
 
 
 @router.get("", operation_id="list_secrets", summary="Names of the project's secrets")

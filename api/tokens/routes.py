@@ -18,10 +18,11 @@ def list_tokens(
     caller: Reader,
     platform: PlatformDep,
     user: Annotated[str | None, Query(description="Another user's: platform admins only.")] = None,
+    all_users: Annotated[bool, Query(description="Everybody's: platform admins only.")] = False,
 ) -> list[TokenView]:
     """Newest first; their text is never shown again."""
     with platform.read() as work:
-        return service.list_tokens(work, caller, user)
+        return service.list_tokens(work, caller, user, all_users=all_users)
 
 
 @router.post("", operation_id="create_token", summary="Make a token", status_code=201)

@@ -17,15 +17,26 @@ from core.ids import new_id
 from core.tokens import new_user_token, token_digest
 
 _LONGEST: Final = timedelta(days=3650)  # longer is for ever: leave expires_in_s out
+_OTHERS: Final = "Tokens of other users are a platform admin's business."
 
 
-def list_tokens(work: Work, caller: Caller, user_name: str | None) -> list[TokenView]:
-    """The caller's own, or those of ``user_name`` for a platform admin; newest first, revoked ones too."""
-    user = _user(work, caller, user_name)
-    rows = work.session.scalars(
-        select(Token).where(Token.user_id == user.id).order_by(Token.created_at.desc(), Token.id.desc())
-    )
-    return [view_of(token, user.name) for token in rows]
+def list_tokens(work: Work, caller: Caller, user_name: str | None, *, all_users: bool = False) -> list[TokenView]:
+    """The caller's own, or for a platform admin those of ``user_name`` or everybody's; newest first, revoked ones too.
+
+    Raises:
+        Forbidden: others' tokens, asked for by somebody else.
+        InvalidRequest: one user's and everybody's at once.
+    """
+    query = select(Token, User.name).join(User, User.id == Token.user_id)
+    if all_users:
+        if user_name is not None:
+            raise InvalidRequest("Give user or all_users, not both.", field="all_users")
+        if not caller.is_admin:
+            raise Forbidden(_OTHERS, field="all_users")
+    else:
+        query = query.where(Token.user_id == _user(work, caller, user_name).id)
+    rows = work.session.execute(query.order_by(Token.created_at.desc(), Token.id.desc()))
+    return [view_of(token, name) for token, name in rows]
 
 
 def create(work: Work, caller: Caller, body: TokenCreate) -> TokenCreated:
@@ -93,7 +104,7 @@ def view_of(token: Token, user_name: str) -> TokenView:
 
 def _user(work: Work, caller: Caller, name: str | None) -> User:
     if name is not None and name != caller.user and not caller.is_admin:
-        raise Forbidden("Tokens of other users are a platform admin's business.", field="user")
+        raise Forbidden(_OTHERS, field="user")
     user = work.session.execute(select(User).where(User.name == (name or caller.user))).scalar_one_or_none()
     if user is None:
         raise NotFound(f"There is no user {name!r}; `GET /api/v1/users` lists them.", field="user")

@@ -6,7 +6,7 @@ event that tells of it. To add a state or a move, change the table; ``docs/howto
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar, overload
@@ -154,38 +154,43 @@ REPLICA_MOVES: Final[Mapping[tuple[ReplicaState, ReplicaEvent], Move[ReplicaStat
 }
 
 # Why the usual wrong moves are refused, in words with a way out.
-_HINTS: Final[Mapping[JobEvent, Mapping[JobState, str]]] = {
+_HINTS: Final[Mapping[StrEnum, Mapping[JobState, str]]] = {
     JobEvent.CANCEL: {JobState.CANCELLING: "it is being cancelled already; wait for it to end"},
     JobEvent.PAUSE: {
         JobState.PAUSED: "it is paused already; resume it to go on",
         JobState.CANCELLING: "it is being cancelled; clone it to run it again",
     },
     JobEvent.RESUME: {
-        JobState.QUEUED: "it is not paused and waits for its turn already",
-        JobState.STARTING: "it is not paused and is starting already",
-        JobState.RUNNING: "it is not paused and runs already",
+        JobState.QUEUED: "it waits for its turn already",
+        JobState.STARTING: "it is being started already",
+        JobState.RUNNING: "it runs already",
         JobState.CANCELLING: "it is being cancelled; clone it to run it again",
     },
 }
-_OVER_HINT: Final = "it is over; clone it to run it again"
+# What users ask for, and how a job ended, as a sentence needs them.
+_ASKED: Final[Mapping[StrEnum, str]] = {
+    JobEvent.CANCEL: "cancelled",
+    JobEvent.PAUSE: "paused",
+    JobEvent.RESUME: "resumed",
+}
+_HOW_OVER: Final[Mapping[JobState, str]] = {
+    JobState.SUCCEEDED: "has succeeded",
+    JobState.FAILED: "has failed",
+    JobState.CANCELLED: "was cancelled",
+    JobState.EXPIRED: "has expired",
+}
 
 
 @overload
-def advance(state: JobState, event: JobEvent, *, history: Sequence[str] = ...) -> Move[JobState]: ...
+def advance(state: JobState, event: JobEvent) -> Move[JobState]: ...
 @overload
-def advance(state: AttemptState, event: AttemptEvent, *, history: Sequence[str] = ...) -> Move[AttemptState]: ...
+def advance(state: AttemptState, event: AttemptEvent) -> Move[AttemptState]: ...
 @overload
-def advance(state: ReplicaState, event: ReplicaEvent, *, history: Sequence[str] = ...) -> Move[ReplicaState]: ...
+def advance(state: ReplicaState, event: ReplicaEvent) -> Move[ReplicaState]: ...
 def advance(
-    state: JobState | AttemptState | ReplicaState,
-    event: JobEvent | AttemptEvent | ReplicaEvent,
-    *,
-    history: Sequence[str] = (),
+    state: JobState | AttemptState | ReplicaState, event: JobEvent | AttemptEvent | ReplicaEvent
 ) -> Move[JobState] | Move[AttemptState] | Move[ReplicaState]:
     """The move that ``event`` makes from ``state``.
-
-    Args:
-        history: what happened to the thing so far, oldest first; told when the move is refused.
 
     Raises:
         IllegalTransition: the table has no such move; the sentence says why and what to do instead.
@@ -201,7 +206,7 @@ def advance(
         case _:
             raise TypeError(f"{event!r} is no event of {state!r}")
     if move is None:
-        raise IllegalTransition(_refusal(noun, state, event, history))
+        raise IllegalTransition(_refusal(noun, state, event))
     return move
 
 
@@ -210,10 +215,9 @@ def can_advance(state: JobState, event: JobEvent) -> bool:
     return (state, event) in JOB_MOVES
 
 
-def _refusal(noun: str, state: StrEnum, event: StrEnum, history: Sequence[str]) -> str:
-    hint = "this move is not in its table"
-    if isinstance(state, JobState) and isinstance(event, JobEvent):
-        hint = _OVER_HINT if state.is_terminal else _HINTS.get(event, {}).get(state, hint)
-    article = "An" if noun[0] in "aeiou" else "A"
-    sentence = f"{article} {noun} that is {state.value} cannot {event.value.replace('_', ' ')}: {hint}."
-    return f"{sentence} Its history: {'; '.join(history)}." if history else sentence
+def _refusal(noun: str, state: StrEnum, event: StrEnum) -> str:
+    if not isinstance(state, JobState) or event not in _ASKED:
+        return f"The {noun} is {state.value}: {event.value.replace('_', ' ')} is no move in its table."
+    if state.is_terminal:
+        return f"The job {_HOW_OVER[state]} and cannot be {_ASKED[event]}; clone it to run it again."
+    return f"The job cannot be {_ASKED[event]}: {_HINTS.get(event, {}).get(state, f'it is {state.value}')}."

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from core.domain.waiting import RESERVED_FOR, kept_for, starts_first
 from scheduler.planning import words
 from scheduler.planning.cluster import Cluster, Pool
 from scheduler.planning.demand import Demand, Group, demand_of
@@ -235,15 +236,15 @@ class Explainer:
         held = next((r for r in self.ledger.reservations if r.demand is demand), None)
         if held is None:
             return reason
-        numbers = {**reason.numbers, "reserved_for": held.job.job_id, "on": self._node_names(held)}
+        numbers = {**reason.numbers, RESERVED_FOR: held.job.job_id, "on": self._node_names(held)}
         on = words.some_of(self._node_names(held))
         if held.start_s is None:
-            kept = f"what becomes free on {on} is kept for job {held.job.name}, the first that asks for this"
+            kept = f"what becomes free on {on} {kept_for(held.job.name)}"
             return Reason(reason.code, f"{reason.sentence}; {kept}", numbers)
         at, phrase = self._moment(held.start_s)
         if at is not None:
             numbers["expected_start"] = at.isoformat()
-        kept = f"job {held.job.name}, the first that asks for this, is to start on {on} at {phrase}"
+        kept = f"{starts_first(held.job.name)} on {on} at {phrase}"
         return Reason(reason.code, f"{reason.sentence}; {kept}", numbers)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -164,17 +165,42 @@ def queue_position(session: Session, *, job_id: str, priority: int, queued_at: d
     return session.execute(query).scalar_one() + 1
 
 
-def newest_progress(session: Session, job_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """By job: the progress that the first replica of its newest attempt told."""
+@dataclass(slots=True)
+class Run:
+    """What a job's attempts came to.
+
+    ``ran``: how long those that are over ran, without the waits and pauses between them. ``since``: the start of the
+    one that runs. ``progress``: as the first replica of the newest one told it.
+    """
+
+    ran: timedelta = timedelta()
+    since: datetime | None = None
+    progress: Mapping[str, Any] = field(default_factory=dict)
+
+
+NOT_RUN: Final = Run()
+
+
+def runs_of(session: Session, job_ids: Sequence[str]) -> dict[str, Run]:
+    """By job; those without an attempt are left out. One statement."""
     if not job_ids:
         return {}
     rows = session.execute(
-        select(Attempt.job_id, Replica.progress)
-        .join(Replica, Replica.attempt_id == Attempt.id)
-        .where(Attempt.job_id.in_(job_ids), Replica.rank == 0)
+        select(Attempt.job_id, Attempt.started_at, Attempt.ended_at, Replica.started_at, Replica.progress)
+        .join(Replica, and_(Replica.attempt_id == Attempt.id, Replica.rank == 0), isouter=True)
+        .where(Attempt.job_id.in_(job_ids))
         .order_by(Attempt.number)
     )
-    return {row.job_id: row.progress for row in rows}
+    found: defaultdict[str, Run] = defaultdict(Run)
+    for job_id, all_started_at, ended_at, first_started_at, progress in rows:
+        run = found[job_id]
+        run.progress = progress or {}
+        # A gang that is over before anybody saw all of it run has no start of its own.
+        run.since = all_started_at or first_started_at
+        if run.since is not None and ended_at is not None:
+            run.ran += max(timedelta(), ended_at - run.since)
+            run.since = None
+    return dict(found)
 
 
 def set_job(session: Session, job: Job, **values: Any) -> None:

@@ -18,6 +18,7 @@ class Operations:
     get_health = Method(admin.get_health)
     get_me = Method(admin.get_me)
     exchange_login_code = Method(admin.exchange_login_code)
+    create_login_code = Method(admin.create_login_code)
     get_spec_schema = Method(admin.get_spec_schema)
 
     # jobs

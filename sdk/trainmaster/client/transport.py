@@ -8,8 +8,9 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import httpx
 
@@ -68,8 +69,27 @@ class Connection:
         return not (host in ("localhost", "::1") or host.startswith("127."))
 
     @property
-    def timeout(self) -> httpx.Timeout:
-        return httpx.Timeout(self.timeout_s, connect=min(CONNECT_TIMEOUT_S, self.timeout_s))
+    def client_arguments(self) -> dict[str, Any]:
+        """The keyword arguments of both of httpx's clients."""
+        return {
+            "base_url": self.base_url,
+            "headers": self.headers,
+            "timeout": httpx.Timeout(self.timeout_s, connect=min(CONNECT_TIMEOUT_S, self.timeout_s)),
+            "verify": self.verify,
+            "trust_env": self.uses_proxies,
+        }
+
+    @contextmanager
+    def errors_of(self, step: Step) -> Iterator[None]:
+        """The errors of httpx in one step become those that a flow knows."""
+        try:
+            yield
+        except httpx.ReadTimeout as timeout:
+            if isinstance(step, NextEvent):
+                raise StreamSilent from timeout
+            raise self.unreachable(timeout) from timeout
+        except (httpx.TransportError, httpx.InvalidURL) as problem:
+            raise self.unreachable(problem) from problem
 
     def unreachable(self, error: httpx.TransportError | httpx.InvalidURL) -> ServerUnreachable:
         """The error of a request that got no answer, in words."""
@@ -106,20 +126,39 @@ def _answer(response: httpx.Response) -> Answer:
     )
 
 
-def _flow_of(steps: Steps[T]) -> Any:
-    return iter(steps)
+EventsT = TypeVar("EventsT")
 
 
 @dataclass(slots=True)
-class _SyncStream:
+class _Stream(Generic[EventsT]):
+    """An open stream; ``events`` is an iterator of one of the two kinds."""
+
     response: httpx.Response
-    events: Iterator[ServerEvent]
+    events: EventsT
 
 
-@dataclass(slots=True)
-class _AsyncStream:
-    response: httpx.Response
-    events: AsyncIterator[ServerEvent]
+class _Running(Generic[T, EventsT]):
+    """A flow that is being carried out: what it asked for last, and how that went."""
+
+    def __init__(self, steps: Steps[T]) -> None:
+        self._flow: Generator[Step, Any, T] = iter(steps)
+        self.stream: list[_Stream[EventsT]] = []  # one at most
+        self.outcome: Any = None
+        self.error: Exception | None = None
+        self.result: T | None = None
+
+    def next(self) -> Step | None:
+        """What the flow asks for next; ``None`` once it is over and ``result`` is there."""
+        outcome, error = self.outcome, self.error
+        self.outcome, self.error = None, None
+        try:
+            return self._flow.throw(error) if error else self._flow.send(outcome)
+        except StopIteration as done:
+            self.result = done.value
+            return None
+
+    def close(self) -> None:
+        self._flow.close()
 
 
 def _read_events(response: httpx.Response) -> Iterator[ServerEvent]:
@@ -140,87 +179,63 @@ class SyncTransport:
 
     def __init__(self, connection: Connection, http: httpx.BaseTransport | None = None) -> None:
         self._connection = connection
-        self._http = httpx.Client(
-            base_url=connection.base_url,
-            headers=connection.headers,
-            timeout=connection.timeout,
-            verify=connection.verify,
-            trust_env=connection.uses_proxies,
-            transport=http,
-        )
+        self._http = httpx.Client(**connection.client_arguments, transport=http)
 
     def close(self) -> None:
         self._http.close()
 
     def run(self, steps: Steps[T]) -> T:
         """Carry out all steps; what the flow returns."""
-        iterator = self._iterate(steps)
-        while True:
-            try:
-                next(iterator)
-            except StopIteration as done:
-                return cast("T", done.value)
+        running = _Running[T, Iterator[ServerEvent]](steps)
+        for _ in self._emitted(running):
+            pass
+        return cast("T", running.result)
 
     def iterate(self, steps: Steps[None]) -> Iterator[Any]:
         """What the flow emits, as it comes. Closing the iterator closes the flow's stream."""
-        yield from self._iterate(steps)
+        yield from self._emitted(_Running[None, Iterator[ServerEvent]](steps))
 
-    def _iterate(self, steps: Steps[T]) -> Generator[Any, None, T]:
-        flow = _flow_of(steps)
-        stream: list[_SyncStream] = []
-        outcome: Any = None
-        error: Exception | None = None
+    def _emitted(self, running: _Running[T, Iterator[ServerEvent]]) -> Iterator[Any]:
         try:
-            while True:
-                try:
-                    step = flow.throw(error) if error else flow.send(outcome)
-                except StopIteration as done:
-                    return cast("T", done.value)
-                outcome, error = None, None
+            while (step := running.next()) is not None:
                 if isinstance(step, Emit):
                     yield step.value
                     continue
                 try:
-                    outcome = self._do(step, stream)
+                    with self._connection.errors_of(step):
+                        running.outcome = self._do(step, running.stream)
                 except Exception as raised:  # noqa: BLE001 (the flow decides what any failure of its step means)
-                    error = raised
+                    running.error = raised
         finally:
-            flow.close()
-            self._do(CloseStream(), stream)
+            running.close()
+            self._do(CloseStream(), running.stream)
 
-    def _do(self, step: Step, stream: list[_SyncStream]) -> Any:
-        try:
-            match step:
-                case Send(request):
-                    return _answer(self._http.send(self._http.build_request(**_arguments(request))))
-                case OpenStream(request):
-                    response = self._http.send(self._http.build_request(**_arguments(request)), stream=True)
-                    if response.status_code != 200:
-                        try:
-                            response.read()
-                        finally:
-                            response.close()
-                        return _answer(response)
-                    stream[:] = [_SyncStream(response, _read_events(response))]
-                case NextEvent():
-                    return next(stream[0].events, None)
-                case CloseStream():
-                    while stream:
-                        stream.pop().response.close()
-                case Pause(seconds):
-                    time.sleep(seconds)  # noqa: TID251 (the edge: a flow asked for it)
-                case Work(action):
-                    return action()
-                case AskPolicy():
-                    return self._connection.policy
-                case Emit():
-                    raise AssertionError("handled by the caller")
-        except httpx.ReadTimeout as timeout:
-            if isinstance(step, NextEvent):
-                raise StreamSilent from timeout
-            raise self._connection.unreachable(timeout) from timeout
-        except (httpx.TransportError, httpx.InvalidURL) as problem:
-            raise self._connection.unreachable(problem) from problem
+    def _do(self, step: Step, stream: list[_Stream[Iterator[ServerEvent]]]) -> Any:
+        match step:
+            case Send(request):
+                return _answer(self._http.send(self._http.build_request(**_arguments(request))))
+            case OpenStream(request):
+                response = self._http.send(self._http.build_request(**_arguments(request)), stream=True)
+                if response.status_code != 200:
+                    try:
+                        response.read()
+                    finally:
+                        response.close()
+                    return _answer(response)
+                stream[:] = [_Stream(response, _read_events(response))]
+            case NextEvent():
+                return next(stream[0].events, None)
+            case CloseStream():
+                while stream:
+                    stream.pop().response.close()
+            case Pause(seconds):
+                time.sleep(seconds)  # noqa: TID251 (the edge: a flow asked for it)
+            case Work(action):
+                return action()
+            case AskPolicy():
+                return self._connection.policy
+            case Emit():
+                raise AssertionError("handled by the caller")
         return None
 
 
@@ -229,95 +244,72 @@ class AsyncTransport:
 
     def __init__(self, connection: Connection, http: httpx.AsyncBaseTransport | None = None) -> None:
         self._connection = connection
-        self._http = httpx.AsyncClient(
-            base_url=connection.base_url,
-            headers=connection.headers,
-            timeout=connection.timeout,
-            verify=connection.verify,
-            trust_env=connection.uses_proxies,
-            transport=http,
-        )
+        self._http = httpx.AsyncClient(**connection.client_arguments, transport=http)
 
     async def close(self) -> None:
         await self._http.aclose()
 
     async def run(self, steps: Steps[T]) -> T:
         """Carry out all steps; what the flow returns."""
-        result: list[T] = []
-        async for _ in self._iterate(steps, result):
+        running = _Running[T, AsyncIterator[ServerEvent]](steps)
+        async for _ in self._emitted(running):
             pass
-        return result[0]
+        return cast("T", running.result)
 
     async def iterate(self, steps: Steps[None]) -> AsyncIterator[Any]:
         """What the flow emits, as it comes. Closing the iterator closes the flow's stream."""
-        values = self._iterate(steps, [])
+        values = self._emitted(_Running[None, AsyncIterator[ServerEvent]](steps))
         try:
             async for value in values:
                 yield value
         finally:
             await values.aclose()
 
-    async def _iterate(self, steps: Steps[T], result: list[T]) -> AsyncGenerator[Any, None]:
+    async def _emitted(self, running: _Running[T, AsyncIterator[ServerEvent]]) -> AsyncGenerator[Any, None]:
         import anyio
 
-        flow = _flow_of(steps)
-        stream: list[_AsyncStream] = []
-        outcome: Any = None
-        error: Exception | None = None
         try:
-            while True:
-                try:
-                    step = flow.throw(error) if error else flow.send(outcome)
-                except StopIteration as done:
-                    result.append(done.value)
-                    return
-                outcome, error = None, None
+            while (step := running.next()) is not None:
                 if isinstance(step, Emit):
                     yield step.value
                     continue
                 try:
-                    outcome = await self._do(step, stream)
+                    with self._connection.errors_of(step):
+                        running.outcome = await self._do(step, running.stream)
                 except Exception as raised:  # noqa: BLE001 (the flow decides what any failure of its step means)
-                    error = raised
+                    running.error = raised
         finally:
-            flow.close()
+            running.close()
             with anyio.CancelScope(shield=True):  # a cancelled reader gives its connection back, too
-                await self._do(CloseStream(), stream)
+                await self._do(CloseStream(), running.stream)
 
-    async def _do(self, step: Step, stream: list[_AsyncStream]) -> Any:
+    async def _do(self, step: Step, stream: list[_Stream[AsyncIterator[ServerEvent]]]) -> Any:
         import anyio
         import anyio.to_thread
 
-        try:
-            match step:
-                case Send(request):
-                    return _answer(await self._http.send(self._http.build_request(**_arguments(request))))
-                case OpenStream(request):
-                    response = await self._http.send(self._http.build_request(**_arguments(request)), stream=True)
-                    if response.status_code != 200:
-                        try:
-                            await response.aread()
-                        finally:
-                            await response.aclose()
-                        return _answer(response)
-                    stream[:] = [_AsyncStream(response, _aread_events(response))]
-                case NextEvent():
-                    return await anext(stream[0].events, None)
-                case CloseStream():
-                    while stream:
-                        await stream.pop().response.aclose()
-                case Pause(seconds):
-                    await anyio.sleep(seconds)
-                case Work(action):
-                    return await anyio.to_thread.run_sync(action)
-                case AskPolicy():
-                    return self._connection.policy
-                case Emit():
-                    raise AssertionError("handled by the caller")
-        except httpx.ReadTimeout as timeout:
-            if isinstance(step, NextEvent):
-                raise StreamSilent from timeout
-            raise self._connection.unreachable(timeout) from timeout
-        except (httpx.TransportError, httpx.InvalidURL) as problem:
-            raise self._connection.unreachable(problem) from problem
+        match step:
+            case Send(request):
+                return _answer(await self._http.send(self._http.build_request(**_arguments(request))))
+            case OpenStream(request):
+                response = await self._http.send(self._http.build_request(**_arguments(request)), stream=True)
+                if response.status_code != 200:
+                    try:
+                        await response.aread()
+                    finally:
+                        await response.aclose()
+                    return _answer(response)
+                stream[:] = [_Stream(response, _aread_events(response))]
+            case NextEvent():
+                return await anext(stream[0].events, None)
+            case CloseStream():
+                while stream:
+                    await stream.pop().response.aclose()
+            case Pause(seconds):
+                await anyio.sleep(seconds)
+            case Work(action):
+                return await anyio.to_thread.run_sync(action)
+            case AskPolicy():
+                return self._connection.policy
+            case Emit():
+                raise AssertionError("handled by the caller")
         return None

@@ -99,6 +99,8 @@ class JobView(WireModel):
     queued_at: datetime
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    ran_s: float = 0.0  # of all attempts that are over, without the waits and pauses between them
+    running_since: datetime | None = None  # start of the attempt that runs now
     output: str = ""  # volume/path
     cloned_from: str | None = None
     generation: int = 1

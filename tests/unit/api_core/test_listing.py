@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -114,6 +114,24 @@ def test_jobs_of_one_moment_are_paged_too(client: TestClient, clock: Any) -> Non
     first = client.get("/api/v1/jobs", params={"limit": 3}).json()
     second = client.get("/api/v1/jobs", params={"limit": 3, "cursor": first["next_cursor"]}).json()
     assert {job["id"] for job in first["items"] + second["items"]} == made
+
+
+def test_the_time_that_a_job_ran_leaves_out_its_pauses(
+    client: TestClient, submit: Any, start: Any, end_attempt: Any, clock: Any
+) -> None:
+    job_id = submit()
+    first = start(job_id)
+    clock.advance(10)
+    end_attempt(first)
+    clock.advance(3 * 3600)  # paused
+    start(job_id, number=2)
+    clock.advance(5)
+    (listed,) = client.get("/api/v1/jobs").json()["items"]
+    assert listed["ran_s"] == 10
+    since = datetime.fromisoformat(listed["running_since"])
+    assert clock.now - since == timedelta(seconds=5)
+    shown = client.get(f"/api/v1/jobs/{job_id}").json()
+    assert (shown["ran_s"], shown["running_since"]) == (10, listed["running_since"])
 
 
 def test_a_page_costs_the_same_few_statements_however_many_jobs(

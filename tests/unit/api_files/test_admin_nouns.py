@@ -158,6 +158,26 @@ def test_a_platform_admin_makes_tokens_for_others(house: Any) -> None:
     assert house.call("member", "GET", "/tokens", params={"user": "nobody"}).status_code == 403
 
 
+def test_a_platform_admin_sees_everybodys_tokens(house: Any) -> None:
+    listed = house.call("root", "GET", "/tokens", params={"all_users": True}).json()
+    assert {"root", "member", "nobody"} <= {token["user"] for token in listed}
+    assert house.call("member", "GET", "/tokens", params={"all_users": True}).status_code == 403
+    assert house.call("root", "GET", "/tokens", params={"all_users": True, "user": "nobody"}).status_code == 422
+
+
+def test_a_token_without_a_scope_is_not_told_to_do_what_needs_it(house: Any) -> None:
+    reader = house.call("member", "POST", "/tokens", json={"name": "laptop", "scopes": ["read"]}).json()["token"]
+    refused = house.call(reader, "POST", "/tokens", json={"name": "x"}).json()["detail"]
+    assert refused == "This needs a token of scope write, and yours has read; log in with another one."
+
+
+def test_a_wrong_name_is_told_in_words(house: Any) -> None:
+    told = house.call("owner", "PUT", "/projects/vision/secrets/my-key", json={"value": "x"})
+    assert (told.status_code, told.json()["field"]) == (422, "name")
+    assert "'my-key' is not a variable's name: letters, digits and '_', no digit first" in told.json()["detail"]
+    assert "^[" not in told.text
+
+
 # --- secrets ---------------------------------------------------------------------------------------------------------
 
 

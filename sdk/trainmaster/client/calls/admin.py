@@ -10,6 +10,7 @@ from trainmaster.client.steps import Call
 from trainmaster.wire.admin import (
     Health,
     Identity,
+    LoginCodeCreated,
     LoginExchange,
     MemberSet,
     MemberView,
@@ -49,6 +50,11 @@ def get_me() -> Call[Identity]:
 def exchange_login_code(code: str) -> Call[TokenCreated]:
     """A token for a one-time login code."""
     return typed(TokenCreated, "exchange_login", "POST", "/login", body=LoginExchange(code=code))
+
+
+def create_login_code() -> Call[LoginCodeCreated]:
+    """A one-time code for the caller's own user: ``<server>/login?code=…`` opens the web pages with it."""
+    return typed(LoginCodeCreated, "create_login_code", "POST", "/login/codes")
 
 
 def get_spec_schema() -> Call[dict[str, Any]]:
@@ -129,9 +135,10 @@ def update_user(user: str, *, is_admin: bool | None = None, is_disabled: bool | 
     return typed(UserView, "update_user", "PATCH", path("/users/{user}", user=user), body=body)
 
 
-def list_tokens(*, user: str | None = None) -> Call[list[TokenView]]:
-    """The caller's tokens, or for platform admins those of ``user``."""
-    return typed(list[TokenView], "list_tokens", "GET", "/tokens", query=params(user=user))
+def list_tokens(*, user: str | None = None, all_users: bool = False) -> Call[list[TokenView]]:
+    """The caller's tokens, or for platform admins those of ``user`` or everybody's."""
+    query = params(user=user, all_users=all_users or None)
+    return typed(list[TokenView], "list_tokens", "GET", "/tokens", query=query)
 
 
 def create_token(

@@ -117,9 +117,17 @@ class Subscription:
                     raise
                 error = raised
             yield from self._close()
-            yield from self.back_off(policy, error)
+            yield from self._back_off(policy, error)
 
-    def back_off(self, policy: RetryPolicy, error: TrainmasterError) -> Flow[None]:
+    def go_on(self) -> Flow[None]:
+        """Pause before a stream that the server closed is opened again.
+
+        A server that goes down ends its streams politely; the next one sends the rest.
+        """
+        policy: RetryPolicy = yield AskPolicy()
+        yield from self._back_off(policy, ServerUnreachable("The server ended the stream.", is_sent=True))
+
+    def _back_off(self, policy: RetryPolicy, error: TrainmasterError) -> Flow[None]:
         """Pause before the next try, or raise ``error`` when patience is at its end."""
         self._failures += 1
         delay_s = policy.delay_s(self._failures, error.retry_after_s)
@@ -144,28 +152,9 @@ class Subscription:
         yield CloseStream()
 
 
-def watch_job(
-    job: str,
-    *,
-    follow: bool = True,
-    attempt: int | None = None,
-    rank: int | None = None,
-    role: str | None = None,
-    index: int | None = None,
-    search: str | None = None,
-    tail_lines: int | None = None,
-) -> Flow[None]:
-    """Each :class:`LogLine` as ``stream_logs`` gives it, and a :class:`StateNotice` when the job's state changes."""
-    query = params(
-        attempt=attempt,
-        rank=rank,
-        role=role,
-        index=index,
-        search=search,
-        follow=follow,
-        tail_lines=tail_lines,
-    )
-    return _log_stream(job, query, follow=follow, with_states=True)
+def watch_job(job: str) -> Flow[None]:
+    """Each :class:`LogLine` until the job has ended, and a :class:`StateNotice` when its state changes."""
+    return _log_stream(job, params(follow=True), follow=True, with_states=True)
 
 
 def stream_logs(
@@ -226,9 +215,7 @@ def _log_stream(job: str, query: tuple[tuple[str, str], ...], *, follow: bool, w
             case Quiet.CLOSED if not follow:
                 return
             case Quiet.CLOSED:
-                # A server that goes down ends its streams politely; the next one sends the rest.
-                policy = yield AskPolicy()
-                yield from stream.back_off(policy, ServerUnreachable("The server ended the log stream.", is_sent=True))
+                yield from stream.go_on()
             case _:
                 pass
 
@@ -261,8 +248,7 @@ def follow_events(job: str, *, after: int | None = None) -> Flow[None]:
             yield from _emit_rest(detail.id, newest)
             return
         if event is Quiet.CLOSED:
-            policy = yield AskPolicy()
-            yield from stream.back_off(policy, ServerUnreachable("The server ended the event stream.", is_sent=True))
+            yield from stream.go_on()
 
 
 def _emit_rest(job: str, newest: int) -> Flow[None]:
@@ -300,8 +286,7 @@ def wait_for_job(job: str, *, timeout_s: float | None = None) -> Flow[JobDetail]
         if view is None or view.kind.startswith("job."):
             detail = yield from get_job(detail.id)
         if event is Quiet.CLOSED and detail.state not in TERMINAL_STATES:
-            policy = yield AskPolicy()
-            yield from stream.back_off(policy, ServerUnreachable("The server ended the event stream.", is_sent=True))
+            yield from stream.go_on()
     yield CloseStream()
     return detail
 

@@ -1,0 +1,23 @@
+"""Words that the planner says of all jobs of one shape, and how they sound to the job that they speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+RESERVED_FOR = "reserved_for"  # among a reason's numbers: the id of the job that the place is kept for
+
+
+def kept_for(job: str) -> str:
+    return f"is kept for job {job}, the first that asks for this"
+
+
+def starts_first(job: str) -> str:
+    return f"job {job}, the first that asks for this, is to start"
+
+
+def said_to(job_id: str, name: str, sentence: str, numbers: Mapping[str, Any]) -> str:
+    """``sentence`` for the job itself: it is not told of itself as of another one."""
+    if numbers.get(RESERVED_FOR) != job_id:
+        return sentence
+    return sentence.replace(kept_for(name), "is kept for it").replace(starts_first(name), "it is to start")
