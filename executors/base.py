@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from core.domain.exits import ExitCause as ExitCause  # noqa: PLC0414 (part of this port, defined by meaning)
 from core.domain.ids import AttemptId, JobId
@@ -38,7 +38,7 @@ class NodeInfo:
     allocatable: Amounts
     gpus: tuple[Gpu, ...] = ()
     is_ready: bool = True
-    condition: str = ""  # a sentence when not ready
+    condition: str = ""  # a sentence when not ready; of a ready node: why it takes no new work, though what runs stays
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,5 +198,17 @@ class Executor(Protocol):
 
         When it returns nothing of the attempt runs, and nothing of it can start any more (see ``create``): only
         then does the control loop let the next attempt begin.
+        """
+        ...
+
+
+@runtime_checkable
+class TellsChanges(Protocol):
+    """A capability of drivers whose engine tells what happens: then nobody needs to look again and again."""
+
+    def wait_for_change(self, timeout_s: float) -> frozenset[AttemptId]:
+        """Attempts that ``observe`` may show differently since the last call; empty when none came in time.
+
+        Only a hint: it may come too often, and be lost. Called by one thread. Raises nothing that matters.
         """
         ...

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from core.settings import Settings
 from executors.base import Executor
+from scheduler.control.due import STEADY_LOOK
 
 
 class UnknownExecutor(Exception):
@@ -15,10 +16,15 @@ class UnknownExecutor(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSetup:
-    """A driver and how it wants to be watched: ``None`` where a look is too dear to be made several times a second."""
+    """A driver and how it wants to be watched.
+
+    ``watch_every``: between looks at an attempt that runs; ``None`` where a look is too dear to be made in vain.
+    ``steady_look``: between reconciles of one that runs well; longer where the driver tells of changes itself.
+    """
 
     executor: Executor
     watch_every: timedelta | None
+    steady_look: timedelta = STEADY_LOOK
 
 
 def make_executor(settings: Settings) -> ExecutorSetup:

@@ -67,6 +67,7 @@ class Service:
         self.watch = Watch(
             setup.executor, setup.watch_every, lambda attempt_id: bell.ring(TOPIC_RECONCILE, attempt_id), utc_now
         )
+        self._steady_look = setup.steady_look
         self._solo_tick = Solo()
         self._timers: set[datetime] = set()
         self._timer_lock = threading.Lock()
@@ -83,7 +84,7 @@ class Service:
     def reconcile_due(self) -> None:
         """Ring for every live attempt that is worth a look: what a lost bell would have done."""
         with unit_of_work(self.control.sessions, read_only=True) as session:
-            due = due_attempts(session, utc_now())
+            due = due_attempts(session, utc_now(), steady=self._steady_look)
         for attempt_id in due:
             self.control.bell.ring(TOPIC_RECONCILE, attempt_id)
 

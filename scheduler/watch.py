@@ -1,7 +1,8 @@
 """A thread that watches live attempts through the executor and rings when something has changed.
 
-A look costs a few file reads and no database, so that an exit is seen within a fraction of a second. It decides
-nothing: without it beat finds the same, later.
+A look costs a few file reads and no database, so that an exit is seen within a fraction of a second. Where the driver
+tells of changes itself (``TellsChanges``) a second thread listens to it, and looks are made when there is something to
+see. Nothing is decided here: without it beat finds the same, later.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Final
 import structlog
 
 from core.domain.ids import AttemptId
-from executors.base import Executor
+from executors.base import Executor, TellsChanges
 from scheduler.control.reconcile import Fingerprint, Look, Verdict, fingerprint
 
 log = structlog.get_logger(__name__)
@@ -25,6 +26,11 @@ log = structlog.get_logger(__name__)
 # While an attempt starts or ends; grows by a half with every look that finds nothing.
 _HOT_S: Final = 0.03
 _HOT_GROWTH: Final = 1.5
+# The same where the driver tells of changes.
+_HOT_TOLD_S: Final = 1.0
+_LISTEN_S: Final = 1.0
+# A gang that starts is told of replica by replica: looks at one attempt are at least so far apart.
+_LEAST_GAP_S: Final = 0.03
 # All looks together take at most this share of a core.
 _SHARE: Final = 0.1
 # Rung and no answer: the ring was lost, or every worker is busy.
@@ -37,6 +43,7 @@ class _Watched:
     next_look: datetime | None
     interval_s: float
     due_s: float
+    looked_s: float = 0.0
 
 
 class Watch:
@@ -62,7 +69,8 @@ class Watch:
         self._cost_s = 0.001  # of one look, smoothed
         self._wake = threading.Condition()
         self._is_stopping = False
-        self._thread: threading.Thread | None = None
+        self._source = executor if isinstance(executor, TellsChanges) else None
+        self._threads: list[threading.Thread] = []
 
     def note(self, attempt_id: AttemptId, look: Look) -> None:
         """What the last reconcile saw of the attempt."""
@@ -72,7 +80,7 @@ class Watch:
                 return
             if look.verdict is Verdict.BUSY:
                 return  # whoever holds it watches it
-            hot_s = _HOT_S if self._every_s is not None else 1.0
+            hot_s = _HOT_S if self._every_s is not None and self._source is None else _HOT_TOLD_S
             interval_s = hot_s if look.is_hot else self._steady_s()
             due_s = time.monotonic() + interval_s
             if look.next_look is not None:
@@ -82,16 +90,44 @@ class Watch:
             heapq.heappush(self._heap, (due_s, attempt_id))
             self._wake.notify()
 
+    def hint(self, attempt_id: AttemptId) -> None:
+        """Something may have changed: look at it now, if it is watched here."""
+        with self._wake:
+            watched = self._watched.get(attempt_id)
+            if watched is None:
+                return  # another process watches it, or the reconcile that is at it will note it
+            now_s = time.monotonic()
+            due_s = max(now_s, watched.looked_s + max(_LEAST_GAP_S, self._cost_s / _SHARE))
+            if due_s < watched.due_s:
+                watched.due_s = due_s
+                heapq.heappush(self._heap, (due_s, attempt_id))
+                self._wake.notify()
+
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-        self._thread.start()
+        self._threads = [threading.Thread(target=self._run, name="watch", daemon=True)]
+        if self._source is not None:
+            self._threads.append(
+                threading.Thread(target=self._listen, args=(self._source,), name="watch hints", daemon=True)
+            )
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         with self._wake:
             self._is_stopping = True
             self._wake.notify()
-        if self._thread is not None:
-            self._thread.join(5.0)
+        for thread in self._threads:
+            thread.join(5.0)
+
+    def _listen(self, source: TellsChanges) -> None:
+        while not self._is_stopping:
+            try:
+                for attempt_id in source.wait_for_change(_LISTEN_S):
+                    self.hint(attempt_id)
+            except Exception:
+                log.exception("watch.deaf")
+                with self._wake:
+                    self._wake.wait_for(lambda: self._is_stopping, _LISTEN_S)
 
     def _steady_s(self) -> float:
         if self._every_s is None:
@@ -145,6 +181,7 @@ class Watch:
         with self._wake:
             if self._watched.get(attempt_id) is not watched:
                 return  # noted anew while we looked
+            watched.looked_s = time.monotonic()
             if is_appointment or has_changed:
                 watched.interval_s = _RING_AGAIN_S
             else:

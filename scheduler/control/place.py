@@ -154,7 +154,9 @@ def _rooms(session: Session, names: set[str]) -> dict[str, _Room]:
         for gpu in node.gpus:
             if gpu["id"] not in held[node.name]:
                 gpus[gpu["model"]].append(gpu["id"])
-        rooms[node.name] = _Room(view.free.cpu_milli, view.free.memory_bytes, dict(gpus))
+        # Where others use the engine, too, fewer may be free than there are ids: they are picked by the engine.
+        free = {model: ids[: view.free.gpus.get(model, 0)] for model, ids in gpus.items()}
+        rooms[node.name] = _Room(view.free.cpu_milli, view.free.memory_bytes, free)
     if rooms.keys() != names:
         raise StaleWrite("a node of the plan is gone")
     return rooms

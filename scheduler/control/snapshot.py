@@ -61,8 +61,10 @@ def fingerprint(session: Session) -> tuple[Any, ...]:
     attempts = session.execute(select(func.count(), func.max(Attempt.id)).where(is_live())).one()
     holders = session.execute(select(func.count(), func.max(Replica.id)).where(is_holding())).one()
     nodes = session.execute(
-        select(Node.name, Node.is_ready, Node.is_cordoned, Node.allocatable, Node.labels, Node.admin_labels)
-    ).all()
+        select(
+            Node.name, Node.is_ready, Node.condition, Node.is_cordoned, Node.allocatable, Node.labels, Node.admin_labels
+        )
+    ).all()  # fmt: skip
     return (tuple(queue), tuple(attempts), tuple(holders), repr(sorted(nodes, key=lambda node: node.name)))
 
 
@@ -127,6 +129,8 @@ def node_view(node: Node, used: Amounts) -> NodeView:
         why_not = "is not ready"
     elif node.is_cordoned:
         why_not = "is cordoned"
+    elif node.condition:
+        why_not = f"takes no new work ({node.condition.rstrip('.')})"
     return NodeView(
         id=NodeId(node.name),
         labels=labels_of(node),

@@ -59,7 +59,9 @@ def _list(*, as_json: bool) -> None:
 def _state(node: NodeView) -> str:
     if not node.is_ready:
         return f"not ready: {node.condition}" if node.condition else "not ready"
-    return (f"cordoned: {node.cordon_reason}" if node.cordon_reason else "cordoned") if node.is_cordoned else "ready"
+    if node.is_cordoned:
+        return f"cordoned: {node.cordon_reason}" if node.cordon_reason else "cordoned"
+    return f"takes no new work: {node.condition}" if node.condition else "ready"
 
 
 def _of(node: NodeView, key: str, show: Any) -> str | None:

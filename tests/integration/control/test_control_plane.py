@@ -457,6 +457,36 @@ def test_beat_rings_for_what_was_forgotten(plane):
     assert due() == [attempt]
 
 
+def test_beat_leaves_what_runs_well_alone_for_longer_where_the_executor_tells_of_changes(plane):
+    plane.engine.script("worker", Script(run_for=None))
+    job = plane.submit()
+    plane.settle()
+    attempt = plane.one(Attempt, job_id=job).id
+
+    def due_after(seconds):
+        with unit_of_work(plane.sessions, read_only=True) as session:
+            now = plane.engine.now + timedelta(seconds=seconds)
+            return due_attempts(session, now, steady=timedelta(minutes=5))
+
+    assert due_after(60) == []
+    assert due_after(301) == [attempt]
+    with unit_of_work(plane.sessions) as session:
+        session.execute(update(Node).values(is_ready=False))
+    assert due_after(60) == [attempt], "its node will count as lost by time alone"
+
+
+def test_a_ready_node_with_a_condition_takes_no_new_work_and_keeps_what_runs(plane):
+    with unit_of_work(plane.sessions) as session:
+        session.execute(update(Node).values(condition="It is cordoned in the cluster."))
+    job = plane.submit()
+    plane.ticker.tick()
+    with unit_of_work(plane.sessions, read_only=True) as session:
+        assert session.get(Job, job).state == "queued"
+        reasons = session.scalars(select(WaitReason.sentence)).all()
+    assert "take no new work" in reasons[0]
+    assert "takes no new work (It is cordoned in the cluster)" in reasons[0]
+
+
 def test_the_sweep_removes_what_nobody_knows_and_nothing_else(plane):
     plane.engine.script("worker", Script(run_for=None))
     job = plane.submit()

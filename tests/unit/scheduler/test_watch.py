@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import queue
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -72,3 +73,58 @@ def test_what_is_gone_or_somebody_elses_is_not_watched(watched):
     looks = seen.looks
     assert not rung.acquire(timeout=0.05)
     assert seen.looks <= looks + 1
+
+
+class Telling(Seen):
+    """One whose engine tells what happens."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = queue.Queue()
+
+    def wait_for_change(self, timeout_s):
+        try:
+            told = self.told.get(timeout=min(timeout_s, 0.05))
+        except queue.Empty:
+            return frozenset()
+        if isinstance(told, Exception):
+            raise told
+        return frozenset({told})
+
+
+@pytest.fixture
+def told():
+    seen, rung = Telling(), threading.Semaphore(0)
+    watch = Watch(seen, timedelta(hours=1), lambda _: rung.release(), lambda: NOW)
+    watch.start()
+    yield seen, rung, watch
+    watch.stop()
+
+
+def test_what_the_engine_tells_is_looked_at_at_once_and_not_before(told):
+    seen, rung, watch = told
+    watch.note(ATTEMPT, look(seen))
+    looks = seen.looks
+    assert not rung.acquire(timeout=0.1)
+    assert seen.looks == looks
+    seen.phase = Phase.FAILED
+    seen.told.put(ATTEMPT)
+    assert rung.acquire(timeout=0.9)
+
+
+def test_a_hint_without_a_change_rings_nobody(told):
+    seen, rung, watch = told
+    watch.note(ATTEMPT, look(seen))
+    seen.told.put(ATTEMPT)
+    seen.told.put(AttemptId("att-unknown"))
+    assert not rung.acquire(timeout=0.3)
+    assert seen.looks >= 2
+
+
+def test_a_listener_that_fails_listens_again(told):
+    seen, rung, watch = told
+    watch.note(ATTEMPT, look(seen))
+    seen.told.put(RuntimeError("oops"))
+    seen.phase = Phase.FAILED
+    seen.told.put(ATTEMPT)
+    assert rung.acquire(timeout=10)
