@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from scheduler.planning import words
@@ -76,14 +77,20 @@ def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
                 f"Ask for at most {most} GPUs per replica, and more replicas",
                 numbers | {"gpus": request.gpu_count, "largest": most, "node": nodes[-first].id},
             )
-    for wanted, amount, name, most, first in (
-        ("cpu", request.cpu_milli, words.cpus, *max((w.cpu_milli, -n) for w, _, n in kinds)),
-        ("memory", request.memory_bytes, words.memory, *max((w.memory_bytes, -n) for w, _, n in kinds)),
+    for wanted, amount, asked, name, most, first in (
+        ("cpu", request.cpu_milli, words.wanted_cpus, words.cpus, *max((w.cpu_milli, -n) for w, _, n in kinds)),
+        (
+            "memory",
+            request.memory_bytes,
+            words.wanted_memory,
+            words.memory,
+            *max((w.memory_bytes, -n) for w, _, n in kinds),
+        ),
     ):
         if most < amount:
             return Reason(
                 ReasonCode.NEVER_FITS,
-                f"needs {name(amount)} {needs}, and no node has more than {name(most)} ({nodes[-first].id} has). "
+                f"needs {asked(amount)} {needs}, and no node has more than {name(most)} ({nodes[-first].id} has). "
                 f"Ask for less {wanted} per replica",
                 numbers | {f"{wanted}_wanted": amount, "largest": most, "node": nodes[-first].id},
             )
@@ -115,6 +122,10 @@ def _nearest(group: Group, demand: Demand, empty: EmptyCluster) -> str:
     return f"{empty.cluster.nodes[number].id} comes nearest with {words.all_of(has)}"
 
 
+def _binding(group: Group, demand: Demand, empty: EmptyCluster) -> tuple[str, ...]:
+    return words.binding(group.request, lambda asked: empty.members(replace(group, request=asked), demand.pool))
+
+
 def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
     """Members fit, the gang does not."""
     numbers: dict[str, Any] = {"replicas": demand.gang.size}
@@ -122,11 +133,12 @@ def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
         held = empty.members(group, demand.pool)
         if held < group.count:
             where = "matching nodes hold" if demand.gang.node_selector else "cluster holds"
+            binding = _binding(group, demand, empty)
             return Reason(
                 ReasonCode.TOO_LARGE,
-                f"needs {words.request(group.request)} {words.each(group)}, and even empty the {where} only {held} "
-                f"of them. Ask for at most {held} replicas, or for less each",
-                numbers | {"role": group.roles[0][0], "most": held},
+                f"needs {words.request(group.request, binding)} {words.each(group)}, and even empty the {where} only "
+                f"{held} of them. Ask for at most {held} replicas, or for {words.less(group.request, binding)}",
+                numbers | {"role": group.roles[0][0], "most": held, "binding": list(binding)},
             )
     gang = demand.gang
     if gang.topology_required and gang.topology is not None:

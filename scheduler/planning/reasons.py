@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from core.domain.resources import Request
 from core.domain.waiting import RESERVED_FOR, kept_for, starts_first
 from scheduler.planning import words
 from scheduler.planning.cluster import Cluster, Pool
@@ -120,15 +121,21 @@ class Explainer:
             short = self._short_of_bare(demand.pool, group)
             if short is not None:
                 return Reason(ReasonCode.NO_ROOM, short[0], {**wanted, **short[1]})
-        now = sum(slots for _, slots in self.free.rooms(request, group.models, demand.pool, group.count))
+
+        def members(asked: Request) -> int:
+            return sum(slots for _, slots in self.free.rooms(asked, group.models, demand.pool, group.count))
+
+        now = members(request)
         if now >= group.count:
             return None
         if not now:
             return self._short_beside_gpus(demand.pool, group, wanted)
+        binding = words.binding(request, members)
         return Reason(
             ReasonCode.NO_ROOM,
-            f"needs {words.request(request)} on one node {words.each(group)}; there is room for {now} of them now",
-            {**wanted, "fits_now": now},
+            f"needs {words.request(request, binding)} on one node {words.each(group)}; there is room for {now} of them "
+            "now",
+            {**wanted, "fits_now": now, "binding": list(binding)},
         )
 
     def _wanted(self, group: Group) -> dict[str, Any]:
@@ -173,13 +180,13 @@ class Explainer:
         name = self.cluster.nodes[number].id
         if free.cpu[number] < request.cpu_milli:
             most = words.cpus(free.cpu[number])
-            sentence = f"needs {words.cpus(request.cpu_milli)} on one node {words.each(group)}; the most that is free is {most}, on {name}"
+            sentence = f"needs {words.wanted_cpus(request.cpu_milli)} on one node {words.each(group)}; the most that is free is {most}, on {name}"
             return sentence + self.holders.on(number), {"most_free_cpu_milli": free.cpu[number], "node": name}
         number = self._most_memory[id(pool)]
         name = self.cluster.nodes[number].id
         if free.memory[number] < request.memory_bytes:
             most = words.memory(free.memory[number])
-            sentence = f"needs {words.memory(request.memory_bytes)} on one node {words.each(group)}; the most that is free is {most}, on {name}"
+            sentence = f"needs {words.wanted_memory(request.memory_bytes)} on one node {words.each(group)}; the most that is free is {most}, on {name}"
             return sentence + self.holders.on(number), {"most_free_memory_bytes": free.memory[number], "node": name}
         return None
 
@@ -201,8 +208,16 @@ class Explainer:
         has = [words.cpus(free.cpu[number]), words.memory(free.memory[number])]
         if request.gpu_count:
             has.insert(0, words.gpus(max(free.gpus[number].get(m, 0) for m in group.models), ()))
+        short = [
+            name
+            for name, amount, left in (
+                ("cpu", request.cpu_milli, free.cpu[number]),
+                ("memory", request.memory_bytes, free.memory[number]),
+            )
+            if left < amount
+        ]
         sentence = (
-            f"needs {words.request(request)} together on one node {words.each(group)}; "
+            f"needs {words.request(request, short)} together on one node {words.each(group)}; "
             f"{name} comes nearest with {words.all_of(has)} free{self.holders.on(number)}"
         )
         numbers = {"node": name, "free_cpu_milli": free.cpu[number], "free_memory_bytes": free.memory[number]}

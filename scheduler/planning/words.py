@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Final
 
 from core.domain.resources import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_BYTES, Request
 from scheduler.planning.demand import Group
 
+# Behind an amount that the user did not write.
+DEFAULT: Final = " (the default where none is stated)"
 _BINARY_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -29,14 +33,44 @@ def memory(count: int) -> str:
     return f"{count} bytes of memory"
 
 
-def request(wanted: Request) -> str:
-    """``8 GPUs of H100, 16 CPUs and 64 GiB of memory``; without the little that is set aside for who states none."""
+def wanted_cpus(milli: int) -> str:
+    """``2 CPUs``; for what is set aside for who states none, that it is this."""
+    return cpus(milli) + (DEFAULT if milli == UNSTATED_CPU_MILLI else "")
+
+
+def wanted_memory(count: int) -> str:
+    """``4 GiB of memory``; for what is set aside for who states none, that it is this."""
+    return memory(count) + (DEFAULT if count == UNSTATED_MEMORY_BYTES else "")
+
+
+def request(wanted: Request, binding: Collection[str] = ()) -> str:
+    """``8 GPUs of H100, 16 CPUs and 64 GiB of memory``; without the little that is set aside for who states none.
+
+    ``binding``: which of ``cpu`` and ``memory`` are scarce; they are told in any case.
+    """
     parts = [gpus(wanted.gpu_count, wanted.gpu_models)] if wanted.gpu_count else []
-    if wanted.cpu_milli != UNSTATED_CPU_MILLI:
-        parts.append(cpus(wanted.cpu_milli))
-    if wanted.memory_bytes != UNSTATED_MEMORY_BYTES:
-        parts.append(memory(wanted.memory_bytes))
+    if wanted.cpu_milli != UNSTATED_CPU_MILLI or "cpu" in binding:
+        parts.append(wanted_cpus(wanted.cpu_milli))
+    if wanted.memory_bytes != UNSTATED_MEMORY_BYTES or "memory" in binding:
+        parts.append(wanted_memory(wanted.memory_bytes))
     return all_of(parts or [cpus(wanted.cpu_milli), memory(wanted.memory_bytes)])
+
+
+def binding(wanted: Request, members: Callable[[Request], int]) -> tuple[str, ...]:
+    """Which of ``cpu`` and ``memory`` limit how many ``members`` there is room for: without it there would be more."""
+    now = members(wanted)
+    lighter = {"cpu": replace(wanted, cpu_milli=0), "memory": replace(wanted, memory_bytes=0)}
+    return tuple(name for name, request in lighter.items() if members(request) > now)
+
+
+def less(wanted: Request, binding: Collection[str]) -> str:
+    """What to ask for less of: ``less memory each (state `memory`, since the default binds)``."""
+    if not binding:
+        return "less each"
+    unstated = {"cpu": wanted.cpu_milli == UNSTATED_CPU_MILLI, "memory": wanted.memory_bytes == UNSTATED_MEMORY_BYTES}
+    defaults = [f"`{name}`" for name in binding if unstated[name]]
+    hint = f" (state {all_of(defaults)})" if defaults else ""
+    return f"less {all_of(list(binding))} each{hint}"
 
 
 def each(group: Group) -> str:

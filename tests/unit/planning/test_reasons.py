@@ -124,6 +124,31 @@ def test_cpus_and_memory_bind_too() -> None:
     )
 
 
+def test_a_default_that_binds_is_named_and_that_nobody_stated_it() -> None:
+    # 10 GiB hold 80 times the memory that is set aside for who states none, and CPUs for ten thousand.
+    small = NodeView(NodeId("n"), {}, Amounts(10_000, 10 * GIB, {}), Amounts(10_000, 10 * GIB, {}))
+    never = why([small], gang(200, 0, cpu=1))
+    assert never.sentence == (
+        "needs 0.001 CPUs and 128 MiB of memory (the default where none is stated) for each of 200 workers, and even "
+        "empty the cluster holds only 80 of them. Ask for at most 80 replicas, or for less memory each (state `memory`)"
+    )
+    assert never.numbers["binding"] == ["memory"]
+    stated = why([small], gang(200, 0, cpu=1000, memory=2**20))
+    assert "needs 1 CPU and 1 MiB of memory for each" in stated.sentence
+    assert stated.sentence.endswith("Ask for at most 10 replicas, or for less cpu each")
+    full = replace(small, free=Amounts(10_000, GIB, {}))
+    now = why([full], gang(20, 0, cpu=1))
+    assert now.sentence.startswith(
+        "needs 0.001 CPUs and 128 MiB of memory (the default where none is stated) on one node for each of 20 workers; "
+        "there is room for 8 of them now"
+    )
+    none = why([replace(small, free=Amounts(10_000, 2**26, {}))], gang(1, 0, cpu=1))
+    assert none.sentence.startswith(
+        "needs 128 MiB of memory (the default where none is stated) on one node for its worker; the most that is free "
+        "is 64 MiB of memory"
+    )
+
+
 def test_what_can_never_run_says_what_to_ask_for_instead() -> None:
     nodes = [node("gpu-1"), node("gpu-2")]
     wide = why(nodes, gang(1, 16))
