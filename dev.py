@@ -30,6 +30,7 @@ LINTED = (
     "sdk",
     "worker_images",
     "benchmarks",
+    "deploy",
     "examples",
     "tests",
     "dev.py",

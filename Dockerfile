@@ -1,0 +1,56 @@
+# The control plane: API, scheduler, clock and migrations in one image, told apart by the command.
+#
+#   docker build -t trainmaster/control:latest .
+#   docker run --rm trainmaster/control:latest help
+#
+# Where builds reach the package indexes over the host's network only, add `--network host`.
+ARG PYTHON_IMAGE=python:3.11-slim
+
+FROM ${PYTHON_IMAGE} AS build
+# Dependencies first and by themselves: they change less often than the code.
+RUN python3 -m venv --without-pip /opt/venv
+COPY pyproject.toml /src/pyproject.toml
+COPY sdk/pyproject.toml /src/sdk/pyproject.toml
+COPY deploy/images/control.lock deploy/images/requirements.py /src/deploy/images/
+RUN python3 /src/deploy/images/requirements.py >/src/requirements.txt \
+    && python3 -m pip --python /opt/venv/bin/python install --no-cache-dir --only-binary :all: \
+       -r /src/requirements.txt -c /src/deploy/images/control.lock \
+    && find /opt/venv -depth -type d \( -name tests -o -name test \) -exec rm -rf {} +
+COPY . /src
+RUN mkdir -p /opt/trainmaster/sdk /opt/trainmaster/worker_images/runtime \
+    && cd /src \
+    && cp -r api core scheduler executors migrations LICENSE /opt/trainmaster/ \
+    && cp -r sdk/trainmaster /opt/trainmaster/sdk/ \
+    && cp -r worker_images/runtime/trainmaster_runtime /opt/trainmaster/worker_images/runtime/ \
+    && install -m 0755 deploy/images/control.sh /opt/trainmaster/control \
+    && find /opt/trainmaster -name __pycache__ -prune -exec rm -rf {} + \
+    && python3 -m compileall -q /opt/trainmaster
+
+FROM ${PYTHON_IMAGE}
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Trainmaster control plane" \
+      org.opencontainers.image.description="API, scheduler, clock and migrations of Trainmaster, a managed training platform for your own machines." \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+# 1000 is also the default user of jobs: what one of them writes, the other can read and delete.
+RUN groupadd --gid 1000 trainmaster \
+    && useradd --uid 1000 --gid 1000 --no-create-home --home-dir /var/lib/trainmaster --shell /usr/sbin/nologin trainmaster \
+    && install -d -o trainmaster -g trainmaster -m 0700 /var/lib/trainmaster
+COPY --from=build /opt/venv /opt/venv
+COPY --from=build /opt/trainmaster /opt/trainmaster
+# Our folders stand before site-packages: a stranger's package called `scheduler` or `core` never wins. Safe path keeps
+# the working directory out as well.
+ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONPATH=/opt/trainmaster:/opt/trainmaster/sdk:/opt/trainmaster/worker_images/runtime \
+    PYTHONSAFEPATH=1 \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    TRAINMASTER_HOME=/var/lib/trainmaster \
+    TRAINMASTER_HOST=0.0.0.0
+USER 1000:1000
+WORKDIR /var/lib/trainmaster
+EXPOSE 8765
+ENTRYPOINT ["/opt/trainmaster/control"]
+CMD ["help"]
