@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,6 +23,11 @@ PROJECT: Final = "default"
 DATA_VOLUME: Final = "data"
 _ALL_SCOPES: Final = ("read", "write", "admin")
 LOGIN_CODE_TTL: Final = timedelta(hours=1)
+_GIVEN_TOKEN: Final = re.compile(r"tm_[A-Za-z0-9_-]{32,200}")
+
+
+class BadTokenFile(Exception):
+    """A file that should hold a token holds something else; its text says what would be right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,18 @@ def first_admin(session: Session, settings: Settings, now: datetime, *, is_new_t
     return add_token(session, user_id=admin_id, name="first admin", scopes=_ALL_SCOPES, now=now)
 
 
+def keep_admin_token(session: Session, settings: Settings, now: datetime, token: str) -> bool:
+    """The same where the installation chooses the token beforehand: ``token`` becomes one of ``admin``'s.
+
+    False when it is known already, good or not: a revoked token is not brought back by a restart.
+    """
+    admin_id = _make_missing(session, settings, now)
+    if session.execute(select(Token.id).where(Token.digest == token_digest(token))).first() is not None:
+        return False
+    add_token(session, user_id=admin_id, name="installation", scopes=_ALL_SCOPES, now=now, token=token)
+    return True
+
+
 def _make_missing(session: Session, settings: Settings, now: datetime) -> str:
     """User, project and volumes; the id of the user ``admin``."""
     admin = session.execute(select(User).where(User.name == ADMIN)).scalar_one_or_none()
@@ -95,9 +113,10 @@ def add_token(
     scopes: Sequence[str],
     now: datetime,
     ttl: timedelta | None = None,
+    token: str | None = None,
 ) -> str:
-    """A new token of the user; this is the only time that it can be seen."""
-    token = new_user_token()
+    """A new token of the user; this is the only time that it can be seen. ``token``: one that was chosen already."""
+    token = token or new_user_token()
     session.add(
         Token(
             id=new_id("token"),
@@ -123,19 +142,59 @@ def add_login_code(session: Session, user_id: str, *, now: datetime, ttl: timede
 
 def prepare_home(sessions: SessionFactory, settings: Settings, now: datetime) -> str:
     """Bootstrap, keep the admin's token in ``<home>/token``, make the folders, and return a one-time login link."""
-    for folder in (settings.home, settings.run_dir, settings.archive_dir):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make_own_folders(settings)
     with unit_of_work(sessions) as session:
         made = bootstrap(session, settings, now)
         code = add_login_code(session, made.user_id, now=now)
-        roots = session.execute(select(Volume.root).where(Volume.kind == "local")).scalars().all()
+        roots = _roots(session)
     # After the commit: a crash in between leaves a token that nobody knows, and the next start makes another.
     if made.admin_token is not None:
         write_private(token_path(settings), made.admin_token)
+    _make_volume_folders(roots, settings)
+    return f"{settings.api_url.rstrip('/')}/login?code={code}"
+
+
+def prepare_installation(sessions: SessionFactory, settings: Settings, now: datetime, token_file: Path) -> bool:
+    """What an installer calls, at every install and upgrade: rows, folders, and the admin's token in ``token_file``.
+
+    A file that is there already says what the token is; else a token is made and the file with it.
+
+    Returns:
+        Whether the database learned of the token just now.
+
+    Raises:
+        BadTokenFile: what the file holds is no token.
+    """
+    _make_own_folders(settings)
+    try:
+        token = token_file.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        token = new_user_token()
+        token_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_private(token_file, token)
+    if not _GIVEN_TOKEN.fullmatch(token):
+        raise BadTokenFile(f"{token_file} holds no token: write `tm_` and 32 or more letters and digits into it.")
+    with unit_of_work(sessions) as session:
+        is_new = keep_admin_token(session, settings, now, token)
+        roots = _roots(session)
+    _make_volume_folders(roots, settings)
+    return is_new
+
+
+def _make_own_folders(settings: Settings) -> None:
+    for folder in (settings.home, settings.run_dir, settings.archive_dir):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def _roots(session: Session) -> Sequence[str | None]:
+    return session.execute(select(Volume.root)).scalars().all()
+
+
+def _make_volume_folders(roots: Sequence[str | None], settings: Settings) -> None:
+    """The folders of the first volumes; those of others are their administrator's."""
     for root in roots:
         if root is not None and Path(root).is_relative_to(settings.home.resolve()):
             Path(root).mkdir(parents=True, exist_ok=True)
-    return f"{settings.api_url.rstrip('/')}/login?code={code}"
 
 
 def token_path(settings: Settings) -> Path:

@@ -14,14 +14,14 @@ from core.tokens import token_digest
 ROOT = Path(__file__).parents[3]
 
 
-def bootstrap(home: Path, *options: str) -> subprocess.CompletedProcess[str]:
+def bootstrap(home: Path, *options: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "migrations", "bootstrap", *options],
         cwd=ROOT,
         env={**os.environ, "TRAINMASTER_HOME": str(home), "TRAINMASTER_DATABASE_URL": ""},
         capture_output=True,
         text=True,
-        check=True,
+        check=check,
     )
 
 
@@ -42,3 +42,28 @@ def test_the_first_admin_gets_a_token_once_and_another_when_asked(tmp_path: Path
     assert (again.stdout, "--new-token" in again.stderr) == ("", True)
     assert second != first
     assert found == {token_digest(first), token_digest(second)}
+
+
+def test_an_installer_finds_the_token_in_a_file_that_stays_and_the_folders_made(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    assert bootstrap(tmp_path, "--token-file", str(file)).stdout == ""
+    made = file.read_text().strip()
+    assert file.stat().st_mode & 0o777 == 0o600
+    again = bootstrap(tmp_path, "--token-file", str(file))
+    assert "knows it already" in again.stderr
+    chosen = tmp_path / "chosen"
+    chosen.write_text(f"tm_{'x' * 40}\n")
+    bootstrap(tmp_path, "--token-file", str(chosen))
+    engine = make_engine(f"sqlite:///{tmp_path / 'trainmaster.sqlite3'}")
+    found = admins(make_sessions(engine))
+    engine.dispose()
+    assert found == {token_digest(made), token_digest(f"tm_{'x' * 40}")}
+    assert {"archives", "data", "output", "run"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_a_file_that_holds_no_token_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("changeme\n")
+    refused = bootstrap(tmp_path, "--token-file", str(file), check=False)
+    assert refused.returncode == 1
+    assert refused.stderr.strip() == f"{file} holds no token: write `tm_` and 32 or more letters and digits into it."
