@@ -9,6 +9,7 @@ from typing import Any
 from trainmaster.spec import JobSpec
 from trainmaster.wire.jobs import LogSource
 
+from api.attempts.schemas import exit_view
 from api.auth import JobAccess
 from api.work import Platform
 from core.db.tables import Job
@@ -31,7 +32,12 @@ class JobLook:
 
     @property
     def told(self) -> dict[str, Any]:
-        return {"state": self.state.value, "attempt_count": self.attempt_count, "exit": self.exit}
+        view = exit_view(self.exit)  # what the control loop keeps for itself stays there
+        return {
+            "state": self.state.value,
+            "attempt_count": self.attempt_count,
+            "exit": None if view is None else view.model_dump(),
+        }
 
 
 @dataclass(frozen=True, slots=True)

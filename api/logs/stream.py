@@ -154,7 +154,8 @@ def _line(line: MergedLine) -> dict[str, Any]:
         "index": line.file.index,
         "offset": line.offset,
         "at": parsed.at,
-        "rank": parsed.rank,
+        "rank": line.speaker.rank,
+        "local_rank": line.speaker.local_rank,
         "text": parsed.text,
     }
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from core.domain.errors import NotFound
-from core.storage.logs import JobLogs, LogFile, rank_of, stamp_of, tail_offset, text_of
+from core.storage.logs import JobLogs, LogFile, rank_of, stamp_of, tail_offset, text_of, without_rank
 from core.storage.logsearch import LineSearch
 
 _MEMORY: Final = 4 * 2**20  # of all blocks of one stream together
@@ -30,6 +30,17 @@ class Place:
 
     attempt: int = 0
     offsets: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """The process that wrote a line. ``local_rank``: its number in the replica, where several share the file."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+
+
+_NOBODY: Final = Speaker()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +62,33 @@ class Selection:
         known = self.ranks.get((file.role, file.index))
         return known is not None and known[0] <= self.rank < known[0] + known[1]
 
-    def takes_line(self, file: LogFile, text: bytes) -> bool:
-        if self.rank is not None and not self._is_of_rank(file, text):
+    def takes_line(self, speaker: Speaker, text: bytes) -> bool:
+        if self.rank is not None and self.rank != speaker.rank:
             return False
         return self.search is None or self.search.matches(text)
 
-    def _is_of_rank(self, file: LogFile, text: bytes) -> bool:
+    def speaker_of(self, file: LogFile, text: bytes) -> tuple[Speaker, bytes]:
+        """Who wrote ``text``, and what they wrote themselves: without the rank that the runtime put before it."""
+        first, processes = self.ranks.get((file.role, file.index), (None, 1))
+        if first is None or processes == 1:
+            # One process is not named in the lines: what looks like it is its own words.
+            return Speaker(first), text
         told = rank_of(text)
-        if told is not None:
-            return told == self.rank
-        # A replica with one process does not name it in its lines.
-        return self.ranks.get((file.role, file.index)) == (self.rank, 1)
+        if told is None or not first <= told < first + processes:
+            return _NOBODY, text  # the runtime's own words
+        return Speaker(told, told - first), without_rank(text)
 
 
 @dataclass(frozen=True, slots=True)
 class MergedLine:
-    """``offset`` is the byte after the line in its file; ``raw`` still has its stamp, not its line break."""
+    """``offset`` is the byte after the line in its file; ``raw`` still has its stamp, not its line break and not its
+    process' rank.
+    """
 
     file: LogFile
     offset: int
     raw: bytes
+    speaker: Speaker = _NOBODY
 
 
 @dataclass(slots=True)
@@ -142,8 +160,12 @@ class LogMerge:
                 continue
             source = self._sources[self._heap[0][2]]
             raw = self._take(source)
-            if self._selection.takes_line(source.file, text_of(raw)):
-                lines.append(MergedLine(source.file, source.offset, raw))
+            whole = text_of(raw)
+            speaker, text = self._selection.speaker_of(source.file, whole)
+            if self._selection.takes_line(speaker, text):
+                if text is not whole:
+                    raw = raw[: len(raw) - len(whole)] + text
+                lines.append(MergedLine(source.file, source.offset, raw, speaker))
                 text_bytes += len(raw)
             self._push(source, is_final=is_final)
             if self._read >= _STEP_BYTES:

@@ -50,10 +50,9 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line without its stamp and line break. ``rank`` is the process', where the line tells it."""
+    """A line without its stamp and line break."""
 
     at: datetime | None
-    rank: int | None
     text: str
 
 
@@ -74,6 +73,11 @@ def rank_of(text: bytes) -> int | None:
     return None if match is None else int(match[1])
 
 
+def without_rank(text: bytes) -> bytes:
+    """The text behind the rank that :func:`rank_of` finds."""
+    return text[text.index(b"] ") + 2 :]
+
+
 def parse_line(raw: bytes) -> Line:
     """A line as it stands in the file; never fails. Bytes that are not UTF-8 are shown as U+FFFD."""
     text = text_of(raw)
@@ -83,7 +87,7 @@ def parse_line(raw: bytes) -> Line:
             at = datetime.fromisoformat(raw[: STAMP_BYTES - 1].decode("ascii")).replace(tzinfo=UTC)
         except ValueError:  # looked like a stamp and was the user's own text
             text = raw
-    return Line(at, rank_of(text), text.rstrip(b"\r").decode("utf-8", "replace"))
+    return Line(at, text.rstrip(b"\r").decode("utf-8", "replace"))
 
 
 class JobLogs:

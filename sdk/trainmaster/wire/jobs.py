@@ -157,7 +157,8 @@ class LogSource(WireModel):
 class LogLine(WireModel):
     """``offset`` is the byte after the line in its file: give it back to go on from there.
 
-    ``rank``: of the process that wrote it, where several share the file.
+    ``rank``: of the process that wrote it; ``None`` for the platform's own lines in a file that several processes share,
+    and for replicas without ranks. ``local_rank``: that process' number in its replica, where several share the file.
     """
 
     attempt: int
@@ -166,6 +167,7 @@ class LogLine(WireModel):
     offset: int
     at: datetime | None = None
     rank: int | None = None
+    local_rank: int | None = None
     text: str
 
 

@@ -8,6 +8,7 @@ from trainmaster.spec import parse_spec
 from trainmaster.wire.jobs import LogLine
 
 from api.logs.service import ranks_of
+from core.db.engine import unit_of_work
 
 
 def stamped(second: float, text: str) -> str:
@@ -55,9 +56,44 @@ def test_the_newest_attempt_is_streamed_in_order_of_time_and_ends(written: Any) 
     assert lines(answer.text) == ["a", "b", "c", "d"]
     assert told[-1][2]["state"] == "running"
     first = LogLine.model_validate(told[1][2])
-    assert (first.attempt, first.role, first.index, first.rank) == (2, "worker", 0, None)
+    assert (first.attempt, first.role, first.index, first.rank, first.local_rank) == (2, "worker", 0, 0, None)
     assert first.at is not None
     assert first.at.second == 2
+
+
+def test_a_line_tells_its_rank_once_and_what_looks_like_one_stays(house: Any) -> None:
+    with unit_of_work(house.sessions) as session:
+        house.add_job(session, "job-2", processes_per_replica=2)
+    house.log("job-2", 1, "worker-1", stamped(1, "trainmaster: says the runtime"))
+    house.log(
+        "job-2", 1, "worker-1", stamped(2, "[rank 3] [rank 9] my own words") + stamped(3, "[rank 7] no rank here")
+    )
+    house.log("job-1", 1, "worker-1", stamped(1, "[rank 5] my own words"))
+
+    def told(job: str, **query: Any) -> list[tuple[Any, Any, str]]:
+        text = house.call("viewer", "GET", f"/jobs/{job}/logs/stream", params=query).text
+        return [(d["rank"], d["local_rank"], d["text"]) for kind, _, d in events(text) if kind == "line"]
+
+    assert told("job-2") == [
+        (None, None, "trainmaster: says the runtime"),
+        (3, 1, "[rank 9] my own words"),
+        (None, None, "[rank 7] no rank here"),
+    ]
+    assert told("job-2", search="^.rank 9. my") == [(3, 1, "[rank 9] my own words")]
+    assert told("job-1") == [(1, None, "[rank 5] my own words")]
+    assert told("job-1", rank=1) == told("job-1")
+    assert told("job-1", rank=5) == []
+
+
+def test_the_stream_tells_of_an_end_what_everybody_may_know(house: Any) -> None:
+    end = {"kind": "user_error", "sentence": "It failed.", "exit_code": 3, "role": "worker", "index": 0}
+    with unit_of_work(house.sessions) as session:
+        job = house.add_job(session, "job-3", state="failed")
+        job.exit = {**end, "signature": "abc", "has_progressed": False, "streak": 2}
+    told = events(house.call("viewer", "GET", "/jobs/job-3/logs/stream").text)
+    assert [kind for kind, _, _ in told] == ["state", "end"]
+    for _, _, data in told:
+        assert data == {"state": "failed", "attempt_count": 1, "exit": end}
 
 
 def test_an_attempt_can_be_named(written: Any) -> None:
