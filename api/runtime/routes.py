@@ -1,14 +1,25 @@
 from __future__ import annotations
 
+from typing import Any, Final
+
+from fastapi import Response
+from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.runtime import Report, ReportAnswer
 
 from api.auth import AttemptCaller
+from api.ranges import OpenFileResponse
 from api.routing import new_router
+from api.runtime.code import open_code
 from api.runtime.service import take_report
 from api.work import Platform, PlatformDep
 from core.domain.ids import AttemptId
 
 router = new_router("runtime", "/runtime")
+
+_ARCHIVE: Final[dict[str, Any]] = {
+    "description": "The archive (.tar.gz).",
+    "content": {"application/gzip": {"schema": {"type": "string", "format": "binary"}}},
+}
 
 
 @router.post("/report", operation_id="report", summary="A replica's heartbeats, progress, checkpoints and events")
@@ -20,3 +31,15 @@ async def report(body: Report, attempt: AttemptCaller, platform: PlatformDep) ->
 def _take(body: Report, attempt: AttemptId, platform: Platform) -> ReportAnswer:
     with platform.write() as work:
         return ReportAnswer(acked=take_report(work, attempt, body))
+
+
+@router.get(
+    "/code",
+    operation_id="download_code",
+    summary="The code archive of a replica's job, or a range of it",
+    response_class=Response,
+    responses={200: _ARCHIVE, 206: {**_ARCHIVE, "description": "The range."}},
+)
+async def download_code(attempt: AttemptCaller, platform: PlatformDep) -> Response:
+    """With the attempt's token, while the attempt lives. `Range` and `If-Range` are honoured."""
+    return OpenFileResponse(await run_in_threadpool(open_code, platform, attempt), media_type="application/gzip")

@@ -125,6 +125,8 @@ ROUTES: dict[str, Case] = {
     "GET /api/v1/live": case(OPEN),
     "GET /api/v1/ready": case(OPEN),
     "POST /api/v1/runtime/report": case(ATTEMPT, json=REPORT),
+    # Let in, and told that this job was submitted without code.
+    "GET /api/v1/runtime/code": case({**ATTEMPT, "attempt": 404}),
     "GET /metrics": case({**PLATFORM_ADMIN, "plain": OK}),
     "GET /": case({"reader": OK}),  # without a good token the page to log in
     "GET /style.css": case(OPEN),

@@ -1,0 +1,39 @@
+"""A job's code for its replicas: an attempt's token opens exactly one archive."""
+
+from __future__ import annotations
+
+import os
+
+from sqlalchemy import select
+
+from api.archives.service import store_of
+from api.work import Platform
+from core.db.tables import Attempt, Job
+from core.domain.errors import NotFound, Unauthenticated
+from core.domain.ids import AttemptId
+
+
+def open_code(platform: Platform, attempt_id: AttemptId) -> int:
+    """A descriptor of the archive of the attempt's job, for reading.
+
+    Raises:
+        NotFound: the job has no code, or its archive is gone.
+        Unauthenticated: the attempt has ended, or its job was deleted.
+    """
+    with platform.read() as work:
+        row = work.session.execute(
+            select(Job.spec, Job.deleted_at, Attempt.ended_at)
+            .join(Attempt, Attempt.job_id == Job.id)
+            .where(Attempt.id == attempt_id)
+        ).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no attempt {attempt_id}.")
+    if row.deleted_at is not None or row.ended_at is not None:
+        raise Unauthenticated("The attempt of this token has ended; its replicas start no more.")
+    digest = row.spec.get("code")
+    if digest is None:
+        raise NotFound("The job was submitted without code.")
+    try:
+        return os.open(store_of(platform).path_of(digest), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise NotFound("The job's code archive is gone; submit the job again to upload it anew.") from None
