@@ -9,28 +9,39 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import Final
 
 import structlog
 from celery import Celery
-from celery.beat import Scheduler
-from celery.beat import Service as BeatService
 from celery.platforms import SecurityWarning
 from celery.signals import setup_logging
+from sqlalchemy import Engine
 
 from core.bell import BellSocket, bell_path
+from core.bell.celery import TASK_OF_TOPIC
+from core.db.engine import is_away, make_engine, make_sessions
 from core.settings import BadSettings, Settings, get_settings
 from core.structured_log import configure_logging
+from scheduler.beat import Beat, Leadership
 from scheduler.bells import AppBell, BellListener
-from scheduler.celery_app import QUEUES, make_app
+from scheduler.celery_app import QUEUES, make_app, schedule, send
 from scheduler.executor_factory import UnknownExecutor
 from scheduler.gate import Gate
-from scheduler.service import Service
-from scheduler.tasks import register_tasks
+from scheduler.hands import Hands, OwnClock
+from scheduler.metrics import Meter
+from scheduler.probe import Probe, serve_probe
+from scheduler.service import Service, new_holder, utc_now
+from scheduler.tasks import Tasks, register_tasks
 
 log = structlog.get_logger(__name__)
 
-_CONCURRENCY = 4
+_CONCURRENCY: Final = 4
+# A turn of a clock takes a second; a database that hangs holds one of beat's for some seconds.
+_STUCK_AFTER_S: Final = 60.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -56,39 +67,117 @@ def _beat(settings: Settings) -> int:
     if settings.is_embedded_broker:
         print("TRAINMASTER_BROKER_URL is not set: the embedded scheduler has its own clock.", file=sys.stderr)  # noqa: T201
         return 1
-    service = BeatService(make_app(settings), scheduler_cls=Scheduler)
-    signal.signal(signal.SIGTERM, lambda *_: service.stop())
-    log.info("beat.started")
-    service.start()
+    app, every, meter = make_app(settings), schedule(settings), Meter()
+    engine = make_engine(settings.resolved_database_url, pool_size=1)
+    leads = Leadership(make_sessions(engine), new_holder(), timedelta(seconds=settings.lease_ttl_s), utc_now)
+    bell = _BeatBell(app, every, meter)
+    beat = Beat(bell.ring, every, leads)
+    meter.watch("beat_leads", "Whether this beat is the one that rings.", lambda: beat.is_leading)
+    _watch_servers(meter, engine, bell)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: beat.stop())
+    probe = Probe(lambda: _stuck(beat.turned_at_s), str, meter.registry)
+    with _probed(settings, probe):
+        log.info("beat.started")
+        beat.run()
+        leads.give_up()
+        engine.dispose()
+    log.info("beat.stopped")
     return 0
+
+
+class _BeatBell:
+    """Sends beat's rings; tells once that the broker is away."""
+
+    def __init__(self, app: Celery, every: Mapping[str, float], meter: Meter) -> None:
+        self._app = app
+        self._every = every
+        self._meter = meter
+        self.is_broker_away = False
+
+    def ring(self, name: str) -> None:
+        try:
+            send(self._app, name, self._every[name])
+        except Exception as error:  # noqa: BLE001 - the next ring comes
+            if not self.is_broker_away:
+                log.warning("broker.away", why=str(error))
+            self.is_broker_away = True
+            return
+        if self.is_broker_away:
+            log.info("broker.back")
+        self.is_broker_away = False
+        self._meter.rings.labels(name).inc()
 
 
 def _worker(settings: Settings, concurrency: int) -> int:
     gate = Gate(is_local=settings.is_embedded_broker)
-    app = make_app(settings)
-    bell = AppBell(app, gate)
+    app, every, meter, hands = make_app(settings), schedule(settings), Meter(), Hands(concurrency)
+    bell = AppBell(
+        app,
+        gate,
+        None
+        if settings.is_embedded_broker
+        else lambda topic, key: hands.do(topic, key, lambda: tasks.do(TASK_OF_TOPIC[topic], key)),
+    )
     service = Service(settings, bell)
-    register_tasks(app, service, gate)
+    tasks = Tasks(service, meter)
+    own_clock = OwnClock(every, lambda name: hands.do(name, "", lambda: tasks.do(name)))
+    register_tasks(app, tasks, gate, own_clock.heard)
+    meter.watch("watched_attempts", "Attempts that this process watches.", lambda: service.watch.count)
+    meter.watch(
+        "beat_missed", "Whether no beat is heard and this process keeps its own time.", lambda: own_clock.is_alone
+    )
+    _watch_servers(meter, service.engine, bell)
+    probe = Probe(
+        lambda: _stuck(own_clock.turned_at_s),
+        lambda: "the database does not answer" if is_away(service.engine) else "",
+        meter.registry,
+    )
     is_stopping = threading.Event()
     # Until the worker has handlers of its own: a stop while the database is away must not hang.
     signal.signal(signal.SIGTERM, lambda *_: is_stopping.set())
-    service.wait_for_database(is_stopping)
-    if is_stopping.is_set():
-        return 0
-    stops = [service.close]
-    service.watch.start()
-    if settings.is_embedded_broker:
-        listener = BellListener(BellSocket(bell_path(settings.run_dir)), bell)
-        listener.start()
-        beat = BeatService(app, scheduler_cls=Scheduler)
-        threading.Thread(target=beat.start, kwargs={"embedded_process": False}, name="beat", daemon=True).start()
-        stops = [listener.stop, beat.stop, *stops]
-    log.info("scheduler.started", executor=service.control.executor.name, holder=service.control.holder)
-    _run_worker(app, concurrency)
-    for stop in stops:
-        stop()
+    with _probed(settings, probe):
+        own_clock.start()
+        service.wait_for_database(is_stopping)
+        if is_stopping.is_set():
+            return 0
+        stops = [own_clock.stop, hands.stop, service.close]
+        service.watch.start()
+        if settings.is_embedded_broker:
+            listener = BellListener(BellSocket(bell_path(settings.run_dir)), bell)
+            listener.start()
+            beat = Beat(lambda name: send(app, name, every[name]), every)
+            threading.Thread(target=beat.run, name="beat", daemon=True).start()
+            stops = [listener.stop, beat.stop, *stops]
+        log.info("scheduler.started", executor=service.control.executor.name, holder=service.control.holder)
+        _run_worker(app, concurrency)
+        for stop in stops:
+            stop()
     log.info("scheduler.stopped")
     return 0
+
+
+def _watch_servers(meter: Meter, engine: Engine, bell: AppBell | _BeatBell) -> None:
+    meter.watch("database_up", "Whether the database answered when it was last asked.", lambda: not is_away(engine))
+    meter.watch("broker_up", "Whether the broker took the last ring.", lambda: not bell.is_broker_away)
+
+
+def _stuck(turned_at_s: float) -> str:
+    late_s = time.monotonic() - turned_at_s
+    return f"its clock has stood still for {late_s:.0f} s" if late_s > _STUCK_AFTER_S else ""
+
+
+@contextlib.contextmanager
+def _probed(settings: Settings, probe: Probe) -> Iterator[None]:
+    if not settings.probe_port:
+        yield
+        return
+    server = serve_probe(probe, settings.probe_host, settings.probe_port)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def _run_worker(app: Celery, concurrency: int) -> None:

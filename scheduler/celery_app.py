@@ -6,13 +6,14 @@ before they are worked on, keep no results, and expire rather than pile up.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from celery import Celery
 
 from core.bell import TOPIC_RECONCILE, TOPIC_TICK
 from core.bell.celery import QUEUE_OF_TOPIC, TASK_OF_TOPIC
 from core.settings import Settings
+from scheduler.broker import REDIS_OPTIONS, QuickConnection
 
 TICK: Final = TASK_OF_TOPIC[TOPIC_TICK]
 RECONCILE: Final = TASK_OF_TOPIC[TOPIC_RECONCILE]
@@ -20,6 +21,7 @@ RECONCILE_DUE: Final = "trainmaster.reconcile_due"
 SYNC_NODES: Final = "trainmaster.sync_nodes"
 SWEEP: Final = "trainmaster.sweep"
 HOUSEKEEP: Final = "trainmaster.housekeep"
+CARE: Final = (RECONCILE_DUE, SYNC_NODES, SWEEP, HOUSEKEEP)
 CARE_QUEUE: Final = "care"
 QUEUES: Final = (QUEUE_OF_TOPIC[TOPIC_TICK], QUEUE_OF_TOPIC[TOPIC_RECONCILE], CARE_QUEUE)
 
@@ -48,24 +50,26 @@ def make_app(settings: Settings) -> Celery:
         worker_enable_remote_control=False,
         # A worker that finds no broker at its start waits for it like one that loses it later.
         broker_connection_retry_on_startup=True,
+        # However long it is away: a worker that gave up would have to be started again.
+        broker_connection_max_retries=None,
         # The memory transport asks its queues this often; 10 ms cost about a hundredth of a core.
-        broker_transport_options={"polling_interval": 0.01} if is_embedded else {"socket_keepalive": True},
-        beat_scheduler="celery.beat:Scheduler",
-        beat_max_loop_interval=1,
-        beat_schedule=_schedule(settings),
+        broker_transport_options={"polling_interval": 0.01} if is_embedded else REDIS_OPTIONS,
     )
+    app.amqp.Connection = QuickConnection
     return app
 
 
-def _schedule(settings: Settings) -> dict[str, dict[str, Any]]:
-    every = {
+def schedule(settings: Settings) -> dict[str, float]:
+    """What beat rings for, and how often, in seconds."""
+    return {
         TICK: settings.tick_interval_s,
         RECONCILE_DUE: settings.reconcile_interval_s,
         SYNC_NODES: _SYNC_NODES_S,
         SWEEP: _SWEEP_S,
         HOUSEKEEP: _HOUSEKEEP_S,
     }
-    return {
-        name: {"task": name, "schedule": seconds, "options": {"expires": max(5.0, 2 * seconds)}}
-        for name, seconds in every.items()
-    }
+
+
+def send(app: Celery, name: str, every_s: float) -> None:
+    """Ring for the periodic task ``name``. A ring that nobody hears in time is no ring: the next one comes."""
+    app.send_task(name, expires=max(5.0, 2 * every_s), retry=False, ignore_result=True)

@@ -53,7 +53,7 @@ class Service:
             executor=setup.executor,
             bell=bell,
             clock=utc_now,
-            holder=_EMBEDDED_HOLDER if settings.is_embedded_broker else _holder(),
+            holder=_EMBEDDED_HOLDER if settings.is_embedded_broker else new_holder(),
             secret_key=platform_key(settings),
             api_url=settings.replica_api_url or settings.api_url,
             archive_dir=settings.archive_dir,
@@ -146,5 +146,6 @@ class Service:
         self.control.bell.ring(TOPIC_TICK)
 
 
-def _holder() -> str:
+def new_holder() -> str:
+    """A name in leases that no other process has or had."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"

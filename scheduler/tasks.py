@@ -11,50 +11,58 @@ from core.bell import TOPIC_RECONCILE, TOPIC_TICK
 from core.domain.errors import Unavailable
 from scheduler import celery_app
 from scheduler.gate import Gate
+from scheduler.metrics import Meter
 from scheduler.service import Service
 
 log = structlog.get_logger(__name__)
 
 
-def register_tasks(app: Celery, service: Service, gate: Gate) -> None:
-    """Give ``app`` its tasks over ``service``."""
+class Tasks:
+    """What can be asked of ``service``, by the names of the tasks. ``do`` never raises."""
 
-    def tick() -> None:
-        gate.leave(TOPIC_TICK, "")
-        _guarded(celery_app.TICK, service.tick)
+    def __init__(self, service: Service, meter: Meter) -> None:
+        self._meter = meter
+        self._is_postponing = False
+        self._work: dict[str, Callable[..., None]] = {
+            celery_app.TICK: service.tick,
+            celery_app.RECONCILE: service.reconcile,
+            celery_app.RECONCILE_DUE: service.reconcile_due,
+            celery_app.SYNC_NODES: service.sync_nodes,
+            celery_app.SWEEP: service.sweep,
+            celery_app.HOUSEKEEP: service.housekeep,
+        }
 
-    def reconcile(attempt_id: str) -> None:
-        gate.leave(TOPIC_RECONCILE, attempt_id)
-        _guarded(celery_app.RECONCILE, lambda: service.reconcile(attempt_id), attempt=attempt_id)
-
-    def reconcile_due() -> None:
-        _guarded(celery_app.RECONCILE_DUE, service.reconcile_due)
-
-    def sync_nodes() -> None:
-        _guarded(celery_app.SYNC_NODES, service.sync_nodes)
-
-    def sweep() -> None:
-        _guarded(celery_app.SWEEP, service.sweep)
-
-    def housekeep() -> None:
-        _guarded(celery_app.HOUSEKEEP, service.housekeep)
-
-    tasks: dict[str, Callable[..., None]] = {
-        celery_app.TICK: tick,
-        celery_app.RECONCILE: reconcile,
-        celery_app.RECONCILE_DUE: reconcile_due,
-        celery_app.SYNC_NODES: sync_nodes,
-        celery_app.SWEEP: sweep,
-        celery_app.HOUSEKEEP: housekeep,
-    }
-    for name, function in tasks.items():
-        app.task(name=name, ignore_result=True)(function)
+    def do(self, task: str, key: str = "") -> None:
+        """One run; ``key``: which attempt, for the task that looks at one."""
+        outcome = "failed"
+        try:
+            with self._meter.timed(task):
+                self._work[task](*((key,) if key else ()))
+            outcome, self._is_postponing = "done", False
+        except Unavailable as away:
+            outcome = "postponed"
+            if not self._is_postponing:  # told once, not with every ring of an outage
+                log.warning("task.postponed", task=task, why=away.sentence)
+            self._is_postponing = True
+        except Exception:
+            log.exception("task.failed", task=task, **({"attempt": key} if key else {}))
+        self._meter.tasks.labels(task, outcome).inc()
 
 
-def _guarded(task: str, work: Callable[[], None], **names: str) -> None:
-    try:
-        work()
-    except Unavailable as away:
-        log.warning("task.postponed", task=task, why=away.sentence, **names)
-    except Exception:
-        log.exception("task.failed", task=task, **names)
+def register_tasks(app: Celery, tasks: Tasks, gate: Gate, heard: Callable[[str], None]) -> None:
+    """Give ``app`` its tasks. ``heard`` learns of each that a message brought."""
+
+    def keyed(name: str, topic: str) -> Callable[..., None]:
+        def run(key: str = "") -> None:
+            gate.leave(topic, key)
+            heard(name)
+            tasks.do(name, key)
+
+        return run
+
+    for name, topic in (
+        (celery_app.TICK, TOPIC_TICK),
+        (celery_app.RECONCILE, TOPIC_RECONCILE),
+        *((name, "") for name in celery_app.CARE),
+    ):
+        app.task(name=name, ignore_result=True)(keyed(name, topic))

@@ -103,6 +103,11 @@ class Watch:
                 heapq.heappush(self._heap, (due_s, attempt_id))
                 self._wake.notify()
 
+    @property
+    def count(self) -> int:
+        """Attempts that are watched here."""
+        return len(self._watched)
+
     def start(self) -> None:
         self._threads = [threading.Thread(target=self._run, name="watch", daemon=True)]
         if self._source is not None:

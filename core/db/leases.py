@@ -14,6 +14,8 @@ from core.db.tables import Lease
 from core.domain.errors import StaleWrite
 
 TICK: Final = "tick"
+# Who holds it is the beat that rings.
+BEAT: Final = "beat"
 # No lease but a mark: the time of the last tick that came to its end. A tick that fails each time renews its lease, too.
 TICK_DONE: Final = "tick.done"
 

@@ -31,6 +31,8 @@ DEADLINE_SLACK: Final = timedelta(seconds=15)
 KILL_SLACK: Final = timedelta(seconds=30)
 # A gang whose replicas could not be started for this long gives its place back.
 START_PATIENCE: Final = timedelta(minutes=10)
+# The place is gone, so the replica cannot start there again: the gang is placed anew.
+_NODE_GONE: Final = frozenset({ExitCause.NODE_LOST, ExitCause.EVICTED, ExitCause.ENGINE_REFUSED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +259,7 @@ class _Draft:
         verdict = classify(exit_)
         is_counted = verdict.kind is not ExitKind.PLATFORM
         spent = self.sight.job.restart_count + self.counted_restarts
-        is_node_lost = exit_.cause is ExitCause.NODE_LOST
+        is_node_lost = exit_.cause in _NODE_GONE
         if verdict.is_hopeless or (is_counted and spent >= self.sight.job.spec.max_restarts) or is_node_lost:
             if member.role != EVALUATOR:
                 self._stop(StopCause.FAILURE, verdict.sentence, is_final=not is_node_lost)

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from core.bell import TOPIC_TICK
 from core.db.engine import unit_of_work
 from core.db.rows import AnyRow
-from core.db.tables import Attempt, Event, IdempotencyKey, Job, Lease, LoginCode
+from core.db.tables import Attempt, Event, IdempotencyKey, Job, Lease, LoginCode, Token
 from core.domain.errors import ExecutorTryAgain, StaleWrite
 from core.domain.exits import ExitKind
 from core.domain.ids import JobId
@@ -34,6 +34,8 @@ SWEEP_LEASE: Final = "sweep"
 # Longer than any client repeats a request.
 _IDEMPOTENCY_AGE: Final = timedelta(days=1)
 _LOGIN_CODE_AGE: Final = timedelta(hours=1)
+# Lists show for so long that a token has expired or was revoked; its events stay.
+_TOKEN_AGE: Final = timedelta(days=30)
 _LEASE_AGE: Final = timedelta(days=1)
 _BATCH: Final = 500
 # Events go in small bites, and a sweep takes only so many: the next one is minutes away.
@@ -174,11 +176,13 @@ def forget_events(control: Control, retention: timedelta) -> int:
 
 
 def forget_expired(control: Control) -> None:
-    """Drop idempotency keys, login codes and leases that nobody needs any more."""
+    """Drop idempotency keys, login codes, tokens (browser sessions are such) and leases that nobody needs any more."""
     now = control.clock()
     with unit_of_work(control.sessions) as session:
         session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < now - _IDEMPOTENCY_AGE))
         session.execute(delete(LoginCode).where(LoginCode.expires_at < now - _LOGIN_CODE_AGE))
+        for over in (Token.expires_at, Token.revoked_at):
+            session.execute(delete(Token).where(over < now - _TOKEN_AGE))
         # A day after its last use nobody can still hold a token of it.
         session.execute(delete(Lease).where(Lease.name.startswith("attempt:"), Lease.expires_at < now - _LEASE_AGE))
 

@@ -74,7 +74,7 @@ def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
             return Reason(
                 ReasonCode.NEVER_FITS,
                 f"needs {wanted} {needs}, and no node has more than {most} ({nodes[-first].id} has). "
-                f"Ask for at most {most} GPUs per replica, and more replicas",
+                f"Ask for at most {most} {words.plural('GPU', most)} per replica, and more replicas",
                 numbers | {"gpus": request.gpu_count, "largest": most, "node": nodes[-first].id},
             )
     for wanted, amount, asked, name, most, first in (
@@ -137,7 +137,7 @@ def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
             return Reason(
                 ReasonCode.TOO_LARGE,
                 f"needs {words.request(group.request, binding)} {words.each(group)}, and even empty the {where} only "
-                f"{held} of them. Ask for at most {held} replicas, or for {words.less(group.request, binding)}",
+                f"{held} of them. Ask for at most {held} {words.plural('replica', held)}, or for {words.less(group.request, binding)}",
                 numbers | {"role": group.roles[0][0], "most": held, "binding": list(binding)},
             )
     gang = demand.gang

@@ -4,7 +4,7 @@ import pytest
 
 from core.settings import Settings
 from scheduler.bells import AppBell
-from scheduler.celery_app import QUEUES, RECONCILE, TICK, make_app
+from scheduler.celery_app import QUEUES, RECONCILE, TICK, make_app, schedule, send
 from scheduler.executor_factory import UnknownExecutor, make_executor
 from scheduler.gate import Gate, Solo
 
@@ -56,6 +56,7 @@ class RecordingApp:
         if self.error:
             raise self.error
         self.sent.append((name, args))
+        self.options = options
 
 
 def test_a_ring_becomes_a_task_and_an_unknown_topic_nothing():
@@ -73,14 +74,28 @@ def test_a_ring_that_the_broker_does_not_take_may_be_rung_again():
     bell = AppBell(app, Gate(is_local=True))
     bell.ring("tick")
     app.error = None
+    bell._away_until_s = 0.0  # a while later
     bell.ring("tick")
     assert app.sent == [(TICK, ())]
 
 
+def test_while_the_broker_takes_no_ring_the_work_is_done_here():
+    app, done = RecordingApp(OSError("away")), []
+    bell = AppBell(app, Gate(is_local=False), lambda topic, key: done.append((topic, key)))
+    bell.ring("tick")
+    app.error = None
+    bell.ring("reconcile", "att-1")  # the broker is not asked again at once
+    assert (app.sent, done) == ([], [("tick", ""), ("reconcile", "att-1")])
+    assert bell.is_broker_away
+
+
 def test_the_clock_rings_for_everything_and_its_rings_expire():
     app = make_app(Settings())
-    assert {entry["task"] for entry in app.conf.beat_schedule.values()} >= {TICK, "trainmaster.reconcile_due"}
-    assert all(entry["options"]["expires"] for entry in app.conf.beat_schedule.values())
+    every = schedule(Settings())
+    assert set(every) >= {TICK, "trainmaster.reconcile_due"}
+    sender = RecordingApp()
+    send(sender, TICK, every[TICK])
+    assert sender.options["expires"] >= 5.0
     assert {route["queue"] for route in app.conf.task_routes.values()} <= set(QUEUES)
     assert app.conf.worker_redirect_stdouts is False
 

@@ -1,0 +1,61 @@
+"""A small HTTP server for whoever watches a scheduler process: ``/live``, ``/ready`` and ``/metrics``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+_READ_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """``why_dead`` and ``why_not_ready`` give a sentence, or an empty one when all is well. They must not block.
+
+    Dead is what a new start would mend; a database that is away is not.
+    """
+
+    why_dead: Callable[[], str]
+    why_not_ready: Callable[[], str]
+    registry: CollectorRegistry
+
+
+def serve_probe(probe: Probe, host: str, port: int) -> ThreadingHTTPServer:
+    """Answer from now on, in a thread; ``shutdown()`` ends it. Raises ``OSError`` when the port is taken."""
+
+    class Answer(BaseHTTPRequestHandler):
+        timeout = _READ_S
+
+        def do_GET(self) -> None:
+            match self.path.partition("?")[0]:
+                case "/live":
+                    self._tell(probe.why_dead())
+                case "/ready":
+                    self._tell(probe.why_dead() or probe.why_not_ready())
+                case "/metrics":
+                    self._send(200, CONTENT_TYPE_LATEST, generate_latest(probe.registry))
+                case _:
+                    self._send(404, "text/plain", b"There are /live, /ready and /metrics.\n")
+
+        def _tell(self, why_not: str) -> None:
+            self._send(503 if why_not else 200, "text/plain", (why_not or "ok").encode() + b"\n")
+
+        def _send(self, status: int, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """A line per probe would drown the others."""
+
+    server = ThreadingHTTPServer((host, port), Answer)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, name="probe", daemon=True).start()
+    return server
