@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
 import textwrap
 import time
 import uuid
@@ -17,6 +19,9 @@ import pytest
 from core.domain.ids import AttemptId, JobId
 from core.domain.resources import Request
 from executors.base import Executor, MountOrder, Observation, Phase, ReplicaKey, ReplicaOrder
+from executors.docker import DockerExecutor
+from executors.docker.engine import Engine
+from executors.docker.render import REMOVED, Rules
 from executors.fake import FakeEngine, FakeExecutor, Script
 from executors.process import ProcessExecutor, procfs
 
@@ -178,6 +183,61 @@ class ProcessBench:
         return f"starts-{order.key.attempt_id}-{order.key.role}-{order.key.index}-{order.key.generation}"
 
 
+class DockerBench(ProcessBench):
+    """Containers on the engine of this machine; every bench is a platform of its own."""
+
+    capabilities = frozenset({"containers", "real time"})
+    image = "python:3.11-slim"
+
+    def __init__(self, folder: Path, runtime_image: str, **options: Any) -> None:
+        self.folder = folder
+        self.output = folder / "output"
+        self.input = folder / "input"
+        self.input.mkdir(parents=True)
+        self.output.mkdir()
+        self.output.chmod(0o777)
+        for path in (folder, *folder.parents):
+            path.chmod(path.stat().st_mode | 0o011) if path.is_relative_to("/tmp") and path != Path("/tmp") else None
+        self.instance = f"test-{uuid.uuid4().hex[:8]}"
+        self.runtime_image = runtime_image
+        self.options = options
+        self.engine = Engine()
+        self._drivers: list[DockerExecutor] = []
+        self.executor = self.another()
+        self.node = self.executor.nodes()[0].name
+
+    def another(self, **options: Any) -> DockerExecutor:
+        rules = Rules(self.instance, **options.pop("rules", {}))
+        given = {"runtime_image": self.runtime_image, "default_image": self.image, **self.options, **options}
+        self._drivers.append(DockerExecutor(options.pop("engine", None) or Engine(), rules, **given))
+        return self._drivers[-1]
+
+    def container(self, order: ReplicaOrder) -> dict[str, Any]:
+        """What the engine says of the replica's container."""
+        key = order.key
+        found = self.engine.container(f"{key.attempt_id}-{key.role}-{key.index}-g{key.generation}")
+        assert found is not None
+        return found
+
+    def leftovers(self) -> list[str]:
+        """Containers, networks and volumes of this bench, but for the marks of attempts that were removed."""
+        own = {"trainmaster/instance": self.instance}
+        volumes = [v["Name"] for v in self.engine.volumes(own) if REMOVED not in v["Labels"]]
+        containers = [name for c in self.engine.containers(own) for name in c["Names"]]
+        return [*containers, *(n["Name"] for n in self.engine.networks(own)), *volumes]
+
+    def close(self) -> None:
+        for attempt in self.executor.attempts():
+            self.executor.remove(attempt)
+        left = self.leftovers()
+        for mark in self.engine.volumes({"trainmaster/instance": self.instance}):
+            self.engine.remove_volume(mark["Name"])
+        for driver in self._drivers:
+            driver.close()
+        self.engine.close()
+        assert left == []
+
+
 class FakeBench:
     capabilities = frozenset({"node loss"})
 
@@ -237,12 +297,52 @@ def process_bench(make_process_bench: Callable[..., ProcessBench]) -> ProcessBen
     return make_process_bench("bench")
 
 
+@pytest.fixture(scope="session")
+def runtime_image() -> str:
+    """The runtime image as the repository builds it."""
+    if not Path("/var/run/docker.sock").exists():
+        pytest.skip("no Docker engine at /var/run/docker.sock")
+    given = os.environ.get("TRAINMASTER_TEST_RUNTIME_IMAGE")
+    if given:
+        return given
+    name = "trainmaster/runtime:test"
+    folder = Path(__file__).parents[3] / "worker_images" / "runtime"
+    built = subprocess.run(
+        ["docker", "build", "-q", "--network", "host", "-t", name, str(folder)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert built.returncode == 0, built.stderr
+    return name
+
+
+@pytest.fixture
+def make_docker_bench(tmp_path: Path, runtime_image: str) -> Iterator[Callable[..., DockerBench]]:
+    """Makes benches in folders of their own; nothing of them is left at the end, or the test fails."""
+    made = []
+
+    def make(name: str = "docker", **options: Any) -> DockerBench:
+        made.append(DockerBench(tmp_path / name, runtime_image, **options))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+
+
+@pytest.fixture
+def docker_bench(make_docker_bench: Callable[..., DockerBench]) -> DockerBench:
+    return make_docker_bench()
+
+
 @pytest.fixture
 def fake_bench() -> FakeBench:
     return FakeBench()
 
 
-@pytest.fixture(params=["process", "fake"])
+@pytest.fixture(params=["process", "fake", pytest.param("docker", marks=pytest.mark.docker)])
 def bench(request: pytest.FixtureRequest) -> Bench:
     return request.getfixturevalue(f"{request.param}_bench")
 

@@ -1,0 +1,329 @@
+"""The driver for one Docker engine.
+
+Its memory is the engine: containers, networks and volumes found by their labels. A replica's container is made under a
+name of nobody's, filled, and then renamed to its own name, which the engine gives to one alone; what has that name may be
+started by anybody. Whoever dies on the way leaves something that the next creator starts, or that ``remove`` finds.
+
+An attempt that was removed leaves an empty volume with its name for a day: a ``create`` that comes late looks for it
+after it has made its container and before it starts it, and ``remove`` makes it before it looks for containers. So one of
+the two sees the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from core.domain.errors import ExecutorRefused, ExecutorTryAgain
+from core.domain.ids import AttemptId
+from core.domain.layout import PS_PORT, Layout, Ports
+from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder
+from executors.containers import exits, labels, names, order, places
+from executors.docker import files, nodes, render, words
+from executors.docker.engine import Engine, EngineSaysNo, Missing, Taken
+from executors.docker.hints import Hints
+from executors.docker.images import ImageFacts, Images
+from executors.docker.runtime import RuntimeFiles
+from executors.docker.sights import Sights
+
+T = TypeVar("T")
+_NETWORK_S: Final = 10.0  # for another creator to finish the attempt's network
+_GONE_S: Final = 20.0  # for the engine to remove what it was told to remove
+_LOOK_S: Final = 0.02
+_TOMBSTONE_LIFE: Final = timedelta(days=1)
+_CLEAN_EVERY_S: Final = 600.0
+_AT_ONCE: Final = 8
+
+
+class DockerExecutor:
+    """Satisfies :class:`executors.base.Executor` on one engine. Safe to use from several threads and processes.
+
+    Args:
+        rules: what holds for all containers.
+        runtime_image: brings the runtime; pulled when the engine does not have it.
+        default_image: of jobs that name none; empty: these are refused.
+        gpus: of the engine's machine.
+    """
+
+    name = "docker"
+    shares_hosts = False
+
+    def __init__(
+        self,
+        engine: Engine,
+        rules: render.Rules,
+        *,
+        runtime_image: str,
+        default_image: str = "",
+        gpus: Callable[[], tuple[Gpu, ...]] = tuple,
+        tombstone_life: timedelta = _TOMBSTONE_LIFE,
+    ) -> None:
+        self._engine = engine
+        self._rules = rules
+        self._default_image = default_image
+        self._gpus = gpus
+        self._tombstone_life = tombstone_life
+        self._sights = Sights(engine)
+        self._hints = Hints(engine, rules.instance, self._sights.news)
+        self._images = Images(engine, self._hints.tell)
+        self._runtime = RuntimeFiles(engine, self._images, runtime_image)
+        self._node: str | None = None
+        self._cleaned_at = float("-inf")
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        self._hints.stop()
+        self._engine.close()
+
+    def nodes(self) -> Sequence[NodeInfo]:
+        info = self._ask(self._engine.info)
+        self._node = nodes.node_name(info)
+        return (nodes.describe(info, self._gpus()),)
+
+    def assign_addresses(
+        self,
+        layout: Layout,
+        taken_ports: frozenset[int],  # noqa: ARG002
+        attempt_id: AttemptId,  # noqa: ARG002
+    ) -> Layout:
+        """Aliases in the attempt's own network, with the default ports."""
+        return Layout(
+            tuple(
+                replace(
+                    replica,
+                    host=names.host_name(replica.role, replica.index),
+                    ports=Ports(framework=PS_PORT) if replica.role == "ps" else Ports(),
+                )
+                for replica in layout.replicas
+            )
+        )
+
+    def create(self, order: ReplicaOrder) -> None:
+        """Blocks for about half a second, more on a busy engine; never for a pull."""
+        render.check(order, self._node_name(), self._rules)
+        name = render.container_name(order.key)
+        image = self._image_of(order)
+        self._check_tombstone(order.key.attempt_id)
+        found = self._ask(lambda: self._engine.container(name))
+        try:
+            if found is None:
+                self._make(order, image, name)
+            elif found["State"]["Status"] != "created":
+                return
+            # Only now: who removes the attempt from here on has our container before its eyes.
+            self._check_tombstone(order.key.attempt_id, tidy=True)
+            self._engine.start(name)
+        except EngineSaysNo as error:
+            self._check_tombstone(order.key.attempt_id, tidy=True)
+            if isinstance(error, Missing) and self._engine.container(name) is None:
+                raise ExecutorTryAgain(
+                    "Its container was taken away while it was being made; it is tried again."
+                ) from error
+            raise words.not_created(error, order, image) from error
+
+    def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
+        name = render.container_name(key)
+        found = self._ask(lambda: self._engine.container(name))
+        if found is None or not found["State"].get("Running"):
+            return
+        try:
+            owner = files.owner_of(self._rules.uid, self._rules.gid, str(found["Config"].get("User") or ""))
+            mark = files.one_file(Path(places.STOP_MARK).name, exits.stop_mark(grace), owner)
+            self._engine.put(name, places.STATE, mark)
+            if found["State"].get("Paused"):
+                self._engine.unpause(name)
+            self._engine.kill(name, "SIGTERM")
+        except (Missing, Taken):  # it ended by itself in this moment
+            return
+        except EngineSaysNo as error:
+            raise ExecutorTryAgain(f"The Docker engine did not stop it: {error.message}; it is tried again.") from error
+
+    def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:  # noqa: ARG002 - always is
+        newest: dict[tuple[str, int], Observation] = {}
+        for summary in self._list(attempt_id):
+            seen = self._ask(partial(self._sights.see, summary))
+            if seen is None:
+                continue
+            who = (seen.key.role, seen.key.index)
+            known = newest.get(who)
+            if known is None or known.key.generation < seen.key.generation:
+                newest[who] = seen
+        return tuple(newest.values())
+
+    def attempts(self) -> frozenset[AttemptId]:
+        own = labels.selector(self._rules.instance)
+        found = [
+            *self._ask(lambda: self._engine.containers(own)),
+            *self._ask(lambda: self._engine.networks(own)),
+            *self._ask(lambda: self._engine.volumes(own)),
+        ]
+        marks = [(thing.get("Labels") or {}).get(labels.ATTEMPT) for thing in found]
+        return frozenset(AttemptId(mark) for mark in marks if mark)
+
+    def remove(self, attempt_id: AttemptId) -> None:
+        """Raises :class:`ExecutorTryAgain` when the engine does not get rid of a container within twenty seconds."""
+        own = {labels.INSTANCE: self._rules.instance, render.REMOVED: attempt_id}
+        self._ask(lambda: self._engine.create_volume(render.tombstone_name(attempt_id), own))
+        self._until_gone(lambda: self._list(attempt_id), self._engine.remove_container, "Id")
+        wanted = labels.selector(self._rules.instance, attempt_id)
+        self._until_gone(lambda: self._engine.networks(wanted), self._engine.remove_network, "Id")
+        self._until_gone(lambda: self._engine.volumes(wanted), self._engine.remove_volume, "Name")
+        self._sights.forget(attempt_id)
+        self._forget_old_tombstones()
+
+    def wait_for_change(self, timeout_s: float) -> frozenset[AttemptId]:
+        """See :class:`executors.base.TellsChanges`."""
+        return self._hints.wait(timeout_s)
+
+    # Creating
+
+    def _node_name(self) -> str:
+        if self._node is None:
+            self._node = nodes.node_name(self._ask(self._engine.info))
+        return self._node
+
+    def _image_of(self, order: ReplicaOrder) -> str:
+        image = order.image or self._default_image
+        if not image:
+            raise ExecutorRefused(
+                f"Role {order.key.role} names no image, and this platform has no default one; set `image`.",
+                field=f"roles.{order.key.role}.image",
+            )
+        return image
+
+    def _check_tombstone(self, attempt: AttemptId, *, tidy: bool = False) -> None:
+        """Raise when the attempt was removed; ``tidy``: after taking away what we may have made of it."""
+        if not self._ask(lambda: self._engine.has_volume(render.tombstone_name(attempt))):
+            return
+        if tidy:
+            with contextlib.suppress(ExecutorTryAgain):  # the sweep finds what is left
+                self.remove(attempt)
+        raise ExecutorRefused(f"Attempt {attempt} was removed; start a new attempt.")
+
+    def _make(self, wanted: ReplicaOrder, image: str, name: str) -> None:
+        """Make and fill the replica's container; returns when there is one, ours or another creator's."""
+        facts = self._images.find(image, wanted.key.attempt_id)
+        runtime = self._runtime.members(wanted.key.attempt_id)
+        self._make_network(wanted)
+        wanted = self._without_ended_peers(wanted)
+        body = render.render_container(wanted, image, self._rules)
+        container = self._engine.create_container(body, f"{name}.{secrets.token_hex(4)}")
+        try:
+            self._fill(container, wanted, facts, runtime)
+            self._engine.rename(container, name)
+        except Taken:
+            self._engine.remove_container(container)
+        except BaseException:
+            # Not started and without its name it does nothing; the attempt's removal would find it, too.
+            with contextlib.suppress(EngineSaysNo, ExecutorTryAgain):
+                self._engine.remove_container(container)
+            raise
+
+    def _fill(self, container: str, wanted: ReplicaOrder, image: ImageFacts, runtime: bytes) -> None:
+        owner = files.owner_of(self._rules.uid, self._rules.gid, image.user)
+        rendered = order.render_order(
+            wanted,
+            image_command=order.command_of_image(image.entrypoint, image.cmd, wanted.args),
+            code_path=places.CODE if wanted.code_path is not None else None,
+            enforced=("cpu", "memory", "pids"),
+        )
+        scratch = dict.fromkeys([places.WORK, *(folder.target for folder in places.scratch_folders(wanted))])
+        code = None if wanted.code_path is None else Path(wanted.code_path)
+        try:
+            archive = files.pack(runtime, rendered, tuple(scratch), owner, code)
+        except OSError as error:
+            raise ExecutorTryAgain(f"The code archive cannot be read: {error.strerror}; it is tried again.") from error
+        with archive:
+            self._engine.put(container, "/", archive)
+
+    def _make_network(self, wanted: ReplicaOrder) -> None:
+        """See that the attempt has its network. Of all who try at once one makes it, and the others wait for that one."""
+        own = labels.selector(self._rules.instance, wanted.key.attempt_id)
+        body = render.render_network(wanted, self._rules)
+        end = time.monotonic() + _NETWORK_S
+        while not self._engine.networks(own, body["name"]):
+            try:
+                self._engine.create_network(body)
+            except EngineSaysNo as error:
+                is_being_made = isinstance(error, Taken) or "bridge name" in error.message
+                if not is_being_made or time.monotonic() > end:
+                    raise
+                time.sleep(_LOOK_S)  # noqa: TID251 - the engine tells nobody when another's network is complete
+
+    def _without_ended_peers(self, wanted: ReplicaOrder) -> ReplicaOrder:
+        """A replica that starts again waits for no name of a peer that has ended: it will not come back."""
+        if wanted.key.generation == 1:
+            return wanted
+        running = {
+            names.host_name(found[labels.ROLE], int(found[labels.INDEX]))
+            for found in (
+                summary["Labels"] for summary in self._list(wanted.key.attempt_id) if summary["State"] == "running"
+            )
+        }
+        running.add(names.host_name(wanted.key.role, wanted.key.index))
+        return replace(wanted, peer_hosts=tuple(host for host in wanted.peer_hosts if host in running))
+
+    # Looking and removing
+
+    def _list(self, attempt_id: AttemptId) -> list[dict[str, Any]]:
+        return self._ask(lambda: self._engine.containers(labels.selector(self._rules.instance, attempt_id)))
+
+    def _until_gone(
+        self, find: Callable[[], Sequence[Mapping[str, Any]]], take_away: Callable[[str], None], key: str
+    ) -> None:
+        """Take away what ``find`` finds until it finds nothing."""
+
+        def take(thing: Mapping[str, Any]) -> str:
+            try:
+                take_away(str(thing[key]))
+            except (Missing, Taken):  # gone, or somebody else is at it
+                return ""
+            except EngineSaysNo as error:
+                return error.message
+            return ""
+
+        end = time.monotonic() + _GONE_S
+        while found := self._ask(find):
+            if len(found) == 1:
+                said = take(found[0])
+            else:
+                with ThreadPoolExecutor(min(_AT_ONCE, len(found)), thread_name_prefix="remove") as pool:
+                    said = max(pool.map(take, found))
+            if time.monotonic() > end:
+                raise ExecutorTryAgain(
+                    f"The Docker engine does not get rid of {len(found)} of its containers, networks or volumes"
+                    f"{f' ({said})' if said else ''}; it is tried again."
+                )
+            if said:
+                time.sleep(_LOOK_S)  # noqa: TID251 - the engine frees things a moment after their containers are gone
+
+    def _forget_old_tombstones(self) -> None:
+        """Once in ten minutes: volumes of removed attempts that are a day old."""
+        with self._lock:
+            now = time.monotonic()
+            if now - self._cleaned_at < _CLEAN_EVERY_S:
+                return
+            self._cleaned_at = now
+        oldest = datetime.now(UTC) - self._tombstone_life  # noqa: TID251 - compared with the engine's own clock
+        own = (f"{labels.INSTANCE}={self._rules.instance}", render.REMOVED)
+        for volume in self._ask(lambda: self._engine.volumes(own)):
+            if datetime.fromisoformat(volume["CreatedAt"]) < oldest:
+                with contextlib.suppress(EngineSaysNo):
+                    self._engine.remove_volume(volume["Name"])
+
+    @staticmethod
+    def _ask(question: Callable[[], T]) -> T:
+        """The answer; a no that nobody expected is tried again."""
+        try:
+            return question()
+        except EngineSaysNo as error:
+            raise ExecutorTryAgain(f"The Docker engine failed: {error.message}. It is tried again.") from error

@@ -1,0 +1,153 @@
+"""Images: there already, or pulled in the background while the control loop goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from core.domain.errors import ExecutorError, ExecutorRefused, ExecutorTryAgain
+from core.domain.ids import AttemptId
+from executors.docker.engine import Engine, EngineSaysNo, Missing
+from executors.docker.words import not_pulled
+
+log = structlog.get_logger(__name__)
+
+# A pull that ended quickly is told in the same call: most failures do, and small images.
+_PATIENCE_S: Final = 1.0
+# A failure is told again without another pull for so long: the replicas of a gang ask one after another.
+_REMEMBER_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFacts:
+    """What an image says of itself. ``user`` empty: root."""
+
+    id: str
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    user: str = ""
+
+
+class Images:
+    """Safe for many threads.
+
+    Args:
+        on_pulled: called, from another thread, for each attempt that waited for an image when its pull has ended.
+    """
+
+    def __init__(self, engine: Engine, on_pulled: Callable[[AttemptId], None]) -> None:
+        self._engine = engine
+        self._on_pulled = on_pulled
+        self._lock = threading.Lock()
+        self._pulls: dict[str, _Pull] = {}
+
+    def find(self, name: str, attempt: AttemptId) -> ImageFacts:
+        """What is there under ``name``; what is not is pulled. One that is there is taken as it is.
+
+        Raises:
+            ExecutorTryAgain: it is being pulled; the sentence says how far it is.
+            ExecutorRefused: it cannot be pulled, and trying again would not help.
+        """
+        try:
+            return _facts(self._engine.image(name))
+        except Missing:
+            pass
+        except EngineSaysNo as error:
+            raise not_pulled(name, error.message) from error
+        pull = self._pull(name, attempt)
+        pull.ended.wait(_PATIENCE_S)
+        if pull.failure is not None:
+            raise pull.failure
+        if not pull.ended.is_set():
+            raise ExecutorTryAgain(pull.detail)
+        try:
+            return _facts(self._engine.image(name))
+        except EngineSaysNo as error:
+            raise ExecutorTryAgain(f"Image {name} was pulled and is gone again; it is tried again.") from error
+
+    def _pull(self, name: str, attempt: AttemptId) -> _Pull:
+        with self._lock:
+            now = time.monotonic()
+            self._pulls = {key: pull for key, pull in self._pulls.items() if pull.is_fresh(now)}
+            pull = self._pulls.get(name)
+            if pull is None:
+                pull = self._pulls[name] = _Pull(self._engine, name, self._on_pulled)
+                pull.start()
+            pull.waiting.add(attempt)
+            return pull
+
+
+class _Pull:
+    """One pull in a thread of its own. ``failure`` is set before ``ended``."""
+
+    def __init__(self, engine: Engine, name: str, on_pulled: Callable[[AttemptId], None]) -> None:
+        self.name = name
+        self.detail = f"Pulling image {name}."
+        self.ended = threading.Event()
+        self.failure: ExecutorError | None = None
+        self.waiting: set[AttemptId] = set()
+        self._engine = engine
+        self._on_pulled = on_pulled
+        self._layers: dict[str, tuple[int, int]] = {}  # layer -> bytes that came, bytes in all
+        self._ended_at = 0.0
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name=f"pull {self.name}", daemon=True).start()
+
+    def is_fresh(self, now: float) -> bool:
+        return not self.ended.is_set() or (self.failure is not None and now - self._ended_at < _REMEMBER_S)
+
+    def _run(self) -> None:
+        log.info("image.pulling", image=self.name)
+        try:
+            for line in self._engine.pull(_tagged(self.name)):
+                if "error" in line:
+                    self.failure = not_pulled(self.name, str(line["error"]))
+                    break
+                self._note(line)
+        except ExecutorTryAgain as away:
+            self.failure = away
+        except EngineSaysNo as error:
+            self.failure = not_pulled(self.name, error.message)
+        except Exception as error:
+            log.exception("image.pull_failed", image=self.name)
+            self.failure = ExecutorTryAgain(f"Image {self.name} cannot be pulled ({error}); it is tried again.")
+        self._ended_at = time.monotonic()
+        if self.failure is not None:
+            level = log.warning if isinstance(self.failure, ExecutorRefused) else log.info
+            level("image.not_pulled", image=self.name, why=self.failure.sentence)
+        self.ended.set()
+        for attempt in tuple(self.waiting):
+            self._on_pulled(attempt)
+
+    def _note(self, line: dict[str, Any]) -> None:
+        progress = line.get("progressDetail") or {}
+        if line.get("status") == "Downloading" and progress.get("total"):
+            self._layers[str(line.get("id"))] = (int(progress.get("current") or 0), int(progress["total"]))
+        elif line.get("status") in ("Download complete", "Pull complete") and line.get("id") in self._layers:
+            total = self._layers[line["id"]][1]
+            self._layers[line["id"]] = (total, total)
+        else:
+            return
+        came, total = (sum(numbers) // 10**6 for numbers in zip(*self._layers.values(), strict=True))
+        self.detail = f"Pulling image {self.name}: {came} of {total} MB so far."
+
+
+def _tagged(name: str) -> str:
+    """``docker pull`` takes ``latest`` where nothing is said; the engine would take all tags."""
+    return name if "@" in name or ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
+def _facts(data: dict[str, Any]) -> ImageFacts:
+    config = data.get("Config") or {}
+    return ImageFacts(
+        str(data["Id"]),
+        tuple(config.get("Entrypoint") or ()),
+        tuple(config.get("Cmd") or ()),
+        str(config.get("User") or ""),
+    )

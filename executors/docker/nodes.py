@@ -1,0 +1,53 @@
+"""The engine's machine as a node."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from core.domain.gpu_models import normal_model
+from core.domain.resources import Amounts
+from executors.base import Gpu, NodeInfo
+
+# Left to the engine and the system: a twentieth of the memory, at most this.
+_RESERVE_BYTES: Final = 1024 * 2**20
+_GPU: Final = re.compile(r"([^=,:\s]+)=([^=,:]+):([0-9]+)")
+
+
+def node_name(info: Mapping[str, Any]) -> str:
+    """The machine's name as a label."""
+    name = re.sub(r"[^a-z0-9-]+", "-", str(info.get("Name") or "").lower()).strip("-")[:63].rstrip("-")
+    return name or "docker"
+
+
+def describe(info: Mapping[str, Any], gpus: tuple[Gpu, ...]) -> NodeInfo:
+    """The node, from the engine's ``/info``."""
+    models: dict[str, int] = {}
+    for gpu in gpus:
+        models[gpu.model] = models.get(gpu.model, 0) + 1
+    memory = int(info.get("MemTotal") or 0)
+    name = node_name(info)
+    own = dict(label.partition("=")[::2] for label in info.get("Labels") or ())
+    return NodeInfo(
+        name=name,
+        labels={
+            **own,
+            "hostname": name,
+            "os": str(info.get("OSType") or "linux"),
+            "arch": str(info.get("Architecture") or ""),
+        },
+        allocatable=Amounts(int(info.get("NCPU") or 0) * 1000, memory - min(_RESERVE_BYTES, memory // 20), models),
+        gpus=gpus,
+    )
+
+
+def parse_gpus(text: str) -> tuple[Gpu, ...]:
+    """GPUs that an administrator lists, as ``<UUID or index>=<model>:<GiB>,…``. Raises ``ValueError``."""
+    found = []
+    for part in filter(None, (word.strip() for word in text.split(","))):
+        match = _GPU.fullmatch(part)
+        if match is None:
+            raise ValueError(f"{part!r} is not <UUID or index>=<model>:<GiB>, such as 0=NVIDIA A100:80")
+        found.append(Gpu(match.group(1), normal_model(match.group(2).strip()), int(match.group(3)) * 2**30))
+    return tuple(found)

@@ -1,0 +1,59 @@
+"""The runtime's files, from the runtime image on the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+from typing import Final
+
+from core.domain.errors import ExecutorRefused
+from core.domain.ids import AttemptId
+from executors.containers import places
+from executors.docker.engine import Engine, EngineSaysNo
+from executors.docker.files import runtime_members
+from executors.docker.images import Images
+
+_HINT: Final = "build it (see docs/docker.md), or set TRAINMASTER_RUNTIME_IMAGE to one that can be pulled"
+
+
+class RuntimeFiles:
+    """Safe for many threads. The files are read once for each version of the image, through a container that never runs."""
+
+    def __init__(self, engine: Engine, images: Images, image: str) -> None:
+        self._engine = engine
+        self._images = images
+        self._image = image
+        self._lock = threading.Lock()
+        self._read: tuple[str, bytes] | None = None
+
+    def members(self, attempt: AttemptId) -> bytes:
+        """Members of a tar archive, without its end.
+
+        Raises:
+            ExecutorTryAgain: the image is being pulled.
+            ExecutorRefused: there is no such image, or it is none of ours.
+        """
+        try:
+            image = self._images.find(self._image, attempt).id
+        except ExecutorRefused as error:
+            raise ExecutorRefused(
+                f"The platform's runtime image is missing; the administrator must {_HINT}: {error.sentence}"
+            ) from error
+        with self._lock:
+            if self._read is None or self._read[0] != image:
+                self._read = (image, self._fetch(image))
+            return self._read[1]
+
+    def _fetch(self, image: str) -> bytes:
+        # Without labels of an attempt: a list or a sweep passes it by.
+        body = {"Image": image, "Entrypoint": ["none"], "HostConfig": {"NetworkMode": "none"}}
+        container = self._engine.create_container(body, f"trainmaster-runtime-{secrets.token_hex(6)}")
+        try:
+            archive = self._engine.get(container, places.RUNTIME)
+        finally:
+            with contextlib.suppress(EngineSaysNo):
+                self._engine.remove_container(container)
+        if archive is None:
+            raise ExecutorRefused(f"Image {self._image} is no runtime image: it has no {places.RUNTIME}; {_HINT}.")
+        return runtime_members(archive)

@@ -1,0 +1,194 @@
+"""From what the engine shows of a container to an :class:`Observation`.
+
+What costs a request of its own and cannot change any more is asked once and kept: the end of a container, and that its
+command runs. Losing it costs asking again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from core.domain.ids import AttemptId
+from executors.base import ExitCause, Observation, Phase, ReplicaExit, ReplicaKey
+from executors.containers import exits, labels, places
+from executors.docker.engine import Engine, Missing
+from executors.docker.render import container_name
+
+_KEPT: Final = 20_000
+# The engine's word for a container that ran when the machine went down and was found dead at the next start.
+_FOUND_DEAD: Final = 255
+_KILLED: Final = 137
+# The user's code never ran.
+_NEVER_RAN: Final = frozenset(
+    {
+        ExitCause.START_FAILED,
+        ExitCause.COMMAND_NOT_FOUND,
+        ExitCause.INTERPRETER_MISSING,
+        ExitCause.PEERS_MISSING,
+    }
+)
+_LAST_WORDS: Final = 20  # lines
+
+
+_FRESH: Final = exits.Status(Phase.PENDING, "The runtime is being started.")
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was seen of one container. ``stamp``: of the status file when it was read."""
+
+    key: ReplicaKey
+    stamp: str | None = None
+    status: exits.Status = _FRESH
+    end: Observation | None = None
+    is_starting: bool = False
+
+
+class Sights:
+    """Safe for many threads."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known: dict[str, _Known] = {}
+        self._lock = threading.Lock()
+
+    def see(self, summary: Mapping[str, Any]) -> Observation | None:
+        """What there is to say of one container of the engine's list.
+
+        ``None`` for what is no replica: a container that was never started (its creator died, the next one starts it) or
+        that is not complete.
+        """
+        key = labels.key_of(summary.get("Labels") or {})
+        if key is None or f"/{container_name(key)}" not in (summary.get("Names") or ()):
+            return None
+        container = str(summary["Id"])
+        match summary.get("State"):
+            case "created" | "removing":
+                return None
+            case "exited" | "dead":
+                return self._end(container, key)
+            case state:
+                return self._life(container, key, is_paused=state == "paused")
+
+    def forget(self, attempt: AttemptId) -> None:
+        """Its containers are gone."""
+        with self._lock:
+            gone = [name for name, known in self._known.items() if known.key.attempt_id == attempt]
+            for name in gone:
+                del self._known[name]
+
+    def news(self) -> list[AttemptId]:
+        """Attempts with a replica that was seen starting and has told something new since."""
+        with self._lock:
+            starting = [(name, known) for name, known in self._known.items() if known.is_starting]
+        return [
+            known.key.attempt_id
+            for name, known in starting
+            if self._engine.stamp(name, places.STATUS) not in (None, known.stamp)
+        ]
+
+    # Running
+
+    def _life(self, container: str, key: ReplicaKey, *, is_paused: bool) -> Observation:
+        known = self._get(container, key)
+        if known.end is not None:
+            return known.end  # started twice by two creators: the runtime refuses the second time
+        if known.status.phase is not Phase.RUNNING:
+            stamp = self._engine.stamp(container, places.STATUS)
+            if stamp is not None and stamp != known.stamp:
+                known.status = exits.read_status(self._engine.read(container, places.STATUS) or b"")
+                known.stamp = stamp
+        known.is_starting = known.status.phase is not Phase.RUNNING
+        status = known.status
+        detail = "It is paused (`docker pause`)." if is_paused else status.detail
+        return Observation(key, status.phase, status.started_at, None, detail, {"container": container[:12]})
+
+    # Ended
+
+    def _end(self, container: str, key: ReplicaKey) -> Observation | None:
+        known = self._get(container, key)
+        known.is_starting = False
+        if known.end is None:
+            try:
+                known.end = self._read_end(container, key, known.status.started_at)
+            except Missing:  # removed in this moment
+                return None
+        return known.end
+
+    def _read_end(self, container: str, key: ReplicaKey, started_at: datetime | None) -> Observation | None:
+        found = self._engine.container(container)
+        if found is None:
+            return None
+        state = found["State"]
+        record = self._engine.read(container, places.EXIT_RECORD) or b""
+        ended = exits.read_exit(record)
+        ended = self._without_record(container, found) if ended is None else _with_oom(ended, found)
+        if started_at is None and ended.cause not in _NEVER_RAN:
+            started_at = _time(state.get("StartedAt"))
+        facts = {"container": container[:12], **exits.read_facts(record)}
+        return Observation(key, exits.phase_of(ended), started_at, ended, "", facts)
+
+    def _without_record(self, container: str, found: Mapping[str, Any]) -> ReplicaExit:
+        """The runtime was killed itself, or could not write."""
+        state = found["State"]
+        code, at = int(state["ExitCode"]), _time(state.get("FinishedAt")) or datetime.now(UTC)  # noqa: TID251 - the edge
+        said = self._engine.logs(container, _LAST_WORDS)
+        if code == _FOUND_DEAD:
+            sentence = "The Docker engine or its machine went down and took the container with it."
+            return ReplicaExit(ExitCause.NODE_LOST, None, sentence, at, said)
+        if code == _KILLED and not state.get("OOMKilled"):
+            return ReplicaExit(
+                ExitCause.SIGNALLED,
+                code,
+                "Its container was killed from outside the platform (`docker kill`).",
+                at,
+                said,
+            )
+        return exits.plain_exit(
+            code,
+            at=at,
+            is_out_of_memory=bool(state.get("OOMKilled")),
+            reason=str(state.get("Error") or ""),
+            was_asked=self._engine.stamp(container, places.STOP_MARK) is not None,
+            memory_bytes=_limit(found),
+            log_tail=said,
+        )
+
+    def _get(self, container: str, key: ReplicaKey) -> _Known:
+        with self._lock:
+            known = self._known.get(container)
+            if known is None:
+                while len(self._known) >= _KEPT:
+                    self._known.pop(next(iter(self._known)))
+                known = self._known[container] = _Known(key)
+            return known
+
+
+def _with_oom(ended: ReplicaExit, found: Mapping[str, Any]) -> ReplicaExit:
+    """The engine counts this container's kills alone; the runtime, without a group of its own, all of the machine's."""
+    is_killed = ended.exit_code == _KILLED and ended.cause in (ExitCause.SIGNALLED, ExitCause.EXITED)
+    if not (is_killed and found["State"].get("OOMKilled")):
+        return ended
+    plain = exits.plain_exit(_KILLED, at=ended.at, is_out_of_memory=True, memory_bytes=_limit(found))
+    return replace(plain, log_tail=ended.log_tail)
+
+
+def _limit(found: Mapping[str, Any]) -> int | None:
+    return int((found.get("HostConfig") or {}).get("Memory") or 0) or None
+
+
+def _time(text: object) -> datetime | None:
+    """The engine's times have nanoseconds, and the year 1 for never."""
+    if not isinstance(text, str) or text.startswith("0001-"):
+        return None
+    return datetime.fromisoformat(text[:19]).replace(tzinfo=UTC) if len(text) < 27 else _precise(text)
+
+
+def _precise(text: str) -> datetime:
+    whole, _, rest = text.partition(".")
+    digits = "".join(char for char in rest if char.isdigit())[:6]
+    return datetime.fromisoformat(f"{whole}.{digits:0<6}+00:00")
