@@ -287,7 +287,7 @@ class Cluster:
 
     def _rest(self, seconds: float) -> None:
         if self._is_closed.is_set() or (seconds > 0 and self._is_closed.wait(seconds)):
-            raise ExecutorTryAgain("The connection to the Kubernetes cluster is being closed.")
+            raise Closed("The connection to the Kubernetes cluster is being closed.")
 
     def _error(self, method: str, url: str, response: urllib3.BaseHTTPResponse, answer: bytes) -> Exception:
         return error_of(response.status, read_status(answer), f"{method} {url}", _retry_after_s(response))
@@ -335,6 +335,10 @@ class Watching:
         while not self._is_closed and (data := self._response.read1(1 << 18)):
             *lines, rest = (rest + data).split(b"\n")
             yield from (line for line in lines if line)
+
+
+class Closed(ExecutorTryAgain):
+    """After :meth:`Cluster.close`."""
 
 
 class _NotSent(ExecutorTryAgain):

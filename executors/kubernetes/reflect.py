@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from core.domain.errors import ExecutorTryAgain
-from executors.kubernetes.client import Cluster, Gone, Json
+from executors.kubernetes.client import Closed, Cluster, Gone, Json
 
 log = structlog.get_logger(__name__)
 
@@ -115,6 +115,8 @@ class Reflector:
                 log.info("kubernetes.resync", url=self._url, why=str(gone))
                 self._version = ""
                 self.counts["gone"] += 1
+            except Closed:
+                return
             except ExecutorTryAgain as away:
                 self._note_away(away.sentence)
             except Exception as error:

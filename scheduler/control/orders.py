@@ -180,4 +180,5 @@ def _mount(book: OrderBook, name: str, path: str, target: str, *, where: str, re
     if volume.source is None and volume.kind not in _ENGINE_KINDS:
         raise ExecutorRefused(f"{where}: volume {name} has no path that this executor could mount.")
     source = str(PurePosixPath(volume.source or "/") / path)
-    return MountOrder(source, target, read_only, VolumeSource(name, volume.kind, volume.config, path))
+    config = {**volume.config, "path": volume.source} if volume.kind == "local" else volume.config
+    return MountOrder(source, target, read_only, VolumeSource(name, volume.kind, config, path))

@@ -1,0 +1,128 @@
+"""The network policy of an attempt: a gang talks to itself, to DNS and to the API, and nobody else talks to it.
+
+A policy cannot say "whoever has the same label value as I", so there is one per attempt; its Service owns it, and it
+goes with it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from core.domain.ids import AttemptId
+from executors.containers import labels, names
+from executors.kubernetes.client import Json, path
+
+_GROUP: Final = "networking.k8s.io/v1"
+_DNS: Final = ({"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53})
+# How the platform's own chart labels its API pods.
+_API_PODS: Final = {"app.kubernetes.io/name": "trainmaster", "app.kubernetes.io/component": "api"}
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Where pods may connect to. ``cidr`` empty: anywhere; ``port`` ``None``: any."""
+
+    cidr: str = ""
+    port: int | None = None
+
+
+def parse_egress(text: str) -> tuple[Peer, ...]:
+    """``10.0.0.0/8``, ``192.0.2.7:5432``, ``[2001:db8::/32]:443``, ``:443`` (anywhere), separated by commas.
+
+    Raises:
+        ValueError: a sentence on the part that cannot be used.
+    """
+    return tuple(_peer(piece.strip()) for piece in text.split(",") if piece.strip())
+
+
+def policies_url(namespace: str, name: str = "") -> str:
+    return path("networkpolicies", namespace, name, group=_GROUP)
+
+
+def render_policy(
+    instance: str,
+    attempt_id: AttemptId,
+    namespace: str,
+    *,
+    own_labels: Mapping[str, str],
+    api_url: str,
+    egress: Sequence[Peer] = (),
+    owner: Json | None = None,
+) -> Json:
+    """The policy of one attempt; called like its Service.
+
+    Args:
+        own_labels: what the object itself carries (``labels.attempt_labels``).
+        api_url: where the attempt's replicas reach the API.
+        egress: what else they may connect to.
+        owner: an owner reference, so that the policy goes with it.
+    """
+    gang = {"podSelector": {"matchLabels": labels.selector(instance, attempt_id)}}
+    metadata: Json = {"name": names.attempt_name(attempt_id), "namespace": namespace, "labels": dict(own_labels)}
+    if owner is not None:
+        metadata["ownerReferences"] = [owner]
+    return {
+        "apiVersion": _GROUP,
+        "kind": "NetworkPolicy",
+        "metadata": metadata,
+        "spec": {
+            **gang,
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": [gang]}],
+            # DNS by its port alone: a node's own cache answers from an address that no selector finds.
+            "egress": [{"to": [gang]}, {"ports": list(_DNS)}, *_to_api(api_url), *(_rule(peer) for peer in egress)],
+        },
+    }
+
+
+def _to_api(api_url: str) -> list[Json]:
+    """The API by its address; by the labels of its pods where it is a Service (rules see the pod behind it, with
+    the pod's own port); by its port alone where only a name outside of the cluster is known. The address of a Service
+    cannot be told from others: name the Service instead.
+    """
+    parts = urlsplit(api_url)
+    host = parts.hostname or ""
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        if _is_service(host):
+            return [{"to": [{"namespaceSelector": {}, "podSelector": {"matchLabels": dict(_API_PODS)}}]}]
+        return [_rule(Peer("", port))]
+    return [_rule(Peer(f"{address}/{address.max_prefixlen}", port))]
+
+
+def _is_service(host: str) -> bool:
+    return host.count(".") <= 1 or host.endswith((".svc", ".svc.cluster.local")) or ".svc." in host
+
+
+def _rule(peer: Peer) -> Json:
+    rule: Json = {}
+    if peer.cidr:
+        rule["to"] = [{"ipBlock": {"cidr": peer.cidr}}]
+    if peer.port is not None:
+        rule["ports"] = [{"protocol": "TCP", "port": peer.port}]
+    return rule
+
+
+def _peer(piece: str) -> Peer:
+    network, port = piece, ""
+    if piece.startswith("["):
+        network, _, port = piece[1:].partition("]")
+        port = port.removeprefix(":")
+    elif piece.count(":") == 1:
+        network, _, port = piece.partition(":")
+    try:
+        cidr = str(ipaddress.ip_network(network, strict=False)) if network else ""
+        number = int(port) if port else None
+    except ValueError as error:
+        raise ValueError(f"{piece!r} is no address; write one like 10.0.0.0/8, 192.0.2.7:5432 or :443") from error
+    if number is not None and not 1 <= number <= 65_535:
+        raise ValueError(f"{piece!r}: ports are 1 to 65535")
+    if not cidr and number is None:
+        raise ValueError(f"{piece!r} is no address; write one like 10.0.0.0/8, 192.0.2.7:5432 or :443")
+    return Peer(cidr, number)
