@@ -1,0 +1,302 @@
+"""Pods placed per second on a large cluster that is not there: gangs by this platform, against bare pods that
+kube-scheduler places alone. Both write to the same real API server, through the same client-side limit.
+
+    KUBECONFIG=… python3 dev.py bench kubernetes_scale [--nodes 500] [--pods 5000] [--gang 8] [--qps 100] [--rounds 1] [--json]
+
+The nodes are Node objects without a kubelet, kept ready by heartbeats of this program (half of the machine's work goes
+there, on both sides alike). A pod counts as placed when it has been bound to its node. The clock starts with the first
+request: for a gang that includes the submission to the platform, planning, its Service, its secrets and policies.
+
+With ``--at-rest`` it also tells what the control plane costs when all pods stand: CPU seconds per minute and memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import threading
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from _embedded import Embedded, embedded_platform, show, wait_for
+from trainmaster import Client
+from trainmaster.client import RetryPolicy
+
+from executors.kubernetes.client import AlreadyExists, Cluster, Gone, NotFound, path
+
+WANTED = 1.0  # times kube-scheduler's own
+LABEL = "trainmaster-bench"
+HEARTBEAT_S = 15.0
+IMAGE = "nowhere.invalid/pause:1"  # no kubelet ever pulls it
+REQUESTS = {"cpu": "100m", "memory": "128Mi", "nvidia.com/gpu": "1"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=500)
+    parser.add_argument("--pods", type=int, default=5000)
+    parser.add_argument("--gang", type=int, default=8)
+    parser.add_argument("--qps", type=float, default=100.0)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--at-rest", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    mark = f"bench-{uuid.uuid4().hex[:6]}"
+    alone: list[float] = []
+    ours: list[float] = []
+    verdict: dict[str, Any] = {}
+    world = World(mark, options.nodes)
+    with world.standing():
+        for number in range(options.rounds):
+            alone.append(by_kube_scheduler(world, options))
+            ours.append(by_platform(world, options, verdict, is_last=number == options.rounds - 1))
+    ratio = statistics.median(alone) / statistics.median(ours)
+    verdict = {
+        "kube_scheduler_pods_per_s": round(options.pods / statistics.median(alone), 1),
+        "ours_pods_per_s": round(options.pods / statistics.median(ours), 1),
+        "ratio": round(ratio, 2),
+        "wanted_at_least": WANTED,
+        "is_reached": ratio >= WANTED,
+        **verdict,
+    }
+    title = f"{options.pods} pods on {options.nodes} nodes, {options.qps:g} requests per second"
+    rows = {"kube-scheduler alone": alone, f"gangs of {options.gang} by the platform": ours}
+    show(title, rows, verdict, as_json=options.json)
+
+
+class World:
+    """Nodes without machines, and this program's own eye on the pods there."""
+
+    def __init__(self, mark: str, nodes: int) -> None:
+        self.mark = mark
+        self.names = [f"{mark}-{number}" for number in range(nodes)]
+        self.client = Cluster(qps=500.0)
+        self._stop = threading.Event()
+
+    @contextmanager
+    def standing(self) -> Iterator[None]:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(self._make_node, self.names))
+        heart = threading.Thread(target=self._beat, daemon=True)
+        heart.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            heart.join()
+            with suppress(NotFound):
+                self.client.delete(path("namespaces", name=self.mark))
+            self.client.delete(path("nodes"), params={"labelSelector": f"{LABEL}={self.mark}"})
+            self.client.close()
+
+    def _make_node(self, name: str) -> None:
+        labels = {LABEL: self.mark, "kubernetes.io/hostname": name}
+        self.client.post(path("nodes"), {"metadata": {"name": name, "labels": labels}})
+        self._ready(name)
+
+    def _ready(self, name: str) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        amounts = {"cpu": "64", "memory": "512Gi", "pods": "200", "nvidia.com/gpu": "16"}
+        condition = {"type": "Ready", "status": "True", "reason": "Bench", "lastHeartbeatTime": now}
+        status = {"capacity": amounts, "allocatable": amounts, "conditions": [condition]}
+        self.client.patch(path("nodes", name=f"{name}/status"), {"status": status})
+
+    def _beat(self) -> None:
+        while not self._stop.wait(0.5):
+            started = time.monotonic()
+            for name in self.names:
+                if self._stop.wait(max(0.0, HEARTBEAT_S / len(self.names) - 0.004)):
+                    return
+                with suppress(Exception):
+                    self._ready(name)
+            self._stop.wait(max(0.0, HEARTBEAT_S - (time.monotonic() - started)))
+
+
+class Eye:
+    """Counts the bound pods that a selector names, from before the first one is made."""
+
+    def __init__(self, client: Cluster, selector: str) -> None:
+        self._client = client
+        self._params = {"labelSelector": selector}
+        self.bound: dict[str, float] = {}
+        self.gang_of: dict[str, str] = {}
+        self._stop = threading.Event()
+        version = self._look()
+        self._thread = threading.Thread(target=self._watch, args=(version,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._stop.set()
+
+    def await_all(self, count: int, within_s: float) -> float:
+        """The moment at which the last one was bound."""
+        wait_for(lambda: len(self.bound) >= count, f"{count} pods bound, {len(self.bound)} are", within_s)
+        return max(self.bound.values())
+
+    def split_gangs(self, size: int) -> int:
+        """How many gangs are there in part only."""
+        members: dict[str, int] = defaultdict(int)
+        for pod in self.bound:
+            members[self.gang_of[pod]] += 1
+        return sum(count != size for count in members.values())
+
+    def _look(self) -> str:
+        version = "0"
+        for page in self._client.list_pages(path("pods"), self._params):
+            version = page["metadata"]["resourceVersion"]
+            for pod in page["items"]:
+                self._see(pod)
+        return version
+
+    def _watch(self, version: str) -> None:
+        while not self._stop.is_set():
+            with suppress(Exception):
+                try:
+                    for event in self._client.watch(
+                        path("pods"), resource_version=version, params=self._params, timeout_s=30
+                    ):
+                        version = event["object"]["metadata"]["resourceVersion"]
+                        if event["type"] in ("ADDED", "MODIFIED"):
+                            self._see(event["object"])
+                        if self._stop.is_set():
+                            return
+                except Gone:
+                    version = self._look()
+
+    def _see(self, pod: dict[str, Any]) -> None:
+        if pod["spec"].get("nodeName"):
+            name = pod["metadata"]["name"]
+            self.gang_of[name] = pod["metadata"]["labels"].get("trainmaster/attempt", "")
+            self.bound.setdefault(name, time.monotonic())
+
+
+def by_kube_scheduler(world: World, options: argparse.Namespace) -> float:
+    """Seconds until all pods are bound that were posted as fast as the limit lets."""
+    client = Cluster(qps=options.qps)
+    with suppress(AlreadyExists):
+        client.post(path("namespaces"), {"metadata": {"name": world.mark}})
+    wait_for(lambda: _has_account(client, world.mark), "the namespace's service account")
+    mark = f"alone-{uuid.uuid4().hex[:6]}"
+    eye = Eye(world.client, f"{LABEL}={mark}")
+
+    def post(number: int) -> None:
+        client.post(path("pods", world.mark), _pod(f"{mark}-{number}", mark, world.mark))
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(post, range(options.pods)))
+    ended = eye.await_all(options.pods, 1200)
+    eye.close()
+    client.delete(
+        path("pods", world.mark),
+        params={"labelSelector": f"{LABEL}={mark}"},
+        options={"gracePeriodSeconds": 0},
+    )
+    wait_for(lambda: not _count(world.client, f"{LABEL}={mark}"), "the pods are gone", 600)
+    client.close()
+    return ended - started
+
+
+def by_platform(world: World, options: argparse.Namespace, verdict: dict[str, Any], *, is_last: bool) -> float:
+    """The same number of pods as gangs, from the first submission on."""
+    instance = f"{world.mark}-{uuid.uuid4().hex[:4]}"
+    settings = {
+        "TRAINMASTER_EXECUTOR": "kubernetes",
+        "TRAINMASTER_INSTANCE": instance,
+        "TRAINMASTER_KUBERNETES_NAMESPACE": instance,
+        "TRAINMASTER_KUBERNETES_QPS": str(options.qps),
+        "TRAINMASTER_REPLICA_API_URL": "http://127.0.0.1:1",
+        "TRAINMASTER_RUNTIME_IMAGE": IMAGE,
+    }
+    os.environ.update(settings)
+    spec = {
+        "name": "gang",
+        "image": IMAGE,
+        "command": ["sleep", "3600"],
+        "roles": {"worker": {"replicas": options.gang, "resources": {"cpu": "100m", "memory": "128Mi", "gpus": 1}}},
+        "node_selector": {LABEL: world.mark},
+    }
+    gangs = options.pods // options.gang
+    with embedded_platform() as running, Client(running.url, running.token, retry=RetryPolicy(tries=8)) as client:
+        wait_for(lambda: len(list(client.list_nodes())) >= options.nodes, "the platform sees the nodes")
+        eye = Eye(world.client, f"trainmaster/instance={instance}")
+        started = time.monotonic()
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda _: client.submit(spec), range(gangs)))
+        submitted = time.monotonic()
+        ended = eye.await_all(gangs * options.gang, 1800)
+        verdict["submitting_s"] = round(submitted - started, 1)
+        verdict["gangs_in_part"] = eye.split_gangs(options.gang)
+        eye.close()
+        if is_last and options.at_rest:
+            verdict |= at_rest(running)
+    with suppress(NotFound):
+        world.client.delete(path("namespaces", name=instance))
+    return ended - started
+
+
+def at_rest(running: Embedded, minutes: float = 1.0) -> dict[str, Any]:
+    """What API and scheduler cost while nothing happens."""
+    pids = {name: pid for name in ("api", "scheduler") for pid in _pids(running, name)}
+    time.sleep(20)  # let what is still moving come to rest
+    before = {name: _cpu_s(pid) for name, pid in pids.items()}
+    time.sleep(60 * minutes)
+    spent = {name: (_cpu_s(pid) - before[name]) / minutes for name, pid in pids.items()}
+    return {
+        "cpu_s_per_minute_at_rest": {name: round(value, 2) for name, value in spent.items()},
+        "memory_mib": {name: round(_rss_mib(pid)) for name, pid in pids.items()},
+    }
+
+
+def _pids(running: Embedded, module: str) -> list[int]:
+    found = []
+    mark = f"TRAINMASTER_HOME={running.home}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                is_ours = mark in (entry / "environ").read_bytes().split(b"\0")
+                if is_ours and words[1:3] == [b"-m", module.encode()]:
+                    found.append(int(entry.name))
+    return found
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _rss_mib(pid: int) -> float:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def _pod(name: str, mark: str, node_mark: str) -> dict[str, Any]:
+    container = {"name": "main", "image": IMAGE, "resources": {"requests": REQUESTS, "limits": {"nvidia.com/gpu": "1"}}}
+    spec = {"containers": [container], "nodeSelector": {LABEL: node_mark}, "automountServiceAccountToken": False}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {LABEL: mark}}, "spec": spec}
+
+
+def _count(client: Cluster, selector: str) -> int:
+    page = client.list_page(path("pods"), {"labelSelector": selector}, limit=1)
+    return len(page["items"]) + int(page["metadata"].get("remainingItemCount") or 0)
+
+
+def _has_account(client: Cluster, namespace: str) -> bool:
+    with suppress(NotFound):
+        return bool(client.get(path("serviceaccounts", namespace, "default")))
+    return False
+
+
+if __name__ == "__main__":
+    if not os.environ.get("KUBECONFIG"):
+        sys.exit("Set KUBECONFIG to a cluster that may be filled with 5,000 pods.")
+    main()
