@@ -1,14 +1,22 @@
-"""Where jobs run: one namespace for all, or one per project, made when it is first needed."""
+"""Where jobs run: one namespace for all, or one per project, made when it is first needed.
+
+A namespace that the platform makes gets ``Options.pod_security`` as its pod security level: ``auto`` is the strictest that
+lets its jobs run, and grows laxer with the first job that needs it; empty leaves it to the cluster. One that an
+administrator has made keeps its labels.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain
+from core.domain.ids import AttemptId
+from executors.base import ReplicaOrder
 from executors.containers import labels, names
 from executors.kubernetes.client import AlreadyExists, Cluster, Json, NotFound, Refused, path
+from executors.kubernetes.options import Options
 
 # https://kubernetes.io/docs/concepts/security/pod-security-standards/, from strict to lax
 LEVELS: Final = ("restricted", "baseline", "privileged")
@@ -16,50 +24,57 @@ AUTO: Final = "auto"
 _ENFORCE: Final = "pod-security.kubernetes.io/enforce"
 # On namespaces that we made and whose level follows from what runs there.
 _FITTED: Final = "trainmaster/pod-security"
-_RESTRICTED_VOLUMES: Final = frozenset(
-    {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret"}
-)
 
 
 class Namespaces:
-    """For many threads. What it knows is only for speed: it is found again by asking.
+    """For many threads. What it knows is only for speed: it is found again by asking."""
 
-    Args:
-        base: the namespace, or what those of projects begin with.
-        pod_security: the level for namespaces that we make: one of ``LEVELS``, ``auto`` (the strictest that lets the
-            jobs of the namespace run), or empty: the cluster's own default.
-    """
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        *,
-        instance: str,
-        base: str,
-        is_per_project: bool = False,
-        pod_security: str = AUTO,
-    ) -> None:
+    def __init__(self, cluster: Cluster, options: Options) -> None:
         self._cluster = cluster
-        self._instance = instance
-        self._base = base
-        self._is_per_project = is_per_project
-        self._pod_security = pod_security
+        self._options = options
         self._lock = threading.Lock()
         self._ready: dict[str, str] = {}  # namespace -> the level that it surely admits
 
     def name_of(self, project: str) -> str:
         """The namespace of a project's jobs. Pure: the same project, the same name."""
-        return names.fit(f"{self._base}-{project}") if self._is_per_project and project else self._base
+        base = self._options.namespace
+        return names.fit(f"{base}-{project}") if self._options.is_per_project and project else base
 
-    def ensure(self, project: str, pod: Mapping[str, Any]) -> str:
-        """The namespace, which is there and admits ``pod`` as far as it is ours to say. Asks the server once for each.
+    def scope(self) -> str:
+        """Where to list what is ours: the one namespace, or empty for all of the cluster."""
+        return "" if self._options.is_per_project else self._options.namespace
+
+    def of_attempt(self, attempt_id: AttemptId, pods: Iterable[Json]) -> frozenset[str]:
+        """Namespaces that hold anything of an attempt with these pods: its Service is the first to come, the last to go."""
+        if not self._options.is_per_project:
+            return frozenset({self._options.namespace})
+        found = {str(pod["metadata"]["namespace"]) for pod in pods}
+        if not found:
+            wanted = labels.selector(self._options.instance, attempt_id)
+            query = {"labelSelector": ",".join(f"{key}={value}" for key, value in wanted.items())}
+            for page in self._cluster.list_pages(path("services"), query):
+                found |= {str(item["metadata"]["namespace"]) for item in page["items"]}
+        return frozenset(found)
+
+    def ensure(self, order: ReplicaOrder) -> str:
+        """The order's namespace, which is there and admits its pod as far as that is ours to say. Asks the server once.
 
         Raises:
             ExecutorRefused: it is not there, and we may not make it.
             ExecutorTryAgain: it is being deleted, or the server is away.
         """
-        namespace = self.name_of(project)
-        level = needed_level(pod)
+        return self._ensure(self.name_of(order.project), order.project, needed_level(order, self._options.uid))
+
+    def ensure_own(self) -> str:
+        """The namespace that no project owns; raises like :meth:`ensure`."""
+        return self._ensure(self._options.namespace, "", LEVELS[0])
+
+    def forget(self, namespace: str) -> None:
+        """A call said that it is not there: look again before the next."""
+        with self._lock:
+            self._ready.pop(namespace, None)
+
+    def _ensure(self, namespace: str, project: str, level: str) -> str:
         known = self._ready.get(namespace)
         if known is not None and LEVELS.index(known) >= LEVELS.index(level):
             return namespace
@@ -69,18 +84,13 @@ class Namespaces:
                 self._ready[namespace] = self._make(namespace, project, level)
         return namespace
 
-    def forget(self, namespace: str) -> None:
-        """A call said that it is not there: look again before the next."""
-        with self._lock:
-            self._ready.pop(namespace, None)
-
     def _make(self, namespace: str, project: str, level: str) -> str:
         """The level that the namespace admits now: at least ``level``, where that is ours to say."""
         found = self._find(namespace) or self._create(namespace, project, level)
         if found.get("status", {}).get("phase") == "Terminating":
             raise ExecutorTryAgain(f"Namespace {namespace} is being deleted; it is made anew when it is gone.")
         own = found["metadata"].get("labels") or {}
-        if own.get(labels.INSTANCE) != self._instance or own.get(_FITTED) != AUTO:
+        if own.get(labels.INSTANCE) != self._options.instance or own.get(_FITTED) != AUTO:
             return LEVELS[-1]  # somebody else's to say: the API server tells when a pod is too much
         current = own.get(_ENFORCE, LEVELS[-1])
         if current not in LEVELS or LEVELS.index(current) >= LEVELS.index(level):
@@ -106,13 +116,13 @@ class Namespaces:
             return {"metadata": {}}
 
     def _create(self, namespace: str, project: str, level: str) -> Json:
-        own = {labels.INSTANCE: self._instance, "app.kubernetes.io/managed-by": "trainmaster"}
-        if self._is_per_project and project:
+        own = {labels.INSTANCE: self._options.instance, "app.kubernetes.io/managed-by": "trainmaster"}
+        if self._options.is_per_project and project:
             own[labels.PROJECT] = labels.label_value(project)
-        if self._pod_security == AUTO:
+        if self._options.pod_security == AUTO:
             own |= {_FITTED: AUTO, _ENFORCE: level}
-        elif self._pod_security:
-            own[_ENFORCE] = self._pod_security
+        elif self._options.pod_security:
+            own[_ENFORCE] = self._options.pod_security
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": own}}
         try:
             return self._cluster.post(path("namespaces"), body)
@@ -125,29 +135,9 @@ class Namespaces:
             ) from refused
 
 
-def needed_level(pod: Mapping[str, Any]) -> str:
-    """The strictest pod security level that admits a pod as we render them."""
-    spec = pod["spec"]
-    kinds = {key for volume in spec.get("volumes") or () for key in volume if key != "name"}
-    if "hostPath" in kinds:
-        return "privileged"
-    of_pod = spec.get("securityContext") or {}
-    is_restricted = kinds <= _RESTRICTED_VOLUMES and all(
-        _is_restricted(container.get("securityContext") or {}, of_pod) for container in _containers(spec)
-    )
-    return "restricted" if is_restricted else "baseline"
-
-
-def _is_restricted(own: Mapping[str, Any], of_pod: Mapping[str, Any]) -> bool:
-    profile = (own.get("seccompProfile") or of_pod.get("seccompProfile") or {}).get("type")
-    return (
-        own.get("allowPrivilegeEscalation") is False
-        and "ALL" in ((own.get("capabilities") or {}).get("drop") or ())
-        and own.get("runAsNonRoot", of_pod.get("runAsNonRoot")) is True
-        and profile in ("RuntimeDefault", "Localhost")
-    )
-
-
-def _containers(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield from spec.get("initContainers") or ()
-    yield from spec["containers"]
+def needed_level(order: ReplicaOrder, uid: int) -> str:
+    """The strictest pod security level that admits the order's pod. ``uid`` 0: the image says who it runs as."""
+    kinds = {mount.volume.kind if mount.volume is not None else "local" for mount in order.mounts}
+    if "local" in kinds:
+        return "privileged"  # the only one that admits hostPath
+    return "baseline" if "nfs" in kinds or uid == 0 else "restricted"

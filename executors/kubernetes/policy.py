@@ -7,12 +7,12 @@ goes with it.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from core.domain.ids import AttemptId
+from executors.base import ReplicaOrder
 from executors.containers import labels, names
 from executors.kubernetes.client import Json, path
 
@@ -44,37 +44,31 @@ def policies_url(namespace: str, name: str = "") -> str:
 
 
 def render_policy(
-    instance: str,
-    attempt_id: AttemptId,
-    namespace: str,
-    *,
-    own_labels: Mapping[str, str],
-    api_url: str,
-    egress: Sequence[Peer] = (),
-    owner: Json | None = None,
+    order: ReplicaOrder, instance: str, namespace: str, owner: Json, *, egress: Sequence[Peer] = ()
 ) -> Json:
-    """The policy of one attempt; called like its Service.
-
-    Args:
-        own_labels: what the object itself carries (``labels.attempt_labels``).
-        api_url: where the attempt's replicas reach the API.
-        egress: what else they may connect to.
-        owner: an owner reference, so that the policy goes with it.
-    """
+    """The policy of the order's attempt, called like its Service, which owns it. ``egress``: what else it may reach."""
+    attempt_id = order.key.attempt_id
     gang = {"podSelector": {"matchLabels": labels.selector(instance, attempt_id)}}
-    metadata: Json = {"name": names.attempt_name(attempt_id), "namespace": namespace, "labels": dict(own_labels)}
-    if owner is not None:
-        metadata["ownerReferences"] = [owner]
     return {
         "apiVersion": _GROUP,
         "kind": "NetworkPolicy",
-        "metadata": metadata,
+        "metadata": {
+            "name": names.attempt_name(attempt_id),
+            "namespace": namespace,
+            "labels": labels.attempt_labels(instance, order),
+            "ownerReferences": [owner],
+        },
         "spec": {
             **gang,
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [{"from": [gang]}],
             # DNS by its port alone: a node's own cache answers from an address that no selector finds.
-            "egress": [{"to": [gang]}, {"ports": list(_DNS)}, *_to_api(api_url), *(_rule(peer) for peer in egress)],
+            "egress": [
+                {"to": [gang]},
+                {"ports": list(_DNS)},
+                *_to_api(order.api_url or ""),
+                *(_rule(peer) for peer in egress),
+            ],
         },
     }
 
@@ -84,6 +78,8 @@ def _to_api(api_url: str) -> list[Json]:
     the pod's own port); by its port alone where only a name outside of the cluster is known. The address of a Service
     cannot be told from others: name the Service instead.
     """
+    if not api_url:
+        return []
     parts = urlsplit(api_url)
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
