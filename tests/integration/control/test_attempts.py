@@ -1,0 +1,226 @@
+"""Attempts from their start to their end, over a real database and the fake engine."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from core import secrets
+from core.db.engine import unit_of_work
+from core.db.tables import (
+    Attempt,
+    Checkpoint,
+    Event,
+    Job,
+    Replica,
+    Secret,
+    WaitReason,
+)
+from core.domain.exits import ExitCause
+from core.tokens import verify_attempt_token
+from executors.base import ReplicaKey
+from executors.fake import Fault, Script
+from scheduler.control.environment import EnvironmentNote
+
+KEY = b"k" * 32
+
+
+def test_the_history_of_an_ordinary_job_reads_like_a_story(plane):
+    job = plane.submit(workers=2)
+    plane.settle()
+    plane.advance(11)
+    assert plane.state(job) == "succeeded"
+    assert plane.story(job) == [
+        "job.placed",
+        "attempt.starting",
+        "replica.starting",
+        "replica.running",
+        "job.running",
+        "replica.succeeded",
+        "job.succeeded",
+    ]
+    attempt = plane.one(Attempt, job_id=job)
+    assert attempt.end["sentence"] == "All 2 workers finished."
+    assert attempt.started_at is not None
+    assert not plane.engine.attempts()
+
+
+def test_gpus_are_given_to_one_replica_each_and_back_at_the_end(plane):
+    job = plane.submit(workers=2, gpus=1)
+    other = plane.submit("other", gpus=1)
+    plane.settle()
+    assert sorted(gpu for replica in plane.all(Replica, job_id=job) for gpu in replica.gpus) == ["0", "1"]
+    waiting = plane.one(Job, id=other)
+    assert waiting.state == "queued"
+    assert plane.one(WaitReason, shape=waiting.shape).code == "no_room"
+    plane.advance(11)
+    assert plane.state(other) == "running"
+    assert not plane.all(WaitReason)
+
+
+def test_the_order_carries_contracts_mounts_secrets_and_a_token_of_its_own(plane):
+    (plane.folder / "sets" / "digits").mkdir(parents=True)
+    with unit_of_work(plane.sessions) as session:
+        session.add(
+            Secret(
+                project_id="project-1", name="API_KEY", sealed=secrets.seal(KEY, "project-1", "API_KEY", "hush"),
+                updated_at=plane.engine.now,
+            )
+        )  # fmt: skip
+    job = plane.submit(
+        workers=2, input="output/sets/digits", env={"EPOCHS": "3"}, secrets=["API_KEY"], max_run_time="1h",
+        mounts=[{"volume": "output", "path": "sets", "at": "/mnt/sets"}],
+        cpu="2", memory="1Gi",
+    )  # fmt: skip
+    plane.settle()
+    attempt = plane.one(Attempt, job_id=job)
+    order = plane.engine.order_of(ReplicaKey(job, attempt.id, "worker", 1))
+    assert order.env["EPOCHS"] == "3"
+    assert order.env["API_KEY"] == "hush"
+    assert order.env["RANK"] == "1"
+    assert order.env["MASTER_PORT"] == str(attempt.layout[0]["ports"][1])
+    assert {(m.target, m.source, m.read_only) for m in order.mounts} == {
+        ("/data/data", str(plane.folder / "sets/digits"), True),
+        ("/data/output", str(plane.folder / "default/job"), False),
+        ("/mnt/sets", str(plane.folder / "sets"), True),
+    }
+    assert order.deadline_s == 3600
+    assert (order.cpu_limit_milli, order.memory_limit_bytes) == (2000, 2**30)
+    assert verify_attempt_token(KEY, order.token) == attempt.id
+    assert "hush" not in str(plane.all(Event, job_id=job))
+    assert (plane.folder / "default/job").is_dir()
+
+
+def test_clashes_of_all_replicas_are_told_once_per_attempt(plane):
+    # Rank 0 agrees with the platform, rank 1 does not.
+    env = {"LR": "1", "OMP_NUM_THREADS": "2", "RANK": "0", "TF_CONFIG": "{}"}
+    sealed = secrets.seal(KEY, "project-1", "MASTER_ADDR", "here")
+    with unit_of_work(plane.sessions) as session:
+        session.add(Secret(project_id="project-1", name="MASTER_ADDR", sealed=sealed, updated_at=plane.engine.now))
+    job = plane.submit(workers=2, env=env, secrets=["MASTER_ADDR"])
+    plane.engine.script("worker", Script(run_for=None))
+    plane.settle()
+    plane.start()  # another process reconciles the same attempt
+    plane.settle()
+    (told,) = plane.all(Event, job_id=job, kind="attempt.environment")
+    assert told.reason == "The job's own MASTER_ADDR, RANK and TF_CONFIG are used instead of the platform's."
+    assert (told.actor, told.attempt_id) == ("scheduler", plane.one(Attempt).id)
+    assert told.data == {"clashes": ["MASTER_ADDR", "RANK", "TF_CONFIG"], "omitted": []}
+
+
+def test_what_is_too_large_for_linux_is_told_with_what_to_read_instead():
+    one = EnvironmentNote((), ("TF_CONFIG",))
+    assert one.sentence == "TF_CONFIG is too large for Linux and is left out; read TRAINMASTER_LAYOUT instead."
+    assert EnvironmentNote((), ("TF_CONFIG", "TRAINMASTER_LAYOUT")).sentence.startswith("TF_CONFIG and TRAINMASTER_LA")
+    assert not EnvironmentNote((), ())
+
+
+def test_a_dead_worker_restarts_the_gang_at_once_from_the_newest_checkpoint(plane):
+    plane.engine.script(
+        "worker",
+        Script(run_for=timedelta(seconds=5), exit_code=137, cause=ExitCause.SIGNALLED, log_tail="step 7\n"),
+        Script(run_for=None),
+        index=0,
+    )
+    plane.engine.script("worker", Script(run_for=None), index=1)
+    job = plane.submit(workers=2)
+    plane.settle()
+    for step in (5, 7):
+        done = plane.folder / f"default/job/checkpoints/step-{step}"
+        done.mkdir(parents=True)
+        (done / ".complete").touch()
+    plane.advance(6)
+    first, second = plane.all(Attempt, job_id=job)
+    assert (first.state, first.is_counted, first.end["role"], first.end["index"]) == ("ended", True, "worker", 0)
+    assert second.resume_from == "/data/output/checkpoints/step-7"
+    assert plane.state(job) == "running"
+    assert plane.one(Job, id=job).restart_count == 1
+    failed = plane.one(Replica, attempt_id=first.id, role="worker", index=0)
+    assert failed.exit["log_tail"] == "step 7\n"
+    order = plane.engine.order_of(ReplicaKey(job, second.id, "worker", 0))
+    assert order.env["TRAINMASTER_RESUME_FROM"] == second.resume_from
+
+
+def test_a_checkpoint_that_the_job_told_of_and_deleted_is_not_resumed_from(plane):
+    plane.engine.script("worker", Script(run_for=timedelta(seconds=5), exit_code=137), Script(run_for=None))
+    job = plane.submit()
+    plane.settle()
+    attempt = plane.one(Attempt, job_id=job)
+    kept = plane.folder / "default/job/models/step-3"
+    kept.mkdir(parents=True)
+    with unit_of_work(plane.sessions) as session:
+        for step, path in ((3, "models/step-3"), (9, "models/step-9")):
+            session.add(
+                Checkpoint(
+                    id=f"c{step}", job_id=job, attempt_id=attempt.id, path=path, step=step, metrics={},
+                    created_at=plane.engine.now,
+                )
+            )  # fmt: skip
+    plane.advance(6)
+    assert plane.all(Attempt, job_id=job)[1].resume_from == "/data/output/models/step-3"
+
+
+def test_quick_failures_wait_with_a_reason_and_a_time(plane):
+    plane.engine.script("worker", Script(run_for=timedelta(seconds=1), exit_code=137, cause=ExitCause.SIGNALLED))
+    job = plane.submit(max_restarts=5)
+    plane.settle()
+    plane.advance(2)
+    plane.advance(2)
+    row = plane.one(Job, id=job)
+    assert row.state == "queued"
+    assert row.wait_reason["code"] == "backoff"
+    assert row.not_before - plane.engine.now == timedelta(seconds=1)
+    assert plane.ticker.tick().next_look == row.not_before
+    plane.advance(1)
+    row = plane.one(Job, id=job)
+    assert (row.state, row.wait_reason) == ("running", None)
+
+
+def test_an_engine_that_is_away_is_told_in_the_replicas_and_tried_again(plane):
+    class Away:
+        def __init__(self):
+            self.is_on = True
+
+        def __call__(self, call, subject):
+            return Fault.BEFORE if self.is_on and call == "create" else Fault.NONE
+
+    away = Away()
+    plane.start(away)
+    job = plane.submit()
+    plane.settle()
+    assert plane.one(Replica, job_id=job).detail == "The engine did not answer; try again."
+    assert plane.state(job) == "starting"
+    away.is_on = False
+    plane.advance(1)
+    assert plane.state(job) == "running"
+    assert plane.one(Replica, job_id=job).detail == ""
+
+
+def test_what_the_engine_refuses_fails_the_job_with_its_sentence(plane):
+    plane.engine.script("worker", Script(refuse="There is no image nope:latest; push it first."))
+    job = plane.submit(workers=2)
+    plane.settle()
+    row = plane.one(Job, id=job)
+    assert (row.state, row.exit["sentence"]) == ("failed", "There is no image nope:latest; push it first.")
+    assert not plane.engine.live()
+
+
+def test_a_missing_secret_fails_the_job_before_anything_starts(plane):
+    job = plane.submit(secrets=["GONE"])
+    plane.settle()
+    assert plane.state(job) == "failed"
+    assert "no secret GONE" in plane.one(Job, id=job).exit["sentence"]
+    assert not plane.engine.starts
+
+
+def test_a_link_to_another_project_put_in_the_way_later_fails_the_job(plane):
+    theirs = plane.folder / "others" / "job-1"
+    theirs.mkdir(parents=True)
+    (plane.folder / "default").mkdir()
+    (plane.folder / "default" / "set").symlink_to("../others/job-1")
+    (plane.folder / "default" / "b").symlink_to("../others")
+    reader, writer = plane.submit("a", input="output/default/set"), plane.submit("b")
+    plane.settle()
+    assert (plane.state(reader), plane.state(writer)) == ("failed", "failed")
+    assert plane.one(Job, id=reader).exit["sentence"].startswith("input: ")
+    assert plane.one(Job, id=writer).exit["sentence"].startswith("output: ")
+    assert list(theirs.iterdir()) == []

@@ -1,0 +1,139 @@
+"""What is cleared away, and what never is."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from core.db.engine import unit_of_work
+from core.db.tables import (
+    Attempt,
+    IdempotencyKey,
+    Job,
+    Lease,
+    LoginCode,
+    Token,
+    WaitReason,
+)
+from core.domain.ids import AttemptId
+from executors.base import ReplicaKey
+from executors.fake import Script
+from scheduler.control import sweep
+from scheduler.control.sweep import (
+    delete_outlived,
+    expire_waiting,
+    forget_events,
+    forget_expired,
+    sweep_executor,
+)
+
+
+def test_the_sweep_removes_what_nobody_knows_and_nothing_else(plane):
+    plane.engine.script("worker", Script(run_for=None))
+    job = plane.submit()
+    plane.settle()
+    order = plane.engine.order_of(ReplicaKey(job, plane.one(Attempt).id, "worker", 0))
+    from dataclasses import replace
+
+    plane.engine.create(replace(order, key=replace(order.key, attempt_id=AttemptId("att-unknown"), job_id="other")))
+    assert sweep_executor(plane.control) == 1
+    assert plane.engine.attempts() == {plane.one(Attempt).id}
+
+
+def test_a_job_that_waited_too_long_expires_and_its_neighbour_does_not(plane):
+    short, long = plane.submit("short", gpus=2, max_wait="30s"), plane.submit("long", gpus=2, max_wait="1h")
+    plane.submit("holder", gpus=2, priority=100)
+    plane.engine.script("worker", Script(run_for=None))
+    plane.settle()
+    plane.engine.advance(timedelta(seconds=31))
+    assert expire_waiting(plane.control) == 1
+    assert (plane.state(short), plane.state(long)) == ("expired", "queued")
+    assert "max_wait (30 s)" in plane.one(Job, id=short).exit["sentence"]
+
+
+def test_a_job_outlived_by_its_ttl_is_deleted_and_old_keys_are_forgotten(plane):
+    job = plane.submit(ttl="60s")
+    plane.settle()
+    plane.advance(11)
+    assert delete_outlived(plane.control) == 0
+    with unit_of_work(plane.sessions) as session:
+        session.add(
+            IdempotencyKey(user_id="user-1", key="k", request_digest="d", job_id=job, created_at=plane.engine.now)
+        )
+    plane.engine.advance(timedelta(days=2))
+    assert delete_outlived(plane.control) == 1
+    assert plane.one(Job, id=job).deleted_at is not None
+    forget_expired(plane.control)
+    assert not plane.all(IdempotencyKey)
+    assert not [lease for lease in plane.all(Lease) if lease.name.startswith("attempt:")]
+
+
+def test_sessions_and_codes_go_when_they_are_long_over(plane):
+    now = plane.engine.now
+
+    def token(name: str, **times) -> Token:
+        return Token(id=name, user_id="user-1", name="browser", digest=name, scopes=["read"], created_at=now, **times)
+
+    with unit_of_work(plane.sessions) as session:
+        session.add_all(
+            [
+                token("expired", expires_at=now + timedelta(days=1)),
+                token("revoked", revoked_at=now + timedelta(days=1)),
+                token("valid", expires_at=now + timedelta(days=60)),
+                token("eternal"),
+                LoginCode(digest="code", user_id="user-1", expires_at=now + timedelta(minutes=10)),
+            ]
+        )
+    plane.engine.advance(timedelta(days=30))
+    forget_expired(plane.control)
+    assert not plane.all(LoginCode)
+    assert {row.id for row in plane.all(Token)} == {"expired", "revoked", "valid", "eternal"}, (
+        "lists show it for a while"
+    )
+    plane.engine.advance(timedelta(days=2))
+    forget_expired(plane.control)
+    assert {row.id for row in plane.all(Token)} == {"valid", "eternal"}
+
+
+def test_a_long_ttl_never_stands_in_the_way_of_a_short_one(plane, monkeypatch):
+    monkeypatch.setattr(sweep, "_BATCH", 2)
+    long = [plane.submit(f"a-{number}", ttl="30d") for number in range(5)]
+    plane.settle()
+    plane.advance(11)
+    short = [plane.submit(f"b-{number}", ttl="60s") for number in range(3)]
+    plane.settle()
+    plane.advance(11)
+    plane.engine.advance(timedelta(hours=1))
+    assert delete_outlived(plane.control) == 3
+    assert all(plane.one(Job, id=job).deleted_at is not None for job in short)
+    assert all(plane.one(Job, id=job).deleted_at is None for job in long)
+    assert delete_outlived(plane.control) == 0
+    assert plane.story(short[0]).count("job.deleted") == 1
+
+
+def test_events_of_deleted_jobs_go_after_their_retention_and_others_never(plane, monkeypatch):
+    monkeypatch.setattr(sweep, "_EVENT_BATCH", 3)
+    deleted, kept = plane.submit("deleted", ttl="60s"), plane.submit("kept")
+    plane.settle()
+    plane.advance(11)
+    plane.engine.advance(timedelta(days=89))
+    delete_outlived(plane.control)
+    story, others = plane.story(deleted), plane.story(kept)
+    assert forget_events(plane.control, timedelta(days=90)) == 0
+    plane.engine.advance(timedelta(days=2))
+    live = plane.submit("live")
+    plane.engine.script("worker", Script(run_for=None))
+    plane.settle()
+    plane.engine.advance(timedelta(days=1000))
+    assert forget_events(plane.control, timedelta(days=90)) == len(story) > 3
+    assert plane.story(deleted) == []
+    assert plane.story(kept) == others
+    assert "job.running" in plane.story(live)
+
+
+def test_reasons_of_shapes_that_nobody_waits_with_are_forgotten(plane):
+    job = plane.submit(gpus=64)
+    plane.settle()
+    assert plane.all(WaitReason)
+    plane.want(job, "cancel")
+    plane.advance(11)
+    assert not plane.all(WaitReason)

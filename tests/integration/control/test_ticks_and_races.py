@@ -1,0 +1,109 @@
+"""Ticks, and two who act at once."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from core.db.tables import (
+    Attempt,
+    Lease,
+    Node,
+    Replica,
+)
+from core.domain.errors import ExecutorTryAgain, StaleWrite
+from executors.fake import FakeExecutor, Fault, Script
+from scheduler.control.nodes import sync_nodes
+
+
+def test_a_tick_with_nothing_new_looks_and_leaves(plane):
+    plane.submit(gpus=64)
+    plane.settle()
+    assert plane.ticker.tick().is_skipped
+    plane.submit("news", gpus=1)
+    assert plane.ticker.tick().started == 1
+
+
+def test_only_a_tick_that_came_to_its_end_is_marked(plane, monkeypatch):
+    plane.submit()
+    plane.ticker.tick()
+    done_at = plane.one(Lease, name="tick.done").expires_at
+    assert done_at == plane.engine.now
+    plane.engine.advance(timedelta(seconds=30))
+    monkeypatch.setattr("scheduler.control.tick.plan", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        plane.ticker.tick()
+    assert plane.one(Lease, name="tick.done").expires_at == done_at
+    assert plane.one(Lease, name="tick").expires_at > plane.engine.now
+
+
+def test_two_gangs_never_get_the_same_port(plane):
+    plane.engine.script("worker", Script(run_for=None))
+    jobs = [plane.submit(f"j{number}", workers=2) for number in range(4)]
+    plane.engine._next_port = 59_990
+    plane.settle()
+    layouts = [plane.one(Attempt, job_id=job).layout for job in jobs]
+    ports = [port for layout in layouts for replica in layout for port in replica["ports"]]
+    assert len(ports) == len(set(ports)) == 32
+
+
+def test_an_engine_that_is_away_says_nothing_about_its_nodes(plane):
+    plane.start()
+    executor = FakeExecutor(plane.engine, lambda call, _: Fault.BEFORE if call == "nodes" else Fault.NONE)
+    from dataclasses import replace
+
+    with pytest.raises(ExecutorTryAgain):
+        sync_nodes(replace(plane.control, executor=executor))
+    assert plane.one(Node).is_ready
+
+
+def late_creation_of(index):
+    """Creating this worker is answered with an error, and happens five seconds later."""
+    return lambda call, subject: Fault.LATE if call == "create" and f"index={index}" in subject else Fault.NONE
+
+
+def test_a_creation_that_comes_after_the_end_of_its_attempt_starts_nothing(plane):
+    plane.engine.script("worker", Script(run_for=None))
+    plane.start(late_creation_of(0))
+    job = plane.submit()
+    plane.settle()
+    plane.want(job, "cancel")
+    plane.settle()
+    assert plane.state(job) == "cancelled"
+    plane.advance(10)
+    assert not plane.engine.starts
+    assert not plane.engine.violations
+
+
+def test_a_place_is_free_only_when_nothing_can_come_to_it_any_more(plane):
+    plane.engine.script("worker", Script(run_for=None, ends_after_term=None))
+    plane.start(late_creation_of(1))
+    job = plane.submit(workers=2, gpus=1)
+    plane.settle()
+    plane.start()
+    plane.want(job, "cancel")
+    other = plane.submit("other", gpus=1)
+    plane.advance(1)
+    stopped = plane.one(Replica, job_id=job, index=1)
+    assert stopped.state == "stopped"
+    assert plane.state(other) == "queued"  # worker-0 lives out its grace, and worker-1 may still appear
+    plane.advance(5)
+    assert len(plane.engine.live()) == 2
+    plane.advance(40)
+    assert (plane.state(job), plane.state(other)) == ("cancelled", "running")
+
+
+def test_a_stale_process_writes_nothing(plane):
+    from scheduler.control import fence
+
+    lease = fence.acquire(plane.control, "attempt:att-1")
+    plane.engine.advance(timedelta(seconds=16))
+    from dataclasses import replace
+
+    other = replace(plane.control, holder="other")
+    assert fence.acquire(other, "attempt:att-1") is not None
+    with pytest.raises(StaleWrite), fence.fenced(plane.control, lease):
+        raise AssertionError("the fence let it in")
+    with pytest.raises(StaleWrite):
+        fence.renew(plane.control, lease)
