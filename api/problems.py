@@ -16,6 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 from trainmaster.wire.base import Problem, ProblemError
 
 from core.domain.errors import InsufficientStorage, StaleWrite, TrainmasterError
@@ -24,6 +25,7 @@ log = structlog.get_logger(__name__)
 
 MEDIA_TYPE: Final = "application/problem+json"
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
 _CODES: Final = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "payload_too_large"}
 
 
@@ -84,13 +86,16 @@ def install(app: FastAPI) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)  # noqa: S101
-        return problem_response(_validation_problem(error, request_id_of(request)))
+        return problem_response(_validation_problem(request, error))
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)  # noqa: S101
         if isinstance(error.__cause__, TrainmasterError):  # the framework wraps what reading the body raises
             return response_to(error.__cause__, request_id_of(request))
-        return problem_response(_http_problem(request, error), error.headers)
+        headers = dict(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = _methods_of(request)
+        return problem_response(_http_problem(request, error), headers)
 
     async def stale(request: Request, _error: Exception) -> Response:
         problem = Problem(
@@ -139,10 +144,7 @@ def _http_problem(request: Request, error: HTTPException) -> Problem:
         case 404:
             detail = f"There is nothing at {request.url.path}; the API stands under /api/v1, its description at /openapi.json."
         case 405:
-            allowed = (error.headers or {}).get("Allow", "")
-            detail = f"{request.method} is not possible at {request.url.path}" + (
-                f"; use {allowed}." if allowed else "."
-            )
+            detail = f"{request.method} is not possible at {request.url.path}; use {_methods_of(request)}."
         case 400:
             detail = "The body cannot be read; send UTF-8 encoded JSON."
         case _:
@@ -156,8 +158,18 @@ def _http_problem(request: Request, error: HTTPException) -> Problem:
     )
 
 
-def _validation_problem(error: RequestValidationError, request_id: str | None) -> Problem:
-    errors = [_mistake(item) for item in error.errors()]
+def _methods_of(request: Request) -> str:
+    """All methods of the path; the framework names those of one of its routes only."""
+    found = [
+        method
+        for method in _METHODS
+        if any(route.matches({**request.scope, "method": method})[0] is Match.FULL for route in request.app.routes)
+    ]
+    return ", ".join(found)
+
+
+def _validation_problem(request: Request, error: RequestValidationError) -> Problem:
+    errors = _mistakes_of_body(request, error) or [_mistake(item) for item in error.errors()]
     first = errors[0]
     more = f" (and {len(errors) - 1} more, see `errors`)" if len(errors) > 1 else ""
     return Problem(
@@ -167,8 +179,35 @@ def _validation_problem(error: RequestValidationError, request_id: str | None) -
         detail=f"{first.path}: {first.message}{more}.",
         field=first.path,
         errors=errors,
-        request_id=request_id,
+        request_id=request_id_of(request),
     )
+
+
+def _mistakes_of_body(request: Request, error: RequestValidationError) -> list[ProblemError]:
+    """One mistake that explains all others: a body that was not read as JSON, or a job without its `spec` around it."""
+    if isinstance(error.body, bytes) and all(item.get("loc") == ("body",) for item in error.errors()):
+        given = request.headers.get("content-type")
+        was = "there is no Content-Type" if given is None else f"Content-Type {given} is not JSON"
+        return [
+            ProblemError(
+                path="body", message=f"{was}; send the header Content-Type: application/json", hint="send JSON"
+            )
+        ]
+    if (
+        getattr(request.scope.get("route"), "operation_id", "") == "submit_job"
+        and isinstance(error.body, dict)
+        and not {"spec", "spec_text"} & error.body.keys()
+    ):
+        flat = ", ".join(str(name) for name in list(error.body)[:3] if name != "dry_run")
+        return [
+            ProblemError(
+                path="spec",
+                message=f"is missing; put the fields of the job ({flat}) under it, "
+                'as in {"spec": {"name": "digits", "command": "python train.py"}}',
+                hint="put them under `spec`",
+            )
+        ]
+    return []
 
 
 def _mistake(item: Mapping[str, Any]) -> ProblemError:

@@ -10,11 +10,11 @@ from api.work import PlatformDep
 router = new_router("users", "/users")
 
 
-@router.get("", operation_id="list_users", summary="All users")
-def list_users(_caller: Reader, platform: PlatformDep) -> list[UserView]:
-    """By name: whom a project's admin may add."""
+@router.get("", operation_id="list_users", summary="The users that you may know of")
+def list_users(caller: Reader, platform: PlatformDep) -> list[UserView]:
+    """By name. Platform admins see all; others see themselves and the members of their projects."""
     with platform.read() as work:
-        return service.list_users(work)
+        return service.list_users(work, caller)
 
 
 @router.post("", operation_id="create_user", summary="Make a user", status_code=201)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.exc import IntegrityError
 from trainmaster.wire.admin import UserCreate, UserUpdate, UserView
 
 from api.auth import Caller
 from api.work import Work
 from core.db.repositories.events import append_event
-from core.db.tables import User
+from core.db.tables import Membership, User
 from core.domain.errors import Conflict, NotFound
 from core.ids import new_id
 
 
-def list_users(work: Work) -> list[UserView]:
-    return [view_of(user) for user in work.session.scalars(select(User).order_by(User.name))]
+def list_users(work: Work, caller: Caller) -> list[UserView]:
+    """All for a platform admin; else the caller, and who is in one of the caller's projects."""
+    query = select(User).order_by(User.name)
+    if not caller.is_admin:
+        beside = select(Membership.user_id).where(Membership.project_id.in_(list(caller.projects)))
+        query = query.where(or_(User.id == caller.user_id, User.id.in_(beside)))
+    return [view_of(user) for user in work.session.scalars(query)]
 
 
 def create(work: Work, caller: Caller, body: UserCreate) -> User:

@@ -38,6 +38,16 @@ def test_a_wrong_method_says_which_is_right(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("PUT", "/api/v1/jobs", "GET, POST"), ("PATCH", "/api/v1/jobs/x", "DELETE, GET"), ("POST", "/api/v1/me", "GET")],
+)
+def test_all_methods_of_the_path_are_told(client: TestClient, method: str, path: str, allowed: str) -> None:
+    answer = client.request(method, path)
+    assert answer.headers["allow"] == allowed
+    assert problem(answer).detail.endswith(f"use {allowed}.")
+
+
+@pytest.mark.parametrize(
     ("body", "status"),
     [
         (b"", 422),
@@ -67,7 +77,20 @@ def test_a_body_that_cannot_be_used_is_a_clear_problem(client: TestClient, body:
 
 def test_a_body_without_its_content_type_is_a_clear_problem(client: TestClient) -> None:
     answer = client.post("/api/v1/jobs", content=b'{"spec": {}}', headers={"Content-Type": "text/plain"})
-    assert problem(answer).status == 422
+    found = problem(answer)
+    assert found.status == 422
+    assert "Content-Type text/plain is not JSON; send the header Content-Type: application/json" in found.detail
+    bare = client.build_request("POST", "/api/v1/jobs", content=b'{"spec": {}}')
+    bare.headers.pop("content-type", None)
+    assert "there is no Content-Type" in problem(client.send(bare)).detail
+
+
+def test_a_job_without_its_spec_around_it_is_told_where_its_fields_go(client: TestClient) -> None:
+    found = problem(client.post("/api/v1/jobs", json={"name": "digits", "command": "true", "workers": 2}))
+    assert (found.status, found.field) == (422, "spec")
+    assert found.detail.startswith("spec: is missing; put the fields of the job (name, command, workers) under it")
+    wrong = problem(client.post("/api/v1/jobs", json={"spec": {"name": "a", "command": "x"}, "colour": 1}))
+    assert wrong.field == "colour"
 
 
 @pytest.mark.parametrize("streamed", [True, False])

@@ -24,6 +24,16 @@ def kinds(house: Any) -> list[str]:
 # --- projects --------------------------------------------------------------------------------------------------------
 
 
+def test_users_see_themselves_and_those_of_their_projects_and_admins_see_all(house: Any) -> None:
+    def seen(who: str) -> list[str]:
+        return [user["name"] for user in house.call(who, "GET", "/users").json()]
+
+    assert seen("viewer") == ["member", "owner", "viewer"]
+    assert seen("stranger") == ["stranger"]
+    assert seen("nobody") == ["nobody"]
+    assert seen("root") == ["member", "nobody", "owner", "root", "stranger", "viewer"]
+
+
 def test_everybody_sees_their_own_projects_and_a_platform_admin_all(house: Any) -> None:
     def seen(who: str) -> dict[str, str | None]:
         return {p["name"]: p["my_role"] for p in house.call(who, "GET", "/projects").json()}
