@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_JOB_ID: Final = 1000  # the first user's id on most systems
 
 
 class Settings(BaseSettings):
@@ -69,8 +72,16 @@ class Settings(BaseSettings):
     runtime_image: str = Field(
         default="trainmaster/runtime:latest", description="Brings the runtime into the containers of jobs."
     )
-    job_uid: int = Field(default=1000, ge=0, description="User id of containers; 0: what the image says.")
-    job_gid: int = Field(default=1000, ge=0)
+    job_uid: int = Field(
+        default_factory=lambda: os.geteuid() or _JOB_ID,
+        ge=0,
+        description="User id of containers; 0: what the image says. Default: the platform's own, 1000 where that is root.",
+    )
+    job_gid: int = Field(default_factory=lambda: os.getegid() if os.geteuid() else _JOB_ID, ge=0)
+    docker_gpus: str = Field(
+        default="",
+        description="GPUs of a Docker engine on another machine: <UUID or index>=<model>:<GiB>, separated by commas.",
+    )
     host_paths: str = Field(
         default="", description="Folders of the nodes that volumes may lie under, separated by colons; empty: any."
     )
@@ -78,6 +89,31 @@ class Settings(BaseSettings):
     kubernetes_namespace: str = Field(default="trainmaster-jobs", description="Where jobs run.")
     kubernetes_namespace_per_project: bool = Field(
         default=False, description="Each project in a namespace of its own: <kubernetes_namespace>-<project>."
+    )
+    kubernetes_node_selector: str = Field(
+        default="", description="Label selector of the nodes that jobs may use, such as pool=training; empty: all."
+    )
+    kubernetes_tolerations: str = Field(
+        default="",
+        description="Taints that jobs tolerate: key, key=value or key=value:NoSchedule, separated by commas. "
+        "Those named like a GPU resource always are.",
+    )
+    kubernetes_rack_labels: str = Field(
+        default="topology.kubernetes.io/rack,network.topology.nvidia.com/leaf,"
+        "topology.k8s.aws/network-node-layer-3,cloud.google.com/gce-topology-subblock",
+        description="Labels that may name a node's rack, the best first, separated by commas.",
+    )
+    kubernetes_pod_security: Literal["auto", "restricted", "baseline", "privileged", ""] = Field(
+        default="auto",
+        description="Pod security level of namespaces that the platform makes; auto: the strictest that lets their jobs "
+        "run; empty: the cluster's default.",
+    )
+    kubernetes_network_policy: bool = Field(
+        default=True, description="Each gang reaches itself, DNS and the API alone, and nobody else reaches it."
+    )
+    kubernetes_egress: str = Field(
+        default="",
+        description="What else jobs may connect to: 10.0.0.0/8, 192.0.2.7:5432, :443 (anywhere), separated by commas.",
     )
     kubernetes_qps: float = Field(default=50.0, gt=0, description="Requests per second to the API server at most.")
     image_pull_secrets: str = Field(default="", description="Names of Secrets for pulling images, separated by commas.")

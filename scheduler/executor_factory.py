@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
-from core.settings import Settings
+from core.domain.errors import ExecutorTryAgain
+from core.settings import BadSettings, Settings
 from executors.base import Executor
 from scheduler.control.due import STEADY_LOOK
+
+T = TypeVar("T")
 
 
 class UnknownExecutor(Exception):
@@ -49,7 +54,98 @@ def make_executor(settings: Settings) -> ExecutorSetup:
             from executors.fake import FakeEngine, FakeExecutor
 
             return ExecutorSetup(FakeExecutor(FakeEngine()), timedelta(milliseconds=150))
-        case "docker" | "kubernetes":
-            raise UnknownExecutor(
-                f"TRAINMASTER_EXECUTOR={settings.executor}: this version has no such driver yet; set it to process."
-            )
+        case "docker":
+            return _docker(settings)
+        case "kubernetes":
+            return _kubernetes(settings)
+
+
+def _docker(settings: Settings) -> ExecutorSetup:
+    from executors.docker import DockerExecutor
+    from executors.docker.engine import Engine
+    from executors.docker.nodes import find_gpus, parse_gpus
+    from executors.docker.render import Rules
+
+    engine = Engine()
+    try:
+        listed = parse_gpus(settings.docker_gpus)
+    except ValueError as error:
+        raise UnknownExecutor(f"TRAINMASTER_DOCKER_GPUS: {error}.") from error
+    rules = Rules(
+        settings.instance,
+        uid=settings.job_uid,
+        gid=settings.job_gid,
+        host_paths=tuple(filter(None, settings.host_paths.split(":"))),
+    )
+    driver = DockerExecutor(
+        engine,
+        rules,
+        runtime_image=settings.runtime_image,
+        default_image=settings.default_image,
+        gpus=(lambda: listed) if listed else find_gpus(engine),
+    )
+    # The engine tells of changes; a look costs a few milliseconds.
+    return ExecutorSetup(driver, timedelta(seconds=2))
+
+
+def _kubernetes(settings: Settings) -> ExecutorSetup:
+    from executors.kubernetes.access import Access, ClusterUnknown
+    from executors.kubernetes.client import Cluster
+    from executors.kubernetes.executor import KubernetesExecutor
+    from executors.kubernetes.nodes import NodeRules
+    from executors.kubernetes.options import Options
+    from executors.kubernetes.policy import parse_egress
+    from executors.kubernetes.taints import parse_tolerations
+
+    gpu_resources = _listed(settings.gpu_resources)
+    options = Options(
+        instance=settings.instance,
+        namespace=settings.kubernetes_namespace,
+        runtime_image=settings.runtime_image,
+        default_image=settings.default_image,
+        is_per_project=settings.kubernetes_namespace_per_project,
+        uid=settings.job_uid,
+        gid=settings.job_gid,
+        pull_secrets=_listed(settings.image_pull_secrets),
+        rules=NodeRules(
+            gpu_resources=gpu_resources,
+            rack_labels=_listed(settings.kubernetes_rack_labels),
+            tolerations=_parsed(
+                "kubernetes_tolerations",
+                settings.kubernetes_tolerations,
+                lambda text: parse_tolerations(text, gpu_resources),
+            ),
+        ),
+        host_paths=tuple(filter(None, settings.host_paths.split(":"))),
+        pod_security=settings.kubernetes_pod_security,
+        is_isolated=settings.kubernetes_network_policy,
+        egress=_parsed("kubernetes_egress", settings.kubernetes_egress, parse_egress),
+    )
+    access = Access(context=settings.kubernetes_context)
+    try:
+        access.connect()
+    except ClusterUnknown as unknown:
+        raise BadSettings(str(unknown)) from unknown
+    except ExecutorTryAgain:
+        pass  # it may be readable when it is needed
+    driver = KubernetesExecutor(
+        Cluster(access, qps=settings.kubernetes_qps), options, node_selector=settings.kubernetes_node_selector
+    )
+    # The driver tells of changes: looks and reconciles in between are only for hints that were lost.
+    return ExecutorSetup(driver, timedelta(seconds=10), steady_look=timedelta(minutes=5))
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(piece.strip() for piece in text.split(",") if piece.strip())
+
+
+def _parsed(name: str, text: str, parse: Callable[[str], T]) -> T:
+    """``parse``'s result; its complaint as one about the setting.
+
+    Raises:
+        BadSettings: the text cannot be used.
+    """
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise BadSettings(f"TRAINMASTER_{name.upper()}: {error}.") from error
