@@ -67,13 +67,15 @@ def find_place(tree: Tree, path: str, *, is_shared: bool) -> Entry:
     return tree.below(first).stat(rest)
 
 
-def make_place(tree: Tree, path: str, *, is_shared: bool) -> None:
-    """Make the folder ``path``, by the same rule about links."""
+def make_place(tree: Tree, path: str, *, is_shared: bool, owner: tuple[int, int] | None = None) -> None:
+    """Make the folder ``path``, by the same rule about links. ``owner``: as in ``Tree.make_folder``, but for a project's
+    own folder, which stays the platform's.
+    """
     first, _, rest = path.partition("/")
     if not is_shared or not rest:
-        tree.make_folder(path)
+        tree.make_folder(path, owner=owner)
         return
     if tree.is_link(first):
         raise LeavesVolume(f"{path} does not exist: its first folder is a link.")
     tree.make_folder(first)
-    tree.below(first).make_folder(rest)
+    tree.below(first).make_folder(rest, owner=owner)

@@ -85,8 +85,7 @@ class DockerExecutor:
         self._engine.close()
 
     def nodes(self) -> Sequence[NodeInfo]:
-        info = self._ask(self._engine.info)
-        self._node = nodes.node_name(info)
+        info = self._learn()
         return (nodes.describe(info, self._gpus()),)
 
     def assign_addresses(
@@ -187,9 +186,14 @@ class DockerExecutor:
     # Creating
 
     def _node_name(self) -> str:
-        if self._node is None:
-            self._node = nodes.node_name(self._ask(self._engine.info))
-        return self._node
+        return self._node or nodes.node_name(self._learn())
+
+    def _learn(self) -> Mapping[str, Any]:
+        """What the engine says of its machine."""
+        info = self._ask(self._engine.info)
+        self._rules = replace(self._rules, shm_bytes=int(info.get("MemTotal") or 0) // 2 or self._rules.shm_bytes)
+        self._node = nodes.node_name(info)
+        return info
 
     def _image_of(self, order: ReplicaOrder) -> str:
         image = order.image or self._default_image

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from core.domain.gpu_models import normal_model
 from core.domain.resources import Amounts
 from executors.base import Gpu, NodeInfo
+from executors.docker.engine import Engine
+from executors.process import machine
+from executors.process.gpulook import GpuLook
 
 # Left to the engine and the system: a twentieth of the memory, at most this.
 _RESERVE_BYTES: Final = 1024 * 2**20
@@ -40,6 +45,14 @@ def describe(info: Mapping[str, Any], gpus: tuple[Gpu, ...]) -> NodeInfo:
         allocatable=Amounts(int(info.get("NCPU") or 0) * 1000, memory - min(_RESERVE_BYTES, memory // 20), models),
         gpus=gpus,
     )
+
+
+def find_gpus(engine: Engine) -> Callable[[], tuple[Gpu, ...]]:
+    """Asks this machine's driver, by UUID, where the engine is on this machine; elsewhere there is nobody to ask."""
+    if not engine.is_local:
+        return tuple
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return GpuLook(partial(machine.find_gpus, visible=visible, by_uuid=True))
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:

@@ -23,7 +23,8 @@ _NO_GPUS: Final = "NVIDIA_VISIBLE_DEVICES=void"
 class Rules:
     """What holds for all containers of a platform. ``uid`` 0: the image's own user. ``host_paths`` empty: any.
 
-    ``shm_bytes``: size of /dev/shm where an order states neither it nor a memory limit.
+    ``shm_bytes``: size of /dev/shm where an order states neither it nor a memory limit; the driver takes half of the
+    machine's memory, as the kernel does.
     """
 
     instance: str

@@ -239,7 +239,8 @@ class _Round:
         """Make the output folder; the checkpoint in it to go on from."""
         job = self.rows.job
         try:
-            sources.make_output(is_shared=job.output_volume == self.control.default_volume)
+            is_shared = job.output_volume == self.control.default_volume
+            sources.make_output(is_shared=is_shared, owner=self.control.output_owner)
         except Unavailable as away:
             raise ExecutorTryAgain(away.sentence) from away
         except TrainmasterError as error:

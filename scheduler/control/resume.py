@@ -44,10 +44,15 @@ class ResumeSources:
     def output(self) -> Tree | None:
         return None if self.volume is None else self.volume.below(self.output_path)
 
-    def make_output(self, *, is_shared: bool) -> None:
-        """Make the job's output folder, where the control plane sees its volume; ``is_shared`` as in ``find_place``."""
+    def make_output(self, *, is_shared: bool, owner: tuple[int, int] | None = None) -> None:
+        """Make the job's output folder, where the control plane sees its volume.
+
+        Args:
+            is_shared: as in ``find_place``.
+            owner: (uid, gid) of what is made.
+        """
         if self.volume is not None:
-            make_place(self.volume, self.output_path, is_shared=is_shared)
+            make_place(self.volume, self.output_path, is_shared=is_shared, owner=owner)
 
 
 def load_sources(session: Session, job: JobFacts) -> ResumeSources:
