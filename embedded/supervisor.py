@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import selectors
 import signal
@@ -106,6 +107,7 @@ class Supervisor:
             "TRAINMASTER_DRAIN_S": "0",
             "TRAINMASTER_SHUTDOWN_GRACE_S": "5",
             "TRAINMASTER_EXECUTOR": self.options.executor,
+            "TRAINMASTER_INSTANCE": os.environ.get("TRAINMASTER_INSTANCE") or _instance(self.home),
             "PYTHONUNBUFFERED": "1",
         }
 
@@ -179,6 +181,11 @@ class Supervisor:
             selector.register(self._wake_read, selectors.EVENT_READ)
             if selector.select(seconds):
                 self._wake_read.recv(64)
+
+
+def _instance(home: Path) -> str:
+    """One name per data folder: platforms that share a container engine must not take each other's containers for lost."""
+    return f"home-{hashlib.sha256(f'{socket.gethostname()}:{home}'.encode()).hexdigest()[:12]}"
 
 
 def _migrate(env: dict[str, str], home: Path) -> None:
