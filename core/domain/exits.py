@@ -30,6 +30,8 @@ class ExitCause(StrEnum):
     DISK_FULL = "disk_full"
     HANGING_EXIT = "hanging_exit"  # finished its work and did not exit; ended by the watchdog, exit_code is the work's
     NODE_LOST = "node_lost"
+    EVICTED = "evicted"  # its node ran short and the engine removed it
+    ENGINE_REFUSED = "engine_refused"  # the engine did not take it, though the planner saw room
     UNKNOWN = "unknown"
 
 
@@ -259,6 +261,8 @@ _CAUSE_VERDICTS: Final[dict[ExitCause, tuple[ExitKind, str, bool]]] = {
         False,
     ),
     ExitCause.NODE_LOST: (ExitKind.PLATFORM, "The node of {who} was lost", False),
+    ExitCause.EVICTED: (ExitKind.PLATFORM, "The node of {who} ran short, and {who} was removed from it", False),
+    ExitCause.ENGINE_REFUSED: (ExitKind.PLATFORM, "The engine could not start {who} where it was placed", False),
     ExitCause.UNKNOWN: (
         ExitKind.PLATFORM,
         "{who} is gone and left no exit code: its machine restarted, or somebody removed it",

@@ -15,6 +15,10 @@ CODE: Final = "/trainmaster/code.tar.gz"  # where a driver that puts the archive
 EXIT_RECORD: Final = f"{STATE}/exit.json"
 STOP_MARK: Final = f"{STATE}/stop.json"
 STATUS: Final = f"{STATE}/status.json"
+# Where an engine can change a file of a running container but send it no signal without losing its end: empty until
+# the stop is asked for, then what STOP_MARK would hold.
+ASKED: Final = "/trainmaster/asked"
+STOP_ASKED: Final = f"{ASKED}/stop"
 TERMINATION_LOG: Final = "/dev/termination-log"  # Kubernetes' own default
 OWN: Final = f"{WORK}/.trainmaster"
 

@@ -22,9 +22,6 @@ from scheduler.control.backoff import restart_delay
 from scheduler.control.ending import End, outcome
 from scheduler.control.facts import EVALUATOR, SERVING_ROLES, Member, Rules, Sight, Stop, StopCause
 
-# Workers beside a chief and own roles finish at the same moment as the deciders or never: long enough for the one,
-# short enough for the other.
-PEER_FINISH: Final = timedelta(seconds=5)
 # The runtime ends a replica at its deadline; this is how long we wait before we do it ourselves.
 DEADLINE_SLACK: Final = timedelta(seconds=15)
 # After SIGKILL was due: then the executor is told to remove what is left.
@@ -151,7 +148,8 @@ class _Draft:
             return
         if seen is None:
             if member.state is not ReplicaState.PENDING:
-                self._vanished(member)
+                # What was noted of one that ran says what was about to happen to it.
+                self._vanished(member, member.detail if member.state is ReplicaState.RUNNING else "")
             return
         self._note(member, seen)
         match seen.phase:
@@ -163,7 +161,7 @@ class _Draft:
             case Phase.SUCCEEDED | Phase.FAILED:
                 self._ended(member, seen)
             case Phase.LOST:
-                self._vanished(member)
+                self._vanished(member, seen.detail)
 
     def _ran(self, member: Member, seen: Observation) -> None:
         if self.members[member.id].state in (ReplicaState.PENDING, ReplicaState.STARTING):
@@ -182,11 +180,11 @@ class _Draft:
                 self._ran(member, seen)
             self._move(member, ReplicaEvent.FAIL, told.at, facts)
 
-    def _vanished(self, member: Member) -> None:
+    def _vanished(self, member: Member, why: str) -> None:
         if self._is_ending:
             self._move(member, ReplicaEvent.STOP, self.now)
         else:
-            self._move(member, ReplicaEvent.LOSE, self.now, self._facts(member, ExitCause.UNKNOWN, ""))
+            self._move(member, ReplicaEvent.LOSE, self.now, self._facts(member, ExitCause.UNKNOWN, why))
 
     @property
     def _is_ending(self) -> bool:
@@ -330,7 +328,9 @@ class _Draft:
             return False
         if member.role in SERVING_ROLES:
             return True
-        grace = timedelta(seconds=self.sight.job.spec.grace.evaluator) if member.role == EVALUATOR else PEER_FINISH
+        # Workers beside a chief and own roles may still write what the deciders have written already.
+        waits = self.sight.job.spec.grace
+        grace = timedelta(seconds=waits.evaluator if member.role == EVALUATOR else waits.exit)
         if self.decided_at + grace > self.now:
             self.looks.append(self.decided_at + grace)
             return False

@@ -1,0 +1,136 @@
+"""The driver for Kubernetes: plain Pods and headless Services, stable v1 APIs alone.
+
+It keeps nothing: pods are found again by labels, through a copy that a watch keeps up to date. The parts:
+
+================  ====================================================================================================
+``render``        an order as Service, Secret and Pod
+``starting``      sends them, in an order that survives being killed anywhere, and meets removals safely
+``observe``       a Pod as an observation, in ``words``
+``ending``        stop and remove
+================  ====================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from core.domain.ids import AttemptId
+from core.domain.layout import Layout, Ports
+from executors.base import NodeInfo, Observation, ReplicaKey, ReplicaOrder
+from executors.containers import names
+from executors.kubernetes import render
+from executors.kubernetes.cache import PodCache
+from executors.kubernetes.client import Cluster, Json
+from executors.kubernetes.ending import Ending
+from executors.kubernetes.events import Warnings
+from executors.kubernetes.namespaces import Namespaces
+from executors.kubernetes.nodes import NodeCache
+from executors.kubernetes.observe import Patience, read_pod
+from executors.kubernetes.options import Options
+from executors.kubernetes.starting import Starting
+
+
+class KubernetesExecutor:
+    """Satisfies :class:`executors.base.Executor`. Safe to use from several threads and processes.
+
+    Threads begin with the first question about pods or nodes; :meth:`close` ends them.
+
+    Args:
+        node_selector: a label selector of the nodes that jobs may use; empty: all.
+        clock: aware UTC, compared with the cluster's own times.
+    """
+
+    name = "kubernetes"
+    shares_hosts = False
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: Options,
+        *,
+        node_selector: str = "",
+        patience: Patience | None = None,
+        clock: Callable[[], datetime] | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._patience = patience or Patience()
+        self._clock = clock or _utc_now
+        self._pods = PodCache(cluster, options.instance, main=render.MAIN)
+        self._nodes = NodeCache(cluster, self._pods, options.rules, selector=node_selector)
+        namespaces = Namespaces(cluster, options)
+        self._starting = Starting(cluster, options, namespaces, self._pods)
+        self._ending = Ending(cluster, options, namespaces, self._pods, self._clock)
+        self._warnings = Warnings(cluster)
+
+    def nodes(self) -> Sequence[NodeInfo]:
+        return self._nodes.infos()
+
+    def assign_addresses(self, layout: Layout, taken_ports: frozenset[int], attempt_id: AttemptId) -> Layout:  # noqa: ARG002
+        """Names in the attempt's own Service. Each replica has an address of its own, so the well-known ports serve.
+
+        The names are relative: the pod's search path, which begins with its own namespace, completes them. So nobody
+        needs to know the cluster's domain.
+        """
+        service = names.attempt_name(attempt_id)
+        return Layout(
+            tuple(
+                replace(replica, host=f"{names.host_name(replica.role, replica.index)}.{service}", ports=Ports())
+                for replica in layout.replicas
+            )
+        )
+
+    def create(self, order: ReplicaOrder) -> None:
+        self._starting.create(order)
+
+    def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
+        self._ending.stop(key, grace)
+
+    def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:
+        pods = self._pods.fresh(attempt_id) if fresh else self._pods.pods(attempt_id)
+        newest: dict[tuple[str, int], Observation] = {}
+        for pod in pods:
+            seen = self._read(pod)
+            if seen is None:
+                continue
+            key = seen.key
+            known = newest.get((key.role, key.index))
+            if known is None or known.key.generation < key.generation:
+                newest[key.role, key.index] = seen
+        return tuple(newest.values())
+
+    def attempts(self) -> frozenset[AttemptId]:
+        """Also forgets which attempts were removed long ago: it is the sweep's call, every few minutes."""
+        self._ending.forget_old_tombstones()
+        return self._pods.attempts() | self._ending.attempts()
+
+    def remove(self, attempt_id: AttemptId) -> None:
+        """Blocks while kubelet ends what still runs: a second or two, at most ten.
+
+        On a node that does not report there is nobody to end it: there the pod is forgotten. If the node is only cut
+        off, its containers run on until it is back, and kubelet ends them then.
+
+        Raises:
+            ExecutorTryAgain: a pod does not end in time, though its node reports.
+        """
+        self._ending.remove(attempt_id)
+        self._starting.forget(attempt_id)
+
+    def wait_for_change(self, timeout_s: float) -> frozenset[AttemptId]:
+        """See :class:`executors.base.TellsChanges`."""
+        return self._pods.wait_for_change(timeout_s)
+
+    def close(self) -> None:
+        """End the threads and the connections."""
+        self._pods.reflector.stop()
+        self._nodes.reflector.stop()
+        self._cluster.close()
+
+    def _read(self, pod: Json) -> Observation | None:
+        now = self._clock()
+        return read_pod(pod, now, self._patience, told=self._warnings.about(pod, now))
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)  # noqa: TID251 - the edge

@@ -1,0 +1,135 @@
+"""What pods, kubelet and kube-scheduler say, in sentences that a user can act on. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# https://github.com/kubernetes/kubernetes/blob/master/pkg/kubelet/images/types.go
+PULL_ERRORS: Final = frozenset(
+    {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable",
+     "ImageInspectError", "SignatureValidationFailed"}
+)  # fmt: skip
+# Of these no later try can come to another end.
+HOPELESS_PULLS: Final = frozenset({"InvalidImageName", "ErrImageNeverPull"})
+# kubelet could not make the container from its description.
+CONFIG_ERRORS: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+
+# kubelet removed the pod to save its node: status.reason of a failed pod.
+EVICTIONS: Final = frozenset({"Evicted", "Preempting", "Preempted", "OutOfmemoryEviction"})
+SHUTDOWNS: Final = frozenset({"NodeShutdown", "Shutdown", "Terminated", "NodeLost", "NodeAffinityLost"})
+
+_OUR_OWN_LIMITS: Final = (
+    (re.compile(r'[Uu]sage of EmptyDir volume "shm" exceeds'), "shm"),
+    (re.compile(r"ephemeral[- ](?:local )?storage usage exceeds|[Uu]sage of EmptyDir volume .* exceeds"), "disk"),
+)
+# The registry answered, and its answer is no.
+_NO_SUCH_IMAGE: Final = re.compile(
+    r"not found|manifest unknown|does not exist|denied|unauthorized|authentication required|no basic auth|forbidden"
+    r"|no match for platform|invalid reference",
+    re.IGNORECASE,
+)
+_LONGEST: Final = 600
+
+
+def is_no_such_image(message: str) -> bool:
+    """Whether the registry said so, rather than being away."""
+    return bool(_NO_SUCH_IMAGE.search(message))
+
+
+def image_not_pulled(image: str, reason: str, message: str) -> str:
+    if reason == "InvalidImageName":
+        return f"{image!r} is no name of an image: {_clip(message)}"
+    if not message or (message.startswith("Back-off pulling image") and ": " not in message):
+        return f"Image {image} cannot be pulled; see that its name is right and that the nodes may pull it."
+    if is_no_such_image(message):
+        return (
+            f"Image {image} cannot be pulled: {_clip(message)} See that its name and tag are right, and that the "
+            "platform has a pull secret if it is private."
+        )
+    return f"Image {image} cannot be pulled: {_clip(message)}"
+
+
+def runtime_not_pulled(image: str, message: str) -> str:
+    said = f": {_clip(message)}" if message else "."
+    return f"The platform's runtime image {image} cannot be pulled; tell the administrator{said}"
+
+
+def not_scheduled(node: str, message: str) -> str:
+    return (
+        f"Kubernetes does not let it onto {node}: {_clip(message)}" if message else f"It waits for a place on {node}."
+    )
+
+
+def refused_by_node(node: str, reason: str, message: str) -> str:
+    """The kubelet said no when the pod came: the node had less room, or another shape, than anybody thought."""
+    said = _clip(message) if message else f"{reason}."
+    return f"Node {node} did not take it ({reason}): {said} It is placed again."
+
+
+def evicted(node: str, message: str) -> str:
+    said = f": {_clip(message)}" if message else "."
+    return f"Node {node} ran short and Kubernetes removed it{said} It is placed again."
+
+
+def own_limit(message: str) -> str | None:
+    """Which limit of its own an evicted pod went beyond: ``shm``, ``disk``, or ``None`` when the node was short."""
+    return next((name for pattern, name in _OUR_OWN_LIMITS if pattern.search(message)), None)
+
+
+def too_much_shm(message: str) -> str:
+    return f"It needed more shared memory than it may use: raise `shm`, or use fewer data loader workers. ({_clip(message)})"
+
+
+def too_much_disk(message: str) -> str:
+    return f"It wrote more to its node's disk than it may: write to /data/output instead. ({_clip(message)})"
+
+
+def shut_down(node: str, message: str) -> str:
+    said = f": {_clip(message)}" if message else "."
+    return f"Node {node} was shut down{said}"
+
+
+def deleted(name: str, disruption: str) -> str:
+    """Gone by somebody else's hand. ``disruption``: what Kubernetes says about it (DisruptionTarget, from 1.26)."""
+    by = {
+        "PreemptionByScheduler": "kube-scheduler removed it for a pod of higher priority",
+        "EvictionByEvictionAPI": "it was evicted, as by a drain of its node",
+        "DeletionByTaintManager": "its node was tainted",
+        "DeletionByPodGC": "its node is gone",
+        "TerminationByKubelet": "its node removed it",
+    }.get(disruption, "somebody deleted it in the cluster")
+    return f"Pod {name} is gone: {by}."
+
+
+def not_installed(code: int | None, message: str) -> str:
+    said = f" {_clip(message)}" if message else ""
+    return (
+        f"The platform's runtime could not be put into the container (exit code {code}); tell the administrator.{said}"
+    )
+
+
+def not_created(reason: str, message: str) -> str:
+    return f"The container cannot be made ({reason}): {_clip(message) if message else 'Kubernetes does not say why.'}"
+
+
+def not_started(message: str) -> str:
+    """The container was made, and its first process could not be executed."""
+    return f"The container could not be started: {_clip(message) if message else 'Kubernetes does not say why.'}"
+
+
+def not_mounted(node: str, message: str) -> str:
+    said = f": {_clip(message)}" if message else "."
+    return f"Node {node} cannot make it ready{said}"
+
+
+def rebooted(node: str) -> str:
+    return f"Node {node} lost the container, as after a restart of the machine."
+
+
+def _clip(message: str) -> str:
+    """One line, of a length that can be read, that ends as a sentence does."""
+    text = " ".join(message.split())
+    if len(text) > _LONGEST:
+        return f"{text[: _LONGEST - 1].rstrip()}…"
+    return text if text.endswith((".", "!", "?", "…")) else f"{text}."
