@@ -213,7 +213,8 @@ def _mistakes_of_body(request: Request, error: RequestValidationError) -> list[P
 def _mistake(item: Mapping[str, Any]) -> ProblemError:
     """Pydantic's finding with the field as users write it: ``spec.name``, ``limit``."""
     kind = str(item.get("type", ""))
-    location = [str(part) for part in item.get("loc", ())]
+    # Tags of a union that is told apart by `kind` are no part of what was sent.
+    location = [str(part) for part in item.get("loc", ()) if not str(part).startswith("kind=")]
     if kind == "json_invalid":
         reason = item.get("ctx", {}).get("error", "")
         return ProblemError(path="body", message=f"is not JSON: {reason} at character {location[-1]}", hint=None)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from trainmaster.wire.admin import VolumeCreate, VolumeView
+from trainmaster.wire.admin import VolumeView
+from trainmaster.wire.volumes import VolumeCreate
 
 from api.auth import PlatformAdmin, Reader
 from api.routing import new_router
@@ -19,7 +20,10 @@ def list_volumes(caller: Reader, platform: PlatformDep) -> list[VolumeView]:
 
 @router.post("", operation_id="create_volume", summary="Register a volume", status_code=201)
 def create_volume(body: VolumeCreate, caller: PlatformAdmin, platform: PlatformDep) -> VolumeView:
-    """`root` is where the control plane sees it: needed for a local one; without it files and logs are not served."""
+    """`root` is where the control plane sees it: needed for a local one; without it files and logs are not served.
+    `config` is how containers mount it: `nfs` takes `server` and `path`, `pvc` a `claim`, `csi` a `driver` with its
+    `attributes`, `local` a `path` if the nodes see the folder elsewhere.
+    """
     root = service.check_root(body, platform.settings)
     with platform.write() as work:
         return service.view_of(service.register(work, caller, body, root), caller)

@@ -8,7 +8,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, String, cast, or_, select
 from sqlalchemy.exc import IntegrityError
-from trainmaster.wire.admin import VolumeCreate, VolumeView
+from trainmaster.wire.admin import VolumeView
+from trainmaster.wire.volumes import VolumeCreate
 
 from api.auth import Caller
 from api.work import Work
@@ -85,7 +86,7 @@ def register(work: Work, caller: Caller, body: VolumeCreate, root: str | None) -
         name=body.name,
         kind=body.kind,
         root=root,
-        config=body.config,
+        config=body.config.model_dump(exclude_none=True, exclude_defaults=True),
         is_read_only=body.is_read_only,
         created_at=work.now,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -55,7 +55,12 @@ def add(
     root: Annotated[str | None, typer.Option("--root", help="Where the server sees it, such as /srv/data.")] = None,
     kind: Annotated[str, typer.Option("--kind", help="local, nfs, pvc or csi.")] = "local",
     config: Annotated[
-        list[str] | None, typer.Option("--config", metavar="KEY=VALUE", help="How containers mount it; repeat it.")
+        list[str] | None,
+        typer.Option(
+            "--config",
+            metavar="KEY=VALUE",
+            help="How containers mount it, such as server=…, attributes.bucket=…; repeat it.",
+        ),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only")] = False,
     json: options.Json = False,
@@ -66,7 +71,13 @@ def add(
 
     if kind not in ("local", "nfs", "pvc", "csi"):
         raise typer.BadParameter(f"{kind!r} is none of local, nfs, pvc, csi", param_hint="--kind")
-    mounting = pairs(config or [], "--config")
+    mounting: dict[str, Any] = {}
+    for key, value in pairs(config or [], "--config").items():
+        first, dot, rest = key.partition(".")
+        if dot and first == "attributes":
+            mounting.setdefault(first, {})[rest] = value
+        else:
+            mounting[key] = value
     with session.client() as client:
         view = client.create_volume(
             name, kind=cast("VolumeKind", kind), root=root, config=mounting, is_read_only=read_only

@@ -51,7 +51,11 @@ class AwaitingOwner(Protocol):
 def _invalid(error: ValidationError) -> InvalidRequest:
     """An argument that no server would take, told as the server tells it."""
     mistakes = [
-        FieldMistake(".".join(map(str, item["loc"])), item["msg"].removeprefix("Value error, "))
+        # Tags of a union that is told apart by its kind are no part of what was given.
+        FieldMistake(
+            ".".join(str(part) for part in item["loc"] if not str(part).startswith("kind=")),
+            item["msg"].removeprefix("Value error, "),
+        )
         for item in error.errors()
     ]
     return InvalidRequest("The request cannot be sent as it is.", mistakes=mistakes)

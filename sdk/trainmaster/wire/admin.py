@@ -106,14 +106,6 @@ class VolumeView(WireModel):
     created_at: datetime
 
 
-class VolumeCreate(WireRequest):
-    name: Name
-    kind: Literal["local", "nfs", "pvc", "csi"] = "local"
-    root: str | None = None
-    config: dict[str, Any] = Field(default_factory=dict)
-    is_read_only: bool = False
-
-
 class SecretSet(WireRequest):
     value: str = Field(max_length=65_536)
 

@@ -257,6 +257,40 @@ def test_a_volume_elsewhere_needs_no_root(house: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"kind": "nfs", "config": {"path": "/export"}}, "config.server"),
+        ({"kind": "nfs", "config": {"server": "nfs", "path": "export"}}, "config.path"),
+        ({"kind": "nfs", "config": {"server": "nfs", "path": "/export/../etc"}}, "config.path"),
+        ({"kind": "nfs", "config": {"server": "nfs,x", "path": "/export"}}, "config.server"),
+        ({"kind": "pvc"}, "config"),
+        ({"kind": "pvc", "config": {"claim": "Data"}}, "config.claim"),
+        (
+            {"kind": "csi", "config": {"driver": "csi.example.org", "attributes": {"bucket": {}}}},
+            "config.attributes.bucket",
+        ),
+        ({"kind": "csi", "config": {"driver": "csi.example.org", "claim": "x"}}, "config.claim"),
+        ({"kind": "local", "root": "/tmp", "config": {"path": "tmp"}}, "config.path"),
+    ],
+)
+def test_what_containers_need_to_mount_it_is_asked_at_once(house: Any, body: dict[str, Any], field: str) -> None:
+    answer = house.call("root", "POST", "/volumes", json={"name": "v", **body})
+    assert (answer.status_code, answer.json()["field"]) == (422, field)
+
+
+def test_an_unknown_kind_of_volume_names_the_known_ones(house: Any) -> None:
+    answer = house.call("root", "POST", "/volumes", json={"name": "v", "kind": "ftp"})
+    assert answer.status_code == 422
+    assert "local, nfs, pvc or csi" in answer.json()["detail"] + str(answer.json()["errors"])
+
+
+def test_a_volumes_config_is_kept_as_it_was_given(house: Any) -> None:
+    config = {"driver": "csi.example.org", "attributes": {"bucket": "sets"}, "secret": "keys"}
+    house.call("root", "POST", "/volumes", json={"name": "bucket", "kind": "csi", "config": config})
+    assert house.call("root", "GET", "/volumes/bucket").json()["config"] == config
+
+
+@pytest.mark.parametrize(
     "spec", [{"input": "sets/digits"}, {"mounts": [{"volume": "sets", "at": "/mnt/x"}]}, {"output": "sets/out"}]
 )
 def test_a_volume_in_use_is_not_forgotten(house: Any, tmp_path: Any, spec: dict[str, Any]) -> None:

@@ -94,7 +94,7 @@ ROUTES: dict[str, Case] = {
     "POST /api/v1/nodes/{node}/cordon": case(PLATFORM_ADMIN),
     "POST /api/v1/nodes/{node}/uncordon": case(PLATFORM_ADMIN),
     "GET /api/v1/volumes": case(ANY_READER),
-    "POST /api/v1/volumes": case(PLATFORM_ADMIN, json={"name": "claim", "kind": "pvc"}),
+    "POST /api/v1/volumes": case(PLATFORM_ADMIN, json={"name": "claim", "kind": "pvc", "config": {"claim": "data"}}),
     "GET /api/v1/volumes/{volume}": case(ANY_READER),
     "DELETE /api/v1/volumes/{volume}": case(PLATFORM_ADMIN),
     "GET /api/v1/projects": case(ANY_READER),

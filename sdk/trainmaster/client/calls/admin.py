@@ -29,10 +29,10 @@ from trainmaster.wire.admin import (
     UserCreate,
     UserUpdate,
     UserView,
-    VolumeCreate,
     VolumeView,
 )
 from trainmaster.wire.jobs import ReasonRequest
+from trainmaster.wire.volumes import volume_create
 
 VolumeKind: TypeAlias = Literal["local", "nfs", "pvc", "csi"]
 
@@ -212,9 +212,12 @@ def create_volume(
 
     Args:
         root: where the server sees it.
-        config: how containers mount it.
+        config: how containers mount it: ``server`` and ``path`` of nfs, ``claim`` of pvc, ``driver`` and ``attributes``
+            of csi, ``path`` of local where the nodes see it elsewhere.
     """
-    body = VolumeCreate(name=name, kind=kind, root=root, config=dict(config or {}), is_read_only=is_read_only)
+    body = volume_create(
+        {"name": name, "kind": kind, "root": root, "config": dict(config or {}), "is_read_only": is_read_only}
+    )
     return typed(VolumeView, "create_volume", "POST", "/volumes", body=body)
 
 
