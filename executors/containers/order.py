@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from core.domain.errors import ExecutorRefused
 from executors.base import ReplicaOrder
-from executors.containers.places import WORK
+from executors.containers.places import STOP_ASKED, WORK
 from executors.order_file import order_fields
 
 _DEVICES: Final = "CUDA_VISIBLE_DEVICES"
@@ -57,6 +57,7 @@ def render_order(
     fields["cwd"] = WORK if order.command else None
     fields["termination_path"] = termination_path
     fields["enforced"] = sorted(enforced)
+    fields["asked_path"] = STOP_ASKED
     fields["use_cgroups"] = False
     files = {"order.json": json.dumps(fields).encode(), "order.sh": _script(fields).encode()}
     if order.token is not None:
@@ -100,7 +101,7 @@ def _script(fields: Mapping[str, Any]) -> str:
     }
     lines = [f"{variable}={shlex.quote(value)}" for variable, value in values.items()]
     lines += _function("tm_env", _exports(fields["env"]))
-    for number, extra in enumerate(fields["process_env"]):
+    for number, extra in enumerate(fields["process_env"] or [{}]):
         lines += _function(f"tm_env_{number}", _exports(extra))
     lines += _function("tm_files", _writes(fields["files"]))
     lines += _function("tm_command", [_run(fields["command"], fields["args"])])

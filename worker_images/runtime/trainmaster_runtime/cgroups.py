@@ -93,10 +93,7 @@ class Groups:
         if folder is None:
             return 0
         name = "memory.events" if self._version == 2 else "memory.oom_control"
-        for line in _read(folder + "/" + name).splitlines():
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-        return 0
+        return _count(_read(folder + "/" + name)) or 0
 
     def _set(self, controller: str, name: str, value: int | None) -> None:
         if value is not None and self._try(controller, name, str(value)):
@@ -164,6 +161,23 @@ def own_groups() -> dict[str, str]:
                 folder = (point + "/" + below.strip("/")).rstrip("/")
                 found[controller] = folder if os.path.isdir(folder) else point
     return found
+
+
+def own_oom_kills() -> int | None:
+    """Processes of the calling process's own group that the kernel has killed for memory: in a container, of all of it.
+
+    ``None`` where the kernel does not tell.
+    """
+    own = own_groups()
+    for controller, name in (("memory", "memory.oom_control"), ("unified", "memory.events")):
+        count = _count(_read(own.get(controller, "") + "/" + name))
+        if count is not None:
+            return count
+    return None
+
+
+def _count(text: str) -> int | None:
+    return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill ")), None)
 
 
 def close_group(folder: str, limit_s: float = 5.0) -> None:

@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """``[--detach] [--lock-fd N] <order.json>``
+    """``[--detach] [--lock-fd N] [--state FOLDER] <order.json>``
 
     With ``--detach`` this process returns as soon as the order is claimed, and a child in a session of its own goes
-    on. ``--lock-fd``: the inherited descriptor of the held ``lock`` file.
+    on. ``--lock-fd``: the inherited descriptor of the held ``lock`` file. ``--state``: the state folder, where it is
+    not the order's own; the token lies beside the order.
     """
     is_detached = "--detach" in arguments
     lock = int(arguments[arguments.index("--lock-fd") + 1]) if "--lock-fd" in arguments else None
     path = os.path.abspath(arguments[-1])
+    state = arguments[arguments.index("--state") + 1] if "--state" in arguments else os.path.dirname(path)
     told = tell = None
     if is_detached:
         told, tell = os.pipe()
@@ -41,12 +43,11 @@ def main(arguments: list[str]) -> NoReturn:
         os.setsid()
     except PermissionError:  # a group's leader already: the first process of a container, or a shell's job
         pass
-    os._exit(_run(path, lock, tell))
+    os._exit(_run(path, StateFolder(state), lock, tell))
 
 
-def _run(path: str, lock: int | None, tell: int | None) -> int:
+def _run(path: str, state: StateFolder, lock: int | None, tell: int | None) -> int:
     order = load(path)
-    state = StateFolder(os.path.dirname(path))
     if not _claim(state, lock, order.tombstone):
         _tell(tell, b"0")
         return NOT_CLAIMED
@@ -69,7 +70,7 @@ def _run(path: str, lock: int | None, tell: int | None) -> int:
     _tell(tell, b"1")
     from trainmaster_runtime.replica import Replica
 
-    return Replica(order, state).run()
+    return Replica(order, state, token_path=os.path.dirname(path) + "/token").run()
 
 
 def _claim(state: StateFolder, lock: int | None, tombstone: str | None) -> bool:

@@ -59,6 +59,12 @@ class Order:
         self.api_file: str | None = data.get("api_file")
         self.view: str = data.get("view", "private")
         self.use_cgroups: bool = data.get("use_cgroups", True)
+        # A container's: where the command runs (None: where the image says), a file for a short copy of the exit
+        # record, limits that the engine keeps, and a file that asks to stop as soon as something stands in it.
+        self.cwd: str | None = data.get("cwd", "/data")
+        self.termination_path: str | None = data.get("termination_path")
+        self.enforced: list[str] = data.get("enforced", [])
+        self.asked_path: str | None = data.get("asked_path")
         self.boot_id: str = data.get("boot_id", "")
         self.tombstone: str | None = data.get("tombstone")
         # Paths that the job needs as they are on the host (the Python that runs it): a view must not hide them.

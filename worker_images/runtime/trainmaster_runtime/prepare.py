@@ -57,14 +57,15 @@ class Ground:
         base.update(self._own_env(order, base))
         command, args = order.command, order.args
         argv = spawn.argv_of(command, args)
+        # In a container the engine has set it by what it knows of the whole node.
+        oom_score_adj = None if order.view == "as_is" else spawn.OOM_SCORE_ADJ
         programs = []
         for extra in order.process_env:
             env = {**base, **extra}
-            if self.paths is None:
-                programs.append(spawn.Program(argv, env, self.cwd))
-            else:
-                mapped = [self.paths.text(word) for word in argv]
-                programs.append(spawn.Program(mapped, self.paths.env(env), self.cwd))
+            words = argv
+            if self.paths is not None:
+                words, env = [self.paths.text(word) for word in argv], self.paths.env(env)
+            programs.append(spawn.Program(words, env, self.cwd, oom_score_adj))
         return programs
 
     def _own_env(self, order: Order, env: dict[str, str]) -> dict[str, str]:
@@ -85,16 +86,17 @@ class Ground:
         return own
 
 
-def prepare(order: Order, state: StateFolder, log: JobLog, check_stop: Callable[[float], None]) -> Ground:
+def prepare(order: Order, state: StateFolder, token: str, log: JobLog, check_stop: Callable[[float], None]) -> Ground:
     """Prepare all of it. Raises :class:`NotStarted`.
 
     Args:
+        token: the attempt's; empty for none.
         check_stop: waits for so many seconds and raises when the replica is to stop.
     """
     # Folders of the groups are made first, for the first to join one waits for the kernel meanwhile.
     groups = make_groups(name_of(order.mark)) if order.use_cgroups else Groups({}, 1)
     try:
-        ground = _prepare(order, state, log, groups)
+        ground = _prepare(order, state, token, log, groups, check_stop)
         check_stop(0.0)
         _wait_for_peers(order, state, check_stop)
         groups.settle()
@@ -113,18 +115,27 @@ def prepare(order: Order, state: StateFolder, log: JobLog, check_stop: Callable[
         raise
 
 
-def _prepare(order: Order, state: StateFolder, log: JobLog, groups: Groups) -> Ground:
+def _prepare(
+    order: Order,
+    state: StateFolder,
+    token: str,
+    log: JobLog,
+    groups: Groups,
+    check_stop: Callable[[float], None],
+) -> Ground:
     work = WORK if order.view == "as_is" else state.file("work")
     own = work + "/.trainmaster"
     os.makedirs(own, mode=0o700, exist_ok=True)
-    _put_token(state, own)
+    if token:
+        _put_token(token, own)
     os.close(os.open(own + "/report.jsonl", os.O_WRONLY | os.O_CREAT, 0o600))
     builder = _start_view(order, state, work, log)
-    _unpack(order, state, work)
+    _unpack(order, state, token, work, log, check_stop)
     _write_files(order, work)
     view = _finish_view(order, builder, log)
     paths = None
-    cwd = WORK
+    # The runtime was started where the image says, and has stayed there.
+    cwd = os.getcwd() if order.cwd is None else order.cwd
     if order.view != "as_is" and view is None:
         cwd = os.path.realpath(work)
         paths = _map_paths(order, cwd, log)
@@ -133,18 +144,15 @@ def _prepare(order: Order, state: StateFolder, log: JobLog, groups: Groups) -> G
         ground.isolation = view.description
     elif paths is not None:
         ground.isolation = "paths mapped"
+    else:
+        ground.isolation = "container"
     return ground
 
 
-def _put_token(state: StateFolder, own: str) -> None:
-    try:
-        with open(state.file("token"), "rb") as stream:
-            token = stream.read()
-    except FileNotFoundError:
-        return
+def _put_token(token: str, own: str) -> None:
     fd = os.open(own + "/token", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        os.write(fd, token)
+        os.write(fd, token.encode())
     finally:
         os.close(fd)
 
@@ -190,17 +198,42 @@ def _tell_mapped(order: Order, log: JobLog, why: str) -> None:
     )
 
 
-def _unpack(order: Order, state: StateFolder, work: str) -> None:
-    if order.code_path is None:
+def _unpack(
+    order: Order,
+    state: StateFolder,
+    token: str,
+    work: str,
+    log: JobLog,
+    check_stop: Callable[[float], None],
+) -> None:
+    path = order.code_path
+    if path is None and order.code_digest is None:
         return
-    state.tell(phase="pending", detail="Unpacking the code.")
     from trainmaster_runtime.archive import ArchiveRefused, unpack
 
     reserved = tuple(m.target[len(WORK) + 1 :] for m in order.mounts if m.target.startswith(WORK + "/"))
     try:
-        unpack(order.code_path, order.code_digest, work, reserved)
+        if path is None:
+            path = _fetch(order, state, token, log, check_stop)
+        state.tell(phase="pending", detail="Unpacking the code.")
+        unpack(path, order.code_digest, work, reserved)
     except ArchiveRefused as error:
         raise NotStarted(Ending("start_failed", None, str(error))) from error
+    if order.code_path is None:
+        os.unlink(path)
+
+
+def _fetch(order: Order, state: StateFolder, token: str, log: JobLog, check_stop: Callable[[float], None]) -> str:
+    """The code archive from the API, in the state folder; returns its path."""
+    from trainmaster_runtime.fetch import CodeAway, fetch
+
+    state.tell(phase="pending", detail="Fetching the code.")
+    path = state.file("code.tar.gz")
+    try:
+        fetch(order.api_url or "", token, path, say=log.say, wait=check_stop)
+    except CodeAway as error:
+        raise NotStarted(Ending("unknown", None, str(error))) from error
+    return path
 
 
 def _write_files(order: Order, work: str) -> None:

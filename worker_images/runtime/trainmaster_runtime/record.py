@@ -24,6 +24,7 @@ import os
 
 _RESERVED_BYTES = 24_576  # an exit record with its 4 KiB of log, each byte of it escaped at worst
 _RESERVE = "exit.reserve"
+_COPY_BYTES = 4_096  # what Kubernetes keeps of a termination message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,6 +86,34 @@ class StateFolder:
             pass
         finally:
             os.close(folder)
+
+
+def write_copy(path: str, data: dict[str, Any]) -> None:
+    """Write the exit record to ``path`` in at most 4096 bytes: the beginning of the log's tail goes first, then facts.
+
+    A failure is let pass: the record itself is written.
+    """
+    short = dict(data)
+    text = json.dumps(short, ensure_ascii=False).encode("utf-8", "replace")
+    if len(text) > _COPY_BYTES:
+        short["facts"] = {}
+    while len(text) > _COPY_BYTES:
+        # Escapes make a line longer than it is: cut by what is too much, a line at least.
+        tail = short["log_tail"].encode("utf-8", "replace")[max(1, len(text) - _COPY_BYTES) :]
+        short["log_tail"] = tail.partition(b"\n")[2].decode("utf-8", "replace")
+        if not short["log_tail"]:
+            short["sentence"] = short["sentence"][:1_000]
+        text = json.dumps(short, ensure_ascii=False).encode("utf-8", "replace")
+        if not tail:
+            break
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        try:
+            os.write(fd, text)
+        finally:
+            os.close(fd)
+    except OSError:
+        pass
 
 
 def _private(path: str, flags: int) -> int:

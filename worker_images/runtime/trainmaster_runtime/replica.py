@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
 
-from trainmaster_runtime import clock, exits, hanging, procfs, spawn, tree
+from trainmaster_runtime import cgroups, clock, exits, hanging, procfs, spawn, tree
 from trainmaster_runtime.exits import Ending
 from trainmaster_runtime.hanging import Process
 from trainmaster_runtime.joblog import JobLog
 from trainmaster_runtime.notes import ExitNotes
 from trainmaster_runtime.prepare import OUTPUT, Ground, NotStarted, prepare
+from trainmaster_runtime.record import write_copy
 
 # After a process failed, the others may fail of it too and say something: wait a little, ask, then kill.
 _OTHERS_WAIT_S = 1.0
@@ -40,8 +42,9 @@ class StopAsked(Exception):
 class Replica:
     """Runs the order. One object, one run, in the main thread."""
 
-    def __init__(self, order: Order, state: StateFolder) -> None:
+    def __init__(self, order: Order, state: StateFolder, *, token_path: str) -> None:
         self._order = order
+        self._token = _read_text(token_path)
         self._state = state
         output = OUTPUT if order.view == "as_is" else order.source_of(OUTPUT)
         folder = state.path if output is None else output + _LOGS
@@ -62,6 +65,7 @@ class Replica:
         self._hang_look_at = 0.0
         self._deadline: float | None = None
         self._memory_look_at: float | None = None
+        self._watched_bytes: int | None = None  # the memory limit, where nobody else keeps it
         self._oom_base = 0  # the kernel's count before the start, where no group counts for us alone
         self._wake_read, wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -92,7 +96,10 @@ class Replica:
         facts = dict(self._facts)
         if self._log.lost_bytes:
             facts["log_bytes_lost"] = self._log.lost_bytes
-        self._state.write_exit(ending.to_json(at=clock.stamp(clock.now()), log_tail=self._log.tail(), facts=facts))
+        record = ending.to_json(at=clock.stamp(clock.now()), log_tail=self._log.tail(), facts=facts)
+        self._state.write_exit(record)
+        if self._order.termination_path is not None:
+            write_copy(self._order.termination_path, record)
         if self._reporter is not None:
             self._reporter.finish()
         return 1 if ending.code is None else ending.code
@@ -109,7 +116,7 @@ class Replica:
                 self._log.failure.strerror,
             )
             raise NotStarted(Ending("start_failed", None, sentence))
-        ground = prepare(order, self._state, self._log, self._check_stop)
+        ground = prepare(order, self._state, self._token, self._log, self._check_stop)
         self._ground = ground
         ground.groups.limit(
             cpu_milli=order.cpu_limit_milli, memory_bytes=order.memory_limit_bytes, pids=order.pids_limit
@@ -117,8 +124,7 @@ class Replica:
         self._notes = ExitNotes(ground.own + "/exits")
         self._state.tell(phase="pending", detail="Starting the command.")
         programs = ground.programs(order)
-        if not ground.groups.has_memory:
-            self._oom_base = procfs.kernel_oom_kills()
+        self._oom_base = self._oom_kills()[0]
         error = self._spawn(programs)
         if error is not None:
             self._log.say(error.sentence)
@@ -138,6 +144,7 @@ class Replica:
         poll = select.poll()
         poll.register(self._wake_read, select.POLLIN)
         poll.poll(wait_s * 1000)
+        self._look_whether_asked()
         if self._wanted is not None:
             raise StopAsked
 
@@ -164,16 +171,19 @@ class Replica:
         now = clock.monotonic()
         if order.deadline_s is not None:
             self._deadline = now + order.deadline_s
-        needs_memory = order.memory_limit_bytes is not None and "memory" not in ground.groups.limited
-        needs_pids = "pids" not in ground.groups.limited
+        kept = (*ground.groups.limited, *order.enforced)
+        needs_memory = order.memory_limit_bytes is not None and "memory" not in kept
+        needs_pids = "pids" not in kept
+        self._watched_bytes = order.memory_limit_bytes if needs_memory else None
         if needs_memory or needs_pids:
             self._memory_look_at = now + _MEMORY_LOOK_S
         limits = ["%s by cgroup" % name for name in ground.groups.limited]
+        limits += ["%s by the engine" % name for name in order.enforced]
         if needs_memory:
             limits.append("memory by a watchdog")
         if needs_pids:
             limits.append("pids by a watchdog")
-        if order.cpu_limit_milli is not None and "cpu" not in ground.groups.limited:
+        if order.cpu_limit_milli is not None and "cpu" not in kept:
             self._log.say(
                 "the limit of %g CPUs is not enforced: no control group here" % (order.cpu_limit_milli / 1000)
             )
@@ -191,18 +201,13 @@ class Replica:
     def _start_reporter(self) -> None:
         order, ground = self._order, self._ground
         assert ground is not None  # noqa: S101
-        if not order.api_url:
-            return
-        try:
-            with open(self._state.file("token")) as stream:
-                token = stream.read().strip()
-        except OSError:
+        if not order.api_url or not self._token:
             return
         from trainmaster_runtime.report import Reporter
 
         self._reporter = Reporter(
             api_url=order.api_url,
-            token=token,
+            token=self._token,
             who={"role": order.role, "index": order.index, "generation": order.generation},
             source=ground.own + "/report.jsonl",
             spool_path=self._state.file("spool"),
@@ -234,6 +239,7 @@ class Replica:
                 elif not self._read(by_fd[fd]):
                     poll.unregister(fd)
             self._note_ended(tree.reap())
+            self._look_whether_asked()
             self._watch(clock.monotonic())
 
     def _has_ended(self) -> bool:
@@ -316,7 +322,7 @@ class Replica:
     def _look_at_use(self) -> float:
         """End the replica if it uses more than it may; returns the seconds to the next look."""
         pids = procfs.descendants(os.getpid())
-        limit = self._order.memory_limit_bytes
+        limit = self._watched_bytes
         used = sum(procfs.memory_bytes(pid) for pid in pids) if limit is not None else 0
         if self._wanted is not None:
             pass
@@ -343,6 +349,19 @@ class Replica:
             return
         self._wanted = self._stop_ending()
         self._ask_to_end(grace)
+
+    def _look_whether_asked(self) -> None:
+        """See whether the engine asks to stop by a file, where a signal would cost it the exit."""
+        path = self._order.asked_path
+        text = "" if path is None or self._state.read("stop.json") is not None else _read_text(path)
+        if text:
+            # From here on it is a stop like any other.
+            try:
+                grace = float(json.loads(text)["grace_s"])
+            except (ValueError, LookupError, TypeError):
+                grace = self._order.stop_grace_s
+            self._state.write("stop.json", {"grace_s": grace})
+            self._on_stop()
 
     def _stop_ending(self) -> Ending:
         if self._state.read("stop.json") is not None:
@@ -397,9 +416,16 @@ class Replica:
         ground = self._ground
         if worst is None or ground is None:
             return False
-        if ground.groups.has_memory:
-            return ground.groups.oom_kills() > 0
-        return worst.code == 137 and procfs.kernel_oom_kills() > self._oom_base
+        count, is_ours = self._oom_kills()
+        return count > self._oom_base and (is_ours or worst.code == 137)
+
+    def _oom_kills(self) -> tuple[int, bool]:
+        """How many the kernel has killed for memory so far, and whether all of those were ours."""
+        ground = self._ground
+        if ground is not None and ground.groups.has_memory:
+            return ground.groups.oom_kills(), True
+        count = cgroups.own_oom_kills() if self._order.view == "as_is" else None
+        return (procfs.kernel_oom_kills(), False) if count is None else (count, True)
 
     def _hung_ending(self, code: int) -> Ending:
         known = None if code == hanging.UNKNOWN else code
@@ -419,6 +445,15 @@ class Replica:
                 if not poll.poll(200) or not self._read(process):
                     break
             self._log.write(process.splitter.finish())
+
+
+def _read_text(path: str) -> str:
+    """What stands in ``path`` without blanks around; nothing where there is no such file."""
+    try:
+        with open(path) as stream:
+            return stream.read().strip()
+    except OSError:
+        return ""
 
 
 def _drain(fd: int) -> None:

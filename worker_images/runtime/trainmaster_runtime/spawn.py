@@ -10,7 +10,7 @@ import signal
 from trainmaster_runtime import syscalls
 
 # The kernel, short of memory, takes the jobs before the platform (-1000 … 1000, 0 is everybody's).
-_OOM_SCORE_ADJ = "500"
+OOM_SCORE_ADJ = "500"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,14 +21,18 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """What to execute: ``argv`` with ``env``, in the folder ``cwd`` as the view shows it."""
+    """What to execute: ``argv`` with ``env``, in the folder ``cwd`` as the view shows it.
 
-    __slots__ = ("argv", "cwd", "env")
+    ``oom_score_adj``: ``None`` leaves it as it is.
+    """
 
-    def __init__(self, argv: list[str], env: dict[str, str], cwd: str) -> None:
+    __slots__ = ("argv", "cwd", "env", "oom_score_adj")
+
+    def __init__(self, argv: list[str], env: dict[str, str], cwd: str, oom_score_adj: str | None) -> None:
         self.argv = argv
         self.env = env
         self.cwd = cwd
+        self.oom_score_adj = oom_score_adj
 
 
 class StartError(Exception):
@@ -88,7 +92,8 @@ def _become(program: Program, output: int, view: View | None, groups: Groups, te
             os.dup2(output, 2)
             _restore_signals()
             groups.join()
-            _set("/proc/self/oom_score_adj", _OOM_SCORE_ADJ)
+            if program.oom_score_adj is not None:
+                _set("/proc/self/oom_score_adj", program.oom_score_adj)
             # Cores of a training process are as large as its memory and would fill the disk; the hard limit stays.
             resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
             if view is not None:
