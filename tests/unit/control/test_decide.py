@@ -12,7 +12,7 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.lifecycle import JobEvent, ReplicaEvent
 from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
 from executors.base import Observation, Phase, ReplicaExit, ReplicaKey
-from scheduler.control.decide import PEER_FINISH, START_PATIENCE, Decision, decide
+from scheduler.control.decide import START_PATIENCE, Decision, decide
 from scheduler.control.facts import AttemptFacts, JobFacts, Member, PastEnd, Sight, StopCause
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
@@ -149,13 +149,16 @@ def test_without_a_chief_all_workers_decide():
     assert both.end.sentence == "All 2 workers finished."
 
 
-def test_the_chief_decides_and_the_workers_beside_it_get_a_moment():
-    seen = show(sight({"chief": 1, "worker": 2}), chief_0=DONE)
+@pytest.mark.parametrize(("grace", "seconds"), [({}, 30), ({"exit": 90}, 90)])
+def test_the_chief_decides_and_the_workers_beside_it_may_finish_what_they_write(grace, seconds):
+    seen = show(sight({"chief": 1, "worker": 2}, grace=grace), chief_0=DONE)
     decision = decide(seen)
     assert decision.is_decided
     assert not decision.stops
-    assert decision.next_look == NOW + PEER_FINISH
-    after = replace(follow(seen, decision), now=NOW + PEER_FINISH)
+    due = NOW + timedelta(seconds=seconds)
+    assert decision.next_look == due
+    assert not decide(replace(follow(seen, decision), now=due - timedelta(seconds=1))).stops
+    after = replace(follow(seen, decision), now=due)
     assert [m.name for m in decide(after).stops] == ["worker-0", "worker-1"]
 
 
