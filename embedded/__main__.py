@@ -23,7 +23,7 @@ CANCEL_WITHIN_S = 120.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code: 0 well, 1 with a sentence on stderr."""
+    """The exit code: 0 well, 6 where a platform runs already, else 1; these with a sentence on stderr."""
     options = _parse(argv)
     home: Path = options.home.expanduser().absolute()
     try:
@@ -34,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
             _down(home, cancel_jobs=options.jobs == "cancel")
     except CannotStart as error:
         print(error, file=sys.stderr)  # noqa: T201 (the command line's own output)
-        return 1
+        return error.exit_code
     except OSError as error:
         # A full disk or a folder taken away under our feet.
         print(f"{error.strerror or error}: {error.filename or home}", file=sys.stderr)  # noqa: T201
@@ -110,7 +110,7 @@ def _cancel_all(url: str, home: Path) -> None:
                 asked.add(job["id"])
         if time.monotonic() > deadline_s:
             raise CannotStart(
-                f"{len(jobs)} jobs were not cancelled after {CANCEL_WITHIN_S:.0f} s; see `trainmaster list`."
+                f"{len(jobs)} {'job was' if len(jobs) == 1 else 'jobs were'} not cancelled after {CANCEL_WITHIN_S:.0f} s; see `trainmaster list`."
             )
         time.sleep(0.2)  # noqa: TID251 (waits on the jobs' states, with a deadline)
 

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class CannotStart(Exception):
-    """Its text is shown as it is."""
+    """Its text is shown as it is. ``exit_code``: of the process; `trainmaster up` reads it."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class AlreadyRuns(CannotStart):
+    """Another process serves the data folder."""
+
+    exit_code = 6

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embedded.errors import CannotStart
+from embedded.errors import AlreadyRuns, CannotStart
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class HomeLock:
 
     @classmethod
     def take(cls, home: Path) -> HomeLock:
-        """Raises ``CannotStart`` when another platform holds the folder or it cannot be written."""
+        """Raises ``AlreadyRuns`` when another platform holds the folder, ``CannotStart`` when it cannot be written."""
         path = home / "run" / "up.lock"
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -36,7 +36,7 @@ class HomeLock:
             os.close(fd)
             running = read_up_file(home)
             where = f" at {running['url']} (process {running['pid']})" if running else ""
-            raise CannotStart(
+            raise AlreadyRuns(
                 f"A platform already runs on {home}{where}; use it, stop it with `trainmaster down`, "
                 f"or choose another folder with --home."
             ) from None

@@ -56,8 +56,14 @@ class TrainmasterError(Exception):
         self.retry_after_s = retry_after_s
         self.request_id = request_id
 
+    @property
+    def unsaid_mistakes(self) -> tuple[FieldMistake, ...]:
+        """``mistakes``; none where the sentence tells the only one."""
+        is_said = len(self.mistakes) == 1 and self.mistakes[0].message in self.sentence
+        return () if is_said else self.mistakes
+
     def __str__(self) -> str:
-        return "\n".join([self.sentence, *(f"  {mistake}" for mistake in self.mistakes)])
+        return "\n".join([self.sentence, *(f"  {mistake}" for mistake in self.unsaid_mistakes)])
 
     def to_problem(self) -> dict[str, Any]:
         """The error in the server's own notation (RFC 9457), for programs."""

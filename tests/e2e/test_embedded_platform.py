@@ -63,7 +63,7 @@ def test_a_strangers_two_worker_script_runs_from_the_command_line(platform: Any,
 
 def test_a_second_up_on_the_same_folder_says_where_the_first_one_is(platform: Any, embedded: Any) -> None:
     done = embedded("up", "--home", str(platform.home), "--port", "0")
-    assert done.returncode == 1
+    assert done.returncode == 6
     assert platform.url in done.stderr
     assert "trainmaster down" in done.stderr
     assert "Traceback" not in done.stderr

@@ -27,16 +27,30 @@ def register(root: typer.Typer) -> None:
 
 
 def login(
-    url: Annotated[str, typer.Argument(help="The server's address, or a one-time login link.")],
+    url: Annotated[
+        str | None, typer.Argument(metavar="URL", help="The server's address, or a one-time login link.")
+    ] = None,
     token: Annotated[
         str | None,
         typer.Option("--token", help="`-` reads it from stdin. Else you are asked."),
     ] = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="The context's name; else the host's.")] = None,
     project: Annotated[str, typer.Option("--project", "-p", help="Your usual project.")] = "default",
+    link: Annotated[
+        bool, typer.Option("--link", help="Print a one-time link that logs a browser in as you; keep nothing.")
+    ] = False,
     json: options.Json = False,
 ) -> None:
-    """Keep a server with its token as the current context."""
+    """Keep a server with its token as the current context; or with --link: log a browser in."""
+    if link:
+        if url is not None or token is not None or name is not None:
+            raise typer.BadParameter(
+                "it is for the server in use (--context names another) and takes no URL", param_hint="--link"
+            )
+        _print_link(as_json=json)
+        return
+    if url is None:
+        raise typer.BadParameter("give the server's address, such as http://lab:8765", param_hint="URL")
     from trainmaster.contexts import Server, load_contexts, save_contexts, with_server
 
     base, code = _parts_of(url)
@@ -51,6 +65,22 @@ def login(
         return
     output.say(f"Logged in to {base} as {me.user}{_rank(me)}; context {name} is current.")
     output.note(f"Kept in {path}.", "dim")
+
+
+def _print_link(*, as_json: bool) -> None:
+    with session.client() as client:
+        made = client.create_login_code()
+        link = link_of(client.url, made.code)
+    if as_json:
+        output.print_json({"url": link, "user": made.user, "expires_at": made.expires_at.isoformat()})
+        return
+    output.note(f"Logs a browser in as {made.user}, once, until {output.local_time(made.expires_at)}:", "dim")
+    output.say(link)
+
+
+def link_of(url: str, code: str) -> str:
+    """What a browser opens to be logged in at the server of this address."""
+    return f"{url.removesuffix('/api/v1')}/login?code={code}"
 
 
 def _parts_of(url: str) -> tuple[str, str | None]:
@@ -96,17 +126,17 @@ def _rank(me: Identity) -> str:
 
 def logout(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Else the current one.", autocompletion=complete_context)
+        str | None, typer.Argument(metavar="NAME", help="Else the current one.", autocompletion=complete_context)
     ] = None,
     json: options.Json = False,
 ) -> None:
     """Forget a context and its token. The token stays valid; `token revoke` ends it."""
-    from trainmaster.contexts import load_contexts
+    from trainmaster.contexts import LOCAL, load_contexts, local_server
     from trainmaster.errors import NotConfigured
 
-    name = name or load_contexts().current
+    name = name or load_contexts().current or (LOCAL if local_server() is not None else None)
     if name is None:
-        raise NotConfigured("No context is current; name one of `trainmaster contexts list`.")
+        raise NotConfigured("You are logged in nowhere; there is nothing to forget.")
     _forget(name)
     if json:
         output.print_json({"forgotten": name})
@@ -115,10 +145,15 @@ def logout(
 
 
 def _forget(name: str) -> None:
-    from trainmaster.contexts import load_contexts, save_contexts, without_server
-    from trainmaster.errors import NotFound
+    from trainmaster.contexts import LOCAL, load_contexts, save_contexts, without_server
+    from trainmaster.errors import Conflict, NotFound
 
     contexts = load_contexts()
+    if name == LOCAL and name not in contexts.servers:
+        raise Conflict(
+            "The context local is the platform of this machine, which needs no login: there is nothing to forget. "
+            "`trainmaster down` stops it, `trainmaster contexts use NAME` turns to another server."
+        )
     if name not in contexts.servers:
         raise NotFound(f"There is no context {name!r}; see `trainmaster contexts list`.")
     save_contexts(without_server(contexts, name))

@@ -10,6 +10,18 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S: Final = 1.0
 _NAMES_SHOWN: Final = 100
+STATES: Final = (
+    "queued",
+    "starting",
+    "running",
+    "paused",
+    "cancelling",
+    "succeeded",
+    "failed",
+    "cancelled",
+    "expired",
+)
+CONTRACTS: Final = ("default", "uai", "mxnet")
 
 
 def _names(incomplete: str, ask: Callable[[Client], Iterable[str]]) -> list[str]:
@@ -24,6 +36,14 @@ def _names(incomplete: str, ask: Callable[[Client], Iterable[str]]) -> list[str]
 
 def complete_job(incomplete: str) -> list[str]:
     return _names(incomplete, lambda client: (job.name for job in client.list_jobs(limit=_NAMES_SHOWN)))
+
+
+def complete_state(incomplete: str) -> list[str]:
+    return [state for state in STATES if state.startswith(incomplete)]
+
+
+def complete_contract(incomplete: str) -> list[str]:
+    return [contract for contract in CONTRACTS if contract.startswith(incomplete)]
 
 
 def complete_node(incomplete: str) -> list[str]:

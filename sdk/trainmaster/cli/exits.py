@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from enum import IntEnum
 
+from trainmaster.cli.escapes import without_escapes
 from trainmaster.errors import (
     Conflict,
+    FieldMistake,
     Forbidden,
     InvalidRequest,
     InvalidSpec,
@@ -55,7 +58,7 @@ def exit_code_of(error: TrainmasterError) -> ExitCode:
 def advice_of(error: TrainmasterError) -> str | None:
     """What to do, where the server's sentence cannot know it."""
     if isinstance(error, TokenExpired):
-        return "Get a new token from `trainmaster token create` (or an administrator), then `trainmaster login URL`."
+        return "Ask a platform admin for a new one (`trainmaster token create NAME --user YOU`), then `trainmaster login URL`."
     if isinstance(error, Unauthenticated):
         return "Log in with `trainmaster login URL`, or set TRAINMASTER_TOKEN."
     return None
@@ -73,24 +76,30 @@ def tell_error(error: TrainmasterError, *, as_json: bool) -> None:
     from trainmaster.cli.output import notes
 
     screen = notes()
-    screen.print(Text.assemble(("Error: ", "bold red"), (_headline(error), "red")), soft_wrap=True)
-    width = max((len(mistake.path) for mistake in error.mistakes), default=0)
-    for mistake in error.mistakes:
-        line = Text.assemble("  ", (mistake.path.ljust(min(width, 40)), "bold"), "  ", mistake.message)
-        screen.print(line, soft_wrap=True)
+    headline, mistakes = _headline(error)
+    screen.print(Text.assemble(("Error: ", "bold red"), (without_escapes(headline), "red")), soft_wrap=True)
+    width = max((len(mistake.path) for mistake in mistakes), default=0)
+    for mistake in mistakes:
+        path, message = without_escapes(mistake.path), without_escapes(mistake.message)
+        screen.print(Text.assemble("  ", (path.ljust(min(width, 40)), "bold"), "  ", message), soft_wrap=True)
         if mistake.hint:
-            screen.print(Text(f"  {' ' * min(width, 40)}  → {mistake.hint}", "dim"), soft_wrap=True)
+            hint = without_escapes(mistake.hint)
+            screen.print(Text(f"  {' ' * min(width, 40)}  → {hint}", "dim"), soft_wrap=True)
     if advice := advice_of(error):
         screen.print(Text(advice), soft_wrap=True)
     if error.request_id and error.status is not None and error.status >= 500:
         screen.print(Text(f"Request {error.request_id}; the server's log tells more.", "dim"), soft_wrap=True)
 
 
-def _headline(error: TrainmasterError) -> str:
-    """The server's sentence; of a spec with many mistakes it names the first, which the list below does better."""
-    if isinstance(error, InvalidSpec) and len(error.mistakes) > 1:
-        return f"The job spec has {len(error.mistakes)} mistakes:"
-    return error.sentence
+def _headline(error: TrainmasterError) -> tuple[str, Sequence[FieldMistake]]:
+    """The server's sentence, and the mistakes to list below it: those that it does not name already.
+
+    Of a spec it names the first, which the list does better.
+    """
+    count = len(error.mistakes)
+    if isinstance(error, InvalidSpec) and error.status is not None and count:
+        return f"The job spec has {'a mistake' if count == 1 else f'{count} mistakes'}:", error.mistakes
+    return error.sentence, error.unsaid_mistakes
 
 
 def tell_bug(error: BaseException, *, as_json: bool) -> None:

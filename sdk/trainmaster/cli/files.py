@@ -48,7 +48,7 @@ def list_files(
 
 def copy(
     source: Annotated[str, typer.Argument(metavar="JOB:PATH", help="A file or folder below a job's output.")],
-    target: Annotated[Path, typer.Argument(metavar="LOCAL", help="A file or folder here.")] = Path(),
+    target: Annotated[Path, typer.Argument(metavar="LOCAL", help="A file or folder here; `-` is stdout.")] = Path(),
     json: options.Json = False,
 ) -> None:
     """Copy files of a job's output to this machine. A broken copy goes on where it stopped."""
@@ -60,6 +60,9 @@ def copy(
     path = path.strip("/")
     with session.client() as client:
         job = client.get_job(job).id  # a name may mean another job in a minute
+        if str(target) == "-":
+            _print_file(client, job, path)
+            return
         wanted, left_out = _files_under(client, job, path, target)
         for name, size, local in wanted:
             local.parent.mkdir(parents=True, exist_ok=True)
@@ -74,6 +77,23 @@ def copy(
     if left_out:
         links = "1 link to a folder was" if left_out == 1 else f"{left_out} links to folders were"
         output.note(f"{links} left out; name one to copy what it leads to.", "dim")
+
+
+def _print_file(client: Client, job: str, path: str) -> None:
+    """The bytes of one file on stdout, once all of them are here: a broken copy leaves half of nothing."""
+    import shutil
+    import sys
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        wanted, _ = _files_under(client, job, path, Path(folder) / "content")
+        if [name for name, _, _ in wanted] != [path]:
+            raise typer.BadParameter(f"{path or 'the output'} is a folder; only a file goes to stdout", param_hint="-")
+        with output.progress_bar(path) as progress:
+            copied = client.download_file(job, path, Path(folder) / "content", progress=progress)
+        with copied.open("rb") as content:
+            shutil.copyfileobj(content, sys.stdout.buffer)
+        sys.stdout.flush()
 
 
 def _files_under(client: Client, job: str, path: str, target: Path) -> tuple[list[tuple[str, int, Path]], int]:

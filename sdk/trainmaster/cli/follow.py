@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from trainmaster.cli import output
+from trainmaster.cli.escapes import without_escapes
 from trainmaster.cli.exits import ExitCode
-from trainmaster.cli.jobs import exit_text
+from trainmaster.cli.jobs import runtime_of
 from trainmaster.cli.lines import LinePrinter
+from trainmaster.cli.show import exit_text
 from trainmaster.errors import TrainmasterError
 from trainmaster.wire.jobs import JobDetail, LogLine
 
@@ -40,16 +42,23 @@ def tell_end(detail: JobDetail) -> None:
 
     console = output.notes()
     end = exit_text(detail.exit) if detail.state != "succeeded" else None
-    ran = None
-    if detail.started_at is not None and detail.finished_at is not None:
-        ran = output.duration(detail.finished_at - detail.started_at)
+    ran = runtime_of(detail, output.now())
     line = Text.assemble(
         output.state_text(detail.state, console),
         f"  {detail.name} ({detail.id})",
         f" after {ran}" if ran else "",
-        f": {end}" if end else "",
+        f": {without_escapes(end)}" if end else "",
     )
     console.print(line, soft_wrap=True)
+
+
+def why_ended(client: Client, job: str, number: int) -> str | None:
+    """Why an attempt ended, in the platform's sentence; ``None`` where the server does not tell now."""
+    try:
+        end = client.get_attempt(job, number).end
+    except TrainmasterError:
+        return None
+    return end.sentence if end is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +75,7 @@ class Follower:
         self._client = client
         self._job = job
         self._items: queue.Queue[LogLine | StateNotice | JobDetail | _Ended] = queue.Queue(_READ_AHEAD)
-        self._printer = LinePrinter(with_times=with_times)
+        self._printer = LinePrinter(with_times=with_times, why_ended=lambda number: why_ended(client, job.id, number))
         self._is_over = threading.Event()
         self._is_waiting = threading.Event()
         self._has_cancelled = False
@@ -172,6 +181,8 @@ class Follower:
             output.note(f"The job {self._job.name} ({self._job.id}) is not affected:", "dim")
             raise ended.error
         detail = self._job.wait()
+        if detail.attempt_count > 1:
+            self._printer.begin_attempt(detail.attempt_count)  # which may have written nothing
         tell_end(detail)
         return exit_code_of_job(detail)
 

@@ -1,4 +1,4 @@
-"""``list`` and ``show``."""
+"""``list``."""
 
 from __future__ import annotations
 
@@ -9,24 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from trainmaster.cli import options, output, session
+from trainmaster.cli.completion import STATES, complete_state
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
-    from trainmaster.wire.jobs import AttemptView, ExitView, JobDetail, JobView, ReplicaView
+    from trainmaster.wire.jobs import JobView
 
 _PANEL = "Jobs"
 _REFRESH_S: Final = 2.0
-_STATES: Final = (
-    "queued",
-    "starting",
-    "running",
-    "paused",
-    "cancelling",
-    "succeeded",
-    "failed",
-    "cancelled",
-    "expired",
-)
 _ACTIVE: Final = ("queued", "starting", "running", "paused", "cancelling")
 _COLUMNS: Final = ("id", "name", "project", "user", "state", "roles", "gpus", "priority", "age", "runtime", "detail")
 _DEFAULT_COLUMNS: Final = "id,name,state,roles,gpus,age,runtime,detail"
@@ -34,11 +24,12 @@ _DEFAULT_COLUMNS: Final = "id,name,state,roles,gpus,age,runtime,detail"
 
 def register(app: typer.Typer) -> None:
     app.command("list", rich_help_panel=_PANEL)(list_jobs)
-    app.command("show", rich_help_panel=_PANEL)(show)
 
 
 def list_jobs(
-    states: Annotated[list[str] | None, typer.Option("--state", "-s", help="Only these; repeat it.")] = None,
+    states: Annotated[
+        list[str] | None, typer.Option("--state", "-s", help="Only these; repeat it.", autocompletion=complete_state)
+    ] = None,
     active: Annotated[bool, typer.Option("--active", "-a", help="Only jobs that have not ended.")] = False,
     labels: Annotated[
         list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="All must hold.")
@@ -60,9 +51,9 @@ def list_jobs(
 ) -> None:
     """Jobs, newest first."""
     chosen = _chosen_columns(columns)
-    unknown = sorted({*(states or [])} - {*_STATES})
+    unknown = sorted({*(states or [])} - {*STATES})
     if unknown:
-        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(_STATES)}", param_hint="--state")
+        raise typer.BadParameter(f"{unknown[0]!r} is none of {', '.join(STATES)}", param_hint="--state")
     now = output.now()
     filters: dict[str, Any] = {
         "project": None if all_projects else session.project_or_default(project),
@@ -87,10 +78,30 @@ def list_jobs(
     output.print_table(
         [column.upper() for column in chosen],
         _rows(found, chosen),
-        empty="No jobs. Start one with `trainmaster run -- python train.py`.",
+        empty=_none_found(filters, all_projects=all_projects),
     )
     if len(found) == limit:
         output.note(f"The newest {limit}; --limit shows more.", "dim")
+
+
+def _none_found(filters: dict[str, Any], *, all_projects: bool) -> str:
+    """Why there is nothing to see: no job at all, or none that the filters let through."""
+    said = {
+        "in state": " or ".join(filters["state"]),
+        "labelled": " and ".join(filters["label"]),
+        "with role": filters["role"],
+        "named": filters["name"],
+        "of user": filters["user"],
+        "submitted since": output.local_time(filters["since"]),
+        "submitted until": output.local_time(filters["until"]),
+        "found by": repr(filters["search"]) if filters["search"] else None,
+    }
+    told = ", ".join(f"{words} {value}" for words, value in said.items() if value)
+    where = "" if all_projects else f" in project {filters['project']}"
+    if told:
+        return f"No jobs {told}{where}."
+    more = "" if all_projects else "; --all-projects looks into the others, too"
+    return f"No jobs{where}. Start one with `trainmaster run -- python train.py`{more}."
 
 
 def _chosen_columns(columns: str) -> list[str]:
@@ -148,9 +159,11 @@ def _rows(jobs: Any, chosen: list[str]) -> Iterator[list[Any]]:
 
 
 def runtime_of(job: JobView, now: datetime) -> str | None:
-    if job.started_at is None:
+    """How long its attempts ran; waits and pauses do not count."""
+    if job.running_since is None and not job.ran_s:
         return None
-    return output.duration((job.finished_at or now) - job.started_at)
+    running_s = (now - job.running_since).total_seconds() if job.running_since else 0.0
+    return output.duration(job.ran_s + max(0.0, running_s))
 
 
 def _detail_of(job: JobView) -> str | None:
@@ -195,107 +208,3 @@ _CELLS: Final[dict[str, Any]] = {
     "runtime": lambda job, now, _console: runtime_of(job, now),
     "detail": lambda job, _now, _console: _detail_of(job),
 }
-
-
-# --- show -----------------------------------------------------------------------------------------------------------
-
-
-def show(
-    job: options.Job,
-    spec: Annotated[bool, typer.Option("--spec", help="Only the spec, as YAML to submit again.")] = False,
-    json: options.Json = False,
-) -> None:
-    """One job: its state, why it waits, its replicas, checkpoints and end."""
-    with session.client() as client:
-        detail = client.get_job(job)
-        if json:
-            output.print_json(detail.spec if spec else detail)
-            return
-        if spec:
-            output.say(spec_yaml(detail.spec).rstrip())
-            return
-        checkpoints = client.list_checkpoints(detail.id)
-    now = output.now()
-    console = output.answers()
-    waits = detail.wait_reason
-    position = f" (position {detail.queue_position} in the queue)" if detail.queue_position else ""
-    newest = max(checkpoints, key=lambda checkpoint: checkpoint.created_at, default=None)
-    output.print_pairs(
-        [
-            ("Job", f"{detail.name} ({detail.id})"),
-            ("State", output.state_text(detail.state, console, wanted=detail.wanted)),
-            ("Waits", f"{waits.sentence}{position}" if waits else position.strip(" ()")),
-            ("Numbers", _numbers(waits.numbers) if waits else None),
-            ("Exit", exit_text(detail.exit)),
-            ("Project", f"{detail.project}, by {detail.user}, priority {detail.priority}"),
-            ("Roles", roles_text(detail.roles) + (f", {detail.gpu_count} GPUs" if detail.gpu_count else "")),
-            ("Labels", "  ".join(f"{key}={value}" for key, value in sorted(detail.labels.items()))),
-            ("Submitted", f"{output.local_time(detail.created_at)} ({output.ago(detail.created_at, now)})"),
-            ("Started", output.local_time(detail.started_at)),
-            ("Ended", output.local_time(detail.finished_at)),
-            ("Ran", runtime_of(detail, now)),
-            ("Progress", progress_text(detail.progress)),
-            ("Attempts", _attempts(detail)),
-            ("Output", detail.output),
-            ("Checkpoint", f"{newest.path} (of {len(checkpoints)})" if newest else None),
-            ("Cloned from", detail.cloned_from),
-        ]
-    )
-    if detail.attempt is not None and detail.attempt.replicas:
-        output.say()
-        _print_replicas(detail.attempt, now)
-
-
-def spec_yaml(spec: Any) -> str:
-    """A spec as YAML without what was left unsaid."""
-    import yaml
-
-    plain = spec.model_dump(mode="json", exclude_defaults=True)
-    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
-
-
-def _numbers(numbers: dict[str, Any]) -> str:
-    shown = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in numbers.items()}
-    return "  ".join(f"{name}={value}" for name, value in shown.items() if value not in ("", None))
-
-
-def exit_text(end: ExitView | None) -> str | None:
-    if end is None:
-        return None
-    if end.kind == "success":
-        return end.sentence
-    where = f" in {end.role}-{end.index}" if end.role is not None else ""
-    code = f", exit code {end.exit_code}" if end.exit_code is not None else ""
-    return f"{end.sentence} [{end.kind}{where}{code}]"
-
-
-def _attempts(detail: JobDetail) -> str | None:
-    if not detail.attempt_count:
-        return None
-    restarts = f", {detail.restart_count} restarts counted" if detail.restart_count else ""
-    resumed = detail.attempt.resume_from if detail.attempt else None
-    return f"{detail.attempt_count}{restarts}" + (f"; the newest resumed from {resumed}" if resumed else "")
-
-
-def _print_replicas(attempt: AttemptView, now: datetime) -> None:
-    console = output.answers()
-    output.print_table(
-        ("REPLICA", "STATE", "NODE", "ADDRESS", "GPUS", "HEARTBEAT", "DETAIL"),
-        [
-            (
-                f"{replica.role}-{replica.index}",
-                output.state_text(replica.state, console),
-                replica.node,
-                replica.address,
-                ",".join(replica.gpus),
-                output.ago(replica.heartbeat_at, now),
-                _replica_detail(replica),
-            )
-            for replica in attempt.replicas
-        ],
-        empty="",
-    )
-
-
-def _replica_detail(replica: ReplicaView) -> str | None:
-    return exit_text(replica.exit) or replica.detail or progress_text(replica.progress) or None

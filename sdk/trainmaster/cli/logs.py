@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli import options, output, session
+from trainmaster.cli.escapes import without_escapes
 
 if TYPE_CHECKING:
-    from trainmaster.wire.jobs import EventView
+    from trainmaster.wire.jobs import EventView, JobDetail
 
 _PANEL = "Jobs"
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")]
@@ -38,10 +39,16 @@ def show_logs(
     json: options.Json = False,
 ) -> None:
     """A job's output, all replicas together. With --json: one object per line."""
+    from trainmaster.cli.follow import why_ended
     from trainmaster.cli.lines import LinePrinter
 
-    printer = LinePrinter(with_times=timestamps)
     with session.client() as client:
+        if any(chosen is not None for chosen in (rank, role, index, attempt)):
+            _refuse_what_is_not_there(
+                client.get_job(job), rank=rank, role=role, index=index, attempt=attempt, follow=follow
+            )
+        printer = LinePrinter(with_times=timestamps, why_ended=lambda number: why_ended(client, job, number))
+        is_silent = True
         lines = client.stream_logs(
             job,
             follow=follow,
@@ -53,10 +60,57 @@ def show_logs(
             tail_lines=tail,
         )
         for line in lines:
+            is_silent = False
             if json:
                 output.print_json_line(line)
             else:
                 printer.print(line)
+        if is_silent and not json:
+            output.note(_why_silent(client.get_job(job), is_filtered=search is not None or tail == 0), "dim")
+
+
+def _refuse_what_is_not_there(
+    job: JobDetail, *, rank: int | None, role: str | None, index: int | None, attempt: int | None, follow: bool
+) -> None:
+    """Raises ``BadParameter`` that says what there is instead."""
+    from trainmaster.wire.jobs import TERMINAL_STATES
+
+    waits = follow and job.state not in TERMINAL_STATES
+    if attempt is not None and attempt > job.attempt_count and not waits:
+        has = "no attempt yet" if not job.attempt_count else f"only {output.count(job.attempt_count, 'attempt')}"
+        raise typer.BadParameter(f"{job.name} has had {has}", param_hint="--attempt")
+    if role is not None and role not in job.roles:
+        raise typer.BadParameter(f"{job.name} has no role {role}; it has {', '.join(job.roles)}", param_hint="--role")
+    largest = max(job.roles[role] if role is not None else count for count in job.roles.values())
+    if index is not None and index >= largest:
+        of = role or "its largest role"
+        raise typer.BadParameter(
+            f"{of} of {job.name} has {output.count(largest, 'replica')}, from 0", param_hint="--index"
+        )
+    ranks = _ranks_of(job)
+    if rank is not None and rank >= ranks:
+        raise typer.BadParameter(f"{job.name} has {output.count(ranks, 'rank')}, from 0", param_hint="--rank")
+
+
+def _ranks_of(job: JobDetail) -> int:
+    """How many processes of the job have a rank: those of chief and workers, or in their place of its own roles."""
+    from trainmaster.spec.rules import SERVING_ROLES
+
+    roles = job.spec.roles
+    ranked = [name for name in roles if name in ("chief", "worker")] or [
+        name for name in roles if name not in SERVING_ROLES
+    ]
+    return sum(roles[name].replicas * roles[name].process_count for name in ranked)
+
+
+def _why_silent(job: JobDetail, *, is_filtered: bool) -> str:
+    from trainmaster.wire.jobs import TERMINAL_STATES
+
+    if is_filtered:
+        return "No such lines."
+    if job.wait_reason is not None and not job.attempt_count:
+        return f"No lines yet; {job.name} is {job.state}: {job.wait_reason.sentence.rstrip('.')}."
+    return f"No lines{'' if job.state in TERMINAL_STATES else ' yet'}; the state of {job.name} is {job.state}."
 
 
 def show_events(job: options.Job, follow: Follow = False, json: options.Json = False) -> None:
@@ -79,7 +133,7 @@ def _print_event(event: EventView) -> None:
         (event.kind.ljust(22), "bold"),
         "  ",
         event.actor,
-        f"  {event.reason}" if event.reason else "",
+        f"  {without_escapes(event.reason)}" if event.reason else "",
     )
     output.answers().print(line, soft_wrap=True)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import Annotated, Any, NoReturn
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -21,6 +23,7 @@ from trainmaster.cli import (
     project_secrets,
     run_job,
     session,
+    show,
     submit,
     tokens,
     updown,
@@ -35,7 +38,18 @@ from trainmaster.errors import TrainmasterError
 class _Edge(TyperGroup):
     """The one place where errors become words and exit codes."""
 
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        asks_json = _asks_json(args)
+        with _usage_errors_as(as_json=asks_json):
+            ctx = super().make_context(info_name, args, parent, **extra)
+        ctx.meta[_ASKS_JSON] = asks_json
+        return ctx
+
     def invoke(self, ctx: Any) -> Any:
+        with _usage_errors_as(as_json=ctx.meta.get(_ASKS_JSON, False)):
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: Any) -> Any:
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
@@ -56,6 +70,33 @@ class _Edge(TyperGroup):
                 raise
             tell_bug(error, as_json=session.current().as_json)
             raise typer.Exit(ExitCode.FAILED) from error
+
+
+_ASKS_JSON: Final = "trainmaster.asks_json"
+
+
+def _asks_json(arguments: list[str]) -> bool:
+    """Whether ``--json`` is among our own options; a wrong one before it is met before it is read."""
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in own
+
+
+@contextmanager
+def _usage_errors_as(*, as_json: bool) -> Iterator[None]:
+    """Typer draws a box around them; a program gets a problem as of any other error."""
+    try:
+        yield
+    except typer.TyperException as error:
+        if not as_json:
+            raise
+        tell_error(WrongUse(error.format_message()), as_json=True)
+        raise typer.Exit(ExitCode.USAGE) from error
+
+
+class WrongUse(TrainmasterError):
+    """The command line was used wrongly."""
+
+    code = "wrong_use"
 
 
 def _is_bug(error: Exception) -> bool:
@@ -96,6 +137,7 @@ for _group in (
     run_job,
     submit,
     jobs,
+    show,
     logs,
     verbs,
     files,

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from trainmaster.cli.escapes import without_escapes
 from trainmaster.sizes import format_size
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def note(text: str, style: str = "") -> None:
     """One line on stderr."""
     from rich.text import Text
 
-    notes().print(Text(text, style), soft_wrap=True)
+    notes().print(Text(without_escapes(text), style), soft_wrap=True)
 
 
 def say(text: str = "") -> None:
@@ -132,7 +133,7 @@ def _cell(value: Any) -> Any:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(without_escapes(text).split())
 
 
 # A name of the longest kind still leaves room beside it.
@@ -170,11 +171,16 @@ def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
     width = max((len(name) for name, _ in shown), default=0)
     console = answers()
     for name, value in shown:
-        shown_value = value if isinstance(value, Text) else Text(str(value))
+        shown_value = value if isinstance(value, Text) else Text(without_escapes(str(value)))
         console.print(Text.assemble((f"{name.ljust(width)}  ", "bold"), shown_value), soft_wrap=True)
 
 
 # --- times and amounts ----------------------------------------------------------------------------------------------
+
+
+def count(number: int, noun: str) -> str:
+    """``1 file``, ``3 files``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def now() -> datetime:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Annotated
 
@@ -20,6 +21,11 @@ def register(root: typer.Typer) -> None:
 @app.command("set")
 def set_secret(name: Name, project: options.Project = None, json: options.Json = False) -> None:
     """Keep a value. It is read from stdin, or asked for; never an argument, which others on the machine could see."""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,255}", name):
+        raise typer.BadParameter(
+            f"{name!r} is not a variable's name: letters, digits and '_', no digit first, at most 256",
+            param_hint="NAME",
+        )
     if sys.stdin.isatty():
         value = str(typer.prompt(f"Value of {name}", hide_input=True, err=True))
     else:

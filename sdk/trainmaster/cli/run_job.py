@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainmaster.cli import options, session
+from trainmaster.cli.completion import complete_contract
 from trainmaster.cli.values import pairs
 
 if TYPE_CHECKING:
@@ -63,7 +64,12 @@ def run(
     secrets: Annotated[
         list[str] | None, typer.Option("--secret", metavar="NAME", help="Repeat it.", rich_help_panel=_DATA)
     ] = None,
-    contract: Annotated[str | None, typer.Option("--contract", help="default or uai.", rich_help_panel=_DATA)] = None,
+    contract: Annotated[
+        str | None,
+        typer.Option(
+            "--contract", help="default, uai or mxnet.", rich_help_panel=_DATA, autocompletion=complete_contract
+        ),
+    ] = None,
     name: Annotated[
         str | None, typer.Option("--name", "-n", help="Else the folder's.", rich_help_panel=_POLICY)
     ] = None,

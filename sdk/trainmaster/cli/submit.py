@@ -27,7 +27,7 @@ def submit(
     json: options.Json = False,
 ) -> None:
     """Submit a job spec, and print the job's id. All mistakes are told at once."""
-    from trainmaster.cli.jobs import spec_yaml
+    from trainmaster.cli.show import spec_yaml
     from trainmaster.cli.submitting import stay_or_leave, submit_spec, without_code
     from trainmaster.client.compose import read_spec, spec_of_text
 

@@ -27,7 +27,8 @@ def submit_spec(client: Client, spec: Mapping[str, Any], code: Path | None) -> J
             output.note(f"{name} is left out: it is neither file nor folder.", "dim")
         with output.progress_bar("Uploading") as progress:
             job = client.submit(spec, code=packed, progress=progress)
-        output.note(f"Code: {packed.file_count} files from {code}, {format_size(packed.size_bytes)} packed.", "dim")
+        files = output.count(packed.file_count, "file")
+        output.note(f"Code: {files} from {code}, {format_size(packed.size_bytes)} packed.", "dim")
     return job
 
 

@@ -65,10 +65,16 @@ def create(
 
 
 @app.command("list")
-def list_tokens(json: options.Json = False) -> None:
-    """The tokens you may see; never their texts."""
+def list_tokens(
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Another user's (platform admins).")] = None,
+    everybody: Annotated[bool, typer.Option("--all", "-a", help="Everybody's (platform admins).")] = False,
+    json: options.Json = False,
+) -> None:
+    """Your tokens, or those of others; never their texts."""
+    if everybody and user is not None:
+        raise typer.BadParameter("give --user or --all, not both", param_hint="--all")
     with session.client() as client:
-        tokens = client.list_tokens()
+        tokens = client.list_tokens(user=user, all_users=everybody)
     if json:
         output.print_json(tokens)
         return

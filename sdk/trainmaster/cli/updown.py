@@ -17,6 +17,8 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from trainmaster.cli import options, output, session
+from trainmaster.cli.access import link_of
+from trainmaster.cli.exits import ExitCode
 from trainmaster.errors import TrainmasterError
 
 if TYPE_CHECKING:
@@ -49,6 +51,12 @@ class CannotStart(TrainmasterError):
     code = "cannot_start"
 
 
+class AlreadyRuns(CannotStart):
+    """The data folder has a platform."""
+
+    code = "already_runs"
+
+
 def register(root: typer.Typer) -> None:
     root.command(rich_help_panel=_PANEL)(up)
     root.command(rich_help_panel=_PANEL)(down)
@@ -69,7 +77,10 @@ def up(
     detach: Annotated[bool, typer.Option("--detach/--foreground", "-d", help="Leave it running and return.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Start the platform on this machine: API, scheduler and one node. Ctrl-C stops it; running jobs go on."""
+    """Start the platform on this machine: API, scheduler and one node. Ctrl-C stops it; running jobs go on.
+
+    Where it runs already, its address and a fresh login link are printed.
+    """
     folder = _home(home)
     arguments = ["up", "--home", str(folder), "--host", host, "--port", str(port)]
     if executor is not None:
@@ -80,8 +91,16 @@ def up(
             _embedded(arguments), stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd="/", start_new_session=True
         )
         platform = Platform(process, folder, said)
+        running: AlreadyRuns | None = None
+        facts: dict[str, Any] = {}
         with _forwarded(process):
-            facts = platform.await_ready()
+            try:
+                facts = platform.await_ready()
+            except AlreadyRuns as error:
+                running = error
+    if running is not None:
+        _tell_running(folder, running, as_json=json)
+        raise typer.Exit(0 if detach else ExitCode.CONFLICT)
     _tell_ready(facts, folder, as_json=json, detach=detach)
     if not detach:
         raise typer.Exit(platform.stay())
@@ -140,6 +159,7 @@ class Platform:
         """What ``up.json`` tells, once it is this process's.
 
         Raises:
+            AlreadyRuns: another process serves the folder.
             CannotStart: it ended, or was not ready in time.
         """
         deadline_s = time.monotonic() + _READY_WITHIN_S
@@ -153,7 +173,8 @@ class Platform:
                 pass
             else:
                 self.said.seek(0)
-                raise CannotStart(_sentence(self.said.read().decode(errors="replace")))
+                sentence = _sentence(self.said.read().decode(errors="replace"))
+                raise (AlreadyRuns if self.process.returncode == ExitCode.CONFLICT else CannotStart)(sentence)
             if time.monotonic() > deadline_s:
                 self.process.terminate()
                 raise CannotStart(f"The platform was not ready in time; the logs in {self.home / 'logs'} say why.")
@@ -184,7 +205,7 @@ class Platform:
         if running:
             names = ", ".join(running[:5]) + (" …" if len(running) > 5 else "")
             output.note(
-                f"{len(running)} live {'job' if len(running) == 1 else 'jobs'} ({names}): what runs goes on by itself, "
+                f"{output.count(len(running), 'live job')} ({names}): what runs goes on by itself, "
                 "what waits keeps its place; `trainmaster up` adopts them. "
                 "`trainmaster down --cancel-jobs` would have ended them."
             )
@@ -231,20 +252,9 @@ class _forwarded:  # noqa: N801 (used as a statement: `with _forwarded(process)`
 
 
 def _tell_ready(facts: dict[str, Any], home: Path, *, as_json: bool, detach: bool) -> None:
-    token_file = home / "token"
+    _print_facts(facts, home, as_json=as_json)
     if as_json:
-        output.print_json({**facts, "home": str(home), "token_file": str(token_file)})
-        sys.stdout.flush()
         return
-    output.print_pairs(
-        [
-            ("Trainmaster", f"{facts.get('url')}"),
-            ("Log in", facts.get("login_url")),
-            ("Token", f"{token_file} (or `trainmaster token show`)"),
-            ("Data", str(home)),
-        ]
-    )
-    sys.stdout.flush()
     _tell_other_context(home)
     stop = "trainmaster down" + (
         "" if "TRAINMASTER_HOME" in os.environ or home == Path("~/.trainmaster").expanduser() else f" --home {home}"
@@ -252,6 +262,40 @@ def _tell_ready(facts: dict[str, Any], home: Path, *, as_json: bool, detach: boo
     output.note(
         f"Ready. Try `trainmaster run -- python train.py`. Stop with {f'`{stop}`' if detach else 'Ctrl-C'}.", "dim"
     )
+
+
+def _tell_running(home: Path, refusal: AlreadyRuns, *, as_json: bool) -> None:
+    """The platform that runs on ``home``, with a login link that nobody has used. Raises ``refusal`` if it is not ready."""
+    from trainmaster.contexts import local_server
+
+    server = local_server(home)
+    if server is None:
+        raise refusal
+    with session.client_of(server) as client:
+        facts = {
+            "url": server.url,
+            "version": client.get_health().version,
+            "login_url": link_of(server.url, client.create_login_code().code),
+        }
+    if not as_json:
+        output.note(f"A platform already runs on {home}; this is how to reach it. `trainmaster down` stops it.", "dim")
+    _print_facts(facts, home, as_json=as_json)
+
+
+def _print_facts(facts: dict[str, Any], home: Path, *, as_json: bool) -> None:
+    token_file = home / "token"
+    if as_json:
+        output.print_json({**facts, "home": str(home), "token_file": str(token_file)})
+    else:
+        output.print_pairs(
+            [
+                ("Trainmaster", f"{facts.get('url')}"),
+                ("Log in", facts.get("login_url")),
+                ("Token", f"{token_file} (or `trainmaster token show`)"),
+                ("Data", str(home)),
+            ]
+        )
+    sys.stdout.flush()
 
 
 def _tell_other_context(home: Path) -> None:

@@ -104,11 +104,13 @@ def delete(
     yes: options.Yes = False,
     json: options.Json = False,
 ) -> None:
-    """Forget ended jobs; their output stays unless --files."""
-    if files and not yes:
-        if not output.is_interactive():
+    """Forget ended jobs; their output stays unless --files. A terminal is asked first."""
+    if not yes:
+        if output.is_interactive():
+            what = " with all checkpoints and logs" if files else "; what they wrote stays"
+            typer.confirm(f"Delete {', '.join(jobs)}{what}?", abort=True, err=True)
+        elif files:
             raise typer.BadParameter("deleting files without a person to ask needs --yes", param_hint="--files")
-        typer.confirm(f"Delete {', '.join(jobs)} with all checkpoints and logs?", abort=True, err=True)
     deleted: list[str] = []
     failure: TrainmasterError | None = None
     with session.client() as client:

@@ -9,9 +9,9 @@ the spec of a server of tomorrow.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Unpack
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from trainmaster.spec.fields import (
     ENV_PATTERN,
@@ -41,6 +41,9 @@ from trainmaster.spec.fields import (
     whole,
 )
 from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli
+
+if TYPE_CHECKING:
+    from trainmaster.spec.keywords import SpecKeywords
 
 __all__ = [
     "DMLC_SCHEDULER_ROLE",
@@ -193,13 +196,29 @@ class Grace(_Model):
     """How long the platform waits before it ends something itself."""
 
     stop: Seconds = Field(default=30.0, description="From SIGTERM to SIGKILL.", examples=["30s"])
-    exit: Seconds = Field(default=30.0, description="For a process that finished its work to exit.")
+    exit: Seconds = Field(
+        default=30.0,
+        description="To exit: for a process that finished its work, and for those that do not decide after the deciders are done.",
+    )
     evaluator: Seconds = Field(default=60.0, description="For evaluators after the deciders are done.")
     peers: Seconds = Field(default=300.0, description="For the peers' names to appear before the start.")
 
 
 class JobSpec(_Model):
     """One training job. Its spec never changes; ``clone`` makes another job from it."""
+
+    if TYPE_CHECKING:
+        # What a program may write is wider than what the fields hold afterwards: shorthands become roles, as in
+        # JobSpec(name="digits", command="python train.py", workers=2).
+        def __init__(self, **fields: Unpack[SpecKeywords]) -> None: ...
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expanded(cls, data: Any) -> Any:
+        """``data`` with its shorthands turned into roles."""
+        from trainmaster.spec.shorthand import expand_keywords
+
+        return expand_keywords(data) if isinstance(data, dict) else data
 
     name: Name = Field(description="What people call the job; need not be unique.", examples=["digits"])
     project: Name = Field(default="default", description="The project that it belongs to.")

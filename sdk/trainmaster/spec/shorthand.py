@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from pydantic import BaseModel
+
 from trainmaster.spec.mistakes import Path, join_path
 from trainmaster.spec.model import DMLC_SCHEDULER_ROLE, Contract, Shorthands
 from trainmaster.spec.rules import SERVING_ROLES, Breach
@@ -33,6 +35,34 @@ class Expanded:
     has_roles: bool = True  # whether the user wrote `roles`
     origins: dict[Path, Path] = field(default_factory=dict)
     breaches: list[Breach] = field(default_factory=list)
+
+
+def expand_keywords(data: dict[str, Any]) -> dict[str, Any]:
+    """``data`` for a ``JobSpec`` without shorthands; the same object where it has none, as of every stored spec.
+
+    Raises:
+        ValueError: they contradict the roles, or each other. (pydantic's, of a value of a wrong kind, is one.)
+    """
+    given = {key: value for key, value in data.items() if key in SHORTHAND_NAMES and value is not None}
+    if not given and data.get("roles") is not None:
+        return data
+    written = {key: value for key, value in data.items() if key not in SHORTHAND_NAMES}
+    roles = written.pop("roles", None)
+    if isinstance(roles, Mapping):
+        # Models as a program builds them; what they leave unsaid, the shorthands may say.
+        written["roles"] = {
+            name: role.model_dump(mode="json", exclude_unset=True) if isinstance(role, BaseModel) else role
+            for name, role in roles.items()
+        }
+    elif roles is not None:
+        written["roles"] = roles
+    contract = written.get("contract")
+    if isinstance(contract, Contract):
+        written["contract"] = contract.value
+    expanded = expand(written, Shorthands.model_validate(given))
+    if expanded.breaches:
+        raise ValueError("; ".join(f"{join_path(breach.path)} {breach.message}" for breach in expanded.breaches))
+    return expanded.data
 
 
 def is_defaulted(role: str, key: str) -> bool:

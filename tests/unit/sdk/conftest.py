@@ -12,7 +12,10 @@ from typing import Any
 import httpx
 import pytest
 from trainmaster import Client
+from trainmaster.cli import session
+from trainmaster.cli.main import app
 from trainmaster.client import RetryPolicy
+from typer.testing import CliRunner, Result
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 URL = "http://server.test:8765"
@@ -129,7 +132,63 @@ def no_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return home
 
 
+@pytest.fixture
+def cli(
+    server: FakeServer, no_config: Path, monkeypatch: pytest.MonkeyPatch, pauses: list[float]
+) -> Callable[..., Result]:
+    """``cli("list", "--json")`` against the fake server."""
+    monkeypatch.setenv("TRAINMASTER_API_URL", URL)
+    monkeypatch.setenv("TRAINMASTER_TOKEN", "tm_secret")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(session, "http_transport", httpx.MockTransport(server))
+
+    def invoke(*arguments: str, stdin: str | bytes | None = None) -> Result:
+        return CliRunner().invoke(app, list(arguments), input=stdin, prog_name="trainmaster")
+
+    return invoke
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of code, and the current one."""
+    folder = tmp_path / "My Digits"
+    folder.mkdir()
+    (folder / "train.py").write_text("print('hello')\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def make_page(*items: Any) -> dict[str, Any]:
+    return {"items": list(items), "next_cursor": None}
+
+
+def submit_routes(server: FakeServer, job: dict[str, Any]) -> None:
+    """The server takes code archives and a job, which it then tells as ``job``."""
+
+    def started(request: httpx.Request) -> httpx.Response:
+        query = request.url.params
+        view = {"digest": query["digest"], "size_bytes": int(query["size"]), "received_bytes": 0, "is_complete": True}
+        return httpx.Response(200, json=view)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        return httpx.Response(200, json=job["spec"]) if body["dry_run"] else httpx.Response(201, json=job)
+
+    server.on("POST", "/archives", started)
+    server.on("POST", "/jobs", answer)
+
+
 # Test modules cannot import from here; they take these as fixtures.
+@pytest.fixture
+def page() -> Callable[..., dict[str, Any]]:
+    return make_page
+
+
+@pytest.fixture
+def takes_jobs() -> Callable[..., None]:
+    return submit_routes
+
+
 @pytest.fixture
 def job_json() -> Callable[..., dict[str, Any]]:
     return make_job_json

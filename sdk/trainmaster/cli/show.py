@@ -1,0 +1,151 @@
+"""``show``: all of one job."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from trainmaster.cli import options, output, session
+from trainmaster.cli.jobs import progress_text, roles_text, runtime_of
+
+if TYPE_CHECKING:
+    from trainmaster.wire.jobs import AttemptView, ExitView, JobDetail, ReplicaView
+
+# Whoever restarts a hundred times wants to see the last ones.
+_ATTEMPTS_SHOWN: Final = 10
+
+
+def register(root: typer.Typer) -> None:
+    root.command("show", rich_help_panel="Jobs")(show)
+
+
+def show(
+    job: options.Job,
+    spec: Annotated[bool, typer.Option("--spec", help="Only the spec, as YAML to submit again.")] = False,
+    json: options.Json = False,
+) -> None:
+    """One job: its state, why it waits, its attempts, replicas, checkpoints and end."""
+    with session.client() as client:
+        detail = client.get_job(job)
+        if json:
+            output.print_json(detail.spec if spec else detail)
+            return
+        if spec:
+            output.say(spec_yaml(detail.spec).rstrip())
+            return
+        checkpoints = client.list_checkpoints(detail.id)
+        earlier = client.list_attempts(detail.id)[:-1] if detail.attempt_count > 1 else []
+    now = output.now()
+    console = output.answers()
+    waits = detail.wait_reason
+    position = f" (position {detail.queue_position} in the queue)" if detail.queue_position else ""
+    newest = max(checkpoints, key=lambda checkpoint: checkpoint.created_at, default=None)
+    output.print_pairs(
+        [
+            ("Job", f"{detail.name} ({detail.id})"),
+            ("State", output.state_text(detail.state, console, wanted=detail.wanted)),
+            ("Waits", f"{waits.sentence}{position}" if waits else position.strip(" ()")),
+            ("Numbers", _numbers(waits.numbers) if waits else None),
+            ("Exit", exit_text(detail.exit)),
+            ("Project", f"{detail.project}, by {detail.user}, priority {detail.priority}"),
+            (
+                "Roles",
+                roles_text(detail.roles) + (f", {output.count(detail.gpu_count, 'GPU')}" if detail.gpu_count else ""),
+            ),
+            ("Labels", "  ".join(f"{key}={value}" for key, value in sorted(detail.labels.items()))),
+            ("Submitted", f"{output.local_time(detail.created_at)} ({output.ago(detail.created_at, now)})"),
+            ("Started", output.local_time(detail.started_at)),
+            ("Ended", output.local_time(detail.finished_at)),
+            ("Ran", runtime_of(detail, now)),
+            ("Progress", progress_text(detail.progress)),
+            ("Attempts", _attempts(detail)),
+            ("Output", detail.output),
+            ("Checkpoint", f"{newest.path} (of {len(checkpoints)})" if newest else None),
+            ("Cloned from", detail.cloned_from),
+        ]
+    )
+    if earlier:
+        output.say()
+        _print_earlier(earlier)
+    if detail.attempt is not None and detail.attempt.replicas:
+        output.say()
+        _print_replicas(detail.attempt, now)
+
+
+def spec_yaml(spec: Any) -> str:
+    """A spec as YAML without what was left unsaid."""
+    import yaml
+
+    plain = spec.model_dump(mode="json", exclude_defaults=True)
+    return str(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+
+
+def _numbers(numbers: dict[str, Any]) -> str:
+    shown = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in numbers.items()}
+    return "  ".join(f"{name}={value}" for name, value in shown.items() if value not in ("", None))
+
+
+def exit_text(end: ExitView | None) -> str | None:
+    if end is None:
+        return None
+    if end.kind == "success":
+        return end.sentence
+    where = f" in {end.role}-{end.index}" if end.role is not None else ""
+    code = f", exit code {end.exit_code}" if end.exit_code is not None else ""
+    return f"{end.sentence} [{end.kind}{where}{code}]"
+
+
+def _attempts(detail: JobDetail) -> str | None:
+    if not detail.attempt_count:
+        return None
+    restarts = f", {output.count(detail.restart_count, 'restart')} counted" if detail.restart_count else ""
+    resumed = detail.attempt.resume_from if detail.attempt else None
+    return f"{detail.attempt_count}{restarts}" + (f"; the newest resumed from {resumed}" if resumed else "")
+
+
+def _print_earlier(attempts: list[AttemptView]) -> None:
+    """The attempts before the newest one, oldest first: how long each ran, and why it ended."""
+    shown = attempts[-_ATTEMPTS_SHOWN:]
+    output.print_table(
+        ("ATTEMPT", "STARTED", "RAN", "ENDED BECAUSE"),
+        [
+            (str(attempt.number), output.local_time(attempt.started_at), _ran(attempt), exit_text(attempt.end))
+            for attempt in shown
+        ],
+        empty="",
+    )
+    if len(shown) < len(attempts):
+        output.note(
+            f"Attempts 1 to {len(attempts) - len(shown)} are left out; `trainmaster events` tells of them.", "dim"
+        )
+
+
+def _ran(attempt: AttemptView) -> str | None:
+    started = attempt.started_at or min((r.started_at for r in attempt.replicas if r.started_at), default=None)
+    return None if started is None or attempt.ended_at is None else output.duration(attempt.ended_at - started)
+
+
+def _print_replicas(attempt: AttemptView, now: datetime) -> None:
+    console = output.answers()
+    output.print_table(
+        ("REPLICA", "STATE", "NODE", "ADDRESS", "GPUS", "HEARTBEAT", "DETAIL"),
+        [
+            (
+                f"{replica.role}-{replica.index}",
+                output.state_text(replica.state, console),
+                replica.node,
+                replica.address,
+                ",".join(replica.gpus),
+                output.ago(replica.heartbeat_at, now),
+                _replica_detail(replica),
+            )
+            for replica in attempt.replicas
+        ],
+        empty="",
+    )
+
+
+def _replica_detail(replica: ReplicaView) -> str | None:
+    return exit_text(replica.exit) or replica.detail or progress_text(replica.progress) or None

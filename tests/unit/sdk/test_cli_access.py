@@ -1,0 +1,90 @@
+"""login, logout, contexts and tokens."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trainmaster.contexts import load_contexts
+from typer.testing import Result
+
+Invoke = Callable[..., Result]
+
+
+def test_login_keeps_a_context_after_trying_the_token(
+    cli: Invoke, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRAINMASTER_API_URL")
+    monkeypatch.delenv("TRAINMASTER_TOKEN")
+    server.on("GET", "/me", {"user": "ann", "is_admin": False, "scopes": ["read"]})
+    done = cli("login", "http://lab:8765/", "--token", "-", stdin="tm_lab\n")
+    assert done.exit_code == 0, done.output
+    assert server.requests[0].headers["Authorization"] == "Bearer tm_lab"
+    assert load_contexts().current == "lab-8765"
+    assert "tm_lab" not in done.output
+    assert "* " in cli("contexts", "list").stdout
+    assert cli("token", "show").stdout == "tm_lab\n"
+    assert cli("contexts", "use", "nope").exit_code == 5
+    assert cli("logout").exit_code == 0
+    assert load_contexts().servers == {}
+
+
+def test_login_never_sends_one_servers_token_to_another(cli: Invoke, server: Any) -> None:
+    # TRAINMASTER_TOKEN is set, for the server of TRAINMASTER_API_URL.
+    done = cli("login", "http://evil:8765")
+    assert done.exit_code == 2
+    assert server.requests == []
+
+
+def test_login_by_a_one_time_link_keeps_the_token_it_gives(cli: Invoke, server: Any) -> None:
+    token = {"id": "t", "user": "ann", "name": "login", "scopes": ["read"], "created_at": "2026-11-21T07:00:00Z"}
+    server.on("POST", "/login", {**token, "token": "tm_new"})
+    server.on("GET", "/me", {"user": "ann", "is_admin": True, "scopes": ["admin"]})
+    assert cli("login", "http://127.0.0.1:8765/api/v1/login?code=abc", "--name", "here").exit_code == 0
+    assert server.bodies("POST", "/login") == [{"code": "abc"}]
+    assert load_contexts().servers["here"].url == "http://127.0.0.1:8765"
+    assert load_contexts().servers["here"].token == "tm_new"
+
+
+def test_a_bad_token_is_not_kept(cli: Invoke, server: Any, problem: Any) -> None:
+    server.on("GET", "/me", problem(401, "unauthenticated", "This token is not known."))
+    done = cli("login", "http://lab:8765", "--token", "tm_bad")
+    assert done.exit_code == 4
+    assert load_contexts().servers == {}
+
+
+def test_a_link_that_logs_a_browser_in_is_printed_alone(cli: Invoke, server: Any) -> None:
+    made = {"user": "ann", "code": "abc", "expires_at": "2026-11-21T08:00:00Z"}
+    server.on("POST", "/login/codes", made)
+    done = cli("login", "--link")
+    assert done.stdout == "http://server.test:8765/login?code=abc\n"
+    assert "as ann, once" in done.stderr
+    assert json.loads(cli("login", "--link", "--json").stdout)["user"] == "ann"
+    assert load_contexts().servers == {}
+    assert cli("login", "--link", "http://lab:8765").exit_code == 2
+    assert cli("login").exit_code == 2
+
+
+def test_the_platform_of_this_machine_cannot_be_forgotten(
+    cli: Invoke, no_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRAINMASTER_API_URL")
+    assert "logged in nowhere" in cli("logout").stderr
+    (no_config / "up.json").write_text(json.dumps({"url": "http://127.0.0.1:1", "pid": os.getpid()}))
+    for arguments in (["logout"], ["logout", "local"], ["contexts", "remove", "local"]):
+        done = cli(*arguments)
+        assert done.exit_code == 6
+        assert "there is nothing to forget" in done.stderr
+
+
+def test_platform_admins_list_the_tokens_of_others(cli: Invoke, server: Any) -> None:
+    server.on("GET", "/tokens", [])
+    cli("token", "list")
+    cli("token", "list", "--user", "bob")
+    cli("token", "list", "--all")
+    assert [dict(r.url.params) for r in server.requests] == [{}, {"user": "bob"}, {"all_users": "true"}]
+    assert cli("token", "list", "--all", "--user", "bob").exit_code == 2

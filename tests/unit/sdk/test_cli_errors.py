@@ -1,0 +1,113 @@
+"""What goes wrong, as people and programs read it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import Result
+
+Invoke = Callable[..., Result]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["list", "--state", "runing"], "is none of queued"),
+        (["list", "--columns", "id,colour"], "'colour' is none of"),
+        (["list", "--since", "yesterdayish"], "neither a date nor a span"),
+        (["wait", "mnist", "--timeout", "soon"], "is not a duration"),
+        (["run", "--env", "novalue", "--", "python"], "is not KEY=VALUE"),
+        (["clone", "mnist", "--set", "env.LR"], "is not PATH=VALUE"),
+        (["cp", "mnist/model.pt", "."], "is not JOB:PATH"),
+        (["token", "create", "ci", "--scope", "root"], "none of read, write, admin"),
+        (["delete", "mnist", "--files"], "--yes"),
+        (["login", "ftp://host"], "is not an address"),
+        (["frobnicate"], "No such command"),
+    ],
+)
+def test_wrong_use_is_told_with_code_2(arguments: list[str], sentence: str, cli: Invoke) -> None:
+    done = cli(*arguments)
+    assert done.exit_code == 2
+    assert sentence in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_no_server_is_one_sentence_and_code_3(cli: Invoke, server: Any) -> None:
+    server.on("GET", "/jobs", httpx.ConnectError("refused"))
+    done = cli("list")
+    assert done.exit_code == 3
+    assert done.stderr == (
+        "Error: No Trainmaster server at http://server.test:8765 – start one with `trainmaster up` or "
+        "`trainmaster login URL`.\n"
+    )
+
+
+def test_no_context_is_code_3_too(cli: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRAINMASTER_API_URL")
+    assert cli("list").exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "exit_code"),
+    [
+        (401, "token_expired", 4),
+        (403, "forbidden", 4),
+        (404, "not_found", 5),
+        (409, "conflict", 6),
+        (500, "internal", 1),
+    ],
+)
+def test_each_family_of_errors_has_its_exit_code(
+    status: int, code: str, exit_code: int, cli: Invoke, server: Any, problem: Any
+) -> None:
+    server.on("GET", "/jobs/mnist", problem(status, code, "A sentence.", request_id="r7"))
+    done = cli("show", "mnist")
+    assert done.exit_code == exit_code
+    assert "A sentence." in done.stderr
+    assert "Traceback" not in done.output
+    as_json = cli("show", "mnist", "--json")
+    assert as_json.exit_code == exit_code
+    assert as_json.stdout == ""
+    assert json.loads(as_json.stderr)["code"] == code
+
+
+def test_a_bug_is_no_traceback_unless_asked(cli: Invoke, monkeypatch: pytest.MonkeyPatch, server: Any) -> None:
+    server.on("GET", "/jobs", RuntimeError("surprise"))
+    done = cli("list")
+    assert done.exit_code == 1
+    assert "RuntimeError: surprise" in done.stderr
+    assert "TRAINMASTER_DEBUG=1" in done.stderr
+    assert "Traceback" not in done.stderr
+    monkeypatch.setenv("TRAINMASTER_DEBUG", "1")
+    assert isinstance(cli("list").exception, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "detail"),
+    [
+        (["list", "--frobnicate", "--json"], "No such option: --frobnicate"),
+        (["--json", "frobnicate"], "No such option: --json"),
+        (["frobnicate", "--json"], "No such command 'frobnicate'"),
+        (["list", "--json", "--limit", "many"], "valid integer"),
+        (["show", "--json"], "Missing argument"),
+    ],
+)
+def test_wrong_use_is_a_problem_for_programs(arguments: list[str], detail: str, cli: Invoke) -> None:
+    done = cli(*arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    problem = json.loads(done.stderr)
+    assert problem["code"] == "wrong_use"
+    assert detail in problem["detail"]
+
+
+def test_the_json_of_a_jobs_own_command_is_not_ours(cli: Invoke) -> None:
+    assert "Error" in cli("run", "--frobnicate", "--", "train", "--json").stderr.splitlines()[2]
+
+
+def test_an_expired_token_is_not_told_to_make_a_new_one_by_itself(cli: Invoke, server: Any, problem: Any) -> None:
+    server.on("GET", "/jobs", problem(401, "token_expired", "This token has expired."))
+    assert "Ask a platform admin" in cli("list").stderr

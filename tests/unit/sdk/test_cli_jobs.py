@@ -1,0 +1,157 @@
+"""list and show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from trainmaster.cli import output
+from trainmaster.cli.completion import complete_contract, complete_state
+from typer.testing import Result
+
+Invoke = Callable[..., Result]
+
+
+def test_list_tells_why_a_job_waits(cli: Invoke, server: Any, page: Any, job_json: Any) -> None:
+    waits = {"code": "gpus", "sentence": "needs 8 GPUs, the largest node has 4", "numbers": {}}
+    server.on("GET", "/jobs", page(job_json(state="queued", wait_reason=waits), job_json(name="other", id="job_2")))
+    done = cli("list", "--state", "queued", "--label", "team=vision", "--limit", "5")
+    assert done.exit_code == 0
+    assert "needs 8 GPUs, the largest node has 4" in done.stdout
+    assert done.stdout.splitlines()[0].split() == ["ID", "NAME", "STATE", "ROLES", "GPUS", "AGE", "RUNTIME", "DETAIL"]
+    asked = server.requests[0].url.params
+    assert asked["project"] == "default"
+    assert (asked.get_list("state"), asked.get_list("label")) == (["queued"], ["team=vision"])
+
+
+def test_list_as_json_is_json_alone(cli: Invoke, server: Any, page: Any, job_json: Any) -> None:
+    server.on("GET", "/jobs", page(job_json()))
+    done = cli("list", "--json", "--all-projects")
+    assert json.loads(done.stdout)[0]["name"] == "mnist"
+    assert done.stderr == ""
+    assert "project" not in server.requests[0].url.params
+
+
+def test_an_empty_list_says_what_to_do(cli: Invoke, server: Any, page: Any) -> None:
+    server.on("GET", "/jobs", page())
+    done = cli("list")
+    assert done.stdout == ""
+    assert "trainmaster run" in done.stderr
+
+
+def test_a_line_in_a_pipe_is_never_cut(
+    cli: Invoke, server: Any, page: Any, job_json: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    server.on("GET", "/jobs", page(job_json(name="a-" + "very-" * 10 + "long-name")))
+    assert "a-" + "very-" * 10 + "long-name" in cli("list").stdout
+
+
+def test_show_tells_state_reason_numbers_replicas_and_end(cli: Invoke, server: Any, job_json: Any) -> None:
+    end = {"kind": "out_of_memory", "sentence": "The kernel ended it for memory; ask for more.", "exit_code": 137}
+    replica = {
+        "role": "worker",
+        "index": 0,
+        "rank": 0,
+        "state": "failed",
+        "generation": 1,
+        "node": "n1",
+        "gpus": ["GPU-1"],
+        "address": "127.0.0.1:20001",
+        "exit": end,
+    }
+    attempt = {
+        "id": "a1",
+        "number": 2,
+        "state": "ended",
+        "executor": "process",
+        "created_at": "2026-11-21T07:00:00Z",
+        "replicas": [replica],
+    }
+    reason = {"code": "cpu", "sentence": "needs 16 CPUs, 4 are free", "numbers": {"needed": 16, "free": 4}}
+    server.on(
+        "GET",
+        "/jobs/mnist",
+        job_json(state="queued", wait_reason=reason, queue_position=3, attempt=attempt, attempt_count=2, exit=end),
+    )
+    earlier = {
+        **attempt,
+        "id": "a0",
+        "number": 1,
+        "started_at": "2026-11-21T06:00:00Z",
+        "ended_at": "2026-11-21T06:00:42Z",
+        "end": {"kind": "user_error", "sentence": "worker-0 failed with exit code 3.", "exit_code": 3},
+    }
+    server.on("GET", "/jobs/job_1/attempts", [earlier, attempt])
+    checkpoint = {"path": "checkpoints/step-100", "step": 100, "created_at": "2026-11-21T07:00:00Z"}
+    server.on("GET", "/jobs/job_1/checkpoints", [checkpoint])
+    done = cli("show", "mnist")
+    assert done.exit_code == 0, done.output
+    for part in (
+        "needs 16 CPUs, 4 are free (position 3 in the queue)",
+        "needed=16  free=4",
+        "127.0.0.1:20001",
+        "n1",
+        "GPU-1",
+        "checkpoints/step-100 (of 1)",
+        "The kernel ended it for memory; ask for more. [out_of_memory, exit code 137]",
+        "42 s  worker-0 failed with exit code 3. [user_error, exit code 3]",
+    ):
+        assert part in done.stdout
+
+
+def test_show_spec_is_yaml_to_submit_again(cli: Invoke, server: Any, job_json: Any) -> None:
+    server.on("GET", "/jobs/mnist", job_json())
+    done = cli("show", "mnist", "--spec")
+    assert done.stdout.startswith("name: mnist\n")
+    assert "priority" not in done.stdout
+
+
+def test_job_names_complete_and_a_dead_server_completes_nothing(
+    cli: Invoke, server: Any, page: Any, job_json: Any
+) -> None:
+    from trainmaster.cli.completion import complete_job
+
+    server.on("GET", "/jobs", page(job_json(), job_json(name="mnist-2"), job_json(name="other"), job_json()))
+    assert complete_job("mn") == ["mnist", "mnist-2"]
+    server.on("GET", "/jobs", httpx.ConnectError("refused"))
+    assert complete_job("mn") == []
+
+
+def test_the_runtime_is_that_of_the_attempts_without_the_pauses(
+    cli: Invoke, server: Any, job_json: Any, page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = {"started_at": "2026-11-21T07:00:00Z", "ran_s": 40.0}
+    paused = job_json(name="paused", state="paused", **times)
+    running = job_json(name="running", **times, running_since="2026-11-21T09:59:55Z")
+    never = job_json(name="never", state="queued")
+    monkeypatch.setattr(output, "now", lambda: datetime(2026, 11, 21, 10, tzinfo=UTC))
+    server.on("GET", "/jobs", page(paused, running, never))
+    told = dict(line.split(maxsplit=1) for line in cli("list", "--columns", "name,runtime").stdout.splitlines())
+    assert told == {"NAME": "RUNTIME", "paused": "40 s", "running": "45 s", "never": "–"}
+
+
+def test_an_empty_list_says_which_filter_hides_the_jobs(cli: Invoke, server: Any, page: Any) -> None:
+    server.on("GET", "/jobs", page())
+    told = cli("list", "--state", "paused", "--state", "failed", "--role", "ps", "-A").stderr
+    assert told == "No jobs in state paused or failed, with role ps.\n"
+    assert cli("list", "--name", "x").stderr == "No jobs named x in project default.\n"
+
+
+def test_states_and_contracts_complete() -> None:
+    assert complete_state("ca") == ["cancelling", "cancelled"]
+    assert complete_contract("") == ["default", "uai", "mxnet"]
+
+
+def test_what_others_wrote_moves_no_cursor(cli: Invoke, server: Any, job_json: Any, page: Any) -> None:
+    end = {"kind": "user_error", "sentence": "Its last line was: \x1b]0;owned\x07\x1b[2Jboom"}
+    server.on("GET", "/jobs", page(job_json(state="failed", exit=end)))
+    server.on("GET", "/jobs/mnist", job_json(state="failed", exit=end))
+    server.on("GET", "/jobs/job_1/checkpoints", [])
+    for done in (cli("list"), cli("show", "mnist")):
+        assert "Its last line was: boom" in done.stdout
+        assert "\x1b" not in done.stdout

@@ -1,0 +1,69 @@
+"""nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from typer.testing import Result
+
+Invoke = Callable[..., Result]
+
+
+def node_json(**more: Any) -> dict[str, Any]:
+    node = {
+        "name": "n1",
+        "executor": "process",
+        "labels": {},
+        "allocatable": {"cpu_milli": 8000, "memory_bytes": 2**34, "gpus": {"H200": 4}},
+        "used": {"cpu_milli": 1500, "memory_bytes": 2**30, "gpus": {"H200": 1}},
+        "is_ready": True,
+        "seen_at": "2026-11-21T07:00:00Z",
+    }
+    return {**node, **more}
+
+
+def test_nodes_are_listed_and_cordoned(cli: Invoke, server: Any) -> None:
+    node = node_json()
+    server.on("GET", "/nodes", [node])
+    server.on("POST", "/nodes/n1/cordon", {**node, "is_cordoned": True, "cordon_reason": "dust"})
+    assert "1.5 / 8  1.0 GiB / 16.0 GiB  1 / 4 H200" in cli("nodes").stdout
+    assert json.loads(cli("nodes", "--json").stdout)[0]["name"] == "n1"
+    assert cli("nodes", "cordon", "n1", "--reason", "dust").stdout == "n1: cordoned: dust\n"
+    assert server.bodies("POST", "/nodes/n1/cordon") == [{"reason": "dust"}]
+
+
+def test_a_node_is_labelled_as_with_kubectl(cli: Invoke, server: Any) -> None:
+    mine = {"pool": "slow", "old": "1"}
+    server.on("GET", "/nodes/n1", node_json(labels={"arch": "x86", **mine}, admin_labels=mine))
+    server.on("PUT", "/nodes/n1/labels", node_json(labels={"arch": "x86", "pool": "fast", "rack": "r-1"}))
+    done = cli("nodes", "label", "n1", "pool=fast", "old-", "rack=r-1")
+    assert done.stdout == "n1: arch=x86  pool=fast  rack=r-1\n"
+    assert server.bodies("PUT", "/nodes/n1/labels") == [{"labels": {"pool": "fast", "rack": "r-1"}}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (["arch-"], "is reported by the node's executor"),
+        (["ghost-"], "is no label of it"),
+        (["pool"], "is not KEY=VALUE"),
+        (["pool=a", "pool-"], "is set and taken away at once"),
+        (["po ol=a"], "is not a label key"),
+        ([], "Missing argument"),
+    ],
+)
+def test_a_label_that_cannot_be_changed_is_told(cli: Invoke, server: Any, changes: list[str], sentence: str) -> None:
+    server.on("GET", "/nodes/n1", node_json(labels={"arch": "x86", "pool": "a"}, admin_labels={"pool": "a"}))
+    done = cli("nodes", "label", "n1", *changes)
+    assert done.exit_code == 2
+    assert sentence in " ".join(done.stderr.replace("│", " ").split())
+    assert server.bodies("PUT", "/nodes/n1/labels") == []
+
+
+def test_a_node_that_is_gone_is_removed(cli: Invoke, server: Any) -> None:
+    server.on("DELETE", "/nodes/n1", httpx.Response(204))
+    assert cli("nodes", "remove", "n1").stdout == "n1 removed\n"

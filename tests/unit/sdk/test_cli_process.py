@@ -1,0 +1,84 @@
+"""The command line as a process of its own; up and down."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+Invoke = Callable[..., Result]
+
+
+def start(*arguments: str, home: Path, **more: Any) -> subprocess.CompletedProcess[str]:
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("TRAINMASTER_")}
+    environ |= {"TRAINMASTER_HOME": str(home), "TRAINMASTER_CONFIG": str(home / "contexts.json"), **more}
+    return subprocess.run(
+        [sys.executable, "-m", "trainmaster.cli.main", *arguments],
+        env=environ,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_start_loads_no_http_no_models_and_no_rich(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.argv[1:] = ['version']\n"
+        "import trainmaster.cli.main as main\n"
+        "heavy = {'httpx', 'pydantic', 'rich.console', 'yaml', 'pathspec', 'trainmaster.wire'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "main.run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "0.1.0\n"
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m trainmaster.cli.main schema | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd="/")
+    assert done.stderr == ""
+    assert done.stdout == "141\n"
+
+
+def test_without_the_platforms_package_up_says_what_to_install(
+    cli: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    done = cli("up", "--home", str(tmp_path))
+    assert done.exit_code == 1
+    assert "trainmaster-server" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_down_without_a_platform_is_one_sentence(tmp_path: Path) -> None:
+    done = start("down", "--home", str(tmp_path), home=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_second_up_tells_where_the_first_one_is_with_a_fresh_link(
+    cli: Invoke, server: Any, monkeypatch: pytest.MonkeyPatch, no_config: Path
+) -> None:
+    (no_config / "up.json").write_text(
+        json.dumps({"url": "http://127.0.0.1:1", "pid": os.getpid(), "login_url": "old"})
+    )
+    refusal = [sys.executable, "-c", "import sys; sys.exit(6)"]
+    monkeypatch.setattr("trainmaster.cli.updown._embedded", lambda _arguments: refusal)
+    server.on("GET", "/health", {"status": "ok", "version": "1"})
+    server.on("POST", "/login/codes", {"user": "admin", "code": "new", "expires_at": "2026-11-21T08:00:00Z"})
+    done = cli("up")
+    assert done.exit_code == 6
+    assert "http://127.0.0.1:1/login?code=new" in done.stdout
+    assert "already runs" in done.stderr
+    assert cli("up", "--detach", "--json").exit_code == 0
