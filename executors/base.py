@@ -22,11 +22,15 @@ from core.domain.resources import Amounts, Request
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device. ``id`` is what the driver wants to hear again when it is assigned (an index or a UUID)."""
+    """One device. ``id`` is what the driver wants to hear again when it is assigned (an index or a UUID).
+
+    ``formerly``: other ids that it was given out under; replicas from before an upgrade may hold it by one of these.
+    """
 
     id: str
     model: str
     memory_bytes: int
+    formerly: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

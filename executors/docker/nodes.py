@@ -52,7 +52,7 @@ def find_gpus(engine: Engine) -> Callable[[], tuple[Gpu, ...]]:
     if not engine.is_local:
         return tuple
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return GpuLook(partial(machine.find_gpus, visible=visible, by_uuid=True))
+    return GpuLook(partial(machine.find_gpus, visible=visible))
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:

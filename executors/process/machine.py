@@ -64,13 +64,12 @@ def memory_bytes() -> int:
     return min(limits)
 
 
-def find_gpus(nvml: Any = None, *, visible: str | None = None, by_uuid: bool = False) -> tuple[Gpu, ...]:
-    """NVIDIA GPUs by NVML; none when there is no driver. ``id`` is the index in PCI order, as CUDA_DEVICE_ORDER=
-    PCI_BUS_ID counts them.
+def find_gpus(nvml: Any = None, *, visible: str | None = None) -> tuple[Gpu, ...]:
+    """NVIDIA GPUs by NVML; none when there is no driver. ``id`` is the UUID, which CUDA_VISIBLE_DEVICES takes and which
+    stays the device's when another one falls off the bus or is put in.
 
     Args:
         nvml: the ``pynvml`` module, or what a test puts in its place.
-        by_uuid: ``id`` is the UUID instead.
         visible: CUDA_VISIBLE_DEVICES of the platform itself: an admin's way to keep devices back. Indices or UUIDs.
     """
     if nvml is None:
@@ -93,7 +92,7 @@ def find_gpus(nvml: Any = None, *, visible: str | None = None, by_uuid: bool = F
             except nvml.NVMLError:
                 continue  # fallen off the bus, or not ours to use
             if visible is None or {str(index), _text(uuid)} & set(visible.split(",")):
-                found.append(Gpu(_text(uuid) if by_uuid else str(index), normal_model(_text(name)), int(memory)))
+                found.append(Gpu(_text(uuid), normal_model(_text(name)), int(memory), formerly=(str(index),)))
         return tuple(found)
     except nvml.NVMLError:
         return ()

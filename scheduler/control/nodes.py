@@ -76,7 +76,13 @@ def _update(node: Node, info: NodeInfo) -> int:
         "labels": dict(info.labels),
         "allocatable": _with_normal_models(info.allocatable).to_json(),
         "gpus": [
-            {"id": gpu.id, "model": normal_model(gpu.model), "memory_bytes": gpu.memory_bytes} for gpu in info.gpus
+            {
+                "id": gpu.id,
+                "model": normal_model(gpu.model),
+                "memory_bytes": gpu.memory_bytes,
+                "formerly": list(gpu.formerly),
+            }
+            for gpu in info.gpus
         ],
         "is_ready": info.is_ready,
         "condition": info.condition,

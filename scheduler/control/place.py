@@ -152,7 +152,7 @@ def _rooms(session: Session, names: set[str]) -> dict[str, _Room]:
             raise StaleWrite(f"node {node.name} {view.why_not}")
         gpus: defaultdict[str, list[str]] = defaultdict(list)
         for gpu in node.gpus:
-            if gpu["id"] not in held[node.name]:
+            if held[node.name].isdisjoint([gpu["id"], *gpu.get("formerly", ())]):
                 gpus[gpu["model"]].append(gpu["id"])
         # Where others use the engine, too, fewer may be free than there are ids: they are picked by the engine.
         free = {model: ids[: view.free.gpus.get(model, 0)] for model, ids in gpus.items()}

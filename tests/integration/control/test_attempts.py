@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from core import secrets
@@ -20,6 +21,7 @@ from core.tokens import verify_attempt_token
 from executors.base import ReplicaKey
 from executors.fake import Fault, Script
 from scheduler.control.environment import EnvironmentNote
+from scheduler.control.nodes import sync_nodes
 
 KEY = b"k" * 32
 
@@ -55,6 +57,22 @@ def test_gpus_are_given_to_one_replica_each_and_back_at_the_end(plane):
     plane.advance(11)
     assert plane.state(other) == "running"
     assert not plane.all(WaitReason)
+
+
+def test_a_gpu_that_is_held_by_its_number_of_old_is_not_given_out_again(plane):
+    plane.engine.script("worker", Script(run_for=None))
+    old = plane.submit("old", gpus=1)
+    plane.settle()
+    held = plane.one(Replica, job_id=old).gpus  # by its index, from before an upgrade
+    node = plane.engine._nodes["node-0"]
+    by_uuid = tuple(replace(gpu, id=f"GPU-{gpu.id}", formerly=(gpu.id,)) for gpu in node.gpus)
+    plane.engine._nodes["node-0"] = replace(node, gpus=by_uuid)
+    sync_nodes(plane.control)
+    new = plane.submit("new", gpus=1)
+    plane.settle()
+    given = plane.one(Replica, job_id=new).gpus
+    assert [gpu.formerly[0] for gpu in by_uuid if gpu.id in given] != held
+    assert given[0].startswith("GPU-")
 
 
 def test_the_order_carries_contracts_mounts_secrets_and_a_token_of_its_own(plane):

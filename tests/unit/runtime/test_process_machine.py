@@ -37,17 +37,25 @@ def nvml(devices, *, fails=False):
 
 def test_gpus_are_found_with_their_model_and_memory():
     found = machine.find_gpus(nvml([("NVIDIA A100-SXM4-80GB", 85_899_345_920), (b"Tesla T4", 16_000_000_000)]))
-    assert [(gpu.id, gpu.model) for gpu in found] == [("0", "a100-sxm4-80gb"), ("1", "t4")]
+    assert [(gpu.id, gpu.model) for gpu in found] == [("GPU-0", "a100-sxm4-80gb"), ("GPU-1", "t4")]
+    assert [gpu.formerly for gpu in found] == [("0",), ("1",)]
     assert found[0].memory_bytes == 85_899_345_920
 
 
 def test_a_broken_device_is_left_out_and_the_others_keep_their_numbers():
     found = machine.find_gpus(nvml([None, ("NVIDIA H200", 1)]))
-    assert [gpu.id for gpu in found] == ["1"]
+    assert [gpu.id for gpu in found] == ["GPU-1"]
 
 
 @pytest.mark.parametrize(
-    ("visible", "ids"), [("1", ["1"]), ("GPU-0", ["0"]), ("0,1", ["0", "1"]), ("", []), (None, ["0", "1"])]
+    ("visible", "ids"),
+    [
+        ("1", ["GPU-1"]),
+        ("GPU-0", ["GPU-0"]),
+        ("0,1", ["GPU-0", "GPU-1"]),
+        ("", []),
+        (None, ["GPU-0", "GPU-1"]),
+    ],
 )
 def test_devices_that_the_platform_may_not_see_are_not_given_out(visible, ids):
     found = machine.find_gpus(nvml([("NVIDIA H200", 1), ("NVIDIA H200", 1)]), visible=visible)
