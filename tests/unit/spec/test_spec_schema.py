@@ -9,6 +9,8 @@ from jsonschema import Draft202012Validator
 from trainmaster.spec import SpecError, parse_spec, parse_spec_text, spec_json_schema
 from trainmaster.spec.reference import with_tables
 
+from core.domain.resources import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_BYTES
+
 _PUBLISHED = Path(__file__).parents[3] / "sdk" / "trainmaster" / "spec" / "job-spec.schema.json"
 _REFERENCE = Path(__file__).parents[3] / "docs" / "job-spec.md"
 
@@ -115,3 +117,9 @@ def test_the_specs_in_the_reference_are_right():
     assert len(blocks) >= 2
     for block in blocks:
         parse_spec_text(block)
+
+
+def test_the_reference_tells_what_an_unstated_resource_reserves() -> None:
+    text = _REFERENCE.read_text()
+    assert f"no `cpu` reserves {UNSTATED_CPU_MILLI / 1000:g} CPU" in text
+    assert f"no `memory` {UNSTATED_MEMORY_BYTES // 2**20}Mi" in text
