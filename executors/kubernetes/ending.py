@@ -12,7 +12,8 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -25,15 +26,17 @@ from executors.kubernetes import render
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.client import AlreadyExists, Cluster, Conflict, Json, NotFound, path
 from executors.kubernetes.namespaces import Namespaces
-from executors.kubernetes.observe import has_begun, is_over, stop_asked
+from executors.kubernetes.observe import has_begun, is_beginning, is_over, runs_nothing, stop_asked
 from executors.kubernetes.options import Options
-from executors.kubernetes.policy import policies_url
 
 # Longer than any process can hold an order: then a tombstone has nobody left to warn.
 _TOMBSTONE_AGE: Final = timedelta(hours=1)
 _FORGET_EVERY_S: Final = 300.0
 # For kubelet to end what still runs; an idle one takes one to two seconds.
 _END_S: Final = 8.0
+_FRESH_S: Final = 2.0  # without news: ask the API server itself
+_MARK_S: Final = 2.5  # for a pod that is just being made
+_KILL_GRACE_S: Final = 1  # the shortest that kubelet still answers for; 0 would forget the pod while it runs
 _LOOK_S: Final = 0.05
 _TRIES: Final = 3
 
@@ -83,8 +86,7 @@ class Ending:
         # After the Secrets: what is posted from here on finds none, and never starts.
         self._end_pods(attempt_id)
         for namespace in namespaces:
-            if self._options.is_isolated:
-                self._delete(policies_url(namespace, names.attempt_name(attempt_id)))
+            # The network policy is the Service's and goes with it.
             self._delete(path("services", namespace, names.attempt_name(attempt_id)))
 
     def attempts(self) -> frozenset[AttemptId]:
@@ -125,17 +127,19 @@ class Ending:
             return None
 
     def _ask(self, pod: Json, grace: timedelta) -> None:
-        annotations = pod["metadata"].get("annotations") or {}
-        # Only if it still is as we judged it.
-        as_seen = {"resourceVersion": pod["metadata"]["resourceVersion"], "uid": pod["metadata"]["uid"]}
-        if not has_begun(pod):
-            self._delete_pod(pod, grace_s=1, preconditions=as_seen)
-        elif annotations.get(render.PLAIN):
+        # Only if it still is as we judge it here.
+        if not has_begun(pod) and not is_beginning(pod, self._clock()):
+            self._delete_pod(pod, grace_s=_KILL_GRACE_S, preconditions=_as_seen(pod))
+        elif _is_plain(pod):
             seconds = math.ceil(grace.total_seconds())
             left = pod["metadata"].get("deletionGracePeriodSeconds")
             if left is None or seconds < left:
                 self._delete_pod(pod, grace_s=seconds)
-        elif not _is_asked_already(pod, grace):
+        else:
+            self._mark(pod, grace)
+
+    def _mark(self, pod: Json, grace: timedelta) -> None:
+        if not _is_asked_already(pod, grace):
             mark = {"metadata": {"annotations": {render.STOP: stop_mark(grace).decode()}}}
             self._pods.put(self._cluster.patch(_url(pod), mark))
 
@@ -163,28 +167,53 @@ class Ending:
 
     def _end_pods(self, attempt_id: AttemptId) -> None:
         """Returns when the API server has none of the attempt's pods any more."""
-        end_s = time.monotonic() + _END_S
-        while True:
+        look_s = time.monotonic()
+        end_s, marked_s = look_s + _END_S, look_s + _MARK_S
+        pods = self._pods.fresh(attempt_id)
+        while pods:
+            self._end(pods, may_mark=time.monotonic() < marked_s)
+            self._wait_for_change(attempt_id, pods)
+            if time.monotonic() - look_s < _FRESH_S:
+                pods = self._pods.pods(attempt_id) or self._pods.fresh(attempt_id)
+                continue
+            look_s = time.monotonic()
             pods = self._pods.fresh(attempt_id)
-            if not pods:
-                return
-            reporting = self._reporting({str(pod["spec"].get("nodeName") or "") for pod in pods if not is_over(pod)})
-            for pod in pods:
-                is_alone = is_over(pod) or str(pod["spec"].get("nodeName") or "") not in reporting
-                grace_s = 0 if is_alone else 1
-                if pod["metadata"].get("deletionGracePeriodSeconds", math.inf) > grace_s or is_alone:
-                    self._delete_pod(pod, grace_s=grace_s)
-            self._wait_for_none(attempt_id, min(end_s, time.monotonic() + _END_S / 4))
-            if time.monotonic() > end_s and (left := self._pods.fresh(attempt_id)):
-                where = f"{left[0]['metadata']['name']} on {left[0]['spec'].get('nodeName')}"
+            if pods and look_s > end_s:
+                where = f"{pods[0]['metadata']['name']} on {pods[0]['spec'].get('nodeName')}"
                 raise ExecutorTryAgain(f"Pod {where} has not ended yet.")
 
-    def _wait_for_none(self, attempt_id: AttemptId, end_s: float) -> None:
-        while self._pods.pods(attempt_id) and time.monotonic() < end_s:
+    def _end(self, pods: Sequence[Json], *, may_mark: bool) -> None:
+        live = [pod for pod in pods if not runs_nothing(pod)]
+        reporting = self._reporting(live)
+        for pod in pods:
+            node = str(pod["spec"].get("nodeName") or "")
+            if may_mark and node in reporting and is_beginning(pod, self._clock()) and not _is_plain(pod):
+                # A kubelet that is just making a pod takes ten seconds to give it up, but two to make and end it.
+                self._mark(pod, timedelta())
+            elif pod in live and not node:
+                # On no node it goes at once, unless that has just changed: then the next look finds it there.
+                with suppress(Conflict):
+                    self._delete_pod(pod, grace_s=_KILL_GRACE_S, preconditions=_as_seen(pod))
+            elif pod in live and node in reporting:
+                # kubelet must end it; asked once.
+                if pod["metadata"].get("deletionTimestamp") is None or _grace_s(pod) > _KILL_GRACE_S:
+                    self._delete_pod(pod, grace_s=_KILL_GRACE_S)
+            else:
+                # Nothing runs, or nobody is there to tell: a kubelet takes seconds to let an ended pod go, or for ever.
+                self._delete_pod(pod, grace_s=0)
+
+    def _wait_for_change(self, attempt_id: AttemptId, pods: Sequence[Json]) -> None:
+        known = {pod["metadata"]["resourceVersion"] for pod in pods}
+        end_s = time.monotonic() + _FRESH_S
+        while time.monotonic() < end_s:
+            now = {pod["metadata"]["resourceVersion"] for pod in self._pods.pods(attempt_id)}
+            if now - known or len(now) < len(known):
+                return
             self._rest.wait(_LOOK_S)
 
-    def _reporting(self, nodes: Iterable[str]) -> frozenset[str]:
-        """Those of ``nodes`` whose kubelet is there to end a pod, as the API server knows now."""
+    def _reporting(self, pods: Iterable[Json]) -> frozenset[str]:
+        """The nodes of ``pods`` whose kubelet is there to end them, as the API server knows now."""
+        nodes = {str(pod["spec"].get("nodeName") or "") for pod in pods}
         return frozenset(name for name in nodes if name and self._reports(name))
 
     def _reports(self, node: str) -> bool:
@@ -219,6 +248,18 @@ def _is_asked_already(pod: Json, grace: timedelta) -> bool:
     """Whether it was asked to stop within ``grace`` or sooner. A longer grace does not take a shorter one back."""
     mark = stop_asked(pod)
     return bool(mark) and float(json.loads(mark)["grace_s"]) <= grace.total_seconds()
+
+
+def _as_seen(pod: Json) -> Json:
+    return {"resourceVersion": pod["metadata"]["resourceVersion"], "uid": pod["metadata"]["uid"]}
+
+
+def _is_plain(pod: Json) -> bool:
+    return render.PLAIN in (pod["metadata"].get("annotations") or {})
+
+
+def _grace_s(pod: Json) -> float:
+    return float(pod["metadata"].get("deletionGracePeriodSeconds", math.inf))
 
 
 def _url(pod: Json) -> str:

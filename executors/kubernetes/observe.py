@@ -30,7 +30,9 @@ Json = Mapping[str, Any]
 
 # kubelet tells the exit of a container that it cannot find any more with one of these.
 _LOST_CONTAINER: Final = frozenset({"ContainerStatusUnknown", "Unknown"})
-_NO_LOG_BYTES: Final = 4096
+_LOG_TAIL_CHARS: Final = 4096
+_ON_ITS_WAY: Final = frozenset({"PodInitializing", "ContainerCreating"})
+_SOON: Final = timedelta(seconds=15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +64,29 @@ def is_over(pod: Json) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
+def runs_nothing(pod: Json) -> bool:
+    """Whether it is over, or is being deleted and kubelet says that each of its containers is over."""
+    if is_over(pod):
+        return True
+    status = pod.get("status") or {}
+    statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+    is_deleted = pod["metadata"].get("deletionTimestamp") is not None
+    return is_deleted and bool(statuses) and all("terminated" in (one.get("state") or {}) for one in statuses)
+
+
 def has_begun(pod: Json) -> bool:
     """Whether the main container was started, as far as is known."""
     state = _state(pod, "containerStatuses", MAIN)
     return "running" in state or "terminated" in state
+
+
+def is_beginning(pod: Json, now: datetime) -> bool:
+    """Whether kubelet is just making its containers, and nothing has gone wrong: they will run within seconds."""
+    since = waits_since(pod)
+    if since is None or now - since > _SOON or pod["metadata"].get("deletionTimestamp") is not None:
+        return False
+    states = (_state(pod, "initContainerStatuses", INSTALLER), _state(pod, "containerStatuses", MAIN))
+    return all((state.get("waiting") or {}).get("reason", "PodInitializing") in _ON_ITS_WAY for state in states)
 
 
 def stop_asked(pod: Json) -> str:
@@ -150,7 +171,7 @@ class _Reading:
             reason=reason,
             was_asked=self.was_asked,
             memory_bytes=units(limit) if limit else None,
-            log_tail=message[-_NO_LOG_BYTES:],
+            log_tail=message[-_LOG_TAIL_CHARS:],
         )
 
     def _failed_pod(self, reason: str, message: str) -> ReplicaExit:
