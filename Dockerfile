@@ -24,7 +24,8 @@ RUN mkdir -p /opt/trainmaster/sdk /opt/trainmaster/worker_images/runtime \
     && cp -r worker_images/runtime/trainmaster_runtime /opt/trainmaster/worker_images/runtime/ \
     && install -m 0755 deploy/images/control.sh /opt/trainmaster/control \
     && find /opt/trainmaster -name __pycache__ -prune -exec rm -rf {} + \
-    && python3 -m compileall -q /opt/trainmaster
+    && python3 -m compileall -q /opt/trainmaster \
+    && ln -s /opt/trainmaster/control /opt/venv/bin/trainmaster
 
 FROM ${PYTHON_IMAGE}
 ARG VERSION=0.1.0
