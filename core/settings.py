@@ -56,6 +56,11 @@ class Settings(BaseSettings):
     event_retention_days: float = Field(
         default=90.0, ge=0, description="Events of deleted jobs are kept for so long after the job's end."
     )
+    job_log_limit_bytes: int = Field(
+        default=2 * 2**30,
+        ge=0,
+        description="Room that one replica's log takes at most: its beginning and its newest lines are kept; 0: no limit.",
+    )
     metrics_open_on_loopback: bool = Field(
         default=True, description="/metrics asks for no token from this machine, unless a proxy stands in between."
     )

@@ -47,6 +47,7 @@ def make_executor(settings: Settings) -> ExecutorSetup:
                 port_range=settings.process_port_range,
                 hidden=(settings.home,),
                 api_url=settings.replica_api_url or settings.api_url,
+                log_limit_bytes=settings.job_log_limit_bytes,
             )
             # A look reads one small file per replica.
             return ExecutorSetup(driver, timedelta(milliseconds=150))

@@ -127,9 +127,11 @@ class ArchiveStore:
             return upload
         with _disk_words():
             self._partial.mkdir(parents=True, exist_ok=True)
-            if shutil.disk_usage(self._partial).free < size_bytes + _RESERVE_BYTES:
+            free = shutil.disk_usage(self._partial).free - self._promised()
+            if free < size_bytes + _RESERVE_BYTES:
                 raise InsufficientStorage(
-                    "The platform's disk has no room for this code archive; ask an admin to free some."
+                    f"The platform's disk has no room for {size_bytes:,} bytes of code; ask an admin to free some, or "
+                    "make the archive smaller with a .trainmasterignore file."
                 )
             for partial, announced in self._begun(digest, user_id):
                 if announced != size_bytes:  # nothing of it is of use; one of this size was begun in this moment
@@ -196,6 +198,16 @@ class ArchiveStore:
             except FileNotFoundError:
                 continue
         return dropped
+
+    def _promised(self) -> int:
+        """Bytes that uploads under way were promised and have not sent yet: two large ones must not share the room."""
+        promised = 0
+        for path in self._partial.glob("*.part"):
+            try:
+                promised += max(0, int(path.name.split(".")[2]) - path.stat().st_size)
+            except (FileNotFoundError, ValueError, IndexError):
+                continue
+        return promised
 
     def _upload_path(self, digest: str, user_id: str, size_bytes: int) -> Path:
         return self._partial / f"{self._upload_stem(digest, user_id)}.{size_bytes}.part"

@@ -12,13 +12,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from core.domain.errors import NotFound
-from core.storage.logs import JobLogs, LogFile, rank_of, stamp_of, tail_offset, text_of, without_rank
+from core.storage.logs import LINE_LIMIT, JobLogs, LogFile, rank_of, stamp_of, tail_offset, text_of, without_rank
 from core.storage.logsearch import LineSearch
 
 _MEMORY: Final = 4 * 2**20  # of all blocks of one stream together
 _BLOCK: Final = (4 * 2**10, 256 * 2**10)
-# The runtime splits longer lines; a file without line breaks is somebody else's and is cut here.
-LINE_LIMIT: Final = 128 * 2**10
 # One step reads at most this much, so that a search of gigabytes can be stopped, and tells where it is.
 _STEP_BYTES: Final = 8 * 2**20
 _STEP_TEXT: Final = 2**20  # … and gives at most about this much
@@ -260,10 +258,20 @@ class LogMerge:
     def _refill(self, source: _Source) -> bool:
         rest = source.buffer[source.cut :]
         block = max(_BLOCK[0], min(_BLOCK[1], _MEMORY // max(1, len(self._sources))))
+        position = source.offset + len(rest)
         try:
-            data = self._logs.read(self._attempt, source.file.name, source.offset + len(rest), block)
+            data = self._logs.read(self._attempt, source.file.name, position, block)
+            zero = data.find(b"\0")
+            after = None
+            if zero >= 0:
+                after = self._logs.after_hole(self._attempt, source.file.name, position + zero)
         except NotFound:
             return False  # deleted under us: what it had is told
+        if after is not None:
+            data = data[:zero]
+            if b"\n" not in data:  # the line that the dropped part cut in two goes with it
+                source.offset, source.buffer, source.cut = after, b"", 0
+                return True
         self._read += len(data)
         source.buffer, source.cut = rest + data, 0
         search = self._selection.search

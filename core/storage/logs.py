@@ -6,6 +6,7 @@ text begins with ``[rank N] ``. Whatever else stands there is shown as it is: th
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -26,6 +27,8 @@ _ATTEMPT: Final = re.compile(r"^[1-9][0-9]{0,8}$")
 _RANK: Final = re.compile(rb"^\[rank ([0-9]{1,7})\] ")
 # "2026-11-21T07:00:00.123456Z": of one width, so that the bytes compare as the times do.
 STAMP_BYTES: Final = 27
+# The runtime splits longer lines; a file without line breaks is somebody else's and is cut here.
+LINE_LIMIT: Final = 128 * 2**10
 _BACK_BLOCK: Final = 16 * 2**10
 
 
@@ -153,6 +156,21 @@ class JobLogs:
         with self.opened(attempt, name) as fd:
             return os.pread(fd, length, offset)
 
+    def after_hole(self, attempt: int, name: str, offset: int) -> int | None:
+        """Where the first whole line behind a dropped part begins; ``None`` when ``offset`` is in none."""
+        with self.opened(attempt, name) as fd:
+            try:
+                data = os.lseek(fd, offset, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno != errno.ENXIO:
+                    return None  # a file system without holes
+                data = os.fstat(fd).st_size  # nothing follows
+            if data <= offset:
+                return None
+            # The line that the drop cut in two goes with it.
+            end = os.pread(fd, LINE_LIMIT, data).find(b"\n")
+            return data + end + 1
+
 
 def line_starts_backwards(fd: int, end: int, *, block_bytes: int = _BACK_BLOCK) -> Iterator[int]:
     """The offset of each line before ``end``, the last line first. A last line without a line break counts."""
@@ -163,12 +181,22 @@ def line_starts_backwards(fd: int, end: int, *, block_bytes: int = _BACK_BLOCK) 
     while position > 0:
         start = max(0, position - block_bytes)
         block = os.pread(fd, position - start, start)
+        if not block.strip(b"\0"):  # in a dropped part, which may be large: go on before it
+            position = min(start, _hole_start(fd))
+            continue
         upper = len(block)
         while (cut := block.rfind(b"\n", 0, upper)) >= 0:
             yield start + cut + 1
             upper = cut
         position = start
     yield 0
+
+
+def _hole_start(fd: int) -> int:
+    try:
+        return os.lseek(fd, 0, os.SEEK_HOLE)
+    except OSError:
+        return 2**62
 
 
 def tail_offset(fd: int, lines: int) -> int:

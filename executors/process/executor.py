@@ -60,6 +60,7 @@ class ProcessExecutor:
         gpus: instead of what NVML finds.
         hidden: folders that no job may see, such as the platform's home; what a job needs of them it gets at its own
             places. Only a private view hides anything.
+        log_limit_bytes: of one replica's log; 0: no limit.
         api_url: where this platform's API is now. Replicas that were started under another one find it here.
     """
 
@@ -79,6 +80,7 @@ class ProcessExecutor:
         gpus: tuple[Gpu, ...] | None = None,
         hidden: Sequence[Path] = (),
         api_url: str | None = None,
+        log_limit_bytes: int = 0,
     ) -> None:
         self._run_dir = run_dir.absolute()
         self._attempts = self._run_dir / "attempts"
@@ -95,6 +97,7 @@ class ProcessExecutor:
         self._look_for_gpus = GpuLook()
         self._hidden = tuple(str(path.absolute()) for path in hidden)
         self._node = machine.node_name()
+        self._log_limit_bytes = log_limit_bytes
         self._api_file = self._run_dir / "api.json"
         if api_url is not None:
             # One file for all replicas: orders are written once, and running jobs outlive the platform's address.
@@ -218,6 +221,7 @@ class ProcessExecutor:
                 view=self._view,
                 use_cgroups=self._use_cgroups,
                 api_file=str(self._api_file),
+                log_limit_bytes=self._log_limit_bytes,
             )
             state.write_text("order.json", json.dumps(content))
         except OSError as error:

@@ -47,11 +47,13 @@ def render(
     view: str,
     use_cgroups: bool,
     api_file: str,
+    log_limit_bytes: int = 0,
 ) -> dict[str, Any]:
     """The order file. It holds no token: that is a file of its own."""
     return {
         **order_fields(order, view=view, command=order.command or ()),
         "api_file": api_file,
+        "log_limit_bytes": log_limit_bytes,
         "use_cgroups": use_cgroups,
         "boot_id": boot_id,
         "tombstone": tombstone,

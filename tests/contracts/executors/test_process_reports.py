@@ -96,6 +96,17 @@ def test_a_running_job_reports_to_where_the_api_has_moved(bench, api):
     bench.wait_for(lambda: [item.kind for item in items(api)][:1] == ["heartbeat"])
 
 
+def test_the_log_of_a_talkative_job_is_bounded(make_process_bench):
+    bench = make_process_bench("short", log_limit_bytes=2**17)
+    order = bench.order(command=bench.python("for n in range(100_000): print('line', n)"))
+    bench.executor.create(order)
+    assert bench.ended(order).phase is Phase.SUCCEEDED
+    path = next((bench.output / ".trainmaster/logs").rglob("*.log"))
+    assert path.stat().st_size > 2**20
+    assert path.stat().st_blocks * 512 < 2**18
+    assert bench.log(order).endswith("line 99999")
+
+
 def test_an_api_that_does_not_answer_delays_no_exit(bench):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"

@@ -197,6 +197,18 @@ def test_a_broken_note_of_a_move_changes_nothing(tmp_path, reporter, text):
     assert reporter._url == "http://api/api/v1/runtime/report"
 
 
+def test_what_was_read_of_the_report_file_takes_no_room(tmp_path, reporter, api, write):
+    for first in range(0, 20_000, 2_000):
+        write(*({"kind": "progress", "step": first + n, "note": "x" * 500} for n in range(2_000)))
+        reporter._collect(False)
+    status = (tmp_path / "report.jsonl").stat()
+    assert status.st_size > 10 * 2**20
+    assert status.st_blocks * 512 < 5 * 2**20
+    write({"kind": "checkpoint", "path": "checkpoints/1"})
+    go(reporter)
+    assert api.received[-1] == ("checkpoint", {"path": "checkpoints/1"})
+
+
 def test_the_spool_is_bounded_and_keeps_checkpoints(tmp_path):
     spool = Spool(str(tmp_path / "spool"), limit_bytes=4000)
     for number in range(500):

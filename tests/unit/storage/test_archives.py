@@ -84,7 +84,7 @@ def test_limits_are_told_before_a_byte_is_sent(store: ArchiveStore, monkeypatch:
     with pytest.raises(InvalidRequest):
         store.start("sha256:../../etc/passwd", "u", size_bytes=1)
     monkeypatch.setattr("core.storage.archives.shutil.disk_usage", lambda _: _Usage(0))
-    with pytest.raises(InsufficientStorage):
+    with pytest.raises(InsufficientStorage, match=r"no room for .* bytes of code"):
         store.start(DIGEST, "u", size_bytes=10)
 
 
@@ -155,3 +155,17 @@ def test_uploads_without_progress_are_dropped_and_younger_ones_kept(store: Archi
     assert store.drop_unfinished(now=now + timedelta(hours=2), older_than=timedelta(hours=1)) == 1
     with pytest.raises(NotAnnounced):
         store.append(DIGEST, "u", offset=10, chunk=b"x")
+
+
+def test_uploads_under_way_keep_the_room_that_they_were_promised(
+    store: ArchiveStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = 64 * 2**20 + 1500  # what is always left free, and a little
+    monkeypatch.setattr("core.storage.archives.shutil.disk_usage", lambda _: _Usage(room))
+    one, two = (f"sha256:{digit * 64}" for digit in "ab")
+    store.start(one, "ann", size_bytes=1000)
+    with pytest.raises(InsufficientStorage):
+        store.start(two, "bob", size_bytes=1000)
+    store.append(one, "ann", offset=0, chunk=b"x" * 600)  # now on the disk, and so no longer only promised
+    room -= 600
+    store.start(two, "bob", size_bytes=500)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 
-from trainmaster_runtime import clock
+from trainmaster_runtime import clock, syscalls
 
 MAX_LINE_BYTES = 65_536
 TAIL_BYTES = 4_096
 # A progress bar may redraw hundreds of times a second; twice is what a reader can follow.
 _REDRAW_S = 0.5
 _RETRY_S = 1.0
+_BLOCK = 4_096  # file systems give room back in these
 
 
 class JobLog:
@@ -19,10 +20,18 @@ class JobLog:
 
     A failed write (disk full) never raises: the lines are dropped and counted, tried again after a second, and the
     loss is told in the log as soon as it can be written.
+
+    The file takes at most about ``limit_bytes`` of the disk: its first and its newest half of that stay, what is between
+    gives its room back. Offsets in the file never change, so whoever reads it goes on undisturbed. Where the file system
+    cannot do that (NFS before 4.2), nothing more is written at the limit.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, limit_bytes: int | None = None) -> None:
         self.path = path
+        self._limit = limit_bytes
+        self._size = 0
+        self._dropped_to = 0  # of the bytes behind the first half
+        self._is_closed = False  # at its limit, where nothing can be dropped
         self.failure: OSError | None = None  # of the newest write
         self.lost_bytes = 0
         self._lost_since = 0
@@ -51,12 +60,17 @@ class JobLog:
         stamp = clock.stamp(now).encode() + b" "
         block = stamp + (b"\n" + stamp).join(lines) + b"\n"
         self._tail = (self._tail + block[-TAIL_BYTES:])[-TAIL_BYTES:]
+        if self._is_closed:
+            self.lost_bytes += len(block)
+            return
         if self.failure is not None and now < self._retry_at:
             self._lose(len(block))
             return
         if self.failure is not None or self._is_torn:
             block = self._mend(stamp) + block
         self._append(block, now)
+        if self._limit is not None and self._size > max(self._limit, self._dropped_to + self._limit // 2 + self._step):
+            self._drop_middle(self._limit, now)
 
     def tail(self) -> str:
         """The last lines, at most 4 KiB, without their times."""
@@ -69,6 +83,29 @@ class JobLog:
     def _open(self) -> None:
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._size = os.fstat(self._fd).st_size
+
+    @property
+    def _step(self) -> int:
+        """So many bytes are dropped at once."""
+        return max(_BLOCK, (self._limit or 0) // 16)
+
+    def _drop_middle(self, limit: int, now: float) -> None:
+        is_first = not self._dropped_to
+        start = -(-(limit // 2) // _BLOCK) * _BLOCK
+        end = (self._size - limit // 2) // _BLOCK * _BLOCK
+        if end <= start:
+            return
+        said = b"trainmaster: the log has reached its limit of %d bytes: " % limit
+        try:
+            syscalls.punch_hole(self._fd, start, end)
+            self._dropped_to = end
+            said += b"its beginning and its newest lines are kept, what is between is dropped"
+        except OSError:
+            self._is_closed = True
+            said += b"this file system cannot drop its middle, so what comes from here on is not kept"
+        if is_first:
+            self._append(clock.stamp(now).encode() + b" " + said + b"\n", now)
 
     def _append(self, block: bytes, now: float) -> None:
         view = memoryview(block)
@@ -77,6 +114,7 @@ class JobLog:
                 self._open()
             while view:
                 written = os.write(self._fd, view)
+                self._size += written
                 self._is_torn = view[written - 1] != 10
                 view = view[written:]
             self.failure = None

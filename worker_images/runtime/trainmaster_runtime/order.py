@@ -57,6 +57,7 @@ class Order:
         self.api_url: str | None = data.get("api_url")
         # Where the platform says, in {"url": …}, to where it has moved since; None: `api.json` of the state folder.
         self.api_file: str | None = data.get("api_file")
+        self.log_limit_bytes: int | None = data.get("log_limit_bytes") or None
         self.view: str = data.get("view", "private")
         self.use_cgroups: bool = data.get("use_cgroups", True)
         # A container's: where the command runs (None: where the image says), a file for a short copy of the exit

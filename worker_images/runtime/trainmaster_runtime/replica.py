@@ -12,7 +12,7 @@ from trainmaster_runtime.exits import Ending
 from trainmaster_runtime.hanging import Process
 from trainmaster_runtime.joblog import JobLog
 from trainmaster_runtime.notes import ExitNotes
-from trainmaster_runtime.prepare import OUTPUT, Ground, NotStarted, prepare
+from trainmaster_runtime.prepare import OUTPUT, Ground, NotStarted, mark_end, prepare
 from trainmaster_runtime.record import write_copy
 
 # After a process failed, the others may fail of it too and say something: wait a little, ask, then kill.
@@ -48,7 +48,7 @@ class Replica:
         self._state = state
         output = OUTPUT if order.view == "as_is" else order.source_of(OUTPUT)
         folder = state.path if output is None else output + _LOGS
-        self._log = JobLog(folder + "/" + order.log_name)
+        self._log = JobLog(folder + "/" + order.log_name, order.log_limit_bytes)
         # As the job sees it: where the host keeps it is nobody's business.
         self._log_shown = OUTPUT + _LOGS + "/" + order.log_name
         self._processes: list[Process] = []
@@ -96,6 +96,7 @@ class Replica:
         facts = dict(self._facts)
         if self._log.lost_bytes:
             facts["log_bytes_lost"] = self._log.lost_bytes
+        mark_end(self._order, has_ended=True)
         record = ending.to_json(at=clock.stamp(clock.now()), log_tail=self._log.tail(), facts=facts)
         self._state.write_exit(record)
         if self._order.termination_path is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import threading
 
-from trainmaster_runtime import clock
+from trainmaster_runtime import clock, syscalls
 
 HEARTBEAT_S = 10.0
 FLUSH_S = 2.0  # how long a finished job may wait for its last reports
@@ -23,6 +23,8 @@ _BATCH_BYTES = 512 * 1024
 _LINE_BYTES = 64 * 1024
 _SPOOL_BYTES = 16 * 2**20
 _BACK_OFF_S = 30.0
+_FREE_BYTES = 4 * 2**20  # so much of the report file is read before its room is given back
+_BLOCK = 4_096
 _KINDS = ("progress", "checkpoint", "event")
 
 TYPE_CHECKING = False
@@ -113,6 +115,7 @@ class Reporter:
         self._who = who
         self._source = source
         self._offset = 0
+        self._freed_to = 0
         self._spool = Spool(spool_path)
         self._say = say
         self._in_flight: list[dict[str, Any]] = []
@@ -184,6 +187,18 @@ class Reporter:
                         self._spool.add(item)
         except OSError:
             return
+        if self._offset - self._freed_to >= _FREE_BYTES:
+            self._free_source()
+
+    def _free_source(self) -> None:
+        """Give the room back of what was read. Cutting the file could lose what is appended in that moment."""
+        end = self._offset // _BLOCK * _BLOCK
+        try:
+            with open(self._source, "r+b") as stream:
+                syscalls.punch_hole(stream.fileno(), 0, end)
+        except OSError:  # a file system that cannot: a report file is small beside what a job writes
+            pass
+        self._freed_to = end
 
     def _send_due(self, is_last: bool) -> None:
         while True:

@@ -17,6 +17,10 @@ MS_REC = 0x4000
 MS_SLAVE = 0x80000
 MNT_DETACH = 0x2
 
+_FALLOC_FL_KEEP_SIZE = 0x1
+_FALLOC_FL_PUNCH_HOLE = 0x2
+_Offset = ctypes.c_long  # off_t of 64 bit systems
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
@@ -73,6 +77,11 @@ def pivot_root(new: str, old: str) -> None:
     if number is None:
         raise OSError(38, "pivot_root is not known for " + os.uname().machine)
     _call(_libc.syscall, ctypes.c_long(number), os.fsencode(new), os.fsencode(old))
+
+
+def punch_hole(fd: int, start: int, end: int) -> None:
+    """Give the room of these bytes back; the file's size stays, and they read as zeros. Raises ``OSError`` EOPNOTSUPP."""
+    _call(_libc.fallocate, fd, _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE, _Offset(start), _Offset(end - start))
 
 
 def make_read_only(path: str) -> None:
