@@ -218,7 +218,6 @@ class DockerExecutor:
         facts = self._images.find(image, wanted.key.attempt_id)
         runtime = self._runtime.members(wanted.key.attempt_id)
         self._make_network(wanted)
-        wanted = self._without_ended_peers(wanted)
         body = render.render_container(wanted, image, self._rules)
         container = self._engine.create_container(body, f"{name}.{secrets.token_hex(4)}")
         try:
@@ -262,19 +261,6 @@ class DockerExecutor:
                 if not is_being_made or time.monotonic() > end:
                     raise
                 time.sleep(_LOOK_S)  # noqa: TID251 - the engine tells nobody when another's network is complete
-
-    def _without_ended_peers(self, wanted: ReplicaOrder) -> ReplicaOrder:
-        """A replica that starts again waits for no name of a peer that has ended: it will not come back."""
-        if wanted.key.generation == 1:
-            return wanted
-        running = {
-            names.host_name(found[labels.ROLE], int(found[labels.INDEX]))
-            for found in (
-                summary["Labels"] for summary in self._list(wanted.key.attempt_id) if summary["State"] == "running"
-            )
-        }
-        running.add(names.host_name(wanted.key.role, wanted.key.index))
-        return replace(wanted, peer_hosts=tuple(host for host in wanted.peer_hosts if host in running))
 
     # Looking and removing
 

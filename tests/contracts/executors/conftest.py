@@ -23,7 +23,14 @@ from executors.docker import DockerExecutor
 from executors.docker.engine import Engine
 from executors.docker.render import REMOVED, Rules
 from executors.fake import FakeEngine, FakeExecutor, Script
+from executors.kubernetes import KubernetesExecutor
+from executors.kubernetes.access import Access
+from executors.kubernetes.client import Cluster, Json, NotFound
+from executors.kubernetes.client import path as url
+from executors.kubernetes.observe import Patience
+from executors.kubernetes.options import Options
 from executors.process import ProcessExecutor, procfs
+from tests.integration.kubernetes.rights import CLUSTER_WIDE, IN_THE_NAMESPACE, Limited, right_of
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.LOST})
 
@@ -187,7 +194,7 @@ class DockerBench(ProcessBench):
     """Containers on the engine of this machine; every bench is a platform of its own."""
 
     capabilities = frozenset({"containers", "real time"})
-    image = "python:3.11-slim"
+    image = os.environ.get("TRAINMASTER_TEST_IMAGE", "python:3.11-slim")
 
     def __init__(self, folder: Path, runtime_image: str, **options: Any) -> None:
         self.folder = folder
@@ -201,16 +208,19 @@ class DockerBench(ProcessBench):
         self.instance = f"test-{uuid.uuid4().hex[:8]}"
         self.runtime_image = runtime_image
         self.options = options
-        self.engine = Engine()
-        self._drivers: list[DockerExecutor] = []
+        self.engine = self._make_engine()
+        self._drivers: list[Any] = []
         self.executor = self.another()
         self.node = self.executor.nodes()[0].name
 
-    def another(self, **options: Any) -> DockerExecutor:
+    def another(self, *, engine: Engine | None = None, **options: Any) -> DockerExecutor:
         rules = Rules(self.instance, **options.pop("rules", {}))
         given = {"runtime_image": self.runtime_image, "default_image": self.image, **self.options, **options}
-        self._drivers.append(DockerExecutor(options.pop("engine", None) or Engine(), rules, **given))
+        self._drivers.append(DockerExecutor(engine or Engine(), rules, **given))
         return self._drivers[-1]
+
+    def _make_engine(self) -> Any:
+        return Engine()
 
     def container(self, order: ReplicaOrder) -> dict[str, Any]:
         """What the engine says of the replica's container."""
@@ -236,6 +246,70 @@ class DockerBench(ProcessBench):
             driver.close()
         self.engine.close()
         assert left == []
+
+
+class KubernetesBench(DockerBench):
+    """Pods on the cluster of KUBECONFIG, whose nodes see this machine's files at the same paths.
+
+    Every bench is a platform of its own in the namespace of all. The driver has the rights of ``deploy/kubernetes``
+    alone; what the bench itself looks at it sees as an administrator.
+    """
+
+    capabilities = frozenset({"containers", "real time"})
+
+    def __init__(self, folder: Path, runtime_image: str, namespace: str, access: Access, **options: Any) -> None:
+        self.namespace = namespace
+        self.access = access
+        super().__init__(folder, runtime_image, **options)
+
+    def _make_engine(self) -> Cluster:
+        return Cluster(qps=1000)
+
+    def another(self, **options: Any) -> KubernetesExecutor:
+        given = {"patience": self.options.get("patience", Patience())}
+        fields = {"runtime_image": self.runtime_image, "default_image": self.image, **options}
+        cluster = Cluster(self.access, qps=1000, note=_note_right)
+        made = KubernetesExecutor(cluster, Options(self.instance, self.namespace, **fields), **given)
+        self._drivers.append(made)
+        return made
+
+    def until(
+        self, order: ReplicaOrder, condition: Callable[[Observation], bool], limit_s: float = 60.0
+    ) -> Observation:
+        return super().until(order, condition, limit_s)
+
+    def pod(self, order: ReplicaOrder) -> Json:
+        """The replica's pod as the API server shows it."""
+        return self.engine.get(url("pods", self.namespace, self._pod_name(order)))
+
+    def leftovers(self) -> list[str]:
+        """All that this bench has made, but for the tombstones of attempts that were removed."""
+        query = {"labelSelector": f"trainmaster/instance={self.instance},trainmaster/attempt"}
+        urls = [url(kind, self.namespace) for kind in ("pods", "services", "secrets", "configmaps")]
+        urls.append(url("networkpolicies", self.namespace, group="networking.k8s.io/v1"))
+        return [
+            f"{one.rpartition('/')[2]}/{item['metadata']['name']}"
+            for one in urls
+            for item in self.engine.get(one, query)["items"]
+        ]
+
+    def close(self) -> None:
+        for attempt in self.executor.attempts():
+            self.executor.remove(attempt)
+        # The garbage collector takes what the Service owned.
+        end = time.monotonic() + 20
+        while self.leftovers() and time.monotonic() < end:
+            time.sleep(0.1)
+        left = self.leftovers()
+        for driver in self._drivers:
+            driver.close()
+        self.engine.close()
+        assert left == []
+
+    @staticmethod
+    def _pod_name(order: ReplicaOrder) -> str:
+        key = order.key
+        return f"{key.attempt_id}-{key.role}-{key.index}-g{key.generation}"
 
 
 class FakeBench:
@@ -337,12 +411,74 @@ def docker_bench(make_docker_bench: Callable[..., DockerBench]) -> DockerBench:
     return make_docker_bench()
 
 
+@pytest.fixture(scope="session")
+def cluster_namespace() -> Iterator[str]:
+    """A namespace of this run's own. The nodes must have the images, or be able to pull them."""
+    missing = [name for name in ("KUBECONFIG", "TRAINMASTER_TEST_RUNTIME_IMAGE") if not os.environ.get(name)]
+    if missing:
+        pytest.skip(f"needs a cluster: set {' and '.join(missing)}")
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    cluster = Cluster()
+    yield name
+    try:
+        cluster.delete(url("namespaces", name=name))
+    except NotFound:
+        pass
+    cluster.close()
+
+
+@pytest.fixture(scope="session")
+def cluster_access(cluster_namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Access]:
+    """As a service account that may do in this namespace what the manifests say, and nothing else."""
+    admin = Cluster()
+    limited = Limited(admin, cluster_namespace, cluster_namespace, "rbac.yaml")
+    try:
+        yield limited.kubeconfig(tmp_path_factory.mktemp("access"))
+    finally:
+        limited.close()
+        admin.close()
+
+
+def _note_right(method: str, called: str) -> None:
+    is_cluster_wide, right = right_of(method, called)
+    assert right in CLUSTER_WIDE | (set() if is_cluster_wide else IN_THE_NAMESPACE), f"{method} {called}"
+
+
+@pytest.fixture
+def make_kubernetes_bench(
+    tmp_path: Path, cluster_namespace: str, cluster_access: Access
+) -> Iterator[Callable[..., KubernetesBench]]:
+    """Makes benches in folders of their own; nothing of them is left at the end, or the test fails."""
+    made = []
+
+    def make(name: str = "cluster", **options: Any) -> KubernetesBench:
+        image = os.environ["TRAINMASTER_TEST_RUNTIME_IMAGE"]
+        made.append(KubernetesBench(tmp_path / name, image, cluster_namespace, cluster_access, **options))
+        return made[-1]
+
+    yield make
+    for bench in made:
+        bench.close()
+
+
+@pytest.fixture
+def kubernetes_bench(make_kubernetes_bench: Callable[..., KubernetesBench]) -> KubernetesBench:
+    return make_kubernetes_bench()
+
+
 @pytest.fixture
 def fake_bench() -> FakeBench:
     return FakeBench()
 
 
-@pytest.fixture(params=["process", "fake", pytest.param("docker", marks=pytest.mark.docker)])
+@pytest.fixture(
+    params=[
+        "process",
+        "fake",
+        pytest.param("docker", marks=pytest.mark.docker),
+        pytest.param("kubernetes", marks=pytest.mark.kubernetes),
+    ]
+)
 def bench(request: pytest.FixtureRequest) -> Bench:
     return request.getfixturevalue(f"{request.param}_bench")
 

@@ -272,6 +272,7 @@ def _wait_for_peers(order: Order, state: StateFolder, check_stop: Callable[[floa
         return
     import socket
 
+    mark_end(order, has_ended=False)
     end = clock.monotonic() + order.peers_grace_s
     told: list[str] = []
     while True:
@@ -280,7 +281,8 @@ def _wait_for_peers(order: Order, state: StateFolder, check_stop: Callable[[floa
             try:
                 socket.getaddrinfo(host, None)
             except (OSError, UnicodeError):
-                still.append(host)
+                if not os.path.exists(_end_mark(order, host)):
+                    still.append(host)
         missing = still
         if not missing:
             return
@@ -295,6 +297,28 @@ def _wait_for_peers(order: Order, state: StateFolder, check_stop: Callable[[floa
             told = missing
             state.tell(phase="pending", detail="Waiting for the names of %s." % names)
         check_stop(min(0.5, max(0.01, end - clock.monotonic())))
+
+
+def mark_end(order: Order, *, has_ended: bool) -> None:
+    """Leave or take away the mark by which peers that still wait for our name learn that it was there and is gone."""
+    if order.view != "as_is" or all(_is_address(host) for host in order.peer_hosts):
+        return
+    import socket
+
+    path = _end_mark(order, socket.gethostname())
+    try:
+        if has_ended:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+        else:
+            os.unlink(path)
+    except OSError:  # none there; or no room: then they wait until their patience ends
+        pass
+
+
+def _end_mark(order: Order, host: str) -> str:
+    """Beside the logs, which all replicas of an attempt see."""
+    folder = os.path.dirname(OUTPUT + "/.trainmaster/logs/" + order.log_name)
+    return "%s/.%s.ended" % (folder, host.partition(".")[0])
 
 
 def _is_address(host: str) -> bool:
