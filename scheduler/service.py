@@ -18,7 +18,8 @@ from core.domain.ids import AttemptId
 from core.settings import Settings
 from core.tokens import platform_key
 from scheduler.control.context import Control
-from scheduler.control.due import due_attempts
+from scheduler.control.due import SAFETY_LOOK, STEADY_LOOK, due_attempts
+from scheduler.control.glance import glance
 from scheduler.control.nodes import sync_nodes
 from scheduler.control.reconcile import Reconciler
 from scheduler.control.sweep import expire_waiting, housekeep, sweep_executor
@@ -84,8 +85,11 @@ class Service:
 
     def reconcile_due(self) -> None:
         """Ring for every live attempt that is worth a look: what a lost bell would have done."""
+        is_cheap = self._steady_look <= STEADY_LOOK  # to look at the engine, which tells nothing by itself
         with unit_of_work(self.control.sessions, read_only=True) as session:
-            due = due_attempts(session, utc_now(), steady=self._steady_look)
+            due = due_attempts(session, utc_now(), steady=max(self._steady_look, SAFETY_LOOK))
+        if is_cheap:
+            due += [found for found in glance(self.control, every=STEADY_LOOK) if found not in due]
         for attempt_id in due:
             self.control.bell.ring(TOPIC_RECONCILE, attempt_id)
 

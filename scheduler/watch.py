@@ -31,8 +31,8 @@ _HOT_TOLD_S: Final = 1.0
 _LISTEN_S: Final = 1.0
 # A gang that starts is told of replica by replica: looks at one attempt are at least so far apart.
 _LEAST_GAP_S: Final = 0.03
-# All looks together take at most this share of a core.
-_SHARE: Final = 0.1
+# All looks together take at most this share of a core: 1.5 s of every minute.
+_SHARE: Final = 0.025
 # Rung and no answer: the ring was lost, or every worker is busy.
 _RING_AGAIN_S: Final = 1.0
 

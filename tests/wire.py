@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
+from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from typing import Final
@@ -20,11 +21,14 @@ class _Is(Enum):
 
 
 class Wire:
-    """Forwards TCP to the server of ``url``; use ``self.url`` instead of it."""
+    """Forwards TCP to the server of ``url``; use ``self.url`` instead of it.
 
-    def __init__(self, url: str, *, default_port: int) -> None:
+    With more ``targets`` it balances: each connection goes to the next one that takes it.
+    """
+
+    def __init__(self, url: str, *, default_port: int = 80, targets: Sequence[tuple[str, int]] = ()) -> None:
         parts = urlsplit(url)
-        self._target = (parts.hostname or "127.0.0.1", parts.port or default_port)
+        self._targets = deque(targets or [(parts.hostname or "127.0.0.1", parts.port or default_port)])
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=256)
         self.port: int = self._listener.getsockname()[1]
         user = parts.netloc.rpartition("@")[0]
@@ -75,8 +79,7 @@ class Wire:
     def _join(self, near: socket.socket) -> None:
         try:
             self._pass()
-            far = socket.create_connection(self._target, timeout=5)
-            far.settimeout(None)
+            far = self._reach()
         except OSError:
             _close(near)
             return
@@ -88,6 +91,15 @@ class Wire:
             self._open |= {near, far}
         threading.Thread(target=self._pump, args=(far, near), name="wire", daemon=True).start()
         self._pump(near, far)
+
+    def _reach(self) -> socket.socket:
+        for _ in range(len(self._targets)):
+            self._targets.rotate()
+            with suppress(OSError):
+                far = socket.create_connection(self._targets[0], timeout=5)
+                far.settimeout(None)
+                return far
+        raise OSError("nobody is there")
 
     def _pump(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
@@ -112,14 +124,3 @@ def _close(end: socket.socket) -> None:
     with suppress(OSError):
         end.shutdown(socket.SHUT_RDWR)
     end.close()
-
-
-def wait_for(holds: object, *, within_s: float, every_s: float = 0.05) -> float:
-    """Seconds until ``holds()``; ``TimeoutError`` after ``within_s``."""
-    assert callable(holds)
-    began = time.monotonic()
-    while not holds():
-        if time.monotonic() - began > within_s:
-            raise TimeoutError
-        time.sleep(every_s)
-    return time.monotonic() - began

@@ -12,7 +12,7 @@ from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from api.work import Platform, Work
-from core.db.leases import TICK, TICK_DONE, marked_at
+from core.db.leases import BEAT, TICK, TICK_DONE, marked_at
 from core.db.tables import Job, Node, Replica
 from core.domain.errors import TrainmasterError
 from core.domain.states import JobState, ReplicaState
@@ -86,6 +86,10 @@ def _leases(session: Session, now: datetime) -> list[GaugeMetricFamily]:
         found.append(
             _gauge("tick_lease_expired_seconds", "Time since the tick's lease ran out, 0 while it is held.", late)
         )
+    leads = marked_at(session, BEAT)
+    if leads is not None:
+        late = max(0.0, (now - leads).total_seconds())
+        found.append(_gauge("beat_lease_expired_seconds", "Time since no beat leads any more, 0 while one does.", late))
     done_at = marked_at(session, TICK_DONE)
     if done_at is not None:
         age = max(0.0, (now - done_at).total_seconds())

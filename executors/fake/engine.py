@@ -95,6 +95,7 @@ class FakeEngine:
     violations: list[str] = field(default_factory=list)
     starts: list[tuple[datetime, ReplicaKey]] = field(default_factory=list)
     _replicas: dict[ReplicaKey, _Replica] = field(default_factory=dict)
+    _keys: dict[AttemptId, list[ReplicaKey]] = field(default_factory=dict)
     _removed: set[AttemptId] = field(default_factory=set)
     _scripts: dict[tuple[str, int | None], list[Script]] = field(default_factory=dict)
     _late: list[tuple[datetime, Callable[[], None]]] = field(default_factory=list)
@@ -186,6 +187,7 @@ class FakeEngine:
             self._note_conflicts(key)
             node = self._nodes.get(order.node)
             self._replicas[key] = _Replica(order, script, self.now, is_lost=node is None or not node.is_ready)
+            self._keys.setdefault(key.attempt_id, []).append(key)
             self.starts.append((self.now, key))
             self._settle()
 
@@ -202,11 +204,10 @@ class FakeEngine:
 
     def observe(self, attempt_id: AttemptId) -> Sequence[Observation]:
         with self._lock:
-            self._settle()
             newest: dict[tuple[str, int], _Replica] = {}
-            for key, replica in self._replicas.items():
-                if key.attempt_id != attempt_id:
-                    continue
+            for key in self._keys.get(attempt_id, ()):
+                replica = self._replicas[key]
+                replica.settle(self.now)
                 known = newest.get((key.role, key.index))
                 if known is None or known.order.key.generation < key.generation:
                     newest[key.role, key.index] = replica
@@ -214,12 +215,12 @@ class FakeEngine:
 
     def attempts(self) -> frozenset[AttemptId]:
         with self._lock:
-            return frozenset(key.attempt_id for key in self._replicas)
+            return frozenset(self._keys)
 
     def remove(self, attempt_id: AttemptId) -> None:
         with self._lock:
             self._removed.add(attempt_id)
-            for key in [key for key in self._replicas if key.attempt_id == attempt_id]:
+            for key in self._keys.pop(attempt_id, ()):
                 del self._replicas[key]
 
     def later(self, after: timedelta, call: Callable[[], None]) -> None:

@@ -15,7 +15,11 @@ from core.domain.states import AttemptState, ReplicaState, Wanted
 
 # An attempt that runs and of which nothing is expected is looked at this often.
 STEADY_LOOK: Final = timedelta(seconds=5)
+# The same where something else tells of changes: then it is for what nobody foresaw.
+SAFETY_LOOK: Final = timedelta(minutes=5)
 _LIMIT: Final = 2000
+# Those that only time has made due are spread: thousands that began together shall not come together again.
+_STEADY_LIMIT: Final = 20
 _WELL: Final = (ReplicaState.RUNNING.value, ReplicaState.SUCCEEDED.value)
 
 
@@ -33,23 +37,24 @@ def due_attempts(session: Session, now: datetime, *, steady: timedelta = STEADY_
         Attempt.decided_at.is_not(None),
         Job.wanted != Wanted.RUN.value,
     )
-    is_forgotten = looked_at < now - STEADY_LOOK
-    if steady > STEADY_LOOK:
-        is_forgotten = or_(looked_at < now - steady, and_(is_forgotten, _is_troubled()))
-    rows = session.execute(
+    looked_since = now - STEADY_LOOK
+    query = (
         select(Attempt.id)
         .join(Job, Job.id == Attempt.job_id)
         .outerjoin(Lease, Lease.name == literal("attempt:") + Attempt.id)
-        .where(
-            is_live(),
-            or_(is_expecting, looked_at.is_(None), is_forgotten),
-            # Held by somebody at this moment: they see what there is to see.
-            or_(looked_at.is_(None), looked_at <= now),
-        )
+        # Held by somebody at this moment: they see what there is to see.
+        .where(is_live(), or_(looked_at.is_(None), looked_at <= now))
         .order_by(looked_at)
-        .limit(_LIMIT)
     )
-    return [AttemptId(row.id) for row in rows]
+    if steady <= STEADY_LOOK:
+        rows = session.scalars(
+            query.where(or_(is_expecting, looked_at.is_(None), looked_at < looked_since)).limit(_LIMIT)
+        )
+        return [AttemptId(attempt_id) for attempt_id in rows]
+    is_urgent = or_(is_expecting, looked_at.is_(None), and_(looked_at < looked_since, _is_troubled()))
+    due = dict.fromkeys(session.scalars(query.where(is_urgent).limit(_LIMIT)))
+    due |= dict.fromkeys(session.scalars(query.where(looked_at < now - steady).limit(_STEADY_LIMIT)))
+    return [AttemptId(attempt_id) for attempt_id in due]
 
 
 def _is_troubled() -> ColumnElement[bool]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import structlog
@@ -34,6 +34,7 @@ TICK_LEASE: Final = leases.TICK
 # Reasons carry numbers that age; without any other change they are made new this often.
 _REFRESH: Final = timedelta(seconds=10)
 _ROWS_PER_WRITE: Final = 500
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,7 @@ class Ticker:
         self._settled: tuple[Any, ...] | None = None  # the fingerprint after a tick that left nothing to start
         self._ticked_at: datetime | None = None
         self._next_due: datetime | None = None
+        self._marked_at = _NEVER
 
     def tick(self) -> TickReport:
         """Plan for all waiting jobs and apply what the plan says. Harmless to repeat.
@@ -67,6 +69,9 @@ class Ticker:
             now = control.clock()
             seen = fingerprint(session)
         if self._is_settled(seen, now):
+            if now - self._marked_at >= _REFRESH:
+                with unit_of_work(control.sessions) as session:
+                    self._mark_done(session)
             return TickReport(next_look=self._next_due, is_skipped=True)
         lease = fence.acquire(control, TICK_LEASE)
         if lease is None:
@@ -79,19 +84,24 @@ class Ticker:
         # Another process need not wait for the time-out then; a tick that failed is tried again by its own process.
         with unit_of_work(control.sessions) as session:
             leases.release(session, lease, now=control.clock())
-            leases.mark(session, leases.TICK_DONE, holder=control.holder, now=control.clock())
+            self._mark_done(session)
         self._ticked_at, self._next_due = now, report.next_look
         # After a start the queue and the nodes are others: look once more.
         self._settled = None if report.started else seen
         return report
 
     def _is_settled(self, seen: tuple[Any, ...], now: datetime) -> bool:
+        (queued, _), *_ = seen
         return (
             seen == self._settled
             and self._ticked_at is not None
-            and now - self._ticked_at < _REFRESH
+            and (not queued or now - self._ticked_at < _REFRESH)
             and (self._next_due is None or now < self._next_due)
         )
+
+    def _mark_done(self, session: Session) -> None:
+        self._marked_at = self.control.clock()
+        leases.mark(session, leases.TICK_DONE, holder=self.control.holder, now=self._marked_at)
 
     def _tick(self, lease: HeldLease) -> TickReport:
         control = self.control
