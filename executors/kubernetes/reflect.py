@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from core.domain.errors import ExecutorTryAgain
+from core.domain.errors import ExecutorError, ExecutorTryAgain
 from executors.kubernetes.client import Closed, Cluster, Gone, Json
 
 log = structlog.get_logger(__name__)
@@ -117,7 +117,7 @@ class Reflector:
                 self.counts["gone"] += 1
             except Closed:
                 return
-            except ExecutorTryAgain as away:
+            except ExecutorError as away:  # rights may be missing, too: an administrator can give them
                 self._note_away(away.sentence)
             except Exception as error:
                 log.exception("kubernetes.reflect_failed", url=self._url)

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from executors.kubernetes.client import Cluster, NotFound, path
+
+
+@pytest.fixture(scope="session")
+def admin() -> Iterator[Cluster]:
+    """The cluster of KUBECONFIG, as whoever that is."""
+    if not os.environ.get("KUBECONFIG"):
+        pytest.skip("needs a cluster: set KUBECONFIG")
+    cluster = Cluster(qps=1000)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def namespace(admin: Cluster) -> Iterator[str]:
+    """A namespace of this test's own."""
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    admin.post(path("namespaces"), {"metadata": {"name": name}})
+    yield name
+    try:
+        admin.delete(path("namespaces", name=name))
+    except NotFound:
+        pass

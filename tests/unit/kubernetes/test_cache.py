@@ -1,0 +1,197 @@
+"""The copy of all pods while the API server forgets, throttles and goes away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from core.domain.errors import ExecutorTryAgain
+from core.domain.ids import AttemptId
+from executors.kubernetes.cache import PodCache
+from executors.kubernetes.client import path
+from executors.kubernetes.reflect import Reflector
+from executors.kubernetes.use import Use
+from tests.unit.kubernetes.conftest import Answer
+
+ATTEMPT = AttemptId("att-1")
+GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
+
+
+def pod(name, version, *, attempt=ATTEMPT, instance="here", phase="Running", cpu="1", managed=True):
+    labels = {"trainmaster/instance": instance, "trainmaster/attempt": attempt} if attempt else {}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "jobs",
+            "uid": f"uid-{name}",
+            "resourceVersion": str(version),
+            "labels": labels,
+            **({"managedFields": [{"manager": "x"}]} if managed else {}),
+        },
+        "spec": {
+            "nodeName": "node-0",
+            "containers": [
+                {"name": "main", "image": "i", "env": [{"name": "A"}], "resources": {"requests": {"cpu": cpu}}}
+            ],
+        },
+        "status": {"phase": phase},
+    }
+
+
+def page(items, version, token=""):
+    return Answer(200, {"metadata": {"resourceVersion": str(version), "continue": token}, "items": items})
+
+
+def watch(*events, **more):
+    return Answer(events=[{"type": kind, "object": item} for kind, item in events], **more)
+
+
+def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "it never came to that"
+        time.sleep(0.01)
+
+
+def silent(asked):
+    return watch() if "watch" in asked.query else Answer(500)
+
+
+@pytest.fixture
+def cache(server, cluster):
+    server.otherwise = silent
+    made = PodCache(cluster, "here", main="main", page=2)
+    yield made
+    made.reflector.stop()
+
+
+def names(pods):
+    return sorted(pod["metadata"]["name"] for pod in pods)
+
+
+def test_own_pods_are_kept_lean_and_of_others_only_what_they_take(server, cache):
+    foreign = [pod("f1", 3, attempt=""), pod("f2", 4, attempt="", phase="Succeeded")]
+    server.say(page([pod("a", 1), *foreign[:1]], 9, "t"), page([foreign[1], pod("o", 5, instance="there")], 9))
+    (own,) = cache.pods(ATTEMPT)
+    assert own["metadata"]["name"] == "a"
+    assert "managedFields" not in own["metadata"]
+    assert own["spec"]["containers"] == [{"name": "main", "image": "i", "resources": {"requests": {"cpu": "1"}}}]
+    assert cache.attempts() == {ATTEMPT}
+    assert cache.foreign_use() == {"node-0": Use(2000, 0, {}, 3)}
+
+
+def test_events_move_the_copy_and_ring(server, cache):
+    server.say(
+        page([pod("a", 1)], 9),
+        watch(
+            ("MODIFIED", pod("a", 10, phase="Failed")),
+            ("ADDED", pod("b", 11)),
+            ("BOOKMARK", {"metadata": {"resourceVersion": "12"}}),
+            ("ADDED", pod("f", 13, attempt="")),
+            ("DELETED", pod("a", 14)),
+        ),
+    )
+    cache.pods(ATTEMPT)
+    until(lambda: names(cache.pods(ATTEMPT)) == ["b"] and len(cache.foreign_use()) == 1)
+    assert cache.wait_for_change(5) == {ATTEMPT}
+    assert cache.wait_for_change(0.01) == frozenset()
+    assert cache.foreign_use()["node-0"].cpu_milli == 1000
+    assert cache.foreign_use()["node-0"].pods == 2
+
+
+def test_a_version_that_the_server_forgot_costs_exactly_one_list(server, cache):
+    server.say(
+        page([pod("a", 1), pod("b", 2)], 9),
+        watch(("ADDED", pod("c", 10)), ("ERROR", GONE)),
+        page([pod("b", 20), pod("d", 21)], 30),
+    )
+    cache.reflector.start()
+    until(lambda: cache.reflector.counts["watches"] == 2)
+    assert names(cache.pods(ATTEMPT)) == ["b", "d"]
+    assert cache.reflector.counts["lists"] == 2
+    assert [a.query.get("resourceVersion") for a in server.asked if "watch" in a.query] == ["9", "30"]
+
+
+def test_a_page_that_came_too_late_begins_the_list_anew_and_loses_nothing(server, cache):
+    server.say(page([pod("a", 1), pod("b", 2)], 9, "t"), Answer(410, GONE), page([pod("b", 20)], 30))
+    assert names(cache.pods(ATTEMPT)) == ["b"]
+
+
+def test_after_a_break_the_watch_goes_on_where_it_stood_without_a_list(server, cache):
+    server.say(
+        page([], 9),
+        watch(("BOOKMARK", {"metadata": {"resourceVersion": "50"}}), is_ended=True),
+        Answer(is_dropped=True),
+        Answer(429, {"message": "too many requests"}),
+        watch(("ADDED", pod("a", 60))),
+    )
+    cache.reflector.start()
+    until(lambda: names(cache.pods(ATTEMPT)) == ["a"], 15)
+    assert cache.reflector.counts["lists"] == 1
+    assert {a.query["resourceVersion"] for a in server.asked[2:]} == {"50"}
+
+
+def test_what_a_call_showed_is_known_before_the_watch_tells_it(server, cache):
+    server.say(page([], 9))
+    cache.reflector.require()
+    cache.put(pod("a", 10, phase="Pending"))
+    assert names(cache.pods(ATTEMPT)) == ["a"]
+    cache.put(pod("a", 8, phase="Unknown"))
+    assert cache.pods(ATTEMPT)[0]["status"]["phase"] == "Pending", "older news do not count"
+
+
+def test_a_pod_that_was_deleted_does_not_come_back_by_a_late_answer(server, cache):
+    server.say(page([pod("a", 1)], 9), watch(("DELETED", pod("a", 12))))
+    cache.reflector.start()
+    until(lambda: not cache.pods(ATTEMPT))
+    cache.put(pod("a", 11))
+    assert cache.pods(ATTEMPT) == ()
+    assert cache.foreign_use() == {}
+
+
+def test_absence_is_believed_only_after_a_fresh_list(server, cache):
+    server.say(page([pod("a", 1), pod("b", 2)], 9), watch())
+    cache.reflector.start()
+    until(lambda: len(server.asked) == 2)
+    server.say(page([pod("a", 1)], 40))
+    cache.put(pod("late", 41))  # made after the server answered
+    assert names(cache.fresh(ATTEMPT, "jobs")) == ["a", "late"]
+    assert names(cache.pods(ATTEMPT)) == ["a", "late"]
+    asked = server.asked[-1]
+    assert asked.path == "/api/v1/namespaces/jobs/pods"
+    assert asked.query["labelSelector"] == "trainmaster/instance=here,trainmaster/attempt=att-1"
+    assert "resourceVersion" not in asked.query
+
+
+def test_nothing_is_said_before_the_first_list_and_when_the_copy_is_old(server, cluster):
+    server.otherwise = lambda _: Answer(403, {"message": "pods is forbidden", "reason": "Forbidden"})
+    now = [100.0]
+    cache = PodCache(cluster, "here", main="main")
+    cache.reflector = Reflector(cluster, path("pods"), cache, clock=lambda: now[0])
+    with pytest.raises(ExecutorTryAgain, match="pods is forbidden"):
+        cache.reflector.require(0.5)
+    server.say(page([pod("a", 1)], 9), watch(is_ended=True))
+    until(cache.reflector._is_synced.is_set)
+    assert names(cache.pods(ATTEMPT)) == ["a"], "a short break does not matter"
+    failures = cache.reflector.counts["failures"]
+    until(lambda: cache.reflector.counts["failures"] > failures)
+    now[0] += 31
+    with pytest.raises(ExecutorTryAgain, match="forbidden"):
+        cache.pods(ATTEMPT)
+    cache.reflector.stop()
+
+
+def test_a_listener_is_woken_at_once(server, cache):
+    server.say(page([], 9))
+    cache.reflector.require()
+    heard = []
+    listener = threading.Thread(target=lambda: heard.append(cache.wait_for_change(10)))
+    listener.start()
+    begin = time.monotonic()
+    cache.put(pod("a", 10))
+    listener.join(5)
+    assert heard == [{ATTEMPT}]
+    assert time.monotonic() - begin < 1
