@@ -39,6 +39,11 @@ class Settings(BaseSettings):
     lease_ttl_s: float = Field(default=15.0, gt=0)
     archive_limit_bytes: int = Field(default=512 * 2**20, gt=0, description="Largest code archive.")
     default_volume: str = Field(default="output", description="Volume of jobs that name no output.")
+    first_volumes: str = Field(
+        default="",
+        description="Volumes of a new installation, as a JSON list of {name, kind, root, config}; empty: output and data, "
+        "folders under home.",
+    )
     process_port_range: str = Field(default="20000-29999", description="Ports for gangs in process mode.")
     database_pool_size: int = Field(default=10, ge=1)
     drain_s: float = Field(

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Literal
 
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import LoginCode, Membership, Project, Token, User, Volume
 from core.ids import new_id
-from core.settings import Settings
+from core.settings import BadSettings, Settings
 from core.tokens import new_login_code, new_user_token, token_digest, write_private
 
 ADMIN: Final = "admin"
@@ -24,6 +25,17 @@ DATA_VOLUME: Final = "data"
 _ALL_SCOPES: Final = ("read", "write", "admin")
 LOGIN_CODE_TTL: Final = timedelta(hours=1)
 _GIVEN_TOKEN: Final = re.compile(r"tm_[A-Za-z0-9_-]{32,200}")
+
+
+class FirstVolume(BaseModel):
+    """As an administrator would register it; ``root``: where the control plane sees it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(min_length=1)
+    kind: Literal["local", "nfs", "pvc", "csi"]
+    root: str | None = Field(default=None, pattern="^/")
+    config: dict[str, Any] = Field(default_factory=dict)
 
 
 class BadTokenFile(Exception):
@@ -98,11 +110,24 @@ def _make_missing(session: Session, settings: Settings, now: datetime) -> str:
         session.add(Project(id=project_id, name=PROJECT, description="The first project.", created_at=now))
         session.flush()
         session.add(Membership(project_id=project_id, user_id=admin.id, role="admin"))
-    for name, folder in ((settings.default_volume, "output"), (DATA_VOLUME, "data")):
-        if session.execute(select(Volume.id).where(Volume.name == name)).scalar_one_or_none() is None:
-            root = str((settings.home / folder).resolve())
-            session.add(Volume(id=new_id("volume"), name=name, kind="local", root=root, config={}, created_at=now))
+    for first in _first_volumes(settings):
+        if session.execute(select(Volume.id).where(Volume.name == first.name)).scalar_one_or_none() is None:
+            session.add(Volume(id=new_id("volume"), created_at=now, **first.model_dump()))
     return admin.id
+
+
+def _first_volumes(settings: Settings) -> list[FirstVolume]:
+    """Raises ``BadSettings``."""
+    if settings.first_volumes:
+        try:
+            return TypeAdapter(list[FirstVolume]).validate_json(settings.first_volumes)
+        except ValidationError as error:
+            raise BadSettings(
+                "TRAINMASTER_FIRST_VOLUMES cannot be used: write a JSON list such as "
+                '[{"name": "output", "kind": "nfs", "root": "/mnt/output", "config": {"server": "nas", "path": "/output"}}].'
+            ) from error
+    folders = ((settings.default_volume, "output"), (DATA_VOLUME, "data"))
+    return [FirstVolume(name=name, kind="local", root=str((settings.home / f).resolve())) for name, f in folders]
 
 
 def add_token(

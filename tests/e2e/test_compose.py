@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from trainmaster import Client
 
 ROOT = Path(__file__).parents[2]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -8,17 +9,22 @@ from pathlib import Path
 from sqlalchemy import select
 
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
-from core.db.tables import Token, User
+from core.db.tables import Token, User, Volume
 from core.tokens import token_digest
 
 ROOT = Path(__file__).parents[3]
 
 
-def bootstrap(home: Path, *options: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+def bootstrap(home: Path, *options: str, check: bool = True, volumes: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "migrations", "bootstrap", *options],
         cwd=ROOT,
-        env={**os.environ, "TRAINMASTER_HOME": str(home), "TRAINMASTER_DATABASE_URL": ""},
+        env={
+            **os.environ,
+            "TRAINMASTER_HOME": str(home),
+            "TRAINMASTER_DATABASE_URL": "",
+            "TRAINMASTER_FIRST_VOLUMES": volumes,
+        },
         capture_output=True,
         text=True,
         check=check,
@@ -67,3 +73,20 @@ def test_a_file_that_holds_no_token_is_refused_in_one_sentence(tmp_path: Path) -
     refused = bootstrap(tmp_path, "--token-file", str(file), check=False)
     assert refused.returncode == 1
     assert refused.stderr.strip() == f"{file} holds no token: write `tm_` and 32 or more letters and digits into it."
+
+
+def test_an_installer_says_where_the_first_volumes_are(tmp_path: Path) -> None:
+    nfs = {"name": "output", "kind": "nfs", "root": "/mnt/o", "config": {"server": "nas", "path": "/o"}}
+    bootstrap(tmp_path, volumes=json.dumps([nfs]))
+    engine = make_engine(f"sqlite:///{tmp_path / 'trainmaster.sqlite3'}")
+    with unit_of_work(make_sessions(engine), read_only=True) as session:
+        found = [(v.name, v.kind, v.root, v.config) for v in session.execute(select(Volume)).scalars()]
+    engine.dispose()
+    assert found == [("output", "nfs", "/mnt/o", {"server": "nas", "path": "/o"})]
+
+
+def test_volumes_that_make_no_sense_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    refused = bootstrap(tmp_path, check=False, volumes='[{"name": "output", "kind": "floppy"}]')
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("TRAINMASTER_FIRST_VOLUMES cannot be used: write a JSON list")
+    assert "Traceback" not in refused.stderr
