@@ -20,8 +20,9 @@ from core.domain.errors import TrainmasterError, Unauthenticated
 router = new_router("pages")
 
 _STYLE: Final = Path(__file__).parent / "style.css"
+_ICON: Final = Path(__file__).parent / "icon.svg"
 _HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; "
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'",
     "Cache-Control": "no-store",
     "Referrer-Policy": "same-origin",
@@ -56,6 +57,11 @@ async def home(visitor: Visitor, platform: PlatformDep) -> Response:
 @router.get("/style.css", include_in_schema=False)
 async def style() -> Response:
     return Response(_STYLE.read_bytes(), media_type="text/css", headers={"Cache-Control": "max-age=3600"})
+
+
+@router.get("/icon.svg", include_in_schema=False)
+async def icon() -> Response:
+    return Response(_ICON.read_bytes(), media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})
 
 
 @router.get("/login", include_in_schema=False)

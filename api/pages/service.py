@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 from trainmaster.wire.jobs import JobView
@@ -36,6 +38,7 @@ _ICONS: Final = {
     "expired": "⌛",
 }
 _JOBS: Final = 25
+_COMMAND: Final = re.compile(r"`([^`]+)`")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,14 @@ class NodeLine:
     memory: str
     gpus: str
     replicas: int
+
+
+def _with_code(text: str) -> Markup:
+    """A sentence with its `commands` set as such. What it quotes is escaped."""
+    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(text))))  # noqa: S704 (escaped before)
+
+
+_PAGES.filters["with_code"] = _with_code
 
 
 def render_login(told: str) -> str:
@@ -79,15 +90,19 @@ def _job_line(job: JobView, now: datetime) -> dict[str, Any]:
     elif job.progress.get("step") is not None:
         steps = job.progress.get("steps")
         why = f"step {job.progress['step']}" + (f" of {steps}" if steps is not None else "")
-    roles = " + ".join(f"{count} {role}" for role, count in job.roles.items())
+    roles = " + ".join(_counted(count, role) for role, count in job.roles.items())
     return {
         "job": job,
         "icon": _ICONS.get(job.state, "•"),
-        "gang": roles + (f", {job.gpu_count} GPU" if job.gpu_count else ""),
+        "gang": roles + (f", {_counted(job.gpu_count, 'GPU')}" if job.gpu_count else ""),
         "why": why,
         "age": _ago(now, job.created_at),
         "submitted": f"{job.created_at:%Y-%m-%d %H:%M:%S} UTC",
     }
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 or noun.endswith("s") else f"{count} {noun}s"
 
 
 def _ago(now: datetime, then: datetime) -> str:

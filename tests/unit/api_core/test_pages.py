@@ -40,6 +40,29 @@ def add_node(sessions: SessionFactory, clock: Any, **changes: Any) -> None:
         session.add(Node(**{**values, **changes}))
 
 
+def test_a_link_that_is_over_says_so_with_a_sign_and_its_commands_set_as_such(
+    stranger: TestClient, code: str, clock: Any
+) -> None:
+    clock.advance(timedelta(hours=1).total_seconds())
+    page = stranger.get("/login", params={"code": code})
+    assert page.status_code == 401
+    assert '<span class="bad" aria-hidden="true">!</span> This login code has expired' in page.text
+    assert "`" not in page.text
+    assert "<code>trainmaster" in page.text
+    assert stranger.get("/icon.svg").headers["content-type"] == "image/svg+xml"
+    assert "img-src 'self'" in page.headers["content-security-policy"]
+
+
+def test_gangs_are_counted_as_people_do_and_what_a_job_says_stays_text(
+    client: TestClient, submit: Any, set_job: Any
+) -> None:
+    submit(name="many", roles={"chief": 1, "worker": {"replicas": 2, "resources": {"gpus": 1}}})
+    set_job(submit(name="one"), state="failed", exit={"kind": "user_error", "sentence": "`a` and `<b>`."})
+    page = client.get("/").text
+    assert "1 chief + 2 workers, 2 GPUs" in page
+    assert "<code>a</code> and <code>&lt;b&gt;</code>." in page
+
+
 def test_a_code_becomes_a_token_once(stranger: TestClient, code: str) -> None:
     answer = stranger.post("/api/v1/login", json={"code": code})
     assert answer.status_code == 201

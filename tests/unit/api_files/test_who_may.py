@@ -130,6 +130,7 @@ ROUTES: dict[str, Case] = {
     "GET /metrics": case({**PLATFORM_ADMIN, "plain": OK}),
     "GET /": case({"reader": OK}),  # without a good token the page to log in
     "GET /style.css": case(OPEN),
+    "GET /icon.svg": case(OPEN),
     "GET /login": case(OPEN),
     "POST /login": case(dict.fromkeys(PEOPLE, 403)),  # from no page of ours
     "POST /logout": case({**_OUT, **dict.fromkeys(PEOPLE[3:], 403)}),
