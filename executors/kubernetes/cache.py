@@ -51,6 +51,7 @@ class PodCache:
     Args:
         instance: whose pods are our own.
         main: name of the container that the planner has counted in our own pods.
+        home: the namespace of all own pods, where there is one: asking afresh is cheaper there.
         keep: what is kept of an own pod, for each change once; the caller's reading of it may go here, too.
 
     Questions raise ``ExecutorTryAgain`` while there is no copy, or it is older than half a minute.
@@ -62,12 +63,14 @@ class PodCache:
         instance: str,
         *,
         main: str,
+        home: str = "",
         keep: Callable[[Json], Json] = lean_pod,
         page: int = 500,
     ) -> None:
         self._cluster = cluster
         self._instance = instance
         self._main = main
+        self._home = home
         self._keep = keep
         self._page = page
         self._changed = threading.Condition()
@@ -99,17 +102,14 @@ class PodCache:
         with self._changed:
             return dict(self._use)
 
-    def fresh(self, attempt_id: AttemptId, namespace: str = "") -> tuple[Json, ...]:
-        """The attempt's pods by a list that the API server answers now: who is not here is gone.
-
-        ``namespace``: where they all are, if known; that is cheaper for the server.
-        """
+    def fresh(self, attempt_id: AttemptId) -> tuple[Json, ...]:
+        """The attempt's pods by a list that the API server answers now: who is not here is gone."""
         wanted = labels.selector(self._instance, attempt_id)
         params = {"labelSelector": ",".join(f"{key}={value}" for key, value in wanted.items())}
         for is_last in (False, True):
             version, found = "", []
             try:
-                for page in self._cluster.list_pages(path("pods", namespace), params, limit=self._page):
+                for page in self._cluster.list_pages(path("pods", self._home), params, limit=self._page):
                     version = version or page["metadata"]["resourceVersion"]
                     found += page["items"]
                 break

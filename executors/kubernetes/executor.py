@@ -57,7 +57,9 @@ class KubernetesExecutor:
         self._cluster = cluster
         self._patience = patience or Patience()
         self._clock = clock or _utc_now
-        self._pods = PodCache(cluster, options.instance, main=render.MAIN)
+        self._pods = PodCache(
+            cluster, options.instance, main=render.MAIN, home="" if options.is_per_project else options.namespace
+        )
         self._nodes = NodeCache(cluster, self._pods, options.rules, selector=node_selector)
         namespaces = Namespaces(cluster, options)
         self._starting = Starting(cluster, options, namespaces, self._pods)

@@ -63,7 +63,7 @@ def silent(asked):
 @pytest.fixture
 def cache(server, cluster):
     server.otherwise = silent
-    made = PodCache(cluster, "here", main="main", page=2)
+    made = PodCache(cluster, "here", main="main", home="jobs", page=2)
     yield made
     made.reflector.stop()
 
@@ -158,7 +158,7 @@ def test_absence_is_believed_only_after_a_fresh_list(server, cache):
     until(lambda: len(server.asked) == 2)
     server.say(page([pod("a", 1)], 40))
     cache.put(pod("late", 41))  # made after the server answered
-    assert names(cache.fresh(ATTEMPT, "jobs")) == ["a", "late"]
+    assert names(cache.fresh(ATTEMPT)) == ["a", "late"]
     assert names(cache.pods(ATTEMPT)) == ["a", "late"]
     asked = server.asked[-1]
     assert asked.path == "/api/v1/namespaces/jobs/pods"
