@@ -206,4 +206,9 @@ def _keep_logging(**_: object) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    # All is closed by now. What libraries do at an interpreter's end takes seconds on a busy machine, and may wait for a
+    # server that is away.
+    os._exit(code)

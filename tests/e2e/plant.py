@@ -77,6 +77,9 @@ class Plant:
         prepare_home(make_sessions(self.direct), settings, datetime.now(UTC))
         self.token = read_token(settings) or ""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        # A connection for each request, as from a client that comes and goes.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        self.http = httpx.Client(headers={"Connection": "close"}, limits=limits, trust_env=False)
 
     def start(self, name: str) -> None:
         """``api-1``, ``scheduler-2``, ``beat-1``: started again after its end, too."""
@@ -110,13 +113,13 @@ class Plant:
         port = self.apis.get(name) or self.probes[name]
         path = f"/api/v1/{what}" if name in self.apis else f"/{what}"
         try:
-            return httpx.get(f"http://127.0.0.1:{port}{path}", timeout=3, trust_env=False).status_code
+            return self.http.get(f"http://127.0.0.1:{port}{path}", timeout=5).status_code
         except httpx.TransportError:
             return 0
 
     def metrics(self, name: str) -> dict[str, float]:
         port = self.apis.get(name) or self.probes[name]
-        told = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=5, trust_env=False).text
+        told = self.http.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
         lines = (line.rpartition(" ") for line in told.splitlines() if line and not line.startswith("#"))
         return {key: float(value) for key, _, value in lines}
 
@@ -127,7 +130,7 @@ class Plant:
         """One request, without a second try."""
         url = f"http://127.0.0.1:{port or self.front.port}/api/v1{path}"
         headers = {"Authorization": f"Bearer {self.token}"}
-        return httpx.request(method, url, headers=headers, trust_env=False, **{"timeout": 15, **options})
+        return self.http.request(method, url, headers=headers, **{"timeout": 15, **options})
 
     def rows(self, query: str, **values: Any) -> list[Any]:
         with self.direct.connect() as connection:
@@ -190,6 +193,7 @@ class Plant:
                 process.wait()
         for wire in (self.front, self.database, self.broker):
             wire.close()
+        self.http.close()
         self.direct.dispose()
 
 
