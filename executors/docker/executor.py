@@ -73,9 +73,9 @@ class DockerExecutor:
         self._gpus = gpus
         self._tombstone_life = tombstone_life
         self._sights = Sights(engine)
-        self._hints = Hints(engine, rules.instance, self._sights.news)
+        self._hints = Hints(engine, rules.instance, self._sights.note_death, self._sights.news)
         self._images = Images(engine, self._hints.tell)
-        self._runtime = RuntimeFiles(engine, self._images, runtime_image)
+        self._runtime = RuntimeFiles(engine, self._images, runtime_image, rules.instance)
         self._node: str | None = None
         self._cleaned_at = float("-inf")
         self._lock = threading.Lock()

@@ -28,12 +28,20 @@ class Hints:
     """Listens to the engine from the first :meth:`wait` on.
 
     Args:
+        on_death: called with the id of each container that died.
         look: attempts whose starting replicas have told something new since the last look; asked while ``wait`` waits.
     """
 
-    def __init__(self, engine: Engine, instance: str, look: Callable[[], Iterable[AttemptId]]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        instance: str,
+        on_death: Callable[[str], None],
+        look: Callable[[], Iterable[AttemptId]],
+    ) -> None:
         self._engine = engine
         self._instance = instance
+        self._on_death = on_death
         self._look = look
         self._changed: set[AttemptId] = set()
         self._wake = threading.Condition()
@@ -86,7 +94,10 @@ class Hints:
             try:
                 self._stream = self._engine.events(wanted)
                 for event in self._stream:
-                    attempt = (event.get("Actor") or {}).get("Attributes", {}).get(labels.ATTEMPT)
+                    actor = event.get("Actor") or {}
+                    if event.get("Action") == "die":
+                        self._on_death(str(actor.get("ID")))
+                    attempt = (actor.get("Attributes") or {}).get(labels.ATTEMPT)
                     if attempt:
                         self.tell(AttemptId(attempt))
             except (ExecutorTryAgain, EngineSaysNo) as away:

@@ -5,25 +5,29 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+import time
 from typing import Final
 
 from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId
-from executors.containers import places
+from executors.containers import labels, places
 from executors.docker.engine import Engine, EngineSaysNo
 from executors.docker.files import runtime_members
 from executors.docker.images import Images
 
+_SOURCE: Final = "trainmaster/runtime-image"
+_LEFT_S: Final = 600.0
 _HINT: Final = "build it (see docs/docker.md), or set TRAINMASTER_RUNTIME_IMAGE to one that can be pulled"
 
 
 class RuntimeFiles:
     """Safe for many threads. The files are read once for each version of the image, through a container that never runs."""
 
-    def __init__(self, engine: Engine, images: Images, image: str) -> None:
+    def __init__(self, engine: Engine, images: Images, image: str, instance: str) -> None:
         self._engine = engine
         self._images = images
         self._image = image
+        self._instance = instance
         self._lock = threading.Lock()
         self._read: tuple[str, bytes] | None = None
 
@@ -46,9 +50,15 @@ class RuntimeFiles:
             return self._read[1]
 
     def _fetch(self, image: str) -> bytes:
-        # Without labels of an attempt: a list or a sweep passes it by.
-        body = {"Image": image, "Entrypoint": ["none"], "HostConfig": {"NetworkMode": "none"}}
-        container = self._engine.create_container(body, f"trainmaster-runtime-{secrets.token_hex(6)}")
+        self._tidy()
+        # Without labels of an attempt: a sweep passes it by.
+        body = {
+            "Image": image,
+            "Entrypoint": ["none"],
+            "Labels": {labels.INSTANCE: self._instance, _SOURCE: image},
+            "HostConfig": {"NetworkMode": "none"},
+        }
+        container = self._engine.create_container(body, f"{self._instance}-runtime-{secrets.token_hex(6)}")
         try:
             archive = self._engine.get(container, places.RUNTIME)
         finally:
@@ -57,3 +67,11 @@ class RuntimeFiles:
         if archive is None:
             raise ExecutorRefused(f"Image {self._image} is no runtime image: it has no {places.RUNTIME}; {_HINT}.")
         return runtime_members(archive)
+
+    def _tidy(self) -> None:
+        """Remove what a process left that died while it was here."""
+        oldest = time.time() - _LEFT_S  # noqa: TID251 - compared with the engine's clock
+        for found in self._engine.containers({labels.INSTANCE: self._instance}):
+            if _SOURCE in found["Labels"] and found["Created"] < oldest:
+                with contextlib.suppress(EngineSaysNo):
+                    self._engine.remove_container(found["Id"])

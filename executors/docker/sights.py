@@ -46,6 +46,7 @@ class _Known:
     status: exits.Status = _FRESH
     end: Observation | None = None
     is_starting: bool = False
+    is_told_dead: bool = False
 
 
 class Sights:
@@ -91,10 +92,21 @@ class Sights:
             if self._engine.stamp(name, places.STATUS) not in (None, known.stamp)
         ]
 
+    def note_death(self, container: str) -> None:
+        """The engine has told that it died. Its list may go on showing it as running for a moment."""
+        with self._lock:
+            known = self._known.get(container)
+            if known is not None:
+                known.is_told_dead = True
+
     # Running
 
     def _life(self, container: str, key: ReplicaKey, *, is_paused: bool) -> Observation:
         known = self._get(container, key)
+        if known.end is None and known.is_told_dead:
+            found = self._engine.container(container)
+            if found is not None and not found["State"].get("Running"):
+                return self._end(container, key) or Observation(key, Phase.LOST)
         if known.end is not None:
             return known.end  # started twice by two creators: the runtime refuses the second time
         if known.status.phase is not Phase.RUNNING:

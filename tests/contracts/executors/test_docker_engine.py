@@ -271,7 +271,10 @@ def test_a_job_without_an_image_is_refused_where_there_is_no_default(make_docker
 )
 def test_whoever_dies_while_creating_is_followed_by_one_who_starts_it_once(docker_bench, call, after):
     order = docker_bench.order()
-    dead = docker_bench.another(engine=dying(Engine(), call, after=after))
+    engine = Engine()
+    dead = docker_bench.another(engine=engine)
+    dead.create(docker_bench.order(command=("true",)))  # which reads the runtime image
+    dying(engine, call, after=after)
     with pytest.raises(Killed):
         dead.create(order)
     if (call, after) != ("start", True):
@@ -280,7 +283,8 @@ def test_whoever_dies_while_creating_is_followed_by_one_who_starts_it_once(docke
     docker_bench.executor.create(order)
     assert docker_bench.ended(order).phase is Phase.SUCCEEDED
     assert docker_bench.starts(order) == 1
-    docker_bench.executor.remove(order.key.attempt_id)
+    for attempt in docker_bench.executor.attempts():
+        docker_bench.executor.remove(attempt)
     assert docker_bench.leftovers() == []
 
 
@@ -288,6 +292,10 @@ def test_whoever_dies_while_creating_is_followed_by_one_who_starts_it_once(docke
 def test_a_creator_that_is_late_at_any_step_starts_nothing_of_a_removed_attempt(docker_bench, call):
     order = docker_bench.order()
     engine = Engine()
+    late = docker_bench.another(engine=engine)
+    warm = docker_bench.order(command=("true",))
+    late.create(warm)  # which reads the runtime image
+    late.remove(warm.key.attempt_id)
     real, reached, go_on = getattr(engine, call), threading.Event(), threading.Event()
 
     def wait(*args, **kwargs):
@@ -296,7 +304,6 @@ def test_a_creator_that_is_late_at_any_step_starts_nothing_of_a_removed_attempt(
         return real(*args, **kwargs)
 
     setattr(engine, call, wait)
-    late = docker_bench.another(engine=engine)
     errors = []
 
     def create():
