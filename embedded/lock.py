@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from core import file_locks
 from embedded.errors import AlreadyRuns, CannotStart
 
 
@@ -30,16 +30,14 @@ class HomeLock:
             raise CannotStart(
                 f"The data folder {home} cannot be written ({error.strerror}); choose another one with --home."
             ) from error
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not file_locks.take(fd):
             os.close(fd)
             running = read_up_file(home)
             where = f" at {running['url']} (process {running['pid']})" if running else ""
             raise AlreadyRuns(
                 f"A platform already runs on {home}{where}; use it, stop it with `trainmaster down`, "
                 f"or choose another folder with --home."
-            ) from None
+            )
         return cls(path, fd)
 
     def release(self) -> None:
@@ -49,16 +47,9 @@ class HomeLock:
 def is_locked(home: Path) -> bool:
     """Whether a platform runs on ``home``."""
     try:
-        fd = os.open(home / "run" / "up.lock", os.O_RDWR | os.O_CLOEXEC)
+        return file_locks.is_held(home / "run" / "up.lock")
     except OSError:
         return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
 
 
 def read_up_file(home: Path) -> dict[str, Any] | None:

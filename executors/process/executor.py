@@ -6,7 +6,6 @@ hands to the runtime without a gap. Whoever looks later reads the folder and /pr
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -21,6 +20,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
+from core import file_locks
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from core.domain.layout import PORTS_PER_REPLICA, Layout, Ports
@@ -190,7 +190,7 @@ class ProcessExecutor:
                 if (folder / "runtime.json").exists():
                     yield None
                     return
-                if _lock(fd) and _is_same_file(fd, folder / "lock"):
+                if file_locks.take(fd) and _is_same_file(fd, folder / "lock"):
                     # Again under the lock: a removal that began meanwhile waits for it and must find nothing running.
                     if (self._removed / attempt).exists():
                         shutil.rmtree(folder.parent, ignore_errors=True)
@@ -312,14 +312,6 @@ def _make_private(folder: Path) -> None:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
-
-
-def _lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _is_same_file(fd: int, path: Path) -> bool:

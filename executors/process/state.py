@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from core import file_locks
 from core.domain.ids import AttemptId, JobId
 from executors.base import ExitCause, Observation, Phase, ReplicaExit, ReplicaKey
 from executors.process import procfs, sweep
@@ -76,17 +76,7 @@ class ReplicaFolder:
 
     def try_lock(self) -> bool:
         """Whether nobody, creator or runtime, holds the folder now."""
-        try:
-            fd = os.open(self.path / "lock", os.O_RDWR)
-        except FileNotFoundError:
-            return True
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(fd)
-        return True
+        return not file_locks.is_held(self.path / "lock")
 
 
 def read_replica(folder: ReplicaFolder) -> Observation | None:
