@@ -64,6 +64,7 @@ class Replica:
         self._was_killed = False
         self._others_ask_at: float | None = None
         self._is_rest_asked = False
+        self._asked = ""  # what the engine's file said last
         self._hang_look_at = 0.0
         self._deadline: float | None = None
         self._memory_look_at: float | None = None
@@ -372,9 +373,10 @@ class Replica:
     def _look_whether_asked(self) -> None:
         """See whether the engine asks to stop by a file, where a signal would cost it the exit."""
         path = self._order.asked_path
-        text = "" if path is None or self._state.read("stop.json") is not None else _read_text(path)
-        if text:
-            # From here on it is a stop like any other.
+        text = "" if path is None else _read_text(path)
+        if text and text != self._asked:
+            # From here on it is a stop like any other, and a shorter grace may follow.
+            self._asked = text
             try:
                 grace = float(json.loads(text)["grace_s"])
             except (ValueError, LookupError, TypeError):
