@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Everything a developer runs, with nothing but Python >= 3.11: ``python3 dev.py demo|test|lint|up|bench|install``.
+"""Everything a developer runs, with nothing but Python >= 3.11: ``python3 dev.py demo|test|lint|up|bench|images|install``.
 
 The first call makes ``.venv`` in this folder and installs what is needed; later calls only look whether the
 requirements changed. The Makefile has the same words.
@@ -20,6 +20,15 @@ PYTHON = VENV / "bin" / "python"
 PACKAGES = ("sdk", "worker_images/runtime", "worker_images/train", ".")
 # The examples train with torch; this version is pinned because its CPU build needs no other package.
 TORCH = "torch==2.13.0"
+WHEELS = "trainmaster/wheels"
+# Name to tag, context and options; in the order in which they stand on each other.
+IMAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "runtime": ("trainmaster/runtime", "worker_images/runtime", ()),
+    "base": ("trainmaster/base", "worker_images", ()),
+    "torch": ("trainmaster/torch:cpu", "worker_images", ()),
+    "torch-cuda": ("trainmaster/torch:cuda", "worker_images", ("--build-arg", "DEVICE=cuda")),
+    "tensorflow": ("trainmaster/tensorflow:cpu", "worker_images", ()),
+}
 LINTED = (
     "api",
     "core",
@@ -48,7 +57,16 @@ TYPED = (
 
 
 def main(argv: list[str]) -> int:
-    verbs = {"install": install, "demo": demo, "test": test, "lint": lint, "up": up, "bench": bench, "openapi": openapi}
+    verbs = {
+        "install": install,
+        "demo": demo,
+        "test": test,
+        "lint": lint,
+        "up": up,
+        "bench": bench,
+        "openapi": openapi,
+        "images": images,
+    }
     if sys.version_info < (3, 11):  # noqa: UP036 (the sentence is for whoever starts it with an older one)
         return say(f"Trainmaster needs Python 3.11 or newer; this is {sys.version.split()[0]}.")
     if not argv or argv[0] not in verbs:
@@ -129,6 +147,42 @@ def lint(_arguments: list[str]) -> int:
 def openapi(_arguments: list[str]) -> int:
     """Write the committed OpenAPI document anew."""
     return install([]) or run(PYTHON, "-m", "api.openapi")
+
+
+def images(arguments: list[str]) -> int:
+    """Build worker images: ``images [runtime|base|torch|torch-cuda|tensorflow …] [--wheels FOLDER]``; alone: the small
+    and the CPU ones. Wheels in FOLDER are taken before those of an index.
+    """
+    words = list(arguments)
+    wheels = None
+    if "--wheels" in words:
+        at = words.index("--wheels")
+        wheels = words[at + 1] if at + 1 < len(words) else None
+        del words[at : at + 2]
+        if wheels is None or not Path(wheels).is_dir():
+            return say("--wheels needs a folder with wheels.")
+    unknown = [word for word in words if word not in IMAGES]
+    if unknown:
+        return say(f"usage: python3 dev.py images [{'|'.join(IMAGES)} …] [--wheels FOLDER]")
+    build = ("docker", "build", "--network", "host")
+    more: list[str] = []
+    if wheels is not None:
+        recipe = "FROM scratch\nCOPY *.whl /\n"
+        made = subprocess.run([*build, "-q", "-t", WHEELS, "-f", "-", wheels], input=recipe, text=True, check=False)
+        if made.returncode != 0:
+            return made.returncode
+        more = ["--build-arg", f"WHEELS={WHEELS}"]
+    code = 0
+    for name in [name for name in IMAGES if name in words or (not words and name != "torch-cuda")]:
+        tag, context, options = IMAGES[name]
+        folder, _, _ = name.partition("-")
+        file = ROOT / "worker_images" / folder / "Dockerfile"
+        code = code or run(
+            *build, *options, *(more if "WHEELS" in file.read_text() else ()), "-t", tag, "-f", file, context
+        )
+    if wheels is not None:
+        subprocess.run(["docker", "rmi", "-f", WHEELS], stdout=subprocess.DEVNULL, check=False)
+    return code
 
 
 def bench(arguments: list[str]) -> int:
