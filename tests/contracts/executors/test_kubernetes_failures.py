@@ -1,0 +1,278 @@
+"""What goes wrong on a real cluster, and what is told of it. Marked ``kubernetes``."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from core.domain.errors import ExecutorRefused
+from core.domain.exits import ExitCause, ExitFacts, ExitKind, classify
+from core.domain.resources import Request
+from executors.base import Phase
+from executors.containers import labels
+from executors.kubernetes import render
+from executors.kubernetes.client import Cluster, NotFound
+from executors.kubernetes.client import path as url
+from executors.kubernetes.observe import Patience
+from executors.kubernetes.options import Options
+
+pytestmark = pytest.mark.kubernetes
+HASTY = Patience(image=timedelta(seconds=2), scheduling=timedelta(seconds=2), other=timedelta(seconds=25))
+
+
+@pytest.fixture
+def bench(make_kubernetes_bench):
+    return make_kubernetes_bench(patience=HASTY)
+
+
+def kind_of(seen):
+    exit_ = seen.exit
+    return classify(
+        ExitFacts("worker-0", "worker", exit_.cause, exit_.exit_code, exit_.at, exit_.sentence, exit_.log_tail)
+    ).kind
+
+
+def test_an_image_that_does_not_exist_fails_with_its_name(bench):
+    seen = bench.run(command=("true",), image="no-such-registry.invalid/none:1", limit_s=60)
+    assert seen.exit.cause is ExitCause.START_FAILED
+    assert seen.exit.sentence.startswith("Image no-such-registry.invalid/none:1 cannot be pulled")
+
+
+def test_a_name_that_is_no_image_fails_at_once(bench):
+    seen = bench.run(command=("true",), image="Not An Image", limit_s=30)
+    assert seen.exit.cause is ExitCause.START_FAILED
+    assert "is no name of an image" in seen.exit.sentence
+
+
+def test_a_missing_runtime_image_is_the_platforms_fault(make_kubernetes_bench):
+    bench = make_kubernetes_bench(patience=replace(HASTY, other=timedelta(seconds=3)))
+    bench.executor = bench.another(runtime_image="no-such-registry.invalid/runtime:1")
+    seen = bench.run(command=("true",), limit_s=60)
+    assert kind_of(seen) is ExitKind.PLATFORM
+    assert "runtime image no-such-registry.invalid/runtime:1 cannot be pulled" in seen.exit.sentence
+
+
+def test_too_much_memory_is_told_with_the_limit(bench):
+    seen = bench.run(
+        command=bench.python("x = bytearray(400 * 2**20); x[:] = b'1' * len(x)"),
+        request=Request(100, 64 * 2**20),
+        memory_limit_bytes=64 * 2**20,
+    )
+    assert seen.exit.cause is ExitCause.OUT_OF_MEMORY
+    assert "64 MiB" in seen.exit.sentence
+
+
+def test_a_node_without_room_is_told_in_kube_schedulers_words_and_placed_again(bench):
+    seen = bench.run(command=("true",), request=Request(cpu_milli=500_000))
+    assert seen.exit.cause is ExitCause.ENGINE_REFUSED
+    assert kind_of(seen) is ExitKind.PLATFORM
+    assert "Insufficient cpu" in seen.exit.sentence
+
+
+def test_a_node_that_is_not_there_is_told(bench):
+    seen = bench.run(command=("true",), node="no-such-node")
+    assert seen.exit.cause is ExitCause.ENGINE_REFUSED
+    assert "no-such-node" in seen.exit.sentence
+
+
+def test_kubelets_refusal_is_told_and_placed_again(bench):
+    """The pod is bound behind kube-scheduler's back, as when two schedulers meet."""
+    order = bench.order(command=("true",), request=Request(cpu_milli=500_000))
+    options = Options(bench.instance, bench.namespace, bench.runtime_image, bench.image)
+    pod = render.render_pod(order, options, bench.namespace)
+    pod["spec"]["nodeName"] = order.node
+    bench.executor.create(bench.order(command=("true",)))  # for the namespace
+    bench.engine.post(url("secrets", bench.namespace), render.render_secret(order, options, bench.namespace))
+    bench.engine.post(url("pods", bench.namespace), pod)
+    seen = bench.ended(order)
+    assert seen.exit.cause is ExitCause.ENGINE_REFUSED
+    assert "OutOfcpu" in seen.exit.sentence
+    assert kind_of(seen) is ExitKind.PLATFORM
+
+
+def test_a_folder_that_is_not_on_the_node_is_told_while_it_waits_and_in_the_end(bench):
+    from executors.base import MountOrder, VolumeSource
+
+    source = VolumeSource("datasets", "local", {"path": "/no/such/folder"})
+    mounts = (MountOrder("/no/such/folder", "/data/data", True, source),)
+    order = bench.order(command=("true",), mounts=mounts)
+    bench.executor.create(order)
+    waiting = bench.until(order, lambda o: "/no/such/folder" in o.detail, 60)
+    assert waiting.phase is Phase.PENDING
+    seen = bench.ended(order, 60)
+    assert seen.exit.cause is ExitCause.ENGINE_REFUSED
+    assert "/no/such/folder" in seen.exit.sentence
+
+
+def test_too_much_shared_memory_is_told(bench):
+    order = bench.order(
+        command=bench.python(
+            "import time\nwith open('/dev/shm/x', 'wb') as f:\n f.write(bytes(64 * 2**20))\n f.flush()\n time.sleep(120)"
+        ),
+        shm_bytes=8 * 2**20,
+    )
+    bench.executor.create(order)
+    seen = bench.ended(order, 150)
+    # A kubelet since 1.22 sizes the volume, and the write fails; an older one evicts the pod.
+    assert seen.exit.cause in (ExitCause.OUT_OF_MEMORY, ExitCause.DISK_FULL)
+    assert "shm" in seen.exit.sentence or seen.exit.cause is ExitCause.DISK_FULL
+
+
+def test_deleted_by_hand_is_lost_and_says_so(bench):
+    order = bench.order(command=bench.python("import time\ntime.sleep(600)"))
+    bench.executor.create(order)
+    bench.until(order, lambda o: o.phase is Phase.RUNNING)
+    bench.engine.delete(url("pods", bench.namespace, bench.pod(order)["metadata"]["name"]))
+    told = []
+    end = time.monotonic() + 60
+    while (seen := bench.executor.observe(order.key.attempt_id)) and time.monotonic() < end:
+        told += [seen[0].detail or (seen[0].exit.sentence if seen[0].exit else "")]
+        time.sleep(0.02)
+    assert any("somebody deleted it in the cluster" in text for text in told)
+    assert not bench.executor.observe(order.key.attempt_id, fresh=True)
+
+
+def test_a_quota_of_the_namespace_refuses_in_the_servers_words(bench):
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "none"},
+        "spec": {"hard": {"requests.memory": "4Gi"}},
+    }
+    bench.executor.create(bench.order(command=("true",)))
+    bench.engine.post(url("resourcequotas", bench.namespace), quota)
+    try:
+        order = bench.order(command=("true",), request=Request(100, 64 * 2**30))
+        end = time.monotonic() + 20
+        with pytest.raises(ExecutorRefused, match="exceeded quota: none"):
+            while time.monotonic() < end:  # the quota counts only after its controller has seen it
+                bench.executor.create(replace(order, key=replace(order.key, generation=order.key.generation + 1)))
+                order = replace(order, key=replace(order.key, generation=order.key.generation + 1))
+    finally:
+        bench.engine.delete(url("resourcequotas", bench.namespace, "none"))
+
+
+def test_the_images_own_command_runs_without_the_runtime(bench):
+    """The image's command is a Python that ends at once without a terminal."""
+    order = bench.order(command=None, env={"GREETING": "hello"})
+    bench.executor.create(order)
+    assert bench.ended(order).phase is Phase.SUCCEEDED
+    container = bench.pod(order)["spec"]["containers"][0]
+    assert "hello" not in str(bench.pod(order))
+    assert [one["name"] for one in container["env"]] == ["NVIDIA_VISIBLE_DEVICES", "GREETING"]
+    assert "initContainers" not in bench.pod(order)["spec"]
+
+
+# Created by two, killed between any two steps, removed in between
+
+
+def test_a_creator_that_died_after_any_step_is_followed_by_another(bench):
+    for step in range(1, 7):
+        order = bench.order()
+        with pytest.raises(_Killed):
+            bench.another().__class__(_Dying(bench.access, step), _options(bench)).create(order)
+        bench.executor.create(order)
+        assert bench.ended(order).phase is Phase.SUCCEEDED
+        assert bench.starts(order) == 1
+        bench.executor.remove(order.key.attempt_id)
+
+
+def test_a_pod_that_is_posted_after_the_removal_never_starts(bench):
+    order = bench.order()
+    bench.executor.create(bench.order())  # for the namespace
+    cluster = _Held(bench.access)
+    creator = bench.another().__class__(cluster, _options(bench))
+    thread = threading.Thread(target=creator.create, args=(order,))
+    thread.start()
+    assert cluster.is_held.wait(20)
+    bench.executor.remove(order.key.attempt_id)
+    cluster.go.set()
+    thread.join(20)
+    name = render.names.replica_name(order.key)
+    end = time.monotonic() + 8
+    while time.monotonic() < end:
+        try:
+            pod = bench.engine.get(url("pods", bench.namespace, name))
+        except NotFound:
+            break  # the garbage collector was quicker
+        assert not any("running" in c["state"] for c in pod["status"].get("initContainerStatuses") or ())
+        time.sleep(0.2)
+    if order.key.attempt_id in bench.executor.attempts():
+        bench.executor.remove(order.key.attempt_id)
+    assert bench.starts(order) == 0
+    cluster.close()
+
+
+def test_another_control_plane_sees_at_once_when_it_asks_afresh(bench):
+    other = bench.another()
+    other.attempts()  # its copy is there
+    for _ in range(10):
+        order = bench.order()
+        bench.executor.create(order)
+        seen = other.observe(order.key.attempt_id, fresh=True)
+        assert [o.key for o in seen] == [order.key]
+
+
+def test_a_service_of_another_platform_is_not_taken(bench):
+    order = bench.order()
+    bench.executor.create(bench.order())
+    foreign = render.render_service(order, replace(_options(bench), instance="another"), bench.namespace)
+    foreign["metadata"]["labels"][labels.INSTANCE] = "another"
+    bench.engine.post(url("services", bench.namespace), foreign)
+    try:
+        with pytest.raises(ExecutorRefused, match="is not this platform's"):
+            bench.executor.create(order)
+    finally:
+        bench.engine.delete(url("services", bench.namespace, foreign["metadata"]["name"]))
+
+
+class _Killed(BaseException):
+    pass
+
+
+class _Dying(Cluster):
+    """Dies after a number of writes of a creation, each done or not yet answered."""
+
+    def __init__(self, access, steps):
+        super().__init__(access, qps=1000)
+        self._left = steps
+
+    def post(self, url, body, params=None):
+        return self._counted(lambda: super(_Dying, self).post(url, body, params))
+
+    def patch(self, url, body, params=None):
+        return self._counted(lambda: super(_Dying, self).patch(url, body, params))
+
+    def get(self, url, params=None):
+        return self._counted(lambda: super(_Dying, self).get(url, params))
+
+    def _counted(self, call):
+        try:
+            return call()
+        finally:
+            self._left -= 1
+            if self._left == 0:
+                raise _Killed
+
+
+class _Held(Cluster):
+    """Waits before it posts a pod."""
+
+    def __init__(self, access):
+        super().__init__(access, qps=1000)
+        self.is_held = threading.Event()
+        self.go = threading.Event()
+
+    def post(self, url, body, params=None):
+        if body["kind"] == "Pod":
+            self.is_held.set()
+            assert self.go.wait(60)
+        return super().post(url, body, params)
+
+
+def _options(bench):
+    return Options(bench.instance, bench.namespace, bench.runtime_image, bench.image)

@@ -1,0 +1,299 @@
+"""What pods show, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from core.domain.exits import ExitCause
+from executors.base import Phase
+from executors.kubernetes.observe import Patience, has_begun, is_beginning, read_pod, runs_nothing, waits_since
+
+NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
+LABELS = {
+    "trainmaster/instance": "tm",
+    "trainmaster/job": "job-1",
+    "trainmaster/attempt": "att-1",
+    "trainmaster/role": "worker",
+    "trainmaster/index": "0",
+    "trainmaster/generation": "1",
+}
+RECORD = {"cause": "exited", "exit_code": 3, "sentence": "It said 3.", "at": "2026-01-02T11:59:58.5Z", "log_tail": "x"}
+
+
+def at(seconds_ago):
+    return (NOW - timedelta(seconds=seconds_ago)).isoformat().replace("+00:00", "Z")
+
+
+def pod(*, main=None, init=None, node="node-a", deleted=False, asked="", conditions=(), **status):
+    metadata = {
+        "name": "att-1-worker-0-g1",
+        "namespace": "jobs",
+        "labels": LABELS,
+        "annotations": {"trainmaster/stop": asked},
+        "creationTimestamp": at(100),
+        "resourceVersion": "1",
+        "uid": "u",
+    }
+    if deleted:
+        metadata |= {"deletionTimestamp": at(1), "deletionGracePeriodSeconds": 30}
+    here = {"key": "metadata.name", "operator": "In", "values": ["node-a"]}
+    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [here]}]}}
+    container = {"name": "main", "image": "image:1", "resources": {"limits": {"memory": "64Mi"}}}
+    spec = {"containers": [container], "affinity": {"nodeAffinity": affinity}}
+    if node:
+        spec["nodeName"] = node
+    full = {"phase": "Pending", "conditions": list(conditions), **status}
+    if main is not None:
+        full["containerStatuses"] = [{"name": "main", "image": "image:1", "state": main}]
+    if init is not None:
+        full["initContainerStatuses"] = [{"name": "runtime", "image": "runtime:1", "state": init}]
+    return {"metadata": metadata, "spec": spec, "status": full}
+
+
+def seen_of(one, *, told=""):
+    seen = read_pod(one, NOW, Patience(), told=told)
+    assert seen is not None
+    return seen
+
+
+def ended(code=1, *, message="", reason="Error"):
+    return {
+        "terminated": {
+            "exitCode": code,
+            "reason": reason,
+            "message": message,
+            "startedAt": at(20),
+            "finishedAt": at(2),
+        }
+    }
+
+
+def waiting(reason, message=""):
+    return {"waiting": {"reason": reason, "message": message}}
+
+
+def test_somebody_elses_pod_is_nobodys_replica():
+    one = pod()
+    one["metadata"]["labels"] = {"app": "web"}
+    assert read_pod(one, NOW, Patience()) is None
+
+
+def test_a_running_container_is_running_since_its_start():
+    seen = seen_of(pod(phase="Running", main={"running": {"startedAt": at(20)}}))
+    assert (seen.phase, seen.started_at, seen.exit) == (Phase.RUNNING, NOW - timedelta(seconds=20), None)
+    assert seen.facts == {"pod": "att-1-worker-0-g1", "namespace": "jobs"}
+
+
+def test_the_record_is_the_best_witness():
+    seen = seen_of(pod(phase="Failed", main=ended(3, message=json.dumps(RECORD))))
+    assert seen.phase is Phase.FAILED
+    assert (seen.exit.cause, seen.exit.exit_code, seen.exit.sentence) == (ExitCause.EXITED, 3, "It said 3.")
+    assert seen.exit.at == datetime(2026, 1, 2, 11, 59, 58, 500_000, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("main", "cause", "words"),
+    [
+        (ended(137, reason="OOMKilled"), ExitCause.OUT_OF_MEMORY, "its limit of 64 MiB"),
+        (ended(137), ExitCause.SIGNALLED, "SIGKILL"),
+        (ended(2, message="the last lines"), ExitCause.EXITED, "exit code 2"),
+        (ended(137, reason="ContainerStatusUnknown"), ExitCause.NODE_LOST, "node-a lost the container"),
+        (
+            ended(128, reason="StartError", message='exec: "/x": executable file not found in $PATH'),
+            ExitCause.COMMAND_NOT_FOUND,
+            "could not be started",
+        ),
+        (ended(128, reason="StartError", message="permission denied"), ExitCause.START_FAILED, "permission denied"),
+    ],
+)
+def test_without_a_record_the_engine_has_the_word(main, cause, words):
+    seen = seen_of(pod(phase="Failed", main=main))
+    assert seen.phase is Phase.FAILED
+    assert seen.exit.cause is cause
+    assert words in seen.exit.sentence
+
+
+def test_the_end_of_the_log_is_kept_where_the_runtime_left_no_record():
+    assert seen_of(pod(phase="Failed", main=ended(2, message="Error: no GPU"))).exit.log_tail == "Error: no GPU"
+
+
+def test_a_success_without_a_record_is_one():
+    assert seen_of(pod(phase="Succeeded", main=ended(0, reason="Completed"))).phase is Phase.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("reason", "message", "cause", "words"),
+    [
+        ("OutOfcpu", "Node didn't have enough resource: cpu", ExitCause.ENGINE_REFUSED, "OutOfcpu"),
+        ("OutOfnvidia.com/gpu", "", ExitCause.ENGINE_REFUSED, "OutOfnvidia.com/gpu"),
+        ("NodeAffinity", "Predicate NodeAffinity failed", ExitCause.ENGINE_REFUSED, "placed again"),
+        ("UnexpectedAdmissionError", "no such device", ExitCause.ENGINE_REFUSED, "no such device"),
+        ("Evicted", "The node was low on resource: memory.", ExitCause.EVICTED, "low on resource: memory"),
+        ("Evicted", 'Usage of EmptyDir volume "shm" exceeds the limit "8Mi".', ExitCause.OUT_OF_MEMORY, "`shm`"),
+        (
+            "Evicted",
+            "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi.",
+            ExitCause.DISK_FULL,
+            "/data/output",
+        ),
+        ("Terminated", "Pod was terminated in response to imminent node shutdown.", ExitCause.NODE_LOST, "shut down"),
+    ],
+)
+def test_a_pod_that_its_node_ended_says_why(reason, message, cause, words):
+    seen = seen_of(pod(phase="Failed", reason=reason, message=message, startTime=at(5)))
+    assert seen.phase is Phase.FAILED
+    assert seen.exit.cause is cause
+    assert words in seen.exit.sentence
+    assert seen.exit.at == NOW - timedelta(seconds=5)
+
+
+def test_an_evicted_runtime_that_only_saw_sigterm_was_evicted():
+    record = json.dumps({**RECORD, "cause": "node_lost"})
+    one = pod(phase="Failed", reason="Evicted", message="low on memory", main=ended(143, message=record))
+    assert seen_of(one).exit.cause is ExitCause.EVICTED
+
+
+def test_a_runtime_that_could_not_be_put_in_is_the_platforms_fault():
+    seen = seen_of(pod(phase="Failed", init=ended(1, message="cp: no space"), main=waiting("PodInitializing")))
+    assert seen.exit.cause is ExitCause.ENGINE_REFUSED
+    assert "cp: no space" in seen.exit.sentence
+
+
+# Pending
+
+
+def test_a_new_pod_waits_for_the_scheduler():
+    seen = seen_of(pod(node=""))
+    assert (seen.phase, seen.detail) == (Phase.PENDING, "It waits for Kubernetes' scheduler.")
+
+
+def unscheduled(seconds):
+    message = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't match."
+    return pod(
+        node="",
+        conditions=[
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": message,
+                "lastTransitionTime": at(seconds),
+            }
+        ],
+    )
+
+
+def test_what_does_not_fit_says_so_and_is_placed_again_after_a_while():
+    seen = seen_of(unscheduled(5))
+    assert seen.phase is Phase.PENDING
+    assert seen.detail.startswith(
+        "Kubernetes does not let it onto node-a: 0/2 nodes are available: 1 Insufficient nvidia"
+    )
+    late = seen_of(unscheduled(61))
+    assert (late.phase, late.exit.cause) == (Phase.FAILED, ExitCause.ENGINE_REFUSED)
+    assert late.exit.at == NOW - timedelta(seconds=1)
+
+
+def on_node(seconds, reason, message="", **more):
+    return pod(main=waiting(reason, message), init={}, startTime=at(seconds), **more)
+
+
+def test_a_missing_image_waits_a_little_and_fails_as_the_users():
+    message = 'rpc error: code = NotFound desc = failed to pull and unpack image "x:1": not found'
+    assert seen_of(on_node(5, "ErrImagePull", message)).phase is Phase.PENDING
+    late = seen_of(on_node(46, "ErrImagePull", message))
+    assert (late.phase, late.exit.cause) == (Phase.FAILED, ExitCause.START_FAILED)
+    assert late.exit.sentence.startswith("Image image:1 cannot be pulled: rpc error")
+
+
+def test_a_registry_that_is_away_is_waited_for():
+    message = "dial tcp 10.0.0.1:443: connect: connection refused"
+    assert seen_of(on_node(300, "ErrImagePull", message)).phase is Phase.PENDING
+    assert seen_of(on_node(601, "ErrImagePull", message)).phase is Phase.FAILED
+
+
+def test_a_back_off_is_judged_by_what_was_told_before():
+    one = on_node(46, "ImagePullBackOff", 'Back-off pulling image "x:1"')
+    assert seen_of(one).phase is Phase.PENDING
+    assert seen_of(one, told='Failed to pull image "x:1": manifest unknown').phase is Phase.FAILED
+
+
+def test_a_name_that_is_none_fails_at_once():
+    assert seen_of(on_node(0, "InvalidImageName", "couldn't parse")).phase is Phase.FAILED
+
+
+def test_the_platforms_own_image_is_no_fault_of_the_job():
+    one = pod(init=waiting("ErrImagePull", "not found"), main=waiting("PodInitializing"), startTime=at(601))
+    seen = seen_of(one)
+    assert seen.exit.cause is ExitCause.ENGINE_REFUSED
+    assert "runtime:1" in seen.exit.sentence
+
+
+def test_a_volume_that_cannot_be_mounted_is_told():
+    told = 'MountVolume.SetUp failed for volume "mount-0" : mount failed: exit status 32'
+    seen = seen_of(on_node(20, "ContainerCreating"), told=told)
+    assert seen.phase is Phase.PENDING
+    assert told in seen.detail
+    assert seen_of(on_node(700, "ContainerCreating"), told=told).exit.cause is ExitCause.ENGINE_REFUSED
+
+
+def test_the_same_pod_always_shows_the_same_end():
+    one = on_node(100, "InvalidImageName", "x")
+    later = read_pod(one, NOW + timedelta(minutes=5), Patience())
+    assert later == seen_of(one)
+
+
+# Stopped and deleted
+
+
+def test_a_stop_that_was_asked_for_is_no_loss():
+    record = json.dumps({**RECORD, "cause": "node_lost"})
+    asked = '{"grace_s": 30.0}'
+    assert seen_of(pod(phase="Failed", main=ended(143, message=record), asked=asked)).exit.cause is ExitCause.STOPPED
+    assert seen_of(pod(phase="Failed", main=ended(137), asked=asked)).exit.cause is ExitCause.STOPPED
+
+
+def test_a_running_pod_that_somebody_deletes_says_so():
+    seen = seen_of(pod(phase="Running", main={"running": {"startedAt": at(5)}}, deleted=True))
+    assert seen.phase is Phase.RUNNING
+    assert seen.detail == "Pod att-1-worker-0-g1 is gone: somebody deleted it in the cluster."
+
+
+def test_what_the_cluster_says_of_a_disruption_is_used():
+    because = [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]
+    one = pod(phase="Running", main={"running": {"startedAt": at(5)}}, deleted=True, conditions=because)
+    assert "higher priority" in seen_of(one).detail
+
+
+def test_a_deleted_pod_whose_end_was_never_told_is_lost():
+    """Kubelets before 1.22 clear what they knew, and an exit code of 0 would read as success."""
+    seen = seen_of(pod(phase="Running", main={"terminated": {"exitCode": 0}}, deleted=True))
+    assert (seen.phase, seen.exit) == (Phase.LOST, None)
+
+
+def test_a_deleted_pod_whose_command_had_finished_has_finished():
+    record = json.dumps({**RECORD, "exit_code": 0})
+    assert seen_of(pod(phase="Succeeded", main=ended(0, message=record), deleted=True)).phase is Phase.SUCCEEDED
+
+
+# What a removal asks
+
+
+def test_only_what_kubelet_says_is_over_runs_nothing():
+    assert not runs_nothing(pod(phase="Running", main={"running": {"startedAt": at(5)}}, deleted=True))
+    assert not runs_nothing(pod(main=waiting("PodInitializing"), init={"running": {}}, deleted=True))
+    assert not runs_nothing(pod())
+    assert runs_nothing(pod(phase="Failed"))
+    assert runs_nothing(pod(phase="Running", main={"terminated": {}}, init={"terminated": {}}, deleted=True))
+
+
+def test_a_pod_is_beginning_while_nothing_went_wrong():
+    assert is_beginning(on_node(3, "PodInitializing"), NOW)
+    assert not is_beginning(on_node(30, "PodInitializing"), NOW)
+    assert not is_beginning(on_node(3, "ErrImagePull"), NOW)
+    assert not is_beginning(pod(phase="Running", main={"running": {"startedAt": at(5)}}), NOW)
+    assert has_begun(pod(phase="Running", main={"running": {"startedAt": at(5)}}))
+    assert waits_since(pod(node="")) is None
