@@ -24,6 +24,7 @@ import os
 
 _RESERVED_BYTES = 24_576  # an exit record with its 4 KiB of log, each byte of it escaped at worst
 _RESERVE = "exit.reserve"
+_SENTENCE_CHARS = 500
 _COPY_BYTES = 4_096  # what Kubernetes keeps of a termination message
 
 TYPE_CHECKING = False
@@ -94,18 +95,18 @@ def write_copy(path: str, data: dict[str, Any]) -> None:
     A failure is let pass: the record itself is written.
     """
     short = dict(data)
-    text = json.dumps(short, ensure_ascii=False).encode("utf-8", "replace")
+    text = _encode(short)
     if len(text) > _COPY_BYTES:
-        short["facts"] = {}
-    while len(text) > _COPY_BYTES:
-        # Escapes make a line longer than it is: cut by what is too much, a line at least.
-        tail = short["log_tail"].encode("utf-8", "replace")[max(1, len(text) - _COPY_BYTES) :]
-        short["log_tail"] = tail.partition(b"\n")[2].decode("utf-8", "replace")
-        if not short["log_tail"]:
-            short["sentence"] = short["sentence"][:1_000]
-        text = json.dumps(short, ensure_ascii=False).encode("utf-8", "replace")
-        if not tail:
-            break
+        short.update(facts={}, log_tail="", sentence=short["sentence"][:_SENTENCE_CHARS])
+        room = _COPY_BYTES - len(_encode(short))
+        kept: list[str] = []
+        for line in reversed(data["log_tail"].split("\n")):
+            room -= len(_encode(line))  # its quotes are as long as the escaped line break
+            if room < 0:
+                break
+            kept.append(line)
+        short["log_tail"] = "\n".join(reversed(kept))
+        text = _encode(short)
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
@@ -114,6 +115,10 @@ def write_copy(path: str, data: dict[str, Any]) -> None:
             os.close(fd)
     except OSError:
         pass
+
+
+def _encode(data: object) -> bytes:
+    return json.dumps(data, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def _private(path: str, flags: int) -> int:
