@@ -74,7 +74,7 @@ class DockerExecutor:
         self._tombstone_life = tombstone_life
         self._sights = Sights(engine)
         self._hints = Hints(engine, rules.instance, self._sights.note_death, self._sights.news)
-        self._images = Images(engine, self._hints.tell)
+        self._images = Images(engine)
         self._runtime = RuntimeFiles(engine, self._images, runtime_image, rules.instance)
         self._node: str | None = None
         self._cleaned_at = float("-inf")
@@ -215,8 +215,8 @@ class DockerExecutor:
 
     def _make(self, wanted: ReplicaOrder, image: str, name: str) -> None:
         """Make and fill the replica's container; returns when there is one, ours or another creator's."""
-        facts = self._images.find(image, wanted.key.attempt_id)
-        runtime = self._runtime.members(wanted.key.attempt_id)
+        facts = self._images.find(image)
+        runtime = self._runtime.members()
         self._make_network(wanted)
         body = render.render_container(wanted, image, self._rules)
         container = self._engine.create_container(body, f"{name}.{secrets.token_hex(4)}")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
 from core.domain.errors import ExecutorError, ExecutorRefused, ExecutorTryAgain
-from core.domain.ids import AttemptId
 from executors.docker.engine import Engine, EngineSaysNo, Missing
 from executors.docker.words import not_pulled
 
@@ -34,19 +32,14 @@ class ImageFacts:
 
 
 class Images:
-    """Safe for many threads.
+    """Safe for many threads."""
 
-    Args:
-        on_pulled: called, from another thread, for each attempt that waited for an image when its pull has ended.
-    """
-
-    def __init__(self, engine: Engine, on_pulled: Callable[[AttemptId], None]) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._on_pulled = on_pulled
         self._lock = threading.Lock()
         self._pulls: dict[str, _Pull] = {}
 
-    def find(self, name: str, attempt: AttemptId) -> ImageFacts:
+    def find(self, name: str) -> ImageFacts:
         """What is there under ``name``; what is not is pulled. One that is there is taken as it is.
 
         Raises:
@@ -59,7 +52,7 @@ class Images:
             pass
         except EngineSaysNo as error:
             raise not_pulled(name, error.message) from error
-        pull = self._pull(name, attempt)
+        pull = self._pull(name)
         pull.ended.wait(_PATIENCE_S)
         if pull.failure is not None:
             raise pull.failure
@@ -70,29 +63,26 @@ class Images:
         except EngineSaysNo as error:
             raise ExecutorTryAgain(f"Image {name} was pulled and is gone again; it is tried again.") from error
 
-    def _pull(self, name: str, attempt: AttemptId) -> _Pull:
+    def _pull(self, name: str) -> _Pull:
         with self._lock:
             now = time.monotonic()
             self._pulls = {key: pull for key, pull in self._pulls.items() if pull.is_fresh(now)}
             pull = self._pulls.get(name)
             if pull is None:
-                pull = self._pulls[name] = _Pull(self._engine, name, self._on_pulled)
+                pull = self._pulls[name] = _Pull(self._engine, name)
                 pull.start()
-            pull.waiting.add(attempt)
             return pull
 
 
 class _Pull:
     """One pull in a thread of its own. ``failure`` is set before ``ended``."""
 
-    def __init__(self, engine: Engine, name: str, on_pulled: Callable[[AttemptId], None]) -> None:
+    def __init__(self, engine: Engine, name: str) -> None:
         self.name = name
         self.detail = f"Pulling image {name}."
         self.ended = threading.Event()
         self.failure: ExecutorError | None = None
-        self.waiting: set[AttemptId] = set()
         self._engine = engine
-        self._on_pulled = on_pulled
         self._layers: dict[str, tuple[int, int]] = {}  # layer -> bytes that came, bytes in all
         self._ended_at = 0.0
 
@@ -122,8 +112,6 @@ class _Pull:
             level = log.warning if isinstance(self.failure, ExecutorRefused) else log.info
             level("image.not_pulled", image=self.name, why=self.failure.sentence)
         self.ended.set()
-        for attempt in tuple(self.waiting):
-            self._on_pulled(attempt)
 
     def _note(self, line: dict[str, Any]) -> None:
         progress = line.get("progressDetail") or {}

@@ -9,7 +9,6 @@ import time
 from typing import Final
 
 from core.domain.errors import ExecutorRefused
-from core.domain.ids import AttemptId
 from executors.containers import labels, places
 from executors.docker.engine import Engine, EngineSaysNo
 from executors.docker.files import runtime_members
@@ -31,7 +30,7 @@ class RuntimeFiles:
         self._lock = threading.Lock()
         self._read: tuple[str, bytes] | None = None
 
-    def members(self, attempt: AttemptId) -> bytes:
+    def members(self) -> bytes:
         """Members of a tar archive, without its end.
 
         Raises:
@@ -39,7 +38,7 @@ class RuntimeFiles:
             ExecutorRefused: there is no such image, or it is none of ours.
         """
         try:
-            image = self._images.find(self._image, attempt).id
+            image = self._images.find(self._image).id
         except ExecutorRefused as error:
             raise ExecutorRefused(
                 f"The platform's runtime image is missing; the administrator must {_HINT}: {error.sentence}"
