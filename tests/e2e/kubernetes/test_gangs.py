@@ -59,11 +59,11 @@ assert asked >= len(peers), asked
 
 @pytest.fixture
 def submit(platform: Any) -> Any:
-    """``submit(example, **changes) -> Job``"""
+    """``submit(example, **changes) -> Job``; its GPUs are counted but not there, so one process is enough for them."""
 
     def submit(example: str, **changes: Any) -> Any:
         spec = yaml.safe_load((EXAMPLES / example / "job.yaml").read_text())
-        return platform.client.submit({**spec, **changes}, code=EXAMPLES / example)
+        return platform.client.submit({**spec, "processes_per_replica": 1, **changes}, code=EXAMPLES / example)
 
     return submit
 
@@ -163,8 +163,7 @@ def test_a_gang_of_four_gpus_waits_for_a_hole_and_says_so(run: Any, eventually: 
     for job in small:
         eventually(lambda job=job: job.detail().state == "running", within_s=90, what="a small job runs")
     large = run(["python3", "-c", "print('at last')"], workers=1, gpus=4)
-    waiting = eventually(lambda: large.detail().wait_reason, within_s=20, what="a reason")
-    assert "GPU" in str(waiting), waiting
+    eventually(lambda: "GPU" in str(large.detail().wait_reason), within_s=20, what="the planner's reason")
 
     by_node: dict[str, list[Any]] = {}
     for job in small:
