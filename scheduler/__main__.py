@@ -29,7 +29,6 @@ from core.structured_log import configure_logging
 from scheduler.beat import Beat, Leadership
 from scheduler.bells import AppBell, BellListener
 from scheduler.celery_app import QUEUES, make_app, schedule, send
-from scheduler.executor_factory import UnknownExecutor
 from scheduler.gate import Gate
 from scheduler.hands import Hands, OwnClock
 from scheduler.metrics import Meter
@@ -58,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
         if options.part == "beat":
             return _beat(settings)
         return _worker(settings, options.concurrency)
-    except (UnknownExecutor, BadSettings) as error:
+    except BadSettings as error:
         print(error, file=sys.stderr)  # noqa: T201 (the command line's own output)
         return 1
 

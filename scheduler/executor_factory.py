@@ -10,33 +10,23 @@ from typing import TypeVar
 from core.domain.errors import ExecutorTryAgain
 from core.settings import BadSettings, Settings
 from executors.base import Executor
-from scheduler.control.due import STEADY_LOOK
 
 T = TypeVar("T")
 
 
-class UnknownExecutor(Exception):
-    """The settings name a driver that this platform does not have."""
-
-
 @dataclass(frozen=True, slots=True)
 class ExecutorSetup:
-    """A driver and how it wants to be watched.
-
-    ``watch_every``: between looks at an attempt that runs; ``None`` where a look is too dear to be made in vain.
-    ``steady_look``: between reconciles of one that runs well; longer where the driver tells of changes itself.
-    """
+    """A driver and how it wants to be watched: ``None`` where a look is too dear to be made in vain."""
 
     executor: Executor
     watch_every: timedelta | None
-    steady_look: timedelta = STEADY_LOOK
 
 
 def make_executor(settings: Settings) -> ExecutorSetup:
     """Build the driver.
 
     Raises:
-        UnknownExecutor: there is none of this name; the sentence says what there is.
+        BadSettings: what the settings say of it cannot be used.
     """
     match settings.executor:
         case "process":
@@ -71,7 +61,7 @@ def _docker(settings: Settings) -> ExecutorSetup:
     try:
         listed = parse_gpus(settings.docker_gpus)
     except ValueError as error:
-        raise UnknownExecutor(f"TRAINMASTER_DOCKER_GPUS: {error}.") from error
+        raise BadSettings(f"TRAINMASTER_DOCKER_GPUS: {error}.") from error
     rules = Rules(
         settings.instance,
         uid=settings.job_uid,
@@ -132,8 +122,8 @@ def _kubernetes(settings: Settings) -> ExecutorSetup:
     driver = KubernetesExecutor(
         Cluster(access, qps=settings.kubernetes_qps), options, node_selector=settings.kubernetes_node_selector
     )
-    # The driver tells of changes: looks and reconciles in between are only for hints that were lost.
-    return ExecutorSetup(driver, timedelta(seconds=10), steady_look=timedelta(minutes=5))
+    # The driver tells of changes: looks in between, into its copy, are only for hints that were lost.
+    return ExecutorSetup(driver, timedelta(seconds=10))
 
 
 def _listed(text: str) -> tuple[str, ...]:

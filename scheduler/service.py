@@ -69,7 +69,6 @@ class Service:
         self.watch = Watch(
             setup.executor, setup.watch_every, lambda attempt_id: bell.ring(TOPIC_RECONCILE, attempt_id), utc_now
         )
-        self._steady_look = setup.steady_look
         self._solo_tick = Solo()
         self._timers: set[datetime] = set()
         self._timer_lock = threading.Lock()
@@ -85,11 +84,9 @@ class Service:
 
     def reconcile_due(self) -> None:
         """Ring for every live attempt that is worth a look: what a lost bell would have done."""
-        is_cheap = self._steady_look <= STEADY_LOOK  # to look at the engine, which tells nothing by itself
         with unit_of_work(self.control.sessions, read_only=True) as session:
-            due = due_attempts(session, utc_now(), steady=max(self._steady_look, SAFETY_LOOK))
-        if is_cheap:
-            due += [found for found in glance(self.control, every=STEADY_LOOK) if found not in due]
+            due = due_attempts(session, utc_now(), steady=SAFETY_LOOK)
+        due += [found for found in glance(self.control, every=STEADY_LOOK) if found not in due]
         for attempt_id in due:
             self.control.bell.ring(TOPIC_RECONCILE, attempt_id)
 

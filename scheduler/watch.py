@@ -17,6 +17,7 @@ from typing import Final
 
 import structlog
 
+from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId
 from executors.base import Executor, TellsChanges
 from scheduler.control.reconcile import Fingerprint, Look, Verdict, fingerprint
@@ -178,7 +179,11 @@ class Watch:
             begin_s = time.perf_counter()
             try:
                 has_changed = fingerprint(self._executor.observe(attempt_id)) != watched.seen
-            except Exception:  # noqa: BLE001 - the reconcile meets the same error and knows what to do with it
+            except ExecutorTryAgain:
+                # The reconcile meets the same error and tells it; where the driver tells of changes nothing is missed
+                # by waiting, and a thousand reconciles would not bring the engine back.
+                has_changed = self._source is None
+            except Exception:  # noqa: BLE001 - a bug, which the reconcile meets, too, and logs
                 has_changed = True
             self._cost_s += 0.1 * (time.perf_counter() - begin_s - self._cost_s)
         if is_appointment or has_changed:

@@ -18,6 +18,7 @@ log = structlog.get_logger(__name__)
 
 # How long a copy is good without a connection: what it shows may be old, but nothing is concluded from absence.
 _GOOD_FOR_S: Final = 30.0
+_FIRST_LIST_S: Final = 10.0
 _FIRST_WAIT_S: Final = 0.3
 _LONGEST_WAIT_S: Final = 15.0
 # The server ends a watch after so long, so that connections spread over its replicas again.
@@ -65,6 +66,7 @@ class Reflector:
         self._is_stopping = threading.Event()
         self._version = ""  # where to go on from; empty: list first
         self._away_since: float | None = clock()
+        self._patient_until: float | None = None
         self._why_away = ""
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
@@ -75,6 +77,7 @@ class Reflector:
         """Begin; again is harmless."""
         with self._start_lock:
             if self._thread is None and not self._is_stopping.is_set():
+                self._patient_until = time.monotonic() + _FIRST_LIST_S
                 self._thread = threading.Thread(
                     target=self._run, name=f"reflect {self._url.rpartition('/')[2]}", daemon=True
                 )
@@ -84,14 +87,20 @@ class Reflector:
         """End at once where the cluster is closed, else with the next event."""
         self._is_stopping.set()
 
-    def require(self, timeout_s: float = 10.0) -> None:
+    def require(self) -> None:
         """Return when the copy is there and not older than ``good_for_s`` seconds.
+
+        The first list is waited for, for ten seconds after the start or until it fails, whoever asks how often.
 
         Raises:
             ExecutorTryAgain: it is not; the sentence says why.
         """
         self.start()
-        is_there = self._is_synced.wait(timeout_s)
+        while not (is_there := self._is_synced.is_set()) and not self._why_away:
+            left_s = (self._patient_until or 0.0) - time.monotonic()
+            if left_s <= 0:
+                break
+            self._is_synced.wait(min(left_s, 0.2))
         away_since = self._away_since
         if is_there and (away_since is None or self._clock() - away_since <= self._good_for_s):
             return

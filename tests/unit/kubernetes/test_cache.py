@@ -172,7 +172,7 @@ def test_nothing_is_said_before_the_first_list_and_when_the_copy_is_old(server, 
     cache = PodCache(cluster, "here", main="main")
     cache.reflector = Reflector(cluster, path("pods"), cache, clock=lambda: now[0])
     with pytest.raises(ExecutorTryAgain, match="pods is forbidden"):
-        cache.reflector.require(0.5)
+        cache.reflector.require()
     server.say(page([pod("a", 1)], 9), watch(is_ended=True))
     until(cache.reflector._is_synced.is_set)
     assert names(cache.pods(ATTEMPT)) == ["a"], "a short break does not matter"
@@ -181,6 +181,19 @@ def test_nothing_is_said_before_the_first_list_and_when_the_copy_is_old(server, 
     now[0] += 31
     with pytest.raises(ExecutorTryAgain, match="forbidden"):
         cache.pods(ATTEMPT)
+    cache.reflector.stop()
+
+
+def test_a_server_that_is_away_keeps_nobody_waiting(server, cluster):
+    server.otherwise = lambda _: Answer(is_dropped=True)
+    cache = PodCache(cluster, "here", main="main")
+    with pytest.raises(ExecutorTryAgain):
+        cache.pods(ATTEMPT)
+    begin = time.monotonic()
+    for _ in range(1000):
+        with pytest.raises(ExecutorTryAgain, match="does not answer"):
+            cache.pods(ATTEMPT)
+    assert time.monotonic() - begin < 2
     cache.reflector.stop()
 
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.settings import Settings
+from core.settings import BadSettings, Settings
 from scheduler.bells import AppBell
 from scheduler.celery_app import QUEUES, RECONCILE, TICK, make_app, schedule, send
-from scheduler.executor_factory import UnknownExecutor, make_executor
+from scheduler.executor_factory import make_executor
 from scheduler.gate import Gate, Solo
 
 
@@ -100,6 +100,17 @@ def test_the_clock_rings_for_everything_and_its_rings_expire():
     assert app.conf.worker_redirect_stdouts is False
 
 
-def test_a_driver_that_is_not_there_is_named_with_what_to_do():
-    with pytest.raises(UnknownExecutor, match="set it to process"):
+def test_a_cluster_that_nobody_named_is_asked_for(monkeypatch, tmp_path):
+    for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(BadSettings, match="set KUBECONFIG"):
         make_executor(Settings(executor="kubernetes"))
+
+
+@pytest.mark.parametrize(
+    ("field", "text"), [("kubernetes_egress", "example.org"), ("kubernetes_tolerations", "a:Never")]
+)
+def test_a_setting_that_cannot_be_used_is_named(field, text):
+    with pytest.raises(BadSettings, match=f"TRAINMASTER_{field.upper()}: '{text}' is no"):
+        make_executor(Settings(executor="kubernetes", **{field: text}))

@@ -128,3 +128,14 @@ def test_a_listener_that_fails_listens_again(told):
     seen.phase = Phase.FAILED
     seen.told.put(ATTEMPT)
     assert rung.acquire(timeout=10)
+
+
+def test_where_the_engine_tells_of_changes_its_absence_rings_nobody(told):
+    seen, rung, watch = told
+    watch.note(ATTEMPT, look(seen))
+    seen.error = ExecutorTryAgain("away")
+    seen.told.put(ATTEMPT)
+    assert not rung.acquire(timeout=0.3)
+    seen.error, seen.phase = None, Phase.FAILED
+    seen.told.put(ATTEMPT)
+    assert rung.acquire(timeout=10)
