@@ -1,10 +1,10 @@
 """What the control plane costs while nothing happens: CPU seconds per minute and memory, with 1,000 running replicas.
 
     TRAINMASTER_TEST_DATABASE_URL=… TRAINMASTER_TEST_REDIS_URL=… \
-        python3 dev.py bench reconcile_rest [--jobs 1000] [--replicas 1] [--seconds 60] [--json]
+        python3 dev.py bench reconcile_rest [--jobs 100] [--replicas 10] [--seconds 60] [--json]
 
 API, scheduler and beat are the real processes on real PostgreSQL and Redis; the engine is the fake one, in the
-scheduler's memory, whose replicas start at once and never end. Jobs of one replica each are the dearest way to have a
+scheduler's memory, whose replicas start at once and never end. ``--jobs 1000 --replicas 1`` is the dearest way to have a
 thousand replicas: there are as many attempts to look at.
 """
 
@@ -40,8 +40,8 @@ SETTLE_S = 20.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=1000)
-    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=100)
+    parser.add_argument("--replicas", type=int, default=10)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()

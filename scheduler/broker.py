@@ -9,7 +9,7 @@ from kombu.connection import Connection
 
 # Seconds. A broker that is there answers within milliseconds; who waits longer waits for nothing.
 _CONNECT_S: Final = 2.0
-_ANSWER_S: Final = 5.0
+_ANSWER_S: Final = 2.0
 _RETRY_FIRST_S: Final = 0.2
 _RETRY_LAST_S: Final = 2.0
 

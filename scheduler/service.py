@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -35,6 +36,9 @@ _EMBEDDED_HOLDER: Final = "embedded"
 
 # Starting a replica is mostly waiting; more at once only fight over the cores.
 _CREATE_AT_ONCE: Final = 4
+
+# Seconds until beat's ring for an attempt is taken for lost.
+_RING_AGAIN_S: Final = 5.0
 
 
 def utc_now() -> datetime:
@@ -70,6 +74,7 @@ class Service:
             setup.executor, setup.watch_every, lambda attempt_id: bell.ring(TOPIC_RECONCILE, attempt_id), utc_now
         )
         self._solo_tick = Solo()
+        self._rung_s: dict[AttemptId, float] = {}
         self._timers: set[datetime] = set()
         self._timer_lock = threading.Lock()
 
@@ -87,8 +92,16 @@ class Service:
         with unit_of_work(self.control.sessions, read_only=True) as session:
             due = due_attempts(session, utc_now(), steady=SAFETY_LOOK)
         due += [found for found in glance(self.control, every=STEADY_LOOK) if found not in due]
-        for attempt_id in due:
+        for attempt_id in self._not_rung_lately(due):
             self.control.bell.ring(TOPIC_RECONCILE, attempt_id)
+
+    def _not_rung_lately(self, due: list[AttemptId]) -> list[AttemptId]:
+        """A thousand gangs that start are due every second and take longer: a ring that waits need not be doubled."""
+        now_s = time.monotonic()
+        lately = {known: at_s for known, at_s in self._rung_s.items() if now_s - at_s < _RING_AGAIN_S}
+        fresh = [attempt_id for attempt_id in due if attempt_id not in lately]
+        self._rung_s = lately | dict.fromkeys(fresh, now_s)
+        return fresh
 
     def sync_nodes(self) -> None:
         """Keep the nodes table true, and end what waited too long."""

@@ -28,7 +28,7 @@ SessionFactory = sessionmaker[Session]
 _SQLITE_WAIT_S: Final = 10
 # Seconds to wait for a connection of the pool: all are busy, and the next request comes already.
 _POOL_WAIT_S: Final = 3
-_CONNECT_S: Final = 2  # whole seconds
+_CONNECT_S: Final = 3  # whole seconds
 # What libpq says to the kernel. A peer that vanished without a word is found after some 15 s of idling, or when it has
 # not confirmed what was sent for 10 s; a frozen one confirms everything, and is found by ``core.db.pulse``.
 _KEEP_ALIVE: Final = {

@@ -20,8 +20,8 @@ log = structlog.get_logger(__name__)
 
 # A statement is silent for so long before anybody doubts; longer than what a busy server needs for all but reports.
 SILENCE_S: Final = 2.0
-# For one knock, in whole seconds: less is not taken for a connection's time-out.
-KNOCK_S: Final = 2
+# For one knock, in whole seconds; a machine that is short of processors is slow to knock, too.
+KNOCK_S: Final = 3
 _KNOCK_AGAIN_S: Final = 0.5
 # Above the server's own statement_timeout (60 s): then this connection alone is dead, as after a lost firewall state.
 _LOST_AFTER_S: Final = 75.0

@@ -6,6 +6,7 @@ the work of seeing that nothing has changed. What a glance finds is only rung fo
 
 from __future__ import annotations
 
+import secrets
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ def glance(control: Control, *, every: timedelta) -> list[AttemptId]:
     with unit_of_work(control.sessions) as session:
         now = control.clock()
         # Taken by a name that nobody has, and never given back: it is free again when ``every`` is over.
-        holder = f"{control.holder} {now.isoformat()}"
+        holder = secrets.token_hex(8)
         if leases.acquire(session, GLANCE_LEASE, holder=holder, now=now, ttl=every) is None:
             return []
         running = _running(session)

@@ -17,9 +17,10 @@ from core.db.tables import (
 )
 from core.domain.ids import AttemptId
 from core.domain.resources import Amounts
-from executors.base import Gpu, NodeInfo
+from executors.base import Gpu, NodeInfo, ReplicaKey
 from executors.fake import Script
 from scheduler.control.due import due_attempts
+from scheduler.control.glance import glance
 from scheduler.control.nodes import sync_nodes
 from scheduler.control.reconcile import Verdict
 
@@ -170,3 +171,33 @@ def test_a_ready_node_with_a_condition_takes_no_new_work_and_keeps_what_runs(pla
         reasons = session.scalars(select(WaitReason.sentence)).all()
     assert "take no new work" in reasons[0]
     assert "takes no new work (It is cordoned in the cluster)" in reasons[0]
+
+
+def test_a_glance_sees_what_is_not_as_written_and_leaves_the_rest_alone(plane):
+    plane.engine.script("worker", Script(run_for=None))
+    well, broken = plane.submit("well"), plane.submit("broken")
+    plane.settle()
+
+    def glanced():
+        plane.engine.advance(timedelta(seconds=6))  # one process in five seconds
+        return glance(plane.control, every=timedelta(seconds=5))
+
+    assert glanced() == []
+    attempt = AttemptId(plane.one(Attempt, job_id=broken).id)
+    plane.engine.lose(ReplicaKey(broken, attempt, "worker", 0))
+    assert glanced() == [attempt]
+    assert glance(plane.control, every=timedelta(seconds=5)) == [], "somebody has just glanced"
+    plane.reconciler.reconcile(attempt)
+    plane.settle()
+    assert plane.state(well) == "running"
+
+
+def test_a_glance_sees_that_the_time_of_a_job_is_over(plane):
+    plane.engine.script("worker", Script(run_for=None))
+    job = plane.submit(max_run_time="1m")
+    plane.settle()
+    attempt = AttemptId(plane.one(Attempt, job_id=job).id)
+    plane.engine.advance(timedelta(seconds=70))
+    assert glance(plane.control, every=timedelta(seconds=5)) == []
+    plane.engine.advance(timedelta(seconds=10))
+    assert glance(plane.control, every=timedelta(seconds=5)) == [attempt]

@@ -1,0 +1,86 @@
+"""Beat, the clock of a worker that hears none, and its hands."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.request
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from scheduler import hands as module
+from scheduler.beat import Beat
+from scheduler.hands import Hands, OwnClock
+from scheduler.probe import Probe, serve_probe
+
+
+def until(holds) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_beat_rings_only_while_it_leads():
+    rung: list[str] = []
+    is_leading = False
+    beat = Beat(rung.append, {"often": 0.01, "seldom": 3600.0}, lambda: is_leading)
+    thread = threading.Thread(target=beat.run)
+    thread.start()
+    time.sleep(0.1)
+    assert rung == []
+    is_leading = True
+    until(lambda: rung.count("often") > 2)
+    beat.stop()
+    thread.join(5)
+    assert rung.count("seldom") == 0  # its first time was the other's; the next one comes in an hour
+
+
+def test_a_worker_that_hears_no_beat_keeps_its_own_time_until_it_hears_one(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(module, "_SILENT_S", 0.2)
+    done: list[str] = []
+    clock = OwnClock({"tick": 0.02}, done.append)
+    clock.start()
+    until(lambda: len(done) > 2)
+    assert clock.is_alone
+    clock.heard("tick")
+    until(lambda: not clock.is_alone)
+    clock.stop()
+
+
+def test_equal_work_that_waits_is_done_once():
+    hands, gate, done = Hands(1), threading.Event(), []
+    hands.do("other", "", lambda: gate.wait(5))
+    for _ in range(5):
+        hands.do("reconcile", "att-1", lambda: done.append("att-1"))
+    gate.set()
+    until(lambda: done == ["att-1"])
+    hands.do("reconcile", "att-1", lambda: done.append("again"))
+    until(lambda: done == ["att-1", "again"])
+    hands.stop()
+    hands.do("late", "", lambda: done.append("late"))
+    assert "late" not in done
+
+
+def test_a_probe_tells_life_from_readiness():
+    said = {"dead": "", "not_ready": "the database does not answer"}
+    probe = Probe(lambda: said["dead"], lambda: said["not_ready"], CollectorRegistry())
+    server = serve_probe(probe, "127.0.0.1", 0)
+
+    def status(path: str) -> int:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}{path}", timeout=5) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    try:
+        assert (status("/live"), status("/ready"), status("/metrics"), status("/")) == (200, 503, 200, 404)
+        said.update(dead="its clock stands still", not_ready="")
+        assert (status("/live"), status("/ready")) == (503, 503)
+    finally:
+        server.shutdown()
+        server.server_close()
