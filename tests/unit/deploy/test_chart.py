@@ -1,0 +1,145 @@
+"""The chart as Helm renders it; skipped where Helm's library is not installed."""
+
+from __future__ import annotations
+
+import copy
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+CHART = ROOT / "deploy" / "helm" / "trainmaster"
+STORAGE = {
+    "home": {"claim": "home"},
+    "output": {"hostPath": "/srv/output"},
+    "data": {"nfs": {"server": "nas", "path": "/data"}},
+}
+
+helm = pytest.importorskip("helm_python", reason="helm-python-sdk is not installed")
+
+
+@cache
+def _rendered(values: str, namespace: str) -> str:
+    with helm.Chart.load(str(CHART)) as chart:
+        merged = json.loads(values)
+        chart.validate_schema(merged)
+        found = chart.render(merged, name="trainmaster", namespace=namespace)
+    texts = [text for name, text in found.items() if not name.endswith(".txt")]
+    return json.dumps([document for text in texts for document in yaml.safe_load_all(text) if document])
+
+
+def render(namespace: str = "trainmaster", **values: Any) -> list[dict[str, Any]]:
+    rendered: list[dict[str, Any]] = json.loads(_rendered(json.dumps({"storage": STORAGE, **values}), namespace))
+    return rendered
+
+
+def of_kind(documents: list[dict[str, Any]], kind: str) -> dict[str, dict[str, Any]]:
+    return {d["metadata"]["name"]: d for d in documents if d["kind"] == kind}
+
+
+def rules_of(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        f"{kind} {name.removeprefix('trainmaster-').removeprefix('trainmaster-')}": d["rules"]
+        for kind in ("Role", "ClusterRole")
+        for name, d in of_kind(documents, kind).items()
+    }
+
+
+@pytest.mark.parametrize("per_project", [False, True])
+def test_the_scheduler_gets_the_rights_of_the_plain_manifest_and_no_more(per_project: bool) -> None:
+    files = ["rbac.yaml", "rbac-per-project.yaml"] if per_project else ["rbac.yaml"]
+    plain = [d for f in files for d in yaml.safe_load_all((ROOT / "deploy" / "kubernetes" / f).read_text()) if d]
+    wanted = rules_of(plain)
+    if per_project:
+        wanted.pop("Role jobs")  # the same rules everywhere
+    assert rules_of(render(jobs={"namespacePerProject": per_project})) == wanted
+
+
+def test_only_the_scheduler_holds_a_token_of_the_cluster() -> None:
+    documents = render()
+    workloads = [d for kind in ("Deployment", "StatefulSet", "Job") for d in of_kind(documents, kind).values()]
+    holders = [
+        d["metadata"]["name"]
+        for d in workloads
+        if d["spec"]["template"]["spec"].get("automountServiceAccountToken", True)
+    ]
+    assert len(workloads) == 6
+    assert holders == ["trainmaster-scheduler"]
+
+
+def test_liveness_asks_the_process_alone_and_readiness_the_database_too() -> None:
+    paths = {
+        name: (c["livenessProbe"]["httpGet"]["path"], c["readinessProbe"]["httpGet"]["path"])
+        for name, d in of_kind(render(), "Deployment").items()
+        for c in d["spec"]["template"]["spec"]["containers"]
+        if "httpGet" in c["livenessProbe"]
+    }
+    assert paths == {
+        "trainmaster-api": ("/api/v1/live", "/api/v1/ready"),
+        "trainmaster-scheduler": ("/live", "/ready"),
+        "trainmaster-beat": ("/live", "/ready"),
+    }
+
+
+def test_the_first_volumes_are_registered_as_the_storage_is() -> None:
+    (container,) = of_kind(render(), "Deployment")["trainmaster-api"]["spec"]["template"]["spec"]["containers"]
+    env = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert json.loads(env["TRAINMASTER_FIRST_VOLUMES"]) == [
+        {"name": "output", "kind": "local", "root": "/srv/output"},
+        {
+            "name": "data",
+            "kind": "nfs",
+            "root": "/var/lib/trainmaster/data",
+            "config": {"server": "nas", "path": "/data"},
+        },
+    ]
+    assert {m["mountPath"] for m in container["volumeMounts"]} == {
+        "/tmp", "/srv/output", "/var/lib/trainmaster", "/var/lib/trainmaster/data",
+    }  # fmt: skip
+
+
+def test_with_a_database_of_ones_own_migrations_run_before_all_else_and_no_key_is_made() -> None:
+    own = {"postgresql": {"enabled": False}, "redis": {"enabled": False}}
+    documents = render(existingSecret="keys", bundled=own)
+    (job,) = of_kind(documents, "Job").values()
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    assert not of_kind(documents, "Secret")
+    assert "keys" in json.dumps(job["spec"]["template"]["spec"]["volumes"])
+
+
+def test_every_container_runs_without_root_and_capabilities_and_with_limits() -> None:
+    for name, deployment in of_kind(render(), "Deployment").items():
+        pod = deployment["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"], name
+        for container in pod["containers"]:
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, name
+            assert container["resources"]["limits"]["memory"], name
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"storage": {}}, "storage.home: say where it is"),
+        ({"bundled": {"postgresql": {"enabled": False}}}, "existingSecret: name a Secret"),
+        ({"storage": {**STORAGE, "home": {"memory": True}}}, "replicas: set it to 1"),
+        ({"api": {"replica": 3}}, "replica"),
+        ({"storage": {**STORAGE, "data": {"hostPath": "srv"}}}, "hostPath"),
+        ({"beat": {"replicas": 0}}, "replicas"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_and_named(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(helm.HelmError) as refused:
+        render(**copy.deepcopy(values))
+    assert words in str(refused.value)
+
+
+def test_each_value_is_in_the_schema_and_each_property_of_the_schema_in_the_values() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    assert set(schema) - {"global"} == set(values)
+    for part in ("jobs", "api", "scheduler", "beat", "migrate", "ingress", "image", "storage"):
+        assert set(schema[part]["properties"]) == set(values[part]), part
