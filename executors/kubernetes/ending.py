@@ -26,17 +26,18 @@ from executors.kubernetes import render
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.client import AlreadyExists, Cluster, Conflict, Json, NotFound, path
 from executors.kubernetes.namespaces import Namespaces
-from executors.kubernetes.observe import has_begun, is_beginning, is_over, runs_nothing, stop_asked
+from executors.kubernetes.observe import has_begun, is_beginning, is_over, is_stuck, runs_nothing, stop_asked
 from executors.kubernetes.options import Options
 
 # Longer than any process can hold an order: then a tombstone has nobody left to warn.
 _TOMBSTONE_AGE: Final = timedelta(hours=1)
 _FORGET_EVERY_S: Final = 300.0
 # For kubelet to end what still runs; an idle one takes one to two seconds.
-_END_S: Final = 8.0
+_END_S: Final = 10.0
 _FRESH_S: Final = 2.0  # without news: ask the API server itself
 _MARK_S: Final = 2.5  # for a pod that is just being made
 _KILL_GRACE_S: Final = 1  # the shortest that kubelet still answers for; 0 would forget the pod while it runs
+_HEARD: Final = timedelta(seconds=2)
 _LOOK_S: Final = 0.05
 _TRIES: Final = 3
 
@@ -194,12 +195,13 @@ class Ending:
                 # On no node it goes at once, unless that has just changed: then the next look finds it there.
                 with suppress(Conflict):
                     self._delete_pod(pod, grace_s=_KILL_GRACE_S, preconditions=_as_seen(pod))
-            elif pod in live and node in reporting:
+            elif pod in live and node in reporting and not (is_stuck(pod) and _is_told(pod, self._clock())):
                 # kubelet must end it; asked once.
                 if pod["metadata"].get("deletionTimestamp") is None or _grace_s(pod) > _KILL_GRACE_S:
                     self._delete_pod(pod, grace_s=_KILL_GRACE_S)
             else:
-                # Nothing runs, or nobody is there to tell: a kubelet takes seconds to let an ended pod go, or for ever.
+                # Nothing runs, or nobody is there to tell: a kubelet takes ten seconds to let go a pod that has ended or
+                # never began, or for ever.
                 self._delete_pod(pod, grace_s=0)
 
     def _wait_for_change(self, attempt_id: AttemptId, pods: Sequence[Json]) -> None:
@@ -248,6 +250,12 @@ def _is_asked_already(pod: Json, grace: timedelta) -> bool:
     """Whether it was asked to stop within ``grace`` or sooner. A longer grace does not take a shorter one back."""
     mark = stop_asked(pod)
     return bool(mark) and float(json.loads(mark)["grace_s"]) <= grace.total_seconds()
+
+
+def _is_told(pod: Json, now: datetime) -> bool:
+    """Whether kubelet has had time to hear that the pod is deleted: the time stands for when its grace is over."""
+    deleted = pod["metadata"].get("deletionTimestamp")
+    return deleted is not None and now - datetime.fromisoformat(deleted) > _HEARD
 
 
 def _as_seen(pod: Json) -> Json:

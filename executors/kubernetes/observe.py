@@ -89,6 +89,13 @@ def is_beginning(pod: Json, now: datetime) -> bool:
     return all((state.get("waiting") or {}).get("reason", "PodInitializing") in _ON_ITS_WAY for state in states)
 
 
+def is_stuck(pod: Json) -> bool:
+    """Whether it has not begun because an image or a container cannot be had: kubelet only waits to try again."""
+    states = (_state(pod, "initContainerStatuses", INSTALLER), _state(pod, "containerStatuses", MAIN))
+    reasons = {str((state.get("waiting") or {}).get("reason") or "") for state in states}
+    return not has_begun(pod) and bool(reasons & (words.PULL_ERRORS | words.CONFIG_ERRORS))
+
+
 def stop_asked(pod: Json) -> str:
     """What the platform has written into the pod's stop mark; empty: nothing."""
     return str((pod["metadata"].get("annotations") or {}).get(STOP) or "")

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId, JobId
 from core.domain.resources import Request
 from executors.base import Executor, MountOrder, Observation, Phase, ReplicaKey, ReplicaOrder
@@ -294,8 +295,14 @@ class KubernetesBench(DockerBench):
         ]
 
     def close(self) -> None:
+        end = time.monotonic() + 60
         for attempt in self.executor.attempts():
-            self.executor.remove(attempt)
+            while True:  # as the control loop does
+                try:
+                    self.executor.remove(attempt)
+                    break
+                except ExecutorTryAgain:
+                    assert time.monotonic() < end
         # The garbage collector takes what the Service owned.
         end = time.monotonic() + 20
         while self.leftovers() and time.monotonic() < end:

@@ -74,7 +74,9 @@ def test_a_node_without_room_is_told_in_kube_schedulers_words_and_placed_again(b
 
 
 def test_a_node_that_is_not_there_is_told(bench):
-    seen = bench.run(command=("true",), node="no-such-node")
+    order = replace(bench.order(command=("true",)), node="no-such-node")
+    bench.executor.create(order)
+    seen = bench.ended(order)
     assert seen.exit.cause is ExitCause.ENGINE_REFUSED
     assert "no-such-node" in seen.exit.sentence
 
@@ -157,14 +159,39 @@ def test_a_quota_of_the_namespace_refuses_in_the_servers_words(bench):
 
 
 def test_the_images_own_command_runs_without_the_runtime(bench):
-    """The image's command is a Python that ends at once without a terminal."""
-    order = bench.order(command=None, env={"GREETING": "hello"})
+    """The runtime image has a command of its own, and a shell to replace it by."""
+    script = (
+        'echo "$GREETING from $(/trainmaster/runtime/busybox id -u)" | /trainmaster/runtime/busybox tee /data/output/x'
+    )
+    order = bench.order(
+        command=None,
+        image=bench.runtime_image,
+        args=("/trainmaster/runtime/busybox", "sh", "-c", f"{script}; exit 3"),
+        env={"GREETING": "hello"},
+        token="of-the-attempt",
+    )
     bench.executor.create(order)
-    assert bench.ended(order).phase is Phase.SUCCEEDED
-    container = bench.pod(order)["spec"]["containers"][0]
-    assert "hello" not in str(bench.pod(order))
-    assert [one["name"] for one in container["env"]] == ["NVIDIA_VISIBLE_DEVICES", "GREETING"]
-    assert "initContainers" not in bench.pod(order)["spec"]
+    seen = bench.ended(order)
+    assert (seen.phase, seen.exit.exit_code) == (Phase.FAILED, 3)
+    assert seen.exit.log_tail.strip() == "hello from 1000"
+    assert bench.text(bench.output / "x") == "hello from 1000"
+    pod = bench.pod(order)
+    assert "initContainers" not in pod["spec"]
+    assert not {"of-the-attempt", "hello"} & set(str(pod["spec"]).split("'"))
+
+
+def test_a_plain_replica_is_stopped_by_deleting_it(bench):
+    order = bench.order(command=None, image=bench.runtime_image, args=("/trainmaster/runtime/busybox", "sleep", "600"))
+    bench.executor.create(order)
+    bench.until(order, lambda o: o.phase is Phase.RUNNING)
+    bench.executor.stop(order.key, grace=timedelta(seconds=1))
+    bench.wait_for(lambda: not bench.executor.observe(order.key.attempt_id, fresh=True), 40, "its end")
+
+
+def test_an_image_without_any_command_is_told(bench):
+    """Of the images here the one with Python may have none; then the engine says so."""
+    seen = bench.run(command=None, limit_s=60)
+    assert seen.phase is Phase.SUCCEEDED or "command" in seen.exit.sentence
 
 
 # Created by two, killed between any two steps, removed in between
