@@ -22,7 +22,7 @@ CONTROL_IMAGE = os.environ.get("TRAINMASTER_TEST_CONTROL_IMAGE", "")
 RUNTIME_IMAGE = os.environ.get("TRAINMASTER_TEST_RUNTIME_IMAGE", "")
 JOB_IMAGE = os.environ.get("TRAINMASTER_TEST_JOB_IMAGE", "python:3.11-slim")
 
-pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes, pytest.mark.timeout(600), pytest.mark.xdist_group("helm")]
+pytestmark = [pytest.mark.e2e, pytest.mark.kubernetes, pytest.mark.timeout(600), pytest.mark.xdist_group("kubernetes")]
 
 
 @dataclass

@@ -483,7 +483,7 @@ def fake_bench() -> FakeBench:
         "process",
         "fake",
         pytest.param("docker", marks=pytest.mark.docker),
-        pytest.param("kubernetes", marks=pytest.mark.kubernetes),
+        pytest.param("kubernetes", marks=(pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes"))),
     ]
 )
 def bench(request: pytest.FixtureRequest) -> Bench:

@@ -20,7 +20,7 @@ from executors.kubernetes.client import path as url
 from executors.kubernetes.observe import Patience
 from executors.kubernetes.options import Options
 
-pytestmark = pytest.mark.kubernetes
+pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
 HASTY = Patience(image=timedelta(seconds=2), scheduling=timedelta(seconds=2), other=timedelta(seconds=25))
 
 

@@ -22,7 +22,7 @@ from executors.kubernetes.policy import policies_url, render_policy
 from executors.kubernetes.volumes import render_volume
 from tests.integration.kubernetes.rights import Limited
 
-pytestmark = pytest.mark.kubernetes
+pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
 
 ATTEMPT = AttemptId("att-1")
 
