@@ -54,7 +54,7 @@ class Access:
             ClusterUnknown: there is nothing to read.
             ExecutorTryAgain: there is, but it cannot be read now (it is being renewed, or is broken).
         """
-        configuration = Configuration()
+        configuration: Any = Configuration()
         files = self.kubeconfig or os.environ.get("KUBECONFIG", "")
         try:
             if not files and not self.context and os.environ.get("KUBERNETES_SERVICE_HOST"):
@@ -74,7 +74,7 @@ class Access:
             raise ExecutorTryAgain(f"The access to the Kubernetes cluster cannot be read: {error}") from error
         except (OSError, ValueError) as error:
             raise ExecutorTryAgain(f"The access to the Kubernetes cluster cannot be read: {error}") from error
-        configuration.socket_options = _socket_options()
+        setattr(configuration, "socket_options", _socket_options())  # noqa: B010 (declared as nothing but None)
         pool = RESTClientObject(configuration, maxsize=_KEPT_CONNECTIONS).pool_manager
         return Link(str(configuration.host).rstrip("/"), pool, lambda: _authorization(configuration))
 
@@ -88,7 +88,7 @@ def _authorization(configuration: Any) -> str | None:
 
 def _socket_options() -> list[tuple[int, int, int]]:
     """A watch may be silent for minutes: ask the peer's kernel whether it is still there."""
-    options = [*urllib3.connection.HTTPConnection.default_socket_options, (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
+    options = [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)]
     for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):  # seconds, seconds, probes
         if hasattr(socket, name):
             options.append((socket.IPPROTO_TCP, getattr(socket, name), value))
