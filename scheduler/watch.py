@@ -32,8 +32,9 @@ _HOT_TOLD_S: Final = 1.0
 _LISTEN_S: Final = 1.0
 # A gang that starts is told of replica by replica: looks at one attempt are at least so far apart.
 _LEAST_GAP_S: Final = 0.03
-# All looks together take at most this share of a core: 1.5 s of every minute.
-_SHARE: Final = 0.025
+# All looks together take at most this share of a core: 0.75 s of every minute, of the 3 s that the control plane may
+# cost while nothing happens. Up to a dozen replicas that is no limit.
+_SHARE: Final = 0.0125
 # Rung and no answer: the ring was lost, or every worker is busy.
 _RING_AGAIN_S: Final = 1.0
 
