@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import subprocess
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -113,7 +111,6 @@ class Box:
     folder: Path
     order: ReplicaOrder
     code: int | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def output(self) -> Path:
@@ -155,7 +152,8 @@ Run = Callable[..., Box]
 def run(suite: str, runtime_files: Path, tmp_path: Path) -> Run:
     """``run(image, command, …)``: started, and waited for unless ``wait=False``.
 
-    ``docker`` are words for ``docker run``; the rest are fields of the order. ``uid`` of ``None``: the image's user.
+    ``options`` are words for ``docker run``; the rest are fields of the order. ``uid`` of ``None``: the image's user.
+    ``gang``: the first replica of an attempt, of which this is the second; they share the output.
     """
 
     def start(
@@ -167,10 +165,13 @@ def run(suite: str, runtime_files: Path, tmp_path: Path) -> Run:
         options: tuple[str, ...] = (),
         image_command: tuple[str, ...] | None = None,
         code: Path | None = None,
+        gang: Box | None = None,
         **fields: Any,
     ) -> Box:
         number = uuid.uuid4().hex[:12]
         key = ReplicaKey(JobId(f"job-{number}"), AttemptId(f"att-{number}"), "worker", 0)
+        if gang is not None:
+            key = replace(gang.order.key, index=1)
         values = {
             "args": (),
             "env": {},
@@ -190,8 +191,11 @@ def run(suite: str, runtime_files: Path, tmp_path: Path) -> Run:
             **{**values, **fields},
         )
         folder = tmp_path / number
-        for name in ("output", "state", "order", "scratch", "asked"):
+        for name in ("state", "order", "scratch", "asked", "output"):
             (folder / name).mkdir(parents=True)
+        if gang is not None:
+            (folder / "output").rmdir()
+            (folder / "output").symlink_to(gang.output)
         for name in ("output", "state", "scratch"):
             (folder / name).chmod(0o777)
         (folder / "asked/stop").touch()
@@ -210,17 +214,21 @@ def run(suite: str, runtime_files: Path, tmp_path: Path) -> Run:
             f"{folder}/order:{places.ORDER}:ro",
             f"{folder}/state:{places.STATE}",
             *(f"{folder}/scratch:{s.target}" for s in places.scratch_folders(order) if s.target != places.STATE),
-            f"{folder}/output:/data/output",
+            f"{(folder / 'output').resolve()}:/data/output",
             f"{folder}/asked:{places.ASKED}:ro",
             f"{folder}/termination:{places.TERMINATION_LOG}",
             *([f"{code}:{places.CODE}:ro"] if code else []),
         ]
         user = () if uid is None else ("--user", f"{uid}:{uid}")
+        # A bridge of the engine's is nobody's need here, and not there on every machine.
+        network = () if "--network" in options else ("--network", "none")
         program, *rest = places.entry()
         done = docker(
             *("run", "-d", "--name", names.replica_name(key), "--label", f"trainmaster.suite={suite}"),
+            *("--hostname", names.host_name(key.role, key.index)),
             *(word for bind in binds for word in ("-v", bind)),
             *user,
+            *network,
             *("--entrypoint", program),
             *options,
             image,
@@ -231,14 +239,6 @@ def run(suite: str, runtime_files: Path, tmp_path: Path) -> Run:
         return box.wait() if wait else box
 
     return start
-
-
-def record_of(box: Box) -> dict[str, Any]:
-    data: dict[str, Any] = json.loads((box.folder / "state/exit.json").read_bytes())
-    return data
-
-
-IS_ROOT = os.geteuid() == 0
 
 
 class CodeApi:

@@ -238,25 +238,13 @@ def test_peers_are_found_by_their_names_in_a_network(image: str, run: Any, suite
     subprocess.run(["docker", "network", "create", suite], check=True, capture_output=True)
     try:
         options = ("--network", suite)
-        first = run(
-            image,
-            shell_of(image, "echo together"),
-            options=(*options, "--network-alias", "worker-0"),
-            peer_hosts=("worker-0", "worker-1"),
-            peers_grace=timedelta(seconds=30),
-            wait=False,
-        )
-        second = run(
-            image,
-            shell_of(image, "echo together"),
-            options=(*options, "--network-alias", "worker-1"),
-            peer_hosts=("worker-0", "worker-1"),
-            peers_grace=timedelta(seconds=30),
-            wait=False,
-        )
+        more = {"peer_hosts": ("worker-0", "worker-1"), "peers_grace": timedelta(seconds=30), "wait": False}
+        together = shell_of(image, "echo together")
+        first = run(image, together, options=(*options, "--network-alias", "worker-0"), **more)
+        second = run(image, together, options=(*options, "--network-alias", "worker-1"), gang=first, **more)
         for box in (first, second):
             box.wait()
-            # Neither has gone, with its name, before the other had found it.
+            # Whoever ends first takes its name away, and is known to have been there.
             assert (box.code, box.log.splitlines()[-1]) == (0, "together"), box.exit
     finally:
         subprocess.run(["docker", "network", "rm", suite], check=False, capture_output=True)

@@ -24,8 +24,6 @@ _HANG_LOOK_S = 0.5
 _MEMORY_LOOK_S = 0.25
 _IDLE_LOOK_S = 1.0
 _READ_BYTES = 262_144
-# An engine forgets the name of a container that has ended; a peer's start, from its name to its look, takes less.
-_LINGER_S = 5.0
 _LOGS = "/.trainmaster/logs"
 
 TYPE_CHECKING = False
@@ -68,7 +66,6 @@ class Replica:
         self._hang_look_at = 0.0
         self._deadline: float | None = None
         self._memory_look_at: float | None = None
-        self._ready_at: float | None = None  # when all peers had been found
         self._watched_bytes: int | None = None  # the memory limit, where nobody else keeps it
         self._oom_base = 0  # the kernel's count before the start, where no group counts for us alone
         self._wake_read, wake_write = os.pipe()
@@ -107,21 +104,7 @@ class Replica:
             write_copy(self._order.termination_path, record)
         if self._reporter is not None:
             self._reporter.finish()
-        if ending.code == 0:
-            self._linger()
         return 1 if ending.code is None else ending.code
-
-    def _linger(self) -> None:
-        """Keep the name of a gang's member alive for a moment: peers that start a little later still wait for it."""
-        if self._order.view != "as_is" or len(self._order.peer_hosts) < 2 or self._ready_at is None:
-            return
-        end = self._ready_at + _LINGER_S
-        while self._wanted is None and clock.monotonic() < end:
-            poll = select.poll()
-            poll.register(self._wake_read, select.POLLIN)
-            poll.poll(max(0.0, min(0.5, end - clock.monotonic())) * 1000)
-            _drain(self._wake_read)
-            self._look_whether_asked()
 
     # Start
 
@@ -137,7 +120,6 @@ class Replica:
             raise NotStarted(Ending("start_failed", None, sentence))
         ground = prepare(order, self._state, self._token, self._log, self._check_stop)
         self._ground = ground
-        self._ready_at = clock.monotonic()
         ground.groups.limit(
             cpu_milli=order.cpu_limit_milli, memory_bytes=order.memory_limit_bytes, pids=order.pids_limit
         )
