@@ -81,7 +81,8 @@ class Ending:
     def remove(self, attempt_id: AttemptId) -> None:
         """See :meth:`executors.base.Executor.remove`."""
         self._bury(attempt_id)
-        namespaces = self._namespaces.of_attempt(attempt_id, self._pods.fresh(attempt_id))
+        pods = self._pods.fresh(attempt_id) if self._options.is_per_project else ()
+        namespaces = self._namespaces.of_attempt(attempt_id, pods)
         for namespace in namespaces:
             self._drop_secrets(namespace, attempt_id)
         # After the Secrets: what is posted from here on finds none, and never starts.

@@ -272,6 +272,26 @@ def test_a_replica_that_vanished_was_lost_and_does_not_count():
     assert (decision.end.event, decision.end.is_counted) == (JobEvent.REQUEUE, False)
 
 
+def test_what_was_told_of_a_replica_before_it_vanished_is_the_reason():
+    """As of a pod that somebody deletes: while it ends there is time to say so, then it is gone."""
+    running = sight({"worker": 1})
+    member = replace(running.members[0], detail="Pod p is gone: somebody deleted it in the cluster.")
+    lost = decide(replace(running, members=(member,), seen={}))
+    assert lost.moves[0].event is ReplicaEvent.LOSE
+    assert lost.moves[0].exit.sentence == "Pod p is gone: somebody deleted it in the cluster."
+    starting = replace(member, state=ReplicaState.STARTING, detail="Node n is making its container ready.")
+    assert decide(replace(running, members=(starting,), seen={})).moves[0].exit.sentence == ""
+
+
+@pytest.mark.parametrize("cause", [ExitCause.EVICTED, ExitCause.ENGINE_REFUSED, ExitCause.NODE_LOST])
+def test_a_place_that_is_gone_moves_the_gang_whatever_the_role_says_and_does_not_count(cause):
+    roles = {"worker": {"replicas": 2, "restart": "replica"}}
+    end = end_of(sight(roles, max_restarts=0), worker_0=(1, cause))
+    assert end.event is JobEvent.REQUEUE
+    assert not end.is_counted
+    assert end.kind is ExitKind.PLATFORM
+
+
 def test_policy_replica_starts_the_one_again_and_counts_it():
     seen = show(sight({"worker": {"replicas": 2, "restart": "replica"}}), worker_0=KILLED)
     decision = decide(seen)
