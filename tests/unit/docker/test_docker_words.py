@@ -84,8 +84,7 @@ def test_why_a_replica_was_not_created(error, kind, words):
     ("message", "kind", "words"),
     [
         (
-            "pull access denied for nope, repository does not exist or may require 'docker login': denied: requested "
-            "access to the resource is denied",
+            "pull access denied for nope, repository does not exist or may require 'docker login': denied",
             ExecutorRefused,
             "docker login",
         ),
