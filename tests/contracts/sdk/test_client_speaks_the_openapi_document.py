@@ -16,8 +16,8 @@ from trainmaster.client.transport import API_PREFIX
 
 from core.domain import errors as server_errors
 
-# What is no business of a client: the runtime's reports, browsers, load balancers, and Prometheus.
-NOT_FOR_CLIENTS = {"report", "get_liveness", "get_readiness", "get_metrics"}
+# What is no business of a client: the runtime's reports and its code, browsers, load balancers, and Prometheus.
+NOT_FOR_CLIENTS = {"report", "download_code", "get_liveness", "get_readiness", "get_metrics"}
 
 ARGUMENTS: dict[str, Any] = {
     "job": "mnist",
