@@ -100,7 +100,9 @@ class World:
 
     def _make_node(self, name: str) -> None:
         labels = {LABEL: self.mark, "kubernetes.io/hostname": name}
-        self.client.post(path("nodes"), {"metadata": {"name": name, "labels": labels}})
+        # Other people's pods must not land where nothing runs.
+        taints = [{"key": LABEL, "value": self.mark, "effect": "NoSchedule"}]
+        self.client.post(path("nodes"), {"metadata": {"name": name, "labels": labels}, "spec": {"taints": taints}})
         self._ready(name)
 
     def _ready(self, name: str) -> None:
@@ -216,6 +218,7 @@ def by_platform(world: World, options: argparse.Namespace, verdict: dict[str, An
         "TRAINMASTER_KUBERNETES_QPS": str(options.qps),
         "TRAINMASTER_REPLICA_API_URL": "http://127.0.0.1:1",
         "TRAINMASTER_RUNTIME_IMAGE": IMAGE,
+        "TRAINMASTER_KUBERNETES_TOLERATIONS": LABEL,
     }
     os.environ.update(settings)
     spec = {
@@ -281,7 +284,12 @@ def _rss_mib(pid: int) -> float:
 
 def _pod(name: str, mark: str, node_mark: str) -> dict[str, Any]:
     container = {"name": "main", "image": IMAGE, "resources": {"requests": REQUESTS, "limits": {"nvidia.com/gpu": "1"}}}
-    spec = {"containers": [container], "nodeSelector": {LABEL: node_mark}, "automountServiceAccountToken": False}
+    spec = {
+        "containers": [container],
+        "nodeSelector": {LABEL: node_mark},
+        "tolerations": [{"key": LABEL, "operator": "Exists"}],
+        "automountServiceAccountToken": False,
+    }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {LABEL: mark}}, "spec": spec}
 
 
