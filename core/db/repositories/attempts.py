@@ -13,10 +13,13 @@ from core.db.tables import Attempt, Replica
 AttemptRows = tuple[Attempt, list[Replica]]
 
 
-def attempts_of_job(session: Session, job_id: str) -> list[AttemptRows]:
-    """All attempts, oldest first, each with its replicas in rank order. Two statements."""
-    attempts = session.execute(select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number)).scalars().all()
-    return _with_replicas(session, attempts)
+def attempts_of_job(session: Session, job_id: str, *, after: int, limit: int) -> list[AttemptRows]:
+    """At most ``limit`` attempts with numbers above ``after``, oldest first, each with its replicas in rank order.
+
+    Two statements.
+    """
+    query = select(Attempt).where(Attempt.job_id == job_id, Attempt.number > after).order_by(Attempt.number)
+    return _with_replicas(session, session.execute(query.limit(limit)).scalars().all())
 
 
 def newest_attempt(session: Session, job_id: str) -> AttemptRows | None:

@@ -36,7 +36,12 @@ def show(
             output.say(spec_yaml(detail.spec).rstrip())
             return
         checkpoints = client.list_checkpoints(detail.id)
-        earlier = client.list_attempts(detail.id)[:-1] if detail.attempt_count > 1 else []
+        newest_number = detail.attempt_count
+        earlier = (
+            list(client.list_attempts(detail.id, after=max(0, newest_number - 1 - _ATTEMPTS_SHOWN)))
+            if newest_number > 1
+            else []
+        )
     now = output.now()
     console = output.answers()
     waits = detail.wait_reason
@@ -68,7 +73,7 @@ def show(
     )
     if earlier:
         output.say()
-        _print_earlier(earlier)
+        _print_earlier([attempt for attempt in earlier if attempt.number < newest_number])
     if detail.attempt is not None and detail.attempt.replicas:
         output.say()
         _print_replicas(detail.attempt, now)
@@ -106,20 +111,18 @@ def _attempts(detail: JobDetail) -> str | None:
 
 
 def _print_earlier(attempts: list[AttemptView]) -> None:
-    """The attempts before the newest one, oldest first: how long each ran, and why it ended."""
-    shown = attempts[-_ATTEMPTS_SHOWN:]
+    """Attempts before the newest one, oldest first: how long each ran, and why it ended."""
     output.print_table(
         ("ATTEMPT", "STARTED", "RAN", "ENDED BECAUSE"),
         [
             (str(attempt.number), output.local_time(attempt.started_at), _ran(attempt), exit_text(attempt.end))
-            for attempt in shown
+            for attempt in attempts
         ],
         empty="",
     )
-    if len(shown) < len(attempts):
-        output.note(
-            f"Attempts 1 to {len(attempts) - len(shown)} are left out; `trainmaster events` tells of them.", "dim"
-        )
+    left_out = min((attempt.number for attempt in attempts), default=1) - 1
+    if left_out:
+        output.note(f"Attempts 1 to {left_out} are left out; `trainmaster events` tells of them.", "dim")
 
 
 def _ran(attempt: AttemptView) -> str | None:

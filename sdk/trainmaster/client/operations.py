@@ -8,7 +8,7 @@ from trainmaster.client.binding import IterMethod, JobIterMethod, JobMethod, Met
 from trainmaster.client.calls import admin, jobs, output
 from trainmaster.client.flows import pages, streams, transfer
 from trainmaster.client.flows.streams import StateNotice
-from trainmaster.wire.jobs import EventView, FileEntry, JobView, LogLine
+from trainmaster.wire.jobs import AttemptView, EventView, FileEntry, JobView, LogLine
 
 
 class Operations:
@@ -33,7 +33,8 @@ class Operations:
     clone_job = Method(jobs.clone_job)
     delete_job = Method(jobs.delete_job)
     wait_for_job = Method(streams.wait_for_job)
-    list_attempts = Method(jobs.list_attempts)
+    list_attempts = IterMethod(pages.list_attempts, AttemptView)
+    list_attempts_page = Method(jobs.list_attempts_page)
     get_attempt = Method(jobs.get_attempt)
 
     # history
@@ -103,7 +104,7 @@ class JobOperations:
     pause = JobMethod(jobs.pause_job)
     resume = JobMethod(jobs.resume_job)
     delete = JobMethod(jobs.delete_job)
-    attempts = JobMethod(jobs.list_attempts)
+    attempts = JobIterMethod(pages.list_attempts, AttemptView)
     events = JobIterMethod(pages.list_job_events, EventView)
     follow_events = JobIterMethod(streams.follow_events, EventView)
     logs = JobIterMethod(streams.stream_logs, LogLine)

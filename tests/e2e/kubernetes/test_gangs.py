@@ -153,7 +153,7 @@ def test_three_jobs_that_fit_only_one_after_another(run: Any) -> None:
 
     assert [job.wait(timeout_s=180).state for job in jobs] == ["succeeded"] * 3
 
-    (first, second, third) = sorted((job.attempts()[0] for job in jobs), key=lambda attempt: attempt.started_at)
+    (first, second, third) = sorted((next(job.attempts()) for job in jobs), key=lambda attempt: attempt.started_at)
     assert first.ended_at <= second.started_at
     assert second.ended_at <= third.started_at
 

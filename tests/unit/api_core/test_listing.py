@@ -243,6 +243,27 @@ def test_a_running_job_shows_its_attempt_replicas_addresses_and_progress(
     ]
     assert client.get("/api/v1/jobs").json()["items"][0]["progress"] == {"step": 3, "steps": 9}
     attempts = client.get(f"/api/v1/jobs/{job_id}/attempts").json()
-    assert attempts == [job["attempt"]]
+    assert attempts == {"items": [job["attempt"]], "next_cursor": None}
     assert client.get(f"/api/v1/jobs/{job_id}/attempts/1").json() == job["attempt"]
     assert client.get(f"/api/v1/jobs/{job_id}/attempts/2").status_code == 404
+
+
+def test_attempts_come_page_by_page(client: TestClient, submit: Any, start: Any) -> None:
+    job_id = submit()
+    for number in range(1, 6):
+        start(job_id, number=number)
+
+    def page(**query: Any) -> tuple[list[int], str | None]:
+        answer = client.get(f"/api/v1/jobs/{job_id}/attempts", params=query).json()
+        return [attempt["number"] for attempt in answer["items"]], answer["next_cursor"]
+
+    assert page() == ([1, 2, 3, 4, 5], None)
+    first, cursor = page(limit=2)
+    second, cursor = page(limit=2, cursor=cursor)
+    third = page(limit=2, cursor=cursor)
+    assert (first, second, third) == ([1, 2], [3, 4], ([5], None))
+    assert page(after=3) == ([4, 5], None)
+    assert page(after=5) == ([], None)
+    assert page(limit=5) == ([1, 2, 3, 4, 5], None)
+    for query in ({"cursor": "nonsense"}, {"limit": 0}, {"limit": 201}, {"after": -1}):
+        assert client.get(f"/api/v1/jobs/{job_id}/attempts", params=query).status_code in (400, 422)

@@ -86,7 +86,7 @@ def test_show_tells_state_reason_numbers_replicas_and_end(cli: Invoke, server: A
         "ended_at": "2026-11-21T06:00:42Z",
         "end": {"kind": "user_error", "sentence": "worker-0 failed with exit code 3.", "exit_code": 3},
     }
-    server.on("GET", "/jobs/job_1/attempts", [earlier, attempt])
+    server.on("GET", "/jobs/job_1/attempts", {"items": [earlier, attempt], "next_cursor": None})
     checkpoint = {"path": "checkpoints/step-100", "step": 100, "created_at": "2026-11-21T07:00:00Z"}
     server.on("GET", "/jobs/job_1/checkpoints", [checkpoint])
     done = cli("show", "mnist")
@@ -102,6 +102,23 @@ def test_show_tells_state_reason_numbers_replicas_and_end(cli: Invoke, server: A
         "42 s  worker-0 failed with exit code 3. [user_error, exit code 3]",
     ):
         assert part in done.stdout
+
+
+def test_show_asks_only_for_the_last_attempts(cli: Invoke, server: Any, job_json: Any, page: Any) -> None:
+    attempts = [
+        {"id": f"a{n}", "number": n, "state": "ended", "executor": "fake", "created_at": "2026-11-21T07:00:00Z"}
+        for n in range(30, 41)
+    ]
+    server.on("GET", "/jobs/mnist", job_json(attempt=attempts[-1], attempt_count=40))
+    server.on("GET", "/jobs/job_1/attempts", page(*attempts))
+    server.on("GET", "/jobs/job_1/checkpoints", [])
+    done = cli("show", "mnist")
+    assert done.exit_code == 0, done.output
+    assert [r.url.params["after"] for r in server.requests if r.url.path.endswith("/attempts")] == ["29"]
+    assert [line.split()[0] for line in done.stdout.splitlines() if line[:2].isdigit()] == [
+        str(n) for n in range(30, 40)
+    ]
+    assert "Attempts 1 to 29 are left out" in done.output
 
 
 def test_show_spec_is_yaml_to_submit_again(cli: Invoke, server: Any, job_json: Any) -> None:

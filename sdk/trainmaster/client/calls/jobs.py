@@ -144,9 +144,12 @@ def delete_job(job: str, *, files: bool = False) -> Call[None]:
     return silent("delete_job", "DELETE", path("/jobs/{job}", job=job), query=query)
 
 
-def list_attempts(job: str) -> Call[list[AttemptView]]:
-    """All launches of the gang, oldest first, with their replicas."""
-    return typed(list[AttemptView], "list_attempts", "GET", path("/jobs/{job}/attempts", job=job))
+def list_attempts_page(
+    job: str, *, after: int | None = None, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[AttemptView]]:
+    """One page of the launches of the gang, oldest first, with their replicas. ``after``: only larger numbers."""
+    query = params(after=after, limit=limit, cursor=cursor)
+    return typed(Page[AttemptView], "list_attempts", "GET", path("/jobs/{job}/attempts", job=job), query=query)
 
 
 def get_attempt(job: str, number: int) -> Call[AttemptView]:

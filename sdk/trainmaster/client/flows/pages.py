@@ -70,6 +70,11 @@ def list_jobs(
     )
 
 
+def list_attempts(job: str, *, after: int | None = None) -> Flow[None]:
+    """The launches of the gang, oldest first, with their replicas. ``after``: only those with larger numbers."""
+    return all_pages(lambda cursor: calls.list_attempts_page(job, after=after, cursor=cursor))
+
+
 def list_job_events(job: str, *, after: int | None = None, limit: int | None = None) -> Flow[None]:
     """The job's history so far, oldest first."""
     return all_pages(lambda cursor: calls.list_job_events_page(job, after=after, cursor=cursor), limit=limit)
