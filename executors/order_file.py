@@ -11,7 +11,12 @@ ORDER_VERSION: Final = 1
 
 
 def order_fields(
-    order: ReplicaOrder, *, view: str, command: Sequence[str] | str, env: Mapping[str, str] | None = None
+    order: ReplicaOrder,
+    *,
+    view: str,
+    command: Sequence[str] | str,
+    env: Mapping[str, str] | None = None,
+    log_limit_bytes: int = 0,
 ) -> dict[str, Any]:
     """The fields that do not depend on the engine. No token is among them: that is a file of its own.
 
@@ -19,6 +24,7 @@ def order_fields(
         view: who makes ``/data``: ``private``, ``mapped`` or ``as_is``.
         command: what to run; the order's own may be ``None``.
         env: instead of the order's.
+        log_limit_bytes: room that the replica's log takes at most; 0: no limit.
     """
     key = order.key
     return {
@@ -49,5 +55,6 @@ def order_fields(
         "peer_hosts": list(order.peer_hosts),
         "deadline_s": order.deadline_s,
         "api_url": order.api_url,
+        "log_limit_bytes": log_limit_bytes,
         "view": view,
     }

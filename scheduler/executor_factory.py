@@ -67,6 +67,7 @@ def _docker(settings: Settings) -> ExecutorSetup:
         uid=settings.job_uid,
         gid=settings.job_gid,
         host_paths=tuple(filter(None, settings.host_paths.split(":"))),
+        log_limit_bytes=settings.job_log_limit_bytes,
     )
     driver = DockerExecutor(
         engine,
@@ -108,6 +109,7 @@ def _kubernetes(settings: Settings) -> ExecutorSetup:
             ),
         ),
         host_paths=tuple(filter(None, settings.host_paths.split(":"))),
+        log_limit_bytes=settings.job_log_limit_bytes,
         pod_security=settings.kubernetes_pod_security,
         is_isolated=settings.kubernetes_network_policy,
         egress=_parsed("kubernetes_egress", settings.kubernetes_egress, parse_egress),

@@ -24,6 +24,7 @@ def render_order(
     code_path: str | None = None,
     termination_path: str | None = None,
     enforced: Collection[str] = ("cpu", "memory"),
+    log_limit_bytes: int = 0,
 ) -> dict[str, bytes]:
     """File name to content. All of it is secret: the environment holds the user's secrets, ``token`` the attempt's.
 
@@ -35,6 +36,7 @@ def render_order(
         termination_path: a file that gets the exit record too, cut to 4096 bytes, such as ``/dev/termination-log``.
         enforced: limits that the engine enforces, of ``cpu``, ``memory`` and ``pids``. The runtime watches over
             memory and pids where they are missing, and tells in the log that a CPU limit is not kept.
+        log_limit_bytes: room that the replica's log takes at most; 0: no limit. Images without Python keep it all.
 
     Raises:
         ExecutorRefused: there is no command to run, or the archive can neither be found nor fetched.
@@ -47,7 +49,9 @@ def render_order(
         )
     if order.code_digest is not None and code_path is None and (order.api_url is None or order.token is None):
         raise ExecutorRefused("The code archive cannot be fetched, for replicas are told no API address.")
-    fields = order_fields(order, view="as_is", command=command, env=_own_devices(order.env, order))
+    fields = order_fields(
+        order, view="as_is", command=command, env=_own_devices(order.env, order), log_limit_bytes=log_limit_bytes
+    )
     # The image's own entrypoint has its arguments in it.
     fields["args"] = list(order.args) if order.command else []
     fields["process_env"] = [_own_devices(extra, order) for extra in order.process_env]

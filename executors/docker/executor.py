@@ -238,6 +238,7 @@ class DockerExecutor:
             image_command=order.command_of_image(image.entrypoint, image.cmd, wanted.args),
             code_path=places.CODE if wanted.code_path is not None else None,
             enforced=("cpu", "memory", "pids"),
+            log_limit_bytes=self._rules.log_limit_bytes,
         )
         scratch = dict.fromkeys([places.WORK, *(folder.target for folder in places.scratch_folders(wanted))])
         code = None if wanted.code_path is None else Path(wanted.code_path)

@@ -11,6 +11,7 @@ from executors.kubernetes.policy import Peer
 @dataclass(frozen=True, slots=True)
 class Options:
     """``uid``/``gid`` 0: whatever the image says. ``host_paths``: folders that local volumes may lie under; empty: any.
+    ``log_limit_bytes``: of one replica's log; 0: no limit.
 
     ``rules``: which resources are GPUs, and what our pods tolerate. ``pod_security``: the level of namespaces that the
     platform makes (:class:`~executors.kubernetes.namespaces.Namespaces`). ``is_isolated``: a network policy for each
@@ -27,6 +28,7 @@ class Options:
     pull_secrets: tuple[str, ...] = ()
     rules: NodeRules = field(default_factory=NodeRules)
     host_paths: tuple[str, ...] = ()
+    log_limit_bytes: int = 0
     pod_security: str = "auto"
     is_isolated: bool = True
     egress: tuple[Peer, ...] = ()

@@ -106,7 +106,7 @@ def render_secret(order: ReplicaOrder, options: Options, namespace: str) -> Json
     Raises:
         ExecutorRefused: it is larger than a Secret may be.
     """
-    files = _plain_files(order) if is_plain(order) else _order_files(order)
+    files = _plain_files(order) if is_plain(order) else _order_files(order, options.log_limit_bytes)
     size = sum(len(content) for content in files.values())
     if size > SECRET_LIMIT_BYTES:
         raise ExecutorRefused(
@@ -320,12 +320,13 @@ def _mount(mount: MountOrder, name: str, options: Options, namespace: str) -> tu
 # Files of the Secret
 
 
-def _order_files(order: ReplicaOrder) -> dict[str, bytes]:
+def _order_files(order: ReplicaOrder, log_limit_bytes: int) -> dict[str, bytes]:
     return render_order(
         order,
         image_command=None,
         termination_path=places.TERMINATION_LOG,
         enforced=("cpu", "memory", "pids"),
+        log_limit_bytes=log_limit_bytes,
     )
 
 

@@ -51,9 +51,8 @@ def render(
 ) -> dict[str, Any]:
     """The order file. It holds no token: that is a file of its own."""
     return {
-        **order_fields(order, view=view, command=order.command or ()),
+        **order_fields(order, view=view, command=order.command or (), log_limit_bytes=log_limit_bytes),
         "api_file": api_file,
-        "log_limit_bytes": log_limit_bytes,
         "use_cgroups": use_cgroups,
         "boot_id": boot_id,
         "tombstone": tombstone,

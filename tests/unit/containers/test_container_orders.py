@@ -76,6 +76,7 @@ def test_order_json_is_the_runtimes_order_with_the_places_of_a_container():
         "peer_hosts": ["worker-0", "worker-1"],
         "deadline_s": 0.5,
         "api_url": "http://api:8765",
+        "log_limit_bytes": 0,
         "view": "as_is",
         "cwd": "/data",
         "termination_path": "/dev/termination-log",
@@ -199,3 +200,9 @@ def test_names_are_labels_and_never_the_same_for_two():
 def test_graces_are_told_to_the_shell_in_whole_seconds_and_never_less():
     files = render_order(order(stop_grace=timedelta(seconds=2.2)), image_command=None)
     assert "TM_STOP_GRACE=3\n" in files["order.sh"].decode()
+
+
+def test_the_limit_of_the_log_is_in_the_order() -> None:
+    limited = json.loads(render_order(order(), image_command=None, log_limit_bytes=2**20)["order.json"])
+    free = json.loads(render_order(order(), image_command=None)["order.json"])
+    assert (limited["log_limit_bytes"], free["log_limit_bytes"]) == (2**20, 0)

@@ -179,6 +179,11 @@ def test_what_is_secret_is_in_the_secret_alone():
     assert "token-of-the-attempt" not in told
 
 
+def test_the_limit_of_a_log_reaches_the_runtime():
+    secret = render_secret(ORDER, replace(OPTIONS, log_limit_bytes=2**20), "jobs")
+    assert json.loads(base64.b64decode(secret["data"]["order.json"]))["log_limit_bytes"] == 2**20
+
+
 def test_limits_are_the_users_and_gpus_are_asked_for_as_limits_too():
     order = replace(
         ORDER,
