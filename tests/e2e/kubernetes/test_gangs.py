@@ -80,7 +80,7 @@ def run(platform: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def _whole_cluster(cluster: Any, two_nodes: list[str]) -> None:
-    cluster.ensure_ready(len(two_nodes))
+    cluster.ensure_ready(two_nodes)
 
 
 def story_of(job: Any) -> str:
