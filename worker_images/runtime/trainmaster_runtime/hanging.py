@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from trainmaster_runtime import exits, procfs, tree
+from trainmaster_runtime.exits import Ending
 from trainmaster_runtime.joblog import LineSplitter
 
 UNKNOWN = -1  # the code of a process that hung at exit and told none
@@ -46,6 +47,16 @@ class Process:
             code = 0
             self.was_signalled = False
         self.code = code
+
+
+def hung_ending(code: int, grace_s: float) -> Ending:
+    """How a replica ends whose command did not exit. ``code``: what it told before, or ``UNKNOWN``."""
+    known = None if code == UNKNOWN else code
+    sentence = "The command finished its work with %s, did not exit within %g s, and was ended." % (
+        exits.describe(known),
+        grace_s,
+    )
+    return Ending("hanging_exit", known, sentence)
 
 
 def end_hanging(processes: list[Process], notes: ExitNotes, grace_s: float, now: float, log: JobLog) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
 
-from trainmaster_runtime import cgroups, clock, exits, hanging, procfs, spawn, tree
+from trainmaster_runtime import clock, exits, hanging, procfs, spawn, tree
 from trainmaster_runtime.exits import Ending
 from trainmaster_runtime.hanging import Process
 from trainmaster_runtime.joblog import JobLog
+from trainmaster_runtime.limits import Limits
 from trainmaster_runtime.notes import ExitNotes
 from trainmaster_runtime.prepare import OUTPUT, Ground, NotStarted, mark_end, prepare
 from trainmaster_runtime.record import write_copy
+from trainmaster_runtime.stopping import StopWish, read_text
 
 # After a process failed, the others may fail of it too and say something: wait a little, ask, then kill.
 _OTHERS_WAIT_S = 1.0
@@ -21,8 +22,6 @@ _OTHERS_GRACE_S = 5.0
 _DRAIN_S = 5.0
 _LOOK_S = 1.0
 _HANG_LOOK_S = 0.5
-_MEMORY_LOOK_S = 0.25
-_IDLE_LOOK_S = 1.0
 _READ_BYTES = 262_144
 _LOGS = "/.trainmaster/logs"
 
@@ -44,8 +43,9 @@ class Replica:
 
     def __init__(self, order: Order, state: StateFolder, *, token_path: str) -> None:
         self._order = order
-        self._token = _read_text(token_path)
+        self._token = read_text(token_path)
         self._state = state
+        self._stop = StopWish(state, order.asked_path, order.stop_grace_s)
         output = OUTPUT if order.view == "as_is" else order.source_of(OUTPUT)
         folder = state.path if output is None else output + _LOGS
         self._log = JobLog(folder + "/" + order.log_name, order.log_limit_bytes)
@@ -55,6 +55,7 @@ class Replica:
         self._facts: dict[str, Any] = {}
         self._notes: ExitNotes | None = None
         self._ground: Ground | None = None
+        self._limits: Limits | None = None
         self._reporter: Reporter | None = None
         self._first_failure: Process | None = None
         self._wanted: Ending | None = None  # why we end it: stopped, deadline, out of memory …
@@ -62,12 +63,8 @@ class Replica:
         self._was_killed = False
         self._others_ask_at: float | None = None
         self._is_rest_asked = False
-        self._asked = ""  # what the engine's file said last
         self._hang_look_at = 0.0
         self._deadline: float | None = None
-        self._memory_look_at: float | None = None
-        self._watched_bytes: int | None = None  # the memory limit, where nobody else keeps it
-        self._oom_base = 0  # the kernel's count before the start, where no group counts for us alone
         self._wake_read, wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(wake_write, False)
@@ -86,7 +83,7 @@ class Replica:
             ending = error.ending
             self._log.say(ending.sentence)
         except StopAsked:
-            ending = self._stop_ending()
+            ending = self._stop.ending()
             ending.sentence += " The command was not started."
         except Exception as error:  # noqa: BLE001 - the edge: whatever happens here, an exit record is written
             ending = Ending("unknown", None, "The runtime failed: %s: %s." % (type(error).__name__, error))
@@ -109,7 +106,7 @@ class Replica:
     # Start
 
     def _run(self) -> Ending:
-        if self._state.read("stop.json") is not None:
+        if self._stop.is_there:
             raise StopAsked
         order = self._order
         if self._log.failure is not None and not self._log.is_disk_full:
@@ -126,7 +123,7 @@ class Replica:
         self._notes = ExitNotes(ground.own + "/exits")
         self._state.tell(phase="pending", detail="Starting the command.")
         programs = ground.programs(order)
-        self._oom_base = self._oom_kills()[0]
+        self._limits = limits = Limits(order, ground)
         error = self._spawn(programs)
         if error is not None:
             self._log.say(error.sentence)
@@ -135,7 +132,7 @@ class Replica:
         if self._wanted is not None and self._kill_at is not None:
             # The stop came while they were being started.
             self._ask_to_end(self._kill_at - clock.monotonic())
-        self._start_watches()
+        self._start_watches(limits, ground.isolation)
         self._tell_running()
         self._start_reporter()
         self._serve_rendezvous(programs[0].env)
@@ -167,33 +164,21 @@ class Replica:
         errors = [spawn.start_error(told) for told in waiting]
         return next((error for error in errors if error is not None), None)
 
-    def _start_watches(self) -> None:
-        order, ground = self._order, self._ground
-        assert ground is not None  # noqa: S101
+    def _start_watches(self, limits: Limits, isolation: str) -> None:
+        order = self._order
         now = clock.monotonic()
         if order.deadline_s is not None:
             self._deadline = now + order.deadline_s
-        kept = (*ground.groups.limited, *order.enforced)
-        needs_memory = order.memory_limit_bytes is not None and "memory" not in kept
-        needs_pids = "pids" not in kept
-        self._watched_bytes = order.memory_limit_bytes if needs_memory else None
-        if needs_memory or needs_pids:
-            self._memory_look_at = now + _MEMORY_LOOK_S
-        limits = ["%s by cgroup" % name for name in ground.groups.limited]
-        limits += ["%s by the engine" % name for name in order.enforced]
-        if needs_memory:
-            limits.append("memory by a watchdog")
-        if needs_pids:
-            limits.append("pids by a watchdog")
-        if order.cpu_limit_milli is not None and "cpu" not in kept:
+        limits.start(now)
+        if limits.lacks_cpu:
             self._log.say(
-                "the limit of %g CPUs is not enforced: no control group here" % (order.cpu_limit_milli / 1000)
+                "the limit of %g CPUs is not enforced: no control group here" % ((order.cpu_limit_milli or 0) / 1000)
             )
         self._facts = {
             "pid": self._processes[0].pid,
             "pids": [process.pid for process in self._processes],
-            "isolation": ground.isolation,
-            "limits": limits,
+            "isolation": isolation,
+            "limits": limits.told(),
             "log": self._log_shown,
         }
 
@@ -253,7 +238,8 @@ class Replica:
 
     def _timeout(self) -> float:
         now = clock.monotonic()
-        times = [now + _LOOK_S, self._kill_at, self._others_ask_at, self._deadline, self._memory_look_at]
+        look_at = self._limits.look_at if self._limits is not None else None
+        times = [now + _LOOK_S, self._kill_at, self._others_ask_at, self._deadline, look_at]
         if self._kill_at is not None and self._has_ended():
             times.append(now + 0.05)  # looking for the rest of the tree
         return max(0.0, min(time for time in times if time is not None) - now)
@@ -311,8 +297,11 @@ class Replica:
                     % (failed.rank if failed else 0, len(self._processes), exits.describe(failed.code if failed else 1))
                 )
                 self._ask_to_end(_OTHERS_GRACE_S)
-        if self._memory_look_at is not None and now >= self._memory_look_at:
-            self._memory_look_at = now + self._look_at_use()
+        limits = self._limits
+        if limits is not None and limits.look_at is not None and now >= limits.look_at:
+            ending = limits.look(now)
+            if ending is not None and self._wanted is None:
+                self._end(ending, 0.0)
         if self._kill_at is not None and not self._is_rest_asked and self._has_ended():
             self._is_rest_asked = True
             for pid in procfs.descendants(os.getpid()):
@@ -321,55 +310,21 @@ class Replica:
             self._was_killed = True
             self._kill()
 
-    def _look_at_use(self) -> float:
-        """End the replica if it uses more than it may; returns the seconds to the next look."""
-        pids = procfs.descendants(os.getpid())
-        limit = self._watched_bytes
-        used = sum(procfs.memory_bytes(pid) for pid in pids) if limit is not None else 0
-        if self._wanted is not None:
-            pass
-        elif limit is not None and used > limit:
-            ending = exits.of_command(
-                137, was_signalled=True, is_out_of_memory=True, memory_bytes=limit, is_disk_full=False, tail=""
-            )
-            ending.sentence = ending.sentence.replace("the kernel killed it", "was killed")
-            self._end(ending, 0.0)
-        elif sum(procfs.thread_count(pid) for pid in pids) > self._order.pids_limit:
-            sentence = "It started more than %d processes and threads and was killed." % self._order.pids_limit
-            self._end(Ending("exited", 137, sentence), 0.0)
-        # Each look reads all of /proc: often only where the limit may soon be met.
-        return _MEMORY_LOOK_S if limit is not None and used > limit // 2 else _IDLE_LOOK_S
-
     # End
 
     def _on_stop(self, *_: object) -> None:
-        grace = float((self._state.read("stop.json") or {}).get("grace_s", self._order.stop_grace_s))
+        grace = self._stop.grace_s
         now = clock.monotonic()
         if self._wanted is not None or self._kill_at is not None:
             # Already ending: a shorter grace shortens it.
             self._kill_at = min(now + grace, self._kill_at) if self._kill_at is not None else now + grace
             return
-        self._wanted = self._stop_ending()
+        self._wanted = self._stop.ending()
         self._ask_to_end(grace)
 
     def _look_whether_asked(self) -> None:
-        """See whether the engine asks to stop by a file, where a signal would cost it the exit."""
-        path = self._order.asked_path
-        text = "" if path is None else _read_text(path)
-        if text and text != self._asked:
-            # From here on it is a stop like any other, and a shorter grace may follow.
-            self._asked = text
-            try:
-                grace = float(json.loads(text)["grace_s"])
-            except (ValueError, LookupError, TypeError):
-                grace = self._order.stop_grace_s
-            self._state.write("stop.json", {"grace_s": grace})
+        if self._stop.is_new():
             self._on_stop()
-
-    def _stop_ending(self) -> Ending:
-        if self._state.read("stop.json") is not None:
-            return Ending("stopped", None, "Stopped because the platform asked.")
-        return Ending("node_lost", None, "Ended from outside the platform, as when the machine shuts down.")
 
     def _end(self, ending: Ending, grace_s: float) -> None:
         self._wanted = ending
@@ -405,38 +360,17 @@ class Replica:
             return wanted
         deciding = self._processes if worst is None else [worst]
         if any(process.ended_hanging for process in deciding):
-            return self._hung_ending(code)
+            return hanging.hung_ending(code, self._order.exit_grace_s)
         return exits.of_command(
             code,
             was_signalled=worst is not None and worst.was_signalled,
-            is_out_of_memory=self._is_out_of_memory(worst),
+            is_out_of_memory=worst is not None
+            and self._limits is not None
+            and self._limits.ran_out_of_memory(worst.code),
             memory_bytes=self._order.memory_limit_bytes,
             is_disk_full=self._log.is_disk_full or exits.has_no_room(self._log.tail()),
             tail=self._log.tail(),
         )
-
-    def _is_out_of_memory(self, worst: Process | None) -> bool:
-        ground = self._ground
-        if worst is None or ground is None:
-            return False
-        count, is_ours = self._oom_kills()
-        return count > self._oom_base and (is_ours or worst.code == 137)
-
-    def _oom_kills(self) -> tuple[int, bool]:
-        """How many the kernel has killed for memory so far, and whether all of those were ours."""
-        ground = self._ground
-        if ground is not None and ground.groups.has_memory:
-            return ground.groups.oom_kills(), True
-        count = cgroups.own_oom_kills() if self._order.view == "as_is" else None
-        return (procfs.kernel_oom_kills(), False) if count is None else (count, True)
-
-    def _hung_ending(self, code: int) -> Ending:
-        known = None if code == hanging.UNKNOWN else code
-        sentence = "The command finished its work with %s, did not exit within %g s, and was ended." % (
-            exits.describe(known),
-            self._order.exit_grace_s,
-        )
-        return Ending("hanging_exit", known, sentence)
 
     def _drain_outputs(self) -> None:
         end = clock.monotonic() + _DRAIN_S
@@ -448,15 +382,6 @@ class Replica:
                 if not poll.poll(200) or not self._read(process):
                     break
             self._log.write(process.splitter.finish())
-
-
-def _read_text(path: str) -> str:
-    """What stands in ``path`` without blanks around; nothing where there is no such file."""
-    try:
-        with open(path) as stream:
-            return stream.read().strip()
-    except OSError:
-        return ""
 
 
 def _drain(fd: int) -> None:
