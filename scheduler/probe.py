@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
@@ -23,6 +24,13 @@ class Probe:
     why_dead: Callable[[], str]
     why_not_ready: Callable[[], str]
     registry: CollectorRegistry
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a prober that hung up; who looks after a slow machine has no patience."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 def serve_probe(probe: Probe, host: str, port: int) -> ThreadingHTTPServer:
@@ -55,7 +63,7 @@ def serve_probe(probe: Probe, host: str, port: int) -> ThreadingHTTPServer:
         def log_message(self, *_: object) -> None:
             """A line per probe would drown the others."""
 
-    server = ThreadingHTTPServer((host, port), Answer)
+    server = _Server((host, port), Answer)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, name="probe", daemon=True).start()
     return server

@@ -80,6 +80,8 @@ def make_engine(url: str, *, pool_size: int = 10) -> Engine:
         pool_timeout=_POOL_WAIT_S,
         connect_args={
             "connect_timeout": _CONNECT_S,
+            # Without it the driver gives bytes instead of text where the database's encoding is SQL_ASCII.
+            "client_encoding": "utf8",
             "options": "-c timezone=UTC -c lock_timeout=10s -c statement_timeout=60s",
             **_KEEP_ALIVE,
         },

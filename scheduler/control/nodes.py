@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from core.bell import TOPIC_TICK
 from core.db.repositories.events import append_event
 from core.db.tables import Node
+from core.domain.errors import StaleWrite
 from core.domain.gpu_models import normal_model
 from core.domain.resources import Amounts
 from executors.base import NodeInfo
@@ -39,8 +40,13 @@ def sync_nodes(control: Control) -> int:
     if lease is None:
         return 0
     infos = control.executor.nodes()
-    with fence.fenced(control, lease) as session:
-        changes = _write(session, infos, control.executor.name, control.clock())
+    try:
+        with fence.fenced(control, lease) as session:
+            changes = _write(session, infos, control.executor.name, control.clock())
+    except StaleWrite as stale:
+        # Somebody has begun since, as when two start at once: what they write is as new.
+        log.debug("nodes.stale", why=str(stale))
+        return 0
     fence.release(control, lease)
     if changes:
         control.bell.ring(TOPIC_TICK)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -51,10 +52,27 @@ def test_two_gangs_never_get_the_same_port(plane):
 def test_an_engine_that_is_away_says_nothing_about_its_nodes(plane):
     plane.start()
     executor = FakeExecutor(plane.engine, lambda call, _: Fault.BEFORE if call == "nodes" else Fault.NONE)
-    from dataclasses import replace
-
     with pytest.raises(ExecutorTryAgain):
         sync_nodes(replace(plane.control, executor=executor))
+    assert plane.one(Node).is_ready
+
+
+def test_who_comes_late_with_the_nodes_leaves_them_to_the_other(plane):
+    plane.start()
+    other = replace(plane.control, holder="other")
+    real = plane.control.executor
+
+    class Slow:
+        """Lists its nodes for so long that the other takes the lease over meanwhile."""
+
+        name = real.name
+
+        def nodes(self):
+            plane.engine.advance(timedelta(seconds=16))
+            sync_nodes(other)
+            return ()
+
+    assert sync_nodes(replace(plane.control, executor=Slow())) == 0
     assert plane.one(Node).is_ready
 
 
@@ -99,8 +117,6 @@ def test_a_stale_process_writes_nothing(plane):
 
     lease = fence.acquire(plane.control, "attempt:att-1")
     plane.engine.advance(timedelta(seconds=16))
-    from dataclasses import replace
-
     other = replace(plane.control, holder="other")
     assert fence.acquire(other, "attempt:att-1") is not None
     with pytest.raises(StaleWrite), fence.fenced(plane.control, lease):

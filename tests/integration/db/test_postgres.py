@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, func, select, text
+from sqlalchemy import create_engine, func, make_url, select, text
 from starlette.testclient import TestClient
 
-from core.db.engine import SessionFactory, unit_of_work
+from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.repositories.events import append_event, events_of_job
-from core.db.tables import Job
+from core.db.tables import Event, Job
 from core.domain.errors import InsufficientStorage, Unavailable
+from migrations import upgrade
 
 pytestmark = [
     pytest.mark.postgres,
@@ -134,3 +137,33 @@ def test_many_clients_at_once_lose_no_job(client: TestClient, sessions: SessionF
 def test_what_the_server_cannot_help_is_told_in_words(sessions: SessionFactory, raised: Any, told: Any) -> None:
     with pytest.raises(told), unit_of_work(sessions) as session:
         session.execute(text(f"do $$ begin raise exception 'x' using errcode = '{raised.sqlstate}'; end $$"))
+
+
+@pytest.fixture
+def ascii_database() -> Iterator[str]:
+    """An empty database that says nothing of its encoding, as a server makes whose locale was C."""
+    server = make_url(os.environ["TRAINMASTER_TEST_DATABASE_URL"]).set(drivername="postgresql+psycopg")
+    name = f"trainmaster_ascii_{os.getpid()}"
+    admin = create_engine(server, isolation_level="AUTOCOMMIT")
+    with admin.connect() as connection:
+        connection.execute(text(f"drop database if exists {name} with (force)"))
+        connection.execute(
+            text(f"create database {name} template template0 encoding 'SQL_ASCII' lc_collate 'C' lc_ctype 'C'")
+        )
+    yield server.set(database=name).render_as_string(hide_password=False)
+    with admin.connect() as connection:
+        connection.execute(text(f"drop database if exists {name} with (force)"))
+    admin.dispose()
+
+
+def test_a_database_that_says_nothing_of_its_encoding_holds_utf8(ascii_database: str) -> None:
+    upgrade(ascii_database)
+    engine = make_engine(ascii_database)
+    sessions = make_sessions(engine)
+    with unit_of_work(sessions) as session:
+        assert session.execute(text("show server_encoding")).scalar_one() == "SQL_ASCII"
+        append_event(session, at=datetime.now(UTC), kind="test", actor="test", reason="Zürich ✓", data={"wer": "Jörg"})
+    with unit_of_work(sessions, read_only=True) as session:
+        event = session.scalars(select(Event)).one()
+        assert (event.reason, event.data) == ("Zürich ✓", {"wer": "Jörg"})
+    engine.dispose()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import struct
 import threading
 import time
 import urllib.request
@@ -84,3 +86,29 @@ def test_a_probe_tells_life_from_readiness():
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_a_prober_that_hangs_up_leaves_no_trace(capsys: pytest.CaptureFixture[str]):
+    asked, gone = threading.Event(), threading.Event()
+
+    def why_not_ready() -> str:
+        asked.set()
+        assert gone.wait(5)
+        return ""
+
+    server = serve_probe(Probe(str, why_not_ready, CollectorRegistry()), "127.0.0.1", 0)
+    try:
+        prober = socket.create_connection(("127.0.0.1", server.server_port))
+        prober.sendall(b"GET /ready HTTP/1.0\r\n\r\n")
+        assert asked.wait(5)
+        # A reset: whoever writes after it is told at once.
+        prober.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        prober.close()
+        gone.set()
+        until(lambda: not [one for one in threading.enumerate() if "process_request" in one.name])
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/live", timeout=5) as answer:
+            assert answer.status == 200
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert capsys.readouterr().err == ""
