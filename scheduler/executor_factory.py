@@ -39,8 +39,8 @@ def make_executor(settings: Settings) -> ExecutorSetup:
                 api_url=settings.replica_api_url or settings.api_url,
                 log_limit_bytes=settings.job_log_limit_bytes,
             )
-            # A look reads one small file per replica.
-            return ExecutorSetup(driver, timedelta(milliseconds=150))
+            # A look reads one small file per replica. Where the kernel tells of changes it is only for hints that were lost.
+            return ExecutorSetup(driver, timedelta(milliseconds=1_000 if driver.listen() else 150))
         case "fake":
             from executors.fake import FakeEngine, FakeExecutor
 

@@ -29,6 +29,9 @@ _HOT_S: Final = 0.03
 _HOT_GROWTH: Final = 1.5
 # The same where the driver tells of changes.
 _HOT_TOLD_S: Final = 1.0
+# A hint may come while a reconcile is at the attempt, and be newer than what that has seen. One for an attempt that
+# another process watches is forgotten after a while.
+_HINT_KEPT_S: Final = 10.0
 _LISTEN_S: Final = 1.0
 # A gang that starts is told of replica by replica: looks at one attempt are at least so far apart.
 _LEAST_GAP_S: Final = 0.03
@@ -68,6 +71,7 @@ class Watch:
         self._clock = clock
         self._watched: dict[AttemptId, _Watched] = {}
         self._heap: list[tuple[float, AttemptId]] = []
+        self._hinted: dict[AttemptId, float] = {}  # hints that no look has followed, oldest first
         self._cost_s = 0.001  # of one look, smoothed
         self._wake = threading.Condition()
         self._is_stopping = False
@@ -77,14 +81,18 @@ class Watch:
     def note(self, attempt_id: AttemptId, look: Look) -> None:
         """What the last reconcile saw of the attempt."""
         with self._wake:
+            if look.verdict is Verdict.BUSY:
+                return  # whoever holds it watches it
+            is_hinted = self._hinted.pop(attempt_id, None) is not None
             if look.verdict is Verdict.GONE:
                 self._watched.pop(attempt_id, None)
                 return
-            if look.verdict is Verdict.BUSY:
-                return  # whoever holds it watches it
-            hot_s = _HOT_S if self._every_s is not None and self._source is None else _HOT_TOLD_S
+            if self._source is not None:
+                hot_s = min(_HOT_TOLD_S, self._steady_s())
+            else:
+                hot_s = _HOT_S if self._every_s is not None else _HOT_TOLD_S
             interval_s = hot_s if look.is_hot else self._steady_s()
-            due_s = time.monotonic() + interval_s
+            due_s = time.monotonic() + (0.0 if is_hinted else interval_s)
             if look.next_look is not None:
                 left_s = (look.next_look - self._clock()).total_seconds()
                 due_s = min(due_s, time.monotonic() + max(0.0, left_s))
@@ -95,10 +103,14 @@ class Watch:
     def hint(self, attempt_id: AttemptId) -> None:
         """Something may have changed: look at it now, if it is watched here."""
         with self._wake:
+            now_s = time.monotonic()
+            self._hinted.pop(attempt_id, None)
+            self._hinted[attempt_id] = now_s
+            while self._hinted[oldest := next(iter(self._hinted))] < now_s - _HINT_KEPT_S:
+                del self._hinted[oldest]
             watched = self._watched.get(attempt_id)
             if watched is None:
                 return  # another process watches it, or the reconcile that is at it will note it
-            now_s = time.monotonic()
             due_s = max(now_s, watched.looked_s + max(_LEAST_GAP_S, self._cost_s / _SHARE))
             if due_s < watched.due_s:
                 watched.due_s = due_s
@@ -172,6 +184,7 @@ class Watch:
     def _look(self, attempt_id: AttemptId) -> None:
         with self._wake:
             watched = self._watched.get(attempt_id)
+            self._hinted.pop(attempt_id, None)
         if watched is None:
             return
         is_appointment = watched.next_look is not None and watched.next_look <= self._clock()

@@ -26,6 +26,7 @@ from core.domain.ids import AttemptId
 from core.domain.layout import PORTS_PER_REPLICA, Layout, Ports
 from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder
 from executors.process import machine, procfs, sweep
+from executors.process.changes import Changes
 from executors.process.gpulook import GpuLook
 from executors.process.ports import PortBook, PortRange
 from executors.process.render import check, mark_of, render, state_name
@@ -95,6 +96,7 @@ class ProcessExecutor:
         self._use_cgroups = use_cgroups
         self._gpus = gpus
         self._look_for_gpus = GpuLook()
+        self._changes: Changes | None = None
         self._hidden = tuple(str(path.absolute()) for path in hidden)
         self._node = machine.node_name()
         self._log_limit_bytes = log_limit_bytes
@@ -139,6 +141,8 @@ class ProcessExecutor:
     def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:  # noqa: ARG002 (always)
         newest: dict[tuple[str, int], Observation] = {}
         for path in self._folders(attempt_id):
+            if self._changes is not None:
+                self._changes.hear(path)  # first: what happens during the look is told of
             found = read_replica(ReplicaFolder(path))
             if found is None:
                 continue
@@ -162,6 +166,18 @@ class ProcessExecutor:
             self._end(ReplicaFolder(path))
         shutil.rmtree(self._attempts / attempt_id, ignore_errors=True)
         self._forget_old_tombstones()
+
+    def listen(self) -> bool:
+        """Be told by the kernel, from now on, of changes to what is observed; ``False`` where it does not tell."""
+        self._changes = self._changes or Changes()
+        return not self._changes.is_deaf
+
+    def wait_for_change(self, timeout_s: float) -> frozenset[AttemptId]:
+        """See :class:`executors.base.TellsChanges`; empty before :meth:`listen`."""
+        if self._changes is None:
+            time.sleep(timeout_s)  # noqa: TID251 - nobody will tell anything
+            return frozenset()
+        return self._changes.wait(timeout_s)
 
     # Creating
 

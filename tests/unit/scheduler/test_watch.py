@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -139,3 +140,32 @@ def test_where_the_engine_tells_of_changes_its_absence_rings_nobody(told):
     seen.error, seen.phase = None, Phase.FAILED
     seen.told.put(ATTEMPT)
     assert rung.acquire(timeout=10)
+
+
+def test_a_hint_for_what_is_noted_a_moment_later_is_not_lost(told):
+    seen, rung, watch = told
+    before = look(seen)
+    seen.phase = Phase.FAILED
+    watch.hint(ATTEMPT)
+    watch.note(ATTEMPT, before)
+    assert rung.acquire(timeout=10)
+
+
+def test_a_hint_that_waits_for_its_turn_survives_that_the_attempt_is_noted_anew(told):
+    seen, rung, watch = told
+    before = look(seen)
+    watch.note(ATTEMPT, before)
+    with watch._wake:
+        watch._watched[ATTEMPT].looked_s += time.monotonic() + 60.0
+    watch.hint(ATTEMPT)
+    seen.phase = Phase.FAILED
+    watch.note(ATTEMPT, before)
+    assert rung.acquire(timeout=10)
+
+
+def test_hints_for_other_processes_attempts_are_forgotten(told):
+    _, _, watch = told
+    with watch._wake:
+        watch._hinted = {AttemptId("att-old"): time.monotonic() - 60.0}
+    watch.hint(ATTEMPT)
+    assert list(watch._hinted) == [ATTEMPT]

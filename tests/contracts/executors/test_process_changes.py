@@ -1,0 +1,104 @@
+"""What the kernel tells of plain processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from executors.base import Phase, TellsChanges
+from executors.process.changes import Changes
+
+
+@pytest.fixture
+def bench(process_bench):
+    if not process_bench.executor.listen():
+        pytest.skip("the kernel gives no inotify here")
+    return process_bench
+
+
+def until_told(bench, order, holds, limit_s=30.0):
+    """Look only when told; seconds from ``limit_s`` that were left."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        if order.key.attempt_id in bench.executor.wait_for_change(end - time.monotonic()):
+            (seen,) = bench.executor.observe(order.key.attempt_id)
+            if holds(seen):
+                return seen
+    raise AssertionError("never told")
+
+
+def test_the_start_and_the_end_are_told(bench):
+    assert isinstance(bench.executor, TellsChanges)
+    order = bench.order(command="while [ ! -e /data/output/go ]; do sleep 0.02; done; exit 3")
+    bench.executor.create(order)
+    (seen,) = bench.executor.observe(order.key.attempt_id)
+    if seen.phase is not Phase.RUNNING:
+        until_told(bench, order, lambda seen: seen.phase is Phase.RUNNING)
+    (bench.output / "go").touch()
+    assert until_told(bench, order, lambda seen: seen.phase is Phase.FAILED).exit.exit_code == 3
+
+
+def test_the_death_of_a_runtime_is_told(bench):
+    order = bench.order(command="sleep 1000")
+    bench.executor.create(order)
+    seen = bench.until(order, lambda seen: seen.phase is Phase.RUNNING)
+    os.kill(seen.facts["runtime_pid"], signal.SIGKILL)
+    until_told(bench, order, lambda seen: seen.phase is Phase.LOST)
+    bench.executor.remove(order.key.attempt_id)
+
+
+def test_another_control_plane_is_told_of_what_it_has_observed(bench):
+    order = bench.order(command="while [ ! -e /data/output/go ]; do sleep 0.02; done")
+    bench.executor.create(order)
+    bench.until(order, lambda seen: seen.phase is Phase.RUNNING)
+    other = bench.another()
+    assert other.listen()
+    other.observe(order.key.attempt_id)
+    (bench.output / "go").touch()
+    assert other.wait_for_change(30) == {order.key.attempt_id}
+
+
+def test_nothing_is_told_before_it_listens_nor_of_what_is_gone(bench, process_bench):
+    assert process_bench.another().wait_for_change(0.01) == frozenset()
+    order = bench.order(command="true")
+    bench.executor.create(order)
+    bench.ended(order)
+    bench.executor.remove(order.key.attempt_id)
+    while bench.executor.wait_for_change(0.2):
+        pass
+    assert not bench.executor._changes._watches
+
+
+def test_looks_make_no_changes_of_their_own(bench):
+    order = bench.order(command="sleep 1000")
+    bench.executor.create(order)
+    bench.until(order, lambda seen: seen.phase is Phase.RUNNING)
+    while bench.executor.wait_for_change(0.5):
+        pass
+    for _ in range(3):
+        bench.executor.observe(order.key.attempt_id)
+    assert bench.executor.wait_for_change(0.2) == frozenset()
+    bench.executor.remove(order.key.attempt_id)
+
+
+def test_a_deaf_one_waits(monkeypatch, tmp_path):
+    changes = Changes()
+    monkeypatch.setattr(changes, "_fd", -1)
+    changes.hear(Path(tmp_path))
+    assert changes.is_deaf
+    assert changes.wait(0.01) == frozenset()
+
+
+def test_after_more_than_the_kernel_keeps_everything_may_have_changed(tmp_path):
+    changes = Changes()
+    if changes.is_deaf:
+        pytest.skip("the kernel gives no inotify here")
+    folder = tmp_path / "att-1" / "worker-0.1"
+    folder.mkdir(parents=True)
+    changes.hear(folder)
+    overflow = (-1).to_bytes(4, "little", signed=True) + (0x4000).to_bytes(4, "little") + bytes(8)
+    assert changes._understand(overflow) == ({"att-1"}, False)
