@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
@@ -23,7 +22,6 @@ from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
 from core.domain.errors import (
-    ExecutorError,
     ExecutorRefused,
     ExecutorTryAgain,
     StaleWrite,
@@ -35,15 +33,17 @@ from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.states import AttemptState, ReplicaState, Wanted
 from executors.base import Observation, ReplicaKey
 from scheduler.control import fence
+from scheduler.control.addresses import TakenAddresses, addresses_of
 from scheduler.control.backoff import retry_delay
 from scheduler.control.context import Control
+from scheduler.control.create import batch_size, create_batch
 from scheduler.control.decide import START_PATIENCE, Decision, decide
 from scheduler.control.environment import attempt_context, environment_note
 from scheduler.control.facts import Member, Sight
-from scheduler.control.orders import OrderBook, build_order, check_places, load_volumes
+from scheduler.control.orders import OrderBook, check_places, load_volumes
 from scheduler.control.resume import ResumeSources, find_resume_path, load_sources
 from scheduler.control.rows import AttemptRows, SpecCache, load_attempt
-from scheduler.control.write import AttemptWriter, addresses_of, taken_addresses
+from scheduler.control.write import AttemptWriter
 
 log = structlog.get_logger(__name__)
 
@@ -91,6 +91,7 @@ class Reconciler:
     def __init__(self, control: Control) -> None:
         self.control = control
         self._specs = SpecCache()
+        self._taken = TakenAddresses()
         self._memories: dict[AttemptId, _Memory] = {}
         self._active: set[AttemptId] = set()
         self._asked_again: set[AttemptId] = set()
@@ -138,7 +139,7 @@ class Reconciler:
                     look = Look(Verdict.BUSY)
                 else:
                     memory = self._memories.setdefault(attempt_id, _Memory())
-                    this = _Round(self.control, lease, rows, memory)
+                    this = _Round(self.control, lease, rows, memory, self._taken)
                     look = this.run()
                     lease = this.lease  # renewed, when the round took long
             except StaleWrite as stale:
@@ -176,8 +177,11 @@ class Reconciler:
 class _Round:
     """One round: what was loaded, and what comes of it."""
 
-    def __init__(self, control: Control, lease: HeldLease, rows: AttemptRows, memory: _Memory) -> None:
+    def __init__(
+        self, control: Control, lease: HeldLease, rows: AttemptRows, memory: _Memory, taken: TakenAddresses
+    ) -> None:
         self.control = control
+        self.taken = taken
         self.lease = lease
         self.rows = rows
         self.memory = memory
@@ -212,18 +216,18 @@ class _Round:
         """Give the attempt its addresses and its checkpoint, before anything is created."""
         control, job, attempt = self.control, self.rows.job, self.rows.attempt
         with unit_of_work(control.sessions, read_only=True) as session:
-            taken = taken_addresses(session, except_attempt=attempt.id)
+            taken = self.taken.read(session, except_attempt=attempt.id) if control.executor.shares_hosts else set()
             sources = load_sources(session, job)
         ports = frozenset(port for _, port in taken)
         layout = control.executor.assign_addresses(self._layout(), ports, attempt.id)
         resume_from = self._ready_output(sources)
         note = environment_note(job, layout, attempt_context(control, job, attempt, resume_from))
         with fence.fenced(control, self.lease) as session:
-            # Two gangs that start at once may have been given the same port: the second looks again.
-            leases.acquire(session, _PORTS_LEASE, holder=_PORTS_LEASE, now=control.clock(), ttl=control.lease_ttl)
-            taken_now = taken_addresses(session, except_attempt=attempt.id) if control.executor.shares_hosts else set()
-            if taken_now & addresses_of(layout):
-                raise StaleWrite("another gang was given one of these ports in the same moment")
+            if control.executor.shares_hosts:
+                # Two gangs that start at once may have been given the same port: the second looks again.
+                leases.acquire(session, _PORTS_LEASE, holder=_PORTS_LEASE, now=control.clock(), ttl=control.lease_ttl)
+                if self.taken.read(session, except_attempt=attempt.id) & addresses_of(layout):
+                    raise StaleWrite("another gang was given one of these ports in the same moment")
             self._writer(session).start(layout, resume_from, note)
 
     def _layout(self) -> Layout:
@@ -342,13 +346,13 @@ class _Round:
         details: dict[str, str] = {}
         refused: ExecutorRefused | None = None
         book = self._order_book()
-        size = max(1, self.control.create_at_once)
+        size = batch_size(self.control)
         for begin in range(0, len(members), size):
             if self.control.clock() - self.began > self.control.lease_ttl / 2:
                 self.lease = fence.renew(self.control, self.lease)
                 self.began = self.control.clock()
             batch = members[begin : begin + size]
-            for member, error in zip(batch, self._create_batch(book, batch), strict=True):
+            for member, error in zip(batch, create_batch(self.control, book, batch), strict=True):
                 if error is None:
                     created.append(member)
                     continue
@@ -365,26 +369,6 @@ class _Round:
             raise refused
         self.memory.tries = self.memory.tries + 1 if details else 0
         return bool(created) and not details
-
-    def _create_batch(self, book: OrderBook, members: Sequence[Member]) -> list[ExecutorError | None]:
-        """Create ``members`` side by side; for each what stood against it."""
-        if len(members) == 1:
-            return [self._create_one(book, members[0])]
-        with ThreadPoolExecutor(len(members), thread_name_prefix="create") as pool:
-            return list(pool.map(lambda member: self._create_one(book, member), members))
-
-    def _create_one(self, book: OrderBook, member: Member) -> ExecutorError | None:
-        try:
-            self.control.executor.create(build_order(self.control, book, member))
-        except ExecutorError as error:
-            return error
-        except Exception as error:
-            log.exception("replica.create_failed", attempt=self.rows.attempt.id, replica=member.name)
-            return ExecutorTryAgain(
-                f"The platform could not start it ({type(error).__name__}); the administrator finds why in the "
-                "scheduler's log. It is tried again."
-            )
-        return None
 
     def _order_book(self) -> OrderBook:
         job = self.rows.job

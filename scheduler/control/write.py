@@ -7,11 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Update, select, update
+from sqlalchemy import Update, update
 from sqlalchemy.orm import Session
 
 from core.bell import TOPIC_TICK
-from core.db.repositories.nodes import is_live
 from core.db.tables import Attempt, Job, Replica
 from core.domain.errors import StaleWrite
 from core.domain.exits import classify
@@ -279,20 +278,3 @@ def _changed(session: Session, statement: Update, what: str) -> None:
     hit = session.execute(statement.execution_options(synchronize_session=False))
     if hit.rowcount != 1:  # type: ignore[attr-defined]
         raise StaleWrite(f"{what} has moved since it was read")
-
-
-def taken_addresses(session: Session, *, except_attempt: str) -> set[tuple[str, int]]:
-    """(host, port) of everything that live attempts were given."""
-    layouts = session.execute(
-        select(Attempt.layout).where(is_live(), Attempt.layout.is_not(None), Attempt.id != except_attempt)
-    ).scalars()
-    return {address for layout in layouts if layout is not None for address in addresses_of(Layout.from_json(layout))}
-
-
-def addresses_of(layout: Layout) -> set[tuple[str, int]]:
-    """(host, port) of every port of ``layout``."""
-    return {
-        (replica.host, port)
-        for replica in layout.replicas
-        for port in (replica.ports.framework, replica.ports.torch, replica.ports.dmlc, replica.ports.gloo)
-    }

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from core.db.engine import unit_of_work
 from core.db.tables import (
     Attempt,
     Lease,
@@ -14,7 +15,9 @@ from core.db.tables import (
     Replica,
 )
 from core.domain.errors import ExecutorTryAgain, StaleWrite
+from core.domain.layout import Layout
 from executors.fake import FakeExecutor, Fault, Script
+from scheduler.control.addresses import TakenAddresses, addresses_of
 from scheduler.control.nodes import sync_nodes
 
 
@@ -47,6 +50,35 @@ def test_two_gangs_never_get_the_same_port(plane):
     layouts = [plane.one(Attempt, job_id=job).layout for job in jobs]
     ports = [port for layout in layouts for replica in layout for port in replica["ports"]]
     assert len(ports) == len(set(ports)) == 32
+
+
+def test_layouts_are_read_once_and_forgotten_with_their_attempts(plane, sessions, monkeypatch):
+    plane.engine.script("worker", Script(run_for=None))
+    jobs = [plane.submit(f"j{number}") for number in range(3)]
+    plane.settle()
+    attempts = [plane.one(Attempt, job_id=job) for job in jobs]
+    of_each = [addresses_of(Layout.from_json(attempt.layout)) for attempt in attempts]
+    taken = TakenAddresses()
+    with unit_of_work(sessions) as session:
+        assert taken.read(session, except_attempt=attempts[0].id) == of_each[1] | of_each[2]
+    monkeypatch.setattr("scheduler.control.addresses.Layout", None)  # nothing is left to read
+    with unit_of_work(sessions) as session:
+        assert taken.read(session, except_attempt=attempts[0].id) == of_each[1] | of_each[2]
+    monkeypatch.undo()
+    plane.want(jobs[2], "cancel")
+    plane.settle()
+    plane.advance(60)
+    with unit_of_work(sessions) as session:
+        assert taken.read(session, except_attempt=attempts[1].id) == of_each[0]
+
+
+def test_where_attempts_share_no_host_nobody_asks_for_ports(plane, monkeypatch):
+    monkeypatch.setattr(FakeExecutor, "shares_hosts", False)
+    monkeypatch.setattr(plane.reconciler._taken, "read", lambda *_, **__: 1 / 0)
+    job = plane.submit()
+    plane.settle()
+    assert plane.state(job) == "running"
+    assert not plane.all(Lease, name="ports")
 
 
 def test_an_engine_that_is_away_says_nothing_about_its_nodes(plane):
