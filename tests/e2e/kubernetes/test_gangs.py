@@ -118,7 +118,7 @@ def test_allreduce_over_two_nodes_trains_to_its_accuracy(submit: Any, cluster: A
 
     assert result["accuracy"] >= ACCURACY
     assert len(set(placed_on(job).values())) == 2
-    assert len(job.checkpoints()) >= 3
+    assert len(list(job.checkpoints())) >= 3
     assert {source.name for source in job.log_sources()} >= {"worker-0", "worker-1"}
     assert job.detail().attempt_count == 1, story_of(job)
     nothing_left(cluster, job, eventually)
@@ -199,11 +199,13 @@ def test_a_cancelled_job_leaves_nothing_in_the_cluster(run: Any, cluster: Any, e
     nothing_left(cluster, job, eventually)
 
 
+@pytest.mark.timeout(900)
 def test_two_hundred_short_jobs_all_succeed(platform: Any, cluster: Any, eventually: Any) -> None:
-    spec = {"command": ["/bin/true"], "resources": {"cpu": "20m", "memory": "16Mi"}}
+    # A dozen at once on each node of two cores: the planner's queue is to be long, not kubelet's.
+    spec = {"command": ["/bin/true"], "cpu": "150m", "memory": "64Mi"}
     jobs = [platform.client.submit({"name": f"short-{number}", **spec}) for number in range(200)]
 
-    states = [job.wait(timeout_s=400).state for job in jobs]
+    states = [job.wait(timeout_s=700).state for job in jobs]
 
     assert states == ["succeeded"] * 200, {state: states.count(state) for state in set(states)}
     assert all(job.detail().attempt_count == 1 for job in jobs)
