@@ -70,9 +70,12 @@ class Platform:
             yield Work(session, self.clock())
 
     @contextmanager
-    def write(self) -> Iterator[Work]:
-        """A transaction: committed at the block's end, rolled back by an error; then the bells ring."""
-        with unit_of_work(self.sessions) as session:
+    def write(self, *, by_statement: bool = False) -> Iterator[Work]:
+        """A transaction: committed at the block's end, rolled back by an error; then the bells ring.
+
+        ``by_statement``: each statement may stand alone; see :func:`core.db.engine.unit_of_work`.
+        """
+        with unit_of_work(self.sessions, by_statement=by_statement) as session:
             work = Work(session, self.clock())
             yield work
         for topic, key in work.bells:

@@ -87,7 +87,8 @@ def clone_job(
 
 
 def _submit(platform: Platform, caller: Caller, submission: Submission, key: str | None, digest: str) -> Response:
-    with platform.write() as work:
+    # One statement writes the job; what `submit` does before it (an archive is in use) may stand without a job.
+    with platform.write(by_statement=True) as work:
         submitted = submit(work, caller, submission, key=key, digest=digest)
         if submitted.row is None:
             earlier = load_detail(work.session, work.session.get_one(Job, submitted.job_id), work.now)

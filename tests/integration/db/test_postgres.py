@@ -57,6 +57,26 @@ def test_a_second_request_waits_for_the_first_ones_end(client: TestClient, sessi
         assert waiting.result(timeout=10).json()["code"] == "idempotency_mismatch"
 
 
+def test_by_statement_each_is_committed_at_once_and_the_next_block_is_a_transaction_again(
+    sessions: SessionFactory,
+) -> None:
+    marks = select(func.count()).select_from(Event)
+
+    def write(*, by_statement: bool) -> None:
+        with unit_of_work(sessions, by_statement=by_statement) as session:
+            append_event(session, at=datetime(2026, 11, 21, tzinfo=UTC), kind="x", actor="test")
+            session.flush()
+            raise RuntimeError
+
+    counts = []
+    for by_statement in (True, False):
+        with pytest.raises(RuntimeError):
+            write(by_statement=by_statement)
+        with unit_of_work(sessions, read_only=True) as session:
+            counts.append(session.execute(marks).scalar_one())
+    assert counts == [1, 1]
+
+
 def test_a_first_request_that_failed_leaves_the_key_to_the_second(client: TestClient, sessions: SessionFactory) -> None:
     with ThreadPoolExecutor(1) as pool:
         with pytest.raises(RuntimeError), unit_of_work(sessions) as session:
