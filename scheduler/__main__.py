@@ -17,8 +17,9 @@ from typing import Final
 
 import structlog
 from celery import Celery
-from celery.platforms import SecurityWarning
+from celery.platforms import EX_OK, SecurityWarning
 from celery.signals import setup_logging
+from celery.worker import state as worker_state
 from sqlalchemy import Engine
 
 from core.bell import BellSocket, bell_path
@@ -44,7 +45,7 @@ _STUCK_AFTER_S: Final = 60.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code: 0 after a clean stop, 1 with a sentence when it cannot start."""
+    """The exit code: 0 after a clean stop, 1 when it cannot start, with a sentence, or ends without being asked."""
     parser = argparse.ArgumentParser(prog="python -m scheduler", description=__doc__)
     parser.add_argument("part", nargs="?", choices=("worker", "beat"), default="worker")
     parser.add_argument("--concurrency", type=int, default=_CONCURRENCY, help="threads of a worker")
@@ -133,8 +134,13 @@ def _worker(settings: Settings, concurrency: int) -> int:
         meter.registry,
     )
     is_stopping = threading.Event()
-    # Until the worker has handlers of its own: a stop while the database is away must not hang.
-    signal.signal(signal.SIGTERM, lambda *_: is_stopping.set())
+
+    def stop_early(*_: object) -> None:
+        is_stopping.set()
+        worker_state.should_stop = EX_OK  # what its own handler does: a worker that begins after this ends at once
+
+    # Until the worker has handlers of its own: a stop while the database is away must not hang, nor be forgotten.
+    signal.signal(signal.SIGTERM, stop_early)
     with _probed(settings, probe):
         own_clock.start()
         service.wait_for_database(is_stopping)
@@ -152,8 +158,10 @@ def _worker(settings: Settings, concurrency: int) -> int:
         _run_worker(app, concurrency)
         for stop in stops:
             stop()
-    log.info("scheduler.stopped")
-    return 0
+    # An exit code where it was asked to end, 0 among them.
+    was_asked = worker_state.should_stop is not None or worker_state.should_terminate is not None
+    log.info("scheduler.stopped", was_asked=was_asked)
+    return 0 if was_asked else 1  # what else can end it has been logged
 
 
 def _watch_servers(meter: Meter, engine: Engine, bell: AppBell | _BeatBell) -> None:

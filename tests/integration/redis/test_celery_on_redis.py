@@ -252,3 +252,11 @@ def test_a_job_goes_on_over_the_death_of_its_worker_and_ends_once(plant: Plant) 
     assert len(plant.attempts(job)) == 1
     assert (plant.output(job) / "starts").read_text() == "started\n"
     assert plant.story(job).count("job.succeeded") == 1
+
+
+def test_a_worker_that_is_asked_to_end_while_it_begins_does_so(plant: Plant) -> None:
+    worker = plant.start_worker()  # it has said so, and does not yet hear signals as a worker does
+    worker.terminate()
+    assert worker.wait(DEADLINE_S) == 0
+    assert '"scheduler.stopped"' in plant.told()
+    assert not plant.errors()
