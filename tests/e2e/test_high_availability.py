@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.plant import LEASE_S, Load, Plant, marks, new_plant
+from tests.e2e.plant import LEASE_S, START_S, Load, Plant, marks, new_plant
 
 pytestmark = marks
 
@@ -60,7 +60,7 @@ def test_whatever_is_killed_under_load_nothing_is_lost_doubled_or_stuck(plant: P
         plant.kill(name)
         time.sleep(rng.uniform(0.0, 1.5))
         plant.start(name)
-    plant.wait(lambda: all(plant.status(name, "ready") == 200 for name in names), "all are ready again")
+    plant.wait(lambda: all(plant.status(name, "ready") == 200 for name in names), "all are ready again", START_S)
     load.stop()
     assert not load.failures
     client.close()
@@ -172,7 +172,7 @@ def test_a_rolling_restart_loses_no_request_and_no_job(plant: Plant) -> None:
     upload = SlowUpload(plant)
     follower = Follower(plant, plant.apis["api-1"])
     loads = [
-        Load(lambda n: submit(n, 0), pause_s=0.3), Load(lambda n: submit(n, 1), pause_s=0.3),
+        Load(lambda n: submit(n, 0), pause_s=0.8), Load(lambda n: submit(n, 1), pause_s=0.8),
         Load(read), Load(read), Load(read),
     ]  # fmt: skip
     for thread in (*loads, upload, follower):
@@ -189,7 +189,7 @@ def test_a_rolling_restart_loses_no_request_and_no_job(plant: Plant) -> None:
         assert process.wait(30) == 0, name
         print(f"{name} ended within {time.monotonic() - began:.2f} s")
         plant.start(name)
-        plant.wait(lambda name=name: plant.status(name, "ready") == 200, f"{name} is ready again")
+        plant.wait(lambda name=name: plant.status(name, "ready") == 200, f"{name} is ready again", START_S)
     for load in loads:
         load.stop()
     follower.join(20)

@@ -24,8 +24,18 @@ OUTAGE_S: Final = float(os.environ.get("TRAINMASTER_TEST_OUTAGE_S", "8"))
 ANSWER_S: Final = 9.0
 PROBE_S: Final = 6.0
 CAUGHT_UP_S: Final = 30.0
+# A replica that has failed to report tries again after this time at the latest.
+REPORT_S: Final = 30.0
 
-STEPS = 'n=0; while [ ! -e "$TRAINMASTER_OUTPUT_DIR/enough" ]; do n=$((n+1)); echo $n > "$TRAINMASTER_OUTPUT_DIR/step"; sleep 0.1; done'
+# Trains until it is told that it is enough; reports each step, and a word when it is asked for one.
+STEPS = """
+cd "$TRAINMASTER_OUTPUT_DIR"; n=0
+while [ ! -e enough ]; do
+    n=$((n+1)); echo $n > step; sleep 0.1
+    echo "{\\"kind\\": \\"progress\\", \\"step\\": $n}" >> "$TRAINMASTER_REPORT_FILE"
+    if [ -e say ]; then rm say; echo '{"kind": "event", "reason": "nobody heard me"}' >> "$TRAINMASTER_REPORT_FILE"; fi
+done
+"""
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +57,11 @@ def step_of(plant: Plant, name: str) -> int:
         return 0
 
 
+def step_in_database(plant: Plant, name: str) -> int:
+    (row,) = plant.rows("select r.progress from replicas r join jobs j on j.id = r.job_id where j.name = :n", n=name)
+    return int(row.progress.get("step") or 0)
+
+
 def during(outage: Callable[[], None], mend: Callable[[], None], plant: Plant, check: Callable[[], None]) -> None:
     """``check`` again and again through an outage."""
     outage()
@@ -66,7 +81,8 @@ def test_without_its_database_the_platform_says_so_and_training_goes_on(plant: P
     assert submit(plant, short, STEPS).status_code == 201
     plant.wait(lambda: plant.states()[long] == plant.states()[short] == "running", "both run")
     processes = {name: process.pid for name, process in plant.processes.items()}
-    output = plant.output(short)
+    output, long_output = plant.output(short), plant.output(long)
+    said: list[float] = []
     before = step_of(plant, long)
     follower = Follower(plant, long)
     follower.start()
@@ -87,6 +103,9 @@ def test_without_its_database_the_platform_says_so_and_training_goes_on(plant: P
                 if wanted == 503:
                     assert answer.headers["retry-after"] == "2"
         (output / "enough").touch()  # it ends while nobody can write that down
+        if not said:
+            said.append(time.monotonic())
+            (long_output / "say").touch()
 
     try:
         during(getattr(plant.database, how), plant.database.mend, plant, look)
@@ -98,16 +117,24 @@ def test_without_its_database_the_platform_says_so_and_training_goes_on(plant: P
     assert slowest["refused"] < ANSWER_S
     assert slowest["live"] < PROBE_S
     assert slowest["ready"] < PROBE_S
-    assert step_of(plant, long) > before
+    after = step_of(plant, long)
+    assert after > before + 10 * OUTAGE_S / 4, "it trains on"
     plant.wait(lambda: all(plant.status(name, "ready") == 200 for name in processes), "all are ready", CAUGHT_UP_S)
     ready_s = time.monotonic() - mended
     plant.wait(lambda: plant.states()[short] == "succeeded", "the end is written", CAUGHT_UP_S)
     ended_s = time.monotonic() - mended
     assert submit(plant, f"next-{how}", "true").status_code == 201
     plant.wait(lambda: plant.states()[f"next-{how}"] == "succeeded", "a new job runs", CAUGHT_UP_S)
-    (row,) = plant.rows("select r.heartbeat_at > now() - interval '15 s' as is_fresh from replicas r "
-                        "join jobs j on j.id = r.job_id where j.name = :n", n=long) or [None]  # fmt: skip
-    print(f"{how}: ready {ready_s:.1f} s, end written {ended_s:.1f} s after the return; fresh report: {row}")
+    reported_s = plant.wait(
+        lambda: step_in_database(plant, long) >= after, "its reports arrive", CAUGHT_UP_S + REPORT_S
+    )
+    words = plant.rows("select e.kind from events e join jobs j on j.id = e.job_id "
+                       "where j.name = :n and e.reason like '%nobody heard me%'", n=long)  # fmt: skip
+    assert [word.kind for word in words] == ["train.note"], "what was said is told once"
+    print(
+        f"{how}: ready {ready_s:.1f} s, end written {ended_s:.1f} s, all reports there "
+        f"{time.monotonic() - mended:.1f} s after the return (waited {reported_s:.1f} s for them)"
+    )
     assert {name: process.pid for name, process in plant.processes.items()} == processes
     assert plant.alive() == set(processes), "nothing has ended"
     assert plant.states()[long] == "running"
@@ -128,7 +155,7 @@ class Follower(threading.Thread):
 
     def __init__(self, plant: Plant, job: str) -> None:
         super().__init__(daemon=True)
-        self.client = plant.client()
+        self.client = plant.client(stream_patience_s=OUTAGE_S + 60)
         self.job = job
         self.is_told, self.failure = False, ""
 

@@ -169,6 +169,16 @@ def test_waiting_looks_at_the_job_when_an_event_says_that_it_moved(
     assert server.count("GET", "/jobs/job_1") <= 3
 
 
+def test_waiting_bears_a_server_that_is_away_for_longer_than_a_request_does(
+    client: Client, server: Any, sse: Any, job_json: Any, pauses: list[float]
+) -> None:
+    away = httpx.Response(503, headers={"Retry-After": "2"})
+    server.on("GET", "/jobs/job_1", *[away] * 5, job_json(state="succeeded"))
+    server.on("GET", EVENTS, ok(sse(event_json(1, "job.running"))))
+    assert client.wait_for_job("mnist").state == "succeeded"
+    assert sum(pauses) >= 8
+
+
 def test_waiting_for_an_ended_job_asks_once(client: Client, server: Any, job_json: Any) -> None:
     server.on("GET", "/jobs/mnist", job_json(state="failed"))
     assert client.wait_for_job("mnist").state == "failed"

@@ -241,7 +241,7 @@ def follow_events(job: str, *, after: int | None = None) -> Flow[None]:
             yield Emit(view)
         ended = isinstance(event, ServerEvent) and event.kind == "end"
         if not ended and (view is None or view.kind.startswith("job.")):
-            detail = yield from get_job(detail.id)
+            detail = yield from _look(detail)
             ended = detail.state in TERMINAL_STATES
         if ended:
             yield CloseStream()
@@ -284,11 +284,21 @@ def wait_for_job(job: str, *, timeout_s: float | None = None) -> Flow[JobDetail]
         event = yield from stream.next()
         view = _event_of(event)
         if view is None or view.kind.startswith("job."):
-            detail = yield from get_job(detail.id)
+            detail = yield from _look(detail)
         if event is Quiet.CLOSED and detail.state not in TERMINAL_STATES:
             yield from stream.go_on()
     yield CloseStream()
     return detail
+
+
+def _look(detail: JobDetail) -> Flow[JobDetail]:
+    """The job as it is now; ``detail`` while the server is away, which the stream bears for longer than a request."""
+    try:
+        return (yield from get_job(detail.id))
+    except TrainmasterError as error:
+        if not is_passing(error):
+            raise
+        return detail
 
 
 def _events_request(job: str, after: int | None, read_timeout_s: float) -> Request:
