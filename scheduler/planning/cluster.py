@@ -86,7 +86,7 @@ class Cluster:
             for pair in gang.node_selector:
                 matching = self._labelled(pair)
                 members = matching if members is None else members & matching
-            pool = self._by_selector[gang.node_selector] = self._pool(sorted(members or ()))
+            pool = self._by_selector[gang.node_selector] = self.pool(sorted(members or ()))
         return pool
 
     def domain_names(self, level: str) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ class Cluster:
         found = self._domains.get(key)
         if found is None:
             names = self.domain_names(level)
-            found = self._domains[key] = self._pool([n for n in pool.members if names[n] == name])
+            found = self._domains[key] = self.pool([n for n in pool.members if names[n] == name])
         return found
 
     def with_models(self, pool: Pool, models: frozenset[str] | None) -> frozenset[int]:
@@ -116,7 +116,8 @@ class Cluster:
             self._with_models[key] = found
         return found
 
-    def _pool(self, members: Sequence[int]) -> Pool:
+    def pool(self, members: Sequence[int]) -> Pool:
+        """These nodes, in this order. It lives as long as the cluster, since others remember pools by identity."""
         key = tuple(members)
         pool = self._by_members.get(key)
         if pool is None:

@@ -1,7 +1,8 @@
 """What is free now, and what of it is held for gangs that have a reservation.
 
 A job that surely ends before a reservation starts may use everything that is free; any other only what is left
-beside the reserved amounts. So there is one *view* of the capacity per number of reservations that a job outlives.
+beside the reserved amounts. So there is one *view* of the capacity per moment at which a reservation opens: a job sees
+the one in which everything is held that it may run into.
 """
 
 from __future__ import annotations
@@ -19,22 +20,20 @@ NEVER = float("inf")
 # Instead of a run time: refused whatever the run time, since not enough is free.
 REFUSED = -NEVER
 
-_Amounts = tuple[int, int, Mapping[str, int]]
+Amounts = tuple[int, int, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Nodes for a waiting gang from ``start_s`` on (seconds from now; ``None``: nobody knows when)."""
+    """Nodes for a waiting gang from ``start_s`` on (seconds from now; ``None``: nobody knows when).
+
+    ``beside``: per node of the reservation, what others may use meanwhile though they do not end before it.
+    """
 
     job: QueuedGang
     demand: Demand
     start_s: float | None
-    draft: Draft
-
-    @property
-    def beside(self) -> Mapping[int, _Amounts]:
-        """Per node of the reservation, what is free there at the start once the gang has its part."""
-        return self.draft.left
+    beside: Mapping[int, Amounts]
 
     @property
     def opens_s(self) -> float:
@@ -43,14 +42,21 @@ class Reservation:
 
 
 class Ledger:
-    """``reservations``: by start, the unknown ones first; ``views[k]`` respects the first ``k`` of them."""
+    """What is free, and for whom.
 
-    __slots__ = ("_beside", "_holder", "reservations", "views")
+    Attributes:
+        reservations: in the order in which they were made.
+        opens_s: the different moments at which they open, the unknown one (-1) first.
+        views: ``views[k]`` respects the reservations of the first ``k`` moments.
+    """
+
+    __slots__ = ("_beside", "_holder", "opens_s", "reservations", "views")
 
     def __init__(self, free: Capacity) -> None:
         self.reservations: list[Reservation] = []
+        self.opens_s: list[float] = []
         self.views = [free]
-        self._beside: dict[int, _Amounts] = {}
+        self._beside: dict[int, Amounts] = {}
         self._holder: dict[int, Reservation] = {}
 
     @property
@@ -59,27 +65,26 @@ class Ledger:
         return self.views[0]
 
     def level(self, run_time_s: float) -> int:
-        """How many reservations a job of this length may run into."""
-        return bisect_left(self.reservations, run_time_s, key=lambda reservation: reservation.opens_s)
+        """The view that a job of this length may use."""
+        return bisect_left(self.opens_s, run_time_s)
 
     def floor_s(self, level: int) -> float:
         """The longest run time whose level is below ``level``; ``REFUSED`` if there is none."""
-        return self.reservations[level - 1].opens_s if level else REFUSED
+        return self.opens_s[level - 1] if level else REFUSED
 
     def reserve(self, reservation: Reservation) -> None:
         """Hold the reservation's nodes. They must not be held already."""
         self.reservations.append(reservation)
-        self.reservations.sort(key=lambda r: (r.opens_s, r.job.job_id))
         for number, amounts in reservation.beside.items():
             self._beside[number] = amounts
             self._holder[number] = reservation
-        views = [self.free]
-        for held in self.reservations:
-            view = views[-1].copy()
-            for number in held.beside:
+        at = bisect_left(self.opens_s, reservation.opens_s)
+        if at == len(self.opens_s) or self.opens_s[at] != reservation.opens_s:
+            self.opens_s.insert(at, reservation.opens_s)
+            self.views.insert(at + 1, self.views[at].copy())
+        for view in self.views[at + 1 :]:
+            for number in reservation.beside:
                 self._show(view, number, is_held=True)
-            views.append(view)
-        self.views = views
 
     def start(self, draft: Draft, run_time_s: float) -> None:
         """Take what a gang uses from all views."""
@@ -94,10 +99,8 @@ class Ledger:
             if holder is not None and run_time_s > holder.opens_s:
                 left = self._beside[number]
                 self._beside[number] = (left[0] - cpu, left[1] - memory, _less(left[2], model, devices))
-            is_held = False
-            for held, view in zip(self.reservations, self.views[1:], strict=True):
-                is_held = is_held or held is holder
-                self._show(view, number, is_held=is_held)
+            for opens_s, view in zip(self.opens_s, self.views[1:], strict=True):
+                self._show(view, number, is_held=holder is not None and holder.opens_s <= opens_s)
 
     def _show(self, view: Capacity, number: int, *, is_held: bool) -> None:
         free = self.free

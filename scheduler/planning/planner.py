@@ -23,8 +23,9 @@ from scheduler.planning.reasons import Explainer
 from scheduler.planning.reservation import Holdings, Timeline
 from scheduler.planning.search import Budget
 
-# Each costs a few milliseconds to find, and one is enough per set of nodes that compete.
-MAX_RESERVATIONS = 8
+# Each looks at every stated end, which costs a few milliseconds; one is enough per set of nodes that compete. Gangs
+# beyond these claim their nodes by a rule that looks at no time.
+MAX_TIMED_RESERVATIONS = 8
 
 
 def queue_order(job: QueuedGang) -> tuple[object, ...]:
@@ -117,8 +118,6 @@ class _Planning:
     def _reserve_for(self, job: QueuedGang, demand: Demand) -> None:
         """Hold room for a gang that is the first to be blocked among those that compete for the same nodes."""
         self.blocked.add(job.shape)
-        if len(self.ledger.reservations) == MAX_RESERVATIONS:
-            return
         touched = demand.touched_nodes(self.cluster)
         if not self.reserved.isdisjoint(touched) or self._refusal(job.shape, demand) is not None:
             return
@@ -126,7 +125,10 @@ class _Planning:
             self.timeline = Timeline(self.cluster, self.holdings, self.snapshot.now)
             for started, draft in self.starts:
                 self.timeline.add_start(started, draft)
-        reservation = self.timeline.reserve(job, demand, self.free)
+        if len(self.ledger.reservations) < MAX_TIMED_RESERVATIONS:
+            reservation = self.timeline.reserve(job, demand, self.free)
+        else:
+            reservation = self.timeline.claim(job, demand, self.empty.capacity)
         if reservation is not None:
             self.ledger.reserve(reservation)
             self.reserved |= touched

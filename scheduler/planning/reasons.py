@@ -34,6 +34,7 @@ class Explainer:
         self.free = ledger.free
         self.holders = holders
         self.budget = Budget()
+        self._reservations = {id(held.demand): held for held in ledger.reservations}
         self._everywhere: EmptyCluster | None = None  # with the nodes that take no work
         self._hole_phrases: dict[tuple[int, tuple[str, ...], int], tuple[str, dict[str, Any]]] = {}
         self._most_cpu: dict[int, int] = {}
@@ -66,15 +67,7 @@ class Explainer:
     # ---- would fit, but somebody is before it ----
 
     def _held_back(self, demand: Demand) -> Reason:
-        reservations = self.ledger.reservations
-        binding = next(
-            (
-                reservation
-                for reservation, view in zip(reservations, self.ledger.views[1:], strict=True)
-                if place(demand, view, self.budget) is None
-            ),
-            None,
-        )
+        binding = self._binding(demand)
         if binding is None:  # only when a search gave up before and not now
             return Reason(ReasonCode.NO_ROOM, "was not placed in this round; it is looked at again in the next")
         numbers: dict[str, Any] = {"before": binding.job.job_id, "on": self._node_names(binding)}
@@ -93,6 +86,23 @@ class Explainer:
             sentence += "; with a max_run_time that surely ends before that it could run first"
             numbers["until"] = at.isoformat()
         return Reason(ReasonCode.RESERVED, sentence, numbers)
+
+    def _binding(self, demand: Demand) -> Reservation | None:
+        """The reservation that keeps ``demand`` from what is free: the first to open of those that it would touch."""
+        draft = place(demand, self.free, self.budget)
+        for opens_s, view in zip(self.ledger.opens_s, self.ledger.views[1:], strict=True):
+            wanted = draft
+            draft = place(demand, view, self.budget)
+            if draft is None:
+                return next(
+                    (
+                        held
+                        for held in self.ledger.reservations
+                        if held.opens_s == opens_s and (wanted is None or not held.beside.keys().isdisjoint(wanted.left))
+                    ),
+                    None,
+                )
+        return None
 
     def _moment(self, in_s: float) -> tuple[datetime | None, str]:
         """When, and in words; no time where the stated ends have passed and it may be any moment."""
@@ -248,7 +258,7 @@ class Explainer:
 
     def _with_start(self, demand: Demand, reason: Reason) -> Reason:
         """Adds when the first job of this shape is to start, if a place is kept for it."""
-        held = next((r for r in self.ledger.reservations if r.demand is demand), None)
+        held = self._reservations.get(id(demand))
         if held is None:
             return reason
         numbers = {**reason.numbers, RESERVED_FOR: held.job.job_id, "on": self._node_names(held)}

@@ -6,7 +6,10 @@ Two stages, because an end is either stated or unknown:
    only grows from end to end. The reservation has a time, and shorter jobs may run before it.
 2. If that never suffices: nodes are cleared of the jobs with unknown ends too, those first that cost the fewest
    replicas per member gained, until the gang fits. The reservation has no time, so nothing may use the reserved
-   amounts meanwhile.
+   amounts meanwhile: on a node where the gang's part is not free yet nobody starts, on another one only beside it.
+
+Where many sets of nodes have a blocked gang each, the gangs behind the first few get a *claim*: stage 2 without a look
+at anybody's end, so that it costs next to nothing. Nobody starts on claimed nodes.
 
 Nothing is remembered between two plans, and need not be: stage 2 sorts nodes by a key that only falls while a node is
 held (nobody new comes, somebody leaves), so the choice cannot swing for ever, and every end on a held node brings the
@@ -15,7 +18,8 @@ start nearer. `docs/decisions/0005-planner-reservation.md` has the argument.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
@@ -26,12 +30,13 @@ from scheduler.planning.cluster import Cluster
 from scheduler.planning.demand import Demand
 from scheduler.planning.draft import Draft
 from scheduler.planning.gang import place
-from scheduler.planning.ledger import NEVER, Reservation
+from scheduler.planning.ledger import NEVER, Amounts, Reservation
 from scheduler.planning.model import QueuedGang, RunningGang
 from scheduler.planning.search import Budget
 
 _Held = tuple[int, Request, str | None, int]  # node, request of one member, GPU model, members
 _Result = TypeVar("_Result")
+_NOTHING: Amounts = (0, 0, {})
 
 
 class Holdings:
@@ -53,12 +58,13 @@ class Holdings:
 class Timeline:
     """What will be given back and when: by the running gangs, and by those that this plan starts."""
 
-    __slots__ = ("_known", "_unknown", "cluster")
+    __slots__ = ("_known", "_members", "_unknown", "cluster")
 
     def __init__(self, cluster: Cluster, holdings: Holdings, now: datetime) -> None:
         self.cluster = cluster
         self._known: list[tuple[float, list[_Held]]] = []
         self._unknown: dict[int, int] = {}  # node -> replicas without a known end
+        self._members: dict[int, int] = {}  # node -> replicas
         for gang, held in holdings:
             # An end that has passed is near: the platform is about to stop the job.
             end_s = NEVER if gang.expected_end is None else max(0.0, (gang.expected_end - now).total_seconds())
@@ -68,11 +74,12 @@ class Timeline:
         self._add(NEVER if job.max_run_time_s is None else job.max_run_time_s, draft.used())
 
     def _add(self, end_s: float, held: list[_Held]) -> None:
+        for number, _, _, members in held:
+            self._members[number] = self._members.get(number, 0) + members
+            if end_s == NEVER:
+                self._unknown[number] = self._unknown.get(number, 0) + members
         if end_s < NEVER:
             self._known.append((end_s, held))
-            return
-        for number, _, _, members in held:
-            self._unknown[number] = self._unknown.get(number, 0) + members
 
     def reserve(self, job: QueuedGang, demand: Demand, free: Capacity) -> Reservation | None:
         """Where and when ``job`` starts at the earliest; ``None`` if it would not fit even when all is over."""
@@ -84,17 +91,31 @@ class Timeline:
         found = _first(len(times), fits_by)
         if found is not None:
             position, draft = found
-            return Reservation(job, demand, times[position], draft)
-        order = self._nearest_to_free(demand)
+            return Reservation(job, demand, times[position], draft.left)
+        order = self._nearest_to_free(demand, self._unknown)
 
         def fits_on(position: int) -> Draft | None:
             return place(demand, self._after(free, NEVER, order[: position + 1]), Budget())
 
         found = _first(len(order), fits_on)
-        return None if found is None else Reservation(job, demand, None, found[1])
+        return None if found is None else Reservation(job, demand, None, _beside_now(found[1], free))
 
-    def _nearest_to_free(self, demand: Demand) -> list[int]:
-        """Nodes by replicas of unknown end per member gained when these are gone."""
+    def claim(self, job: QueuedGang, demand: Demand, empty: Capacity) -> Reservation | None:
+        """Nodes that are kept for ``job`` from now on and whole, whoever is to end there and when.
+
+        Args:
+            empty: the cluster as if nothing ran.
+        """
+        order = self._nearest_to_free(demand, self._members)
+
+        def fits_on(position: int) -> Draft | None:
+            return place(replace(demand, pool=self.cluster.pool(order[: position + 1])), empty, Budget())
+
+        found = _first(len(order), fits_on)
+        return None if found is None else Reservation(job, demand, None, dict.fromkeys(found[1].left, _NOTHING))
+
+    def _nearest_to_free(self, demand: Demand, replicas: Mapping[int, int]) -> list[int]:
+        """Nodes by those of ``replicas`` per member gained when these are gone."""
         group = demand.merged[0]
         ranked: list[tuple[float, int]] = []
         for number in demand.pool.members:
@@ -102,7 +123,7 @@ class Timeline:
             members = slots_in(
                 whole.cpu_milli, whole.memory_bytes, whole.gpus, group.request, group.models, group.count
             )
-            ranked.append((self._unknown.get(number, 0) / members if members else NEVER, number))
+            ranked.append((replicas.get(number, 0) / members if members else NEVER, number))
         return [number for _, number in sorted(ranked)]
 
     def _after(self, free: Capacity, end_s: float, cleared: Sequence[int] = ()) -> Capacity:
@@ -133,6 +154,33 @@ class Timeline:
             whole = nodes[number].allocatable
             cpu[number], memory[number], gpus[number] = whole.cpu_milli, whole.memory_bytes, whole.gpus
         return Capacity(self.cluster, cpu, memory, gpus)
+
+
+def _beside_now(draft: Draft, free: Capacity) -> dict[int, Amounts]:
+    """What others may take on the nodes of ``draft`` while nobody knows when it starts.
+
+    Where its part is free already, what is free beside that. Elsewhere nothing: whoever came now would only take the
+    place of somebody who ends, and the gang would never see the node grow empty.
+    """
+    parts: dict[int, tuple[int, int, dict[str, int]]] = {}
+    for number, request, model, members in draft.used():
+        cpu, memory, gpus = parts.get(number, (0, 0, {}))
+        if model is not None:
+            gpus = {**gpus, model: gpus.get(model, 0) + members * request.gpu_count}
+        parts[number] = (cpu + members * request.cpu_milli, memory + members * request.memory_bytes, gpus)
+    beside: dict[int, Amounts] = {}
+    for number, (cpu, memory, gpus) in parts.items():
+        here = free.gpus[number]
+        is_free = (
+            cpu <= free.cpu[number]
+            and memory <= free.memory[number]
+            and all(count <= here.get(model, 0) for model, count in gpus.items())
+        )
+        beside[number] = _NOTHING
+        if is_free:
+            left = {model: count - gpus.get(model, 0) for model, count in here.items()}
+            beside[number] = (free.cpu[number] - cpu, free.memory[number] - memory, left)
+    return beside
 
 
 def held_by(gang: RunningGang, cluster: Cluster) -> list[_Held]:

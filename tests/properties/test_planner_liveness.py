@@ -104,3 +104,46 @@ def test_the_gang_starves_without_its_reservation_so_the_stream_is_adversarial()
     assert served is not None
     assert starved > 4000
     assert served < 300
+
+
+def _stream(name: str, pool: int, lasts_s: float) -> list[Arrival]:
+    """A job of one GPU twice as often as one ends, so that every gap has a taker."""
+    gang = Gang((GangRole("worker", 1, Request(1, 1, 1)),), node_selector=(("pool", str(pool)),))
+    return [Arrival(f"{name}-{n:04}", n * lasts_s / 2, lasts_s, gang, gang.shape()) for n in range(80)]
+
+
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("blocked", [0, 7, 8, 30])
+def test_a_gang_is_never_starved_however_many_other_sets_of_nodes_have_a_blocked_gang(
+    blocked: int, members: int
+) -> None:
+    # Only a few blocked gangs get a reservation that looks at ends; those behind them claim their nodes.
+    whole = Amounts(64, 64, {"H100": 2})
+    cluster = tuple(NodeView(f"p{n}-{m}", {"pool": str(n)}, whole, whole) for n in range(blocked + 1) for m in range(2))
+    arrivals = _stream("small", blocked, 900.0)
+    for number in range(blocked + 1):
+        pool = (("pool", str(number)),)
+        one = Gang((GangRole("worker", 2, Request(1, 1, 1)),), node_selector=pool)
+        large = Gang((GangRole("worker", members, Request(1, 1, 2)),), node_selector=pool)
+        if number < blocked:
+            arrivals.append(Arrival(f"holder-{number}", 0.0, 90_000.0, one, one.shape(), priority=95))
+            arrivals.append(Arrival(f"other-{number}", 1.0, 90_000.0, one, one.shape(), priority=95))
+        priority = 90 if number < blocked else 50
+        arrivals.append(Arrival(f"big-{number}", 1000.0, 900.0, large, large.shape(), priority=priority))
+    outcome = Simulation(Scenario("pools", cluster, tuple(arrivals))).run()
+    started = outcome.jobs[f"big-{blocked}"].started_s
+    assert started is not None
+    assert started <= 1000.0 + 2 * 900.0
+
+
+def test_a_gang_that_needs_a_part_of_a_node_is_not_starved_by_jobs_of_unknown_end() -> None:
+    # What the gang would leave over on its node is room for others only once its own part is free there.
+    whole = Amounts(64, 64, {"H100": 4})
+    two = Gang((GangRole("worker", 1, Request(1, 1, 2)),))
+    one = Gang((GangRole("worker", 1, Request(1, 1, 1)),))
+    small = [Arrival(f"small-{n:04}", n * 200.0, 900.0, one, one.shape()) for n in range(300)]
+    big = Arrival("big", 3000.0, 900.0, two, two.shape())
+    outcome = Simulation(Scenario("part", (NodeView("n0", {}, whole, whole),), (*small, big))).run()
+    started = outcome.jobs["big"].started_s
+    assert started is not None
+    assert started <= 3000.0 + 2 * 900.0
