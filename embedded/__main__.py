@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from embedded.errors import CannotStart
+from embedded.errors import CannotStart, NothingRuns
 from embedded.lock import is_locked, read_up_file
 from embedded.supervisor import STOP_WITHIN_S, Supervisor, UpOptions
 
@@ -23,7 +23,7 @@ CANCEL_WITHIN_S = 120.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code: 0 well, 6 where a platform runs already, else 1; these with a sentence on stderr."""
+    """The exit code: 0 well, 6 where a platform runs already, 3 where none runs, else 1; these with a sentence on stderr."""
     options = _parse(argv)
     home: Path = options.home.expanduser().absolute()
     try:
@@ -82,7 +82,7 @@ def _log_to(home: Path) -> None:
 def _down(home: Path, *, cancel_jobs: bool) -> None:
     running = read_up_file(home)
     if not is_locked(home):
-        raise CannotStart(f"No platform runs on {home}.")
+        raise NothingRuns(f"No platform runs on {home}.")
     if running is None:
         raise CannotStart(f"The platform on {home} is just starting; try again in a moment.")
     if cancel_jobs:

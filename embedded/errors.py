@@ -11,6 +11,12 @@ class CannotStart(Exception):
     exit_code: ClassVar[int] = 1
 
 
+class NothingRuns(CannotStart):
+    """No process serves the data folder."""
+
+    exit_code = 3
+
+
 class AlreadyRuns(CannotStart):
     """Another process serves the data folder."""
 

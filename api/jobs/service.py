@@ -201,7 +201,7 @@ def _check_secrets(work: Work, submission: Submission) -> None:
         {
             "path": f"secrets.{number}",
             "message": f"project {submission.member.project!r} has no secret {name}",
-            "hint": "add it to the project first",
+            "hint": f"keep it there with `trainmaster secrets set {name} --project {submission.member.project}`",
         }
         for number, name in enumerate(names)
         if name not in present

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from trainmaster.errors import LocalFileProblem, NotConfigured
+from trainmaster.errors import LocalFileProblem, NotConfigured, NotFound
 
 LOCAL: Final = "local"  # the context of the platform that `trainmaster up` runs here; never saved
 NO_SERVER: Final = "No Trainmaster server is known here; start one with `trainmaster up` or `trainmaster login URL`."
@@ -141,7 +141,8 @@ def resolve_server(
     """The server that is meant: a named context; else the environment; else the current context; else the local one.
 
     Raises:
-        NotConfigured: nothing names a server.
+        NotConfigured: nothing names a server, or no platform runs here.
+        NotFound: there is no context of this name.
         LocalFileProblem: the saved contexts are unreadable.
     """
     environ = os.environ if environ is None else environ
@@ -167,7 +168,7 @@ def _find_server(context: str | None, environ: Mapping[str, str]) -> Server:
     if name is not None:
         if name not in saved.servers:
             known = ", ".join(sorted({*saved.servers, LOCAL}))
-            raise NotConfigured(f"There is no context {name!r}; known are {known} (`trainmaster contexts list`).")
+            raise NotFound(f"There is no context {name!r}; known are {known} (`trainmaster contexts list`).")
         return saved.servers[name]
     local = local_server(home)
     if local is None:

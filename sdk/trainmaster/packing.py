@@ -8,6 +8,7 @@ import os
 import stat
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -44,9 +45,15 @@ DEFAULT_IGNORES: Final = (
 # The server's own default; it says no by itself when its limit is lower.
 DEFAULT_LIMIT_BYTES: Final = 512 * 2**20
 _LARGEST_SHOWN: Final = 5
+# A file is taken for incompressible when all of so many pieces of it are: by then chance plays no part.
+_PIECES: Final = 16
+_PIECE_BYTES: Final = 64 * 2**10
+_INCOMPRESSIBLE: Final = 0.98  # of a piece's size is left
 
 # Called with the bytes read so far and the bytes in all.
 Progress: TypeAlias = Callable[[int, int], None]
+# Called with the files that will be packed, before the first of them is read.
+Listed: TypeAlias = Callable[[Sequence["FolderEntry"]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,7 @@ def pack_folder(
     *,
     limit_bytes: int = DEFAULT_LIMIT_BYTES,
     progress: Progress | None = None,
+    listed: Listed | None = None,
 ) -> PackedFolder:
     """Pack ``folder`` without what is ignored into a ``.tar.gz``.
 
@@ -100,7 +108,8 @@ def pack_folder(
     digest on every machine. Links are kept as links when they stay inside the folder.
 
     Args:
-        limit_bytes: of the packed archive; packing stops as soon as it is passed.
+        limit_bytes: of the packed archive; packing stops as soon as it is passed, and does not begin where files that
+            no packing makes smaller pass it by themselves.
 
     Raises:
         UnfitFolder: not a readable folder, nothing left to pack, too large, or a link that leaves it.
@@ -114,6 +123,10 @@ def pack_folder(
             f"(by {', '.join(IGNORE_FILES)} or the defaults); take files back with a line like `!train.py` in {IGNORE_FILE}."
         )
     total = sum(entry.size for entry in entries)
+    if listed is not None:
+        listed(files)
+    if total > limit_bytes and _incompressible_bytes(files) > limit_bytes:
+        raise _too_large(folder, files, limit_bytes)
     descriptor, name = tempfile.mkstemp(prefix="trainmaster-code-", suffix=".tar.gz")
     target = Path(name)
     try:
@@ -283,17 +296,35 @@ def _write_archive(sink: _Sink, entries: Sequence[FolderEntry], total: int, prog
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
         for entry in entries:
+            before = done
+
+            def advance(read: int, before: int = before) -> None:
+                if progress is not None:
+                    progress(before + read, total)
+
             try:
-                done += _add(tar, entry)
+                done += _add(tar, entry, advance)
             except OSError as error:
                 raise UnfitFolder(
                     f"{entry.name} cannot be packed: {error.strerror or error}; ignore it in {IGNORE_FILE}."
                 ) from error
-            if progress is not None:
-                progress(done, total)
+            advance(done - before)
 
 
-def _add(tar: tarfile.TarFile, entry: FolderEntry) -> int:
+class _Watched:
+    """A file that tells how far it has been read."""
+
+    def __init__(self, file: IO[bytes], advance: Callable[[int], None]) -> None:
+        self._file, self._advance, self._read = file, advance, 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._read += len(data)
+        self._advance(self._read)
+        return data
+
+
+def _add(tar: tarfile.TarFile, entry: FolderEntry, advance: Callable[[int], None]) -> int:
     """Append one entry; the bytes of its content."""
     info = tarfile.TarInfo(entry.name)
     info.mtime, info.uid, info.gid, info.uname, info.gname = 0, 0, 0, "", ""
@@ -308,14 +339,38 @@ def _add(tar: tarfile.TarFile, entry: FolderEntry) -> int:
     info.mode = 0o755 if entry.mode & stat.S_IXUSR else 0o644
     with entry.path.open("rb") as file:
         info.size = os.fstat(file.fileno()).st_size  # it may have grown since it was listed
-        tar.addfile(info, file)
+        tar.addfile(info, _Watched(file, advance))  # type: ignore[arg-type]  # all that it does is to read
     return info.size
 
 
-def _too_large(folder: Path, files: Sequence[FolderEntry], limit_bytes: int) -> UnfitFolder:
+def _incompressible_bytes(files: Sequence[FolderEntry]) -> int:
+    """How much of the content stays as large as it is, judged by pieces of the files that matter."""
+    return sum(entry.size for entry in files if entry.link is None and _is_incompressible(entry))
+
+
+def _is_incompressible(entry: FolderEntry) -> bool:
+    if entry.size < _PIECES * _PIECE_BYTES:
+        return False
+    try:
+        with entry.path.open("rb") as file:
+            for piece in range(_PIECES):
+                file.seek((entry.size - _PIECE_BYTES) * piece // (_PIECES - 1))
+                data = file.read(_PIECE_BYTES)
+                if len(zlib.compress(data, 1)) < _INCOMPRESSIBLE * len(data):
+                    return False
+    except OSError:
+        return False  # packing tells
+    return True
+
+
+def largest_of(files: Sequence[FolderEntry]) -> str:
+    """The largest files with their sizes, in words."""
     largest = sorted(files, key=lambda entry: (-entry.size, entry.name))[:_LARGEST_SHOWN]
-    listed = "; ".join(f"{entry.name} ({format_size(entry.size)})" for entry in largest)
+    return "; ".join(f"{entry.name} ({format_size(entry.size)})" for entry in largest)
+
+
+def _too_large(folder: Path, files: Sequence[FolderEntry], limit_bytes: int) -> UnfitFolder:
     return UnfitFolder(
         f"The code in {folder} packs to more than {format_size(limit_bytes)}; "
-        f"list what the training does not need in {IGNORE_FILE}, and put data on a volume. The largest files: {listed}."
+        f"list what the training does not need in {IGNORE_FILE}, and put data on a volume. The largest files: {largest_of(files)}."
     )

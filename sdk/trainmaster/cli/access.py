@@ -13,6 +13,7 @@ from trainmaster.cli import options, output, session
 from trainmaster.cli.completion import complete_context
 
 if TYPE_CHECKING:
+    from trainmaster.errors import ServerUnreachable
     from trainmaster.wire.admin import Identity
 
 _PANEL = "Access"
@@ -54,6 +55,7 @@ def login(
     from trainmaster.contexts import Server, load_contexts, save_contexts, with_server
 
     base, code = _parts_of(url)
+    _demand_server(base)
     text = _token_for(base, code, token)
     name = name or _name_of(base)
     server = Server(base, text, project=project, name=name)
@@ -83,12 +85,48 @@ def link_of(url: str, code: str) -> str:
     return f"{url.removesuffix('/api/v1')}/login?code={code}"
 
 
+def _demand_server(base: str) -> None:
+    """Raises ``ServerUnreachable`` that says what is wrong with the address, before anybody is asked for a token."""
+    from trainmaster.contexts import Server
+    from trainmaster.errors import NotFound, ServerFailure, ServerUnreachable, TrainmasterError
+
+    try:
+        with session.client_of(Server(base), tries=1) as client:
+            client.get_health()
+    except (ServerFailure, NotFound) as error:
+        raise ServerUnreachable(
+            f"What answers at {base} is no Trainmaster server; check the address, such as http://lab:8765."
+        ) from error
+    except ServerUnreachable as error:
+        raise ServerUnreachable(f"Nothing can be reached at {base}: {_why_unreachable(base, error)}") from error
+    except TrainmasterError:
+        pass  # a server that is not well, or wants a token for everything: the login tells
+
+
+def _why_unreachable(base: str, error: ServerUnreachable) -> str:
+    import socket
+
+    if error.is_sent or "certificate" in error.sentence:
+        return error.sentence
+    parts = urlsplit(base)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.getaddrinfo(host, port)
+    except OSError:
+        return f"no machine is called {host} here; write the address like http://lab:8765."
+    return f"no server listens there on port {port}; check host and port, and whether the server runs."
+
+
 def _parts_of(url: str) -> tuple[str, str | None]:
     """The server's address, and the one-time code if ``url`` is a login link."""
     if "://" not in url:
         url = f"http://{url}"
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
+    try:
+        parts = urlsplit(url)
+        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not close
+        is_fit = False
+    if not is_fit:
         raise typer.BadParameter(f"{url!r} is not an address like http://host:8765", param_hint="URL")
     code = parse_qs(parts.query).get("code", [None])[0]
     path = re.sub(r"/(login|api/v1|api/v1/login)/?$", "", parts.path).rstrip("/")

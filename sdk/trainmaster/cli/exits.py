@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Final
 
 from trainmaster.cli.escapes import without_escapes
 from trainmaster.errors import (
@@ -20,6 +22,7 @@ from trainmaster.errors import (
     TokenExpired,
     TrainmasterError,
     Unauthenticated,
+    UnfitFolder,
     WaitTimedOut,
 )
 
@@ -39,6 +42,12 @@ class ExitCode(IntEnum):
     BROKEN_PIPE = 141  # as shells report SIGPIPE
 
 
+class WrongUse(TrainmasterError):
+    """The command line was used wrongly."""
+
+    code = "wrong_use"
+
+
 _CODES: tuple[tuple[type[TrainmasterError], ExitCode], ...] = (
     (ServerUnreachable, ExitCode.UNREACHABLE),
     (NotConfigured, ExitCode.UNREACHABLE),
@@ -47,8 +56,21 @@ _CODES: tuple[tuple[type[TrainmasterError], ExitCode], ...] = (
     (NotFound, ExitCode.NOT_FOUND),
     (Conflict, ExitCode.CONFLICT),
     (InvalidRequest, ExitCode.USAGE),
+    (WrongUse, ExitCode.USAGE),
+    (UnfitFolder, ExitCode.USAGE),
     (WaitTimedOut, ExitCode.TIMED_OUT),
 )
+
+# The server speaks of its API; here the same is a command.
+_COMMANDS: Final = {
+    "jobs": "list",
+    "nodes": "nodes",
+    "projects": "projects",
+    "tokens": "token list",
+    "users": "users",
+    "volumes": "volumes",
+}
+_REQUEST: Final = re.compile(r"`GET /api/v1/(\w+)`")
 
 
 def exit_code_of(error: TrainmasterError) -> ExitCode:
@@ -99,7 +121,17 @@ def _headline(error: TrainmasterError) -> tuple[str, Sequence[FieldMistake]]:
     count = len(error.mistakes)
     if isinstance(error, InvalidSpec) and error.status is not None and count:
         return f"The job spec has {'a mistake' if count == 1 else f'{count} mistakes'}:", error.mistakes
-    return error.sentence, error.unsaid_mistakes
+    return in_commands(error.sentence), error.unsaid_mistakes
+
+
+def in_commands(sentence: str) -> str:
+    """The server's sentence with commands in place of requests."""
+
+    def command(found: re.Match[str]) -> str:
+        known = _COMMANDS.get(found[1])
+        return f"`trainmaster {known}`" if known else found[0]
+
+    return _REQUEST.sub(command, sentence)
 
 
 def tell_bug(error: BaseException, *, as_json: bool) -> None:

@@ -87,7 +87,7 @@ def list_jobs(
 def _none_found(filters: dict[str, Any], *, all_projects: bool) -> str:
     """Why there is nothing to see: no job at all, or none that the filters let through."""
     said = {
-        "in state": " or ".join(filters["state"]),
+        "in state": " or ".join(filters["state"] if filters["state"] != _ACTIVE else ()),
         "labelled": " and ".join(filters["label"]),
         "with role": filters["role"],
         "named": filters["name"],
@@ -98,8 +98,11 @@ def _none_found(filters: dict[str, Any], *, all_projects: bool) -> str:
     }
     told = ", ".join(f"{words} {value}" for words, value in said.items() if value)
     where = "" if all_projects else f" in project {filters['project']}"
+    jobs = "active jobs (all have ended)" if filters["state"] == _ACTIVE else "jobs"
     if told:
-        return f"No jobs {told}{where}."
+        return f"No {jobs} {told}{where}."
+    if filters["state"]:
+        return f"No {jobs}{where}."
     more = "" if all_projects else "; --all-projects looks into the others, too"
     return f"No jobs{where}. Start one with `trainmaster run -- python train.py`{more}."
 

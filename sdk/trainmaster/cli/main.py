@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,7 +33,8 @@ from trainmaster.cli import (
     volumes,
 )
 from trainmaster.cli.completion import complete_context
-from trainmaster.cli.exits import ExitCode, exit_code_of, is_debugging, tell_bug, tell_error
+from trainmaster.cli.exits import ExitCode, WrongUse, exit_code_of, is_debugging, tell_bug, tell_error
+from trainmaster.cli.usage import is_help, sentence_of
 from trainmaster.errors import TrainmasterError
 
 
@@ -84,20 +86,14 @@ def _asks_json(arguments: list[str]) -> bool:
 
 @contextmanager
 def _usage_errors_as(*, as_json: bool) -> Iterator[None]:
-    """Typer draws a box around them; a program gets a problem as of any other error."""
+    """Typer draws a box around them, also in a pipe; they are told as any other error."""
     try:
         yield
     except typer.TyperException as error:
-        if not as_json:
+        if is_help(error):
             raise
-        tell_error(WrongUse(error.format_message()), as_json=True)
+        tell_error(WrongUse(sentence_of(error)), as_json=as_json)
         raise typer.Exit(ExitCode.USAGE) from error
-
-
-class WrongUse(TrainmasterError):
-    """The command line was used wrongly."""
-
-    code = "wrong_use"
 
 
 def _is_bug(error: Exception) -> bool:
@@ -160,7 +156,14 @@ def run() -> None:
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a character gets a "?" for it, not an error instead of the answer.
             stream.reconfigure(errors="replace")
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # Whatever lies in a temporary file is removed on the way out.
+        signal.signal(number, _leave_by_signal)
     app(prog_name="trainmaster")
+
+
+def _leave_by_signal(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)  # as shells report it
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _BAR_AFTER_S: Final = 0.5
+# Where nobody sees a bar: the first line after, and then every.
+_LINE_AFTER_S: Final = 3.0
+_LINE_EVERY_S: Final = 10.0
 # A wish that the next reconcile fulfils.
 _WISHES: Final = {
     (state, wanted): f" ({wanted} asked)"
@@ -224,10 +227,10 @@ def size(count: int | None) -> str | None:
 
 @contextmanager
 def progress_bar(label: str) -> Iterator[Any]:
-    """A function to call with the bytes done and in all: a bar on a person's terminal once it takes a while."""
+    """A function to call with the bytes done and in all: a bar on a terminal once it takes a while, else lines."""
     console = notes()
     if not console.is_terminal:
-        yield lambda done, total: None  # noqa: ARG005 (nobody looks)
+        yield _line_by_line(label)
         return
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
@@ -245,6 +248,18 @@ def progress_bar(label: str) -> Iterator[Any]:
         yield advance
     finally:
         bar.stop()
+
+
+def _line_by_line(label: str) -> Callable[[int, int], None]:
+    next_s = time.monotonic() + _LINE_AFTER_S
+
+    def advance(done: int, total: int) -> None:
+        nonlocal next_s
+        if done < total and time.monotonic() >= next_s:
+            note(f"{label}: {format_size(done)} of {format_size(total)}", "dim")
+            next_s = time.monotonic() + _LINE_EVERY_S
+
+    return advance
 
 
 @contextmanager

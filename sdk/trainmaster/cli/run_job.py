@@ -31,7 +31,7 @@ def register(root: typer.Typer) -> None:
 def run(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What every replica runs.")],
     workers: Annotated[
-        int | None, typer.Option("--workers", "-w", min=1, help="Workers; else one.", rich_help_panel=_GANG)
+        int | None, typer.Option("--workers", "-w", min=0, help="Workers; else one.", rich_help_panel=_GANG)
     ] = None,
     ps: Annotated[int, typer.Option("--ps", min=0, help="Parameter servers.", rich_help_panel=_GANG)] = 0,
     chief: Annotated[

@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from trainmaster.cli import options, output, session
+from trainmaster.cli.exits import WrongUse
+from trainmaster.errors import LocalFileProblem
 
 
 def register(root: typer.Typer) -> None:
@@ -31,7 +33,10 @@ def submit(
     from trainmaster.cli.submitting import stay_or_leave, submit_spec, without_code
     from trainmaster.client.compose import read_spec, spec_of_text
 
-    spec = dict(spec_of_text(sys.stdin.read(), "stdin") if spec_file == "-" else read_spec(spec_file))
+    try:
+        spec = dict(spec_of_text(sys.stdin.read(), "stdin") if spec_file == "-" else read_spec(spec_file))
+    except LocalFileProblem as error:
+        raise WrongUse(error.sentence) from error
     if name is not None:
         spec["name"] = name
     if project is not None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from trainmaster.cli import output
 
 if TYPE_CHECKING:
     from trainmaster.client import Client, Job
+    from trainmaster.packing import FolderEntry
+
+# From here on packing takes seconds, and most of it is hardly code.
+_LARGE_BYTES: Final = 100 * 2**20
 
 
 def submit_spec(client: Client, spec: Mapping[str, Any], code: Path | None) -> Job:
@@ -21,7 +25,7 @@ def submit_spec(client: Client, spec: Mapping[str, Any], code: Path | None) -> J
 
     client.check_spec(without_code(client, spec))
     with output.progress_bar("Packing") as progress:
-        packed = pack_folder(code, progress=progress)
+        packed = pack_folder(code, progress=progress, listed=_tell_if_large)
     with packed:
         for name in packed.skipped:
             output.note(f"{name} is left out: it is neither file nor folder.", "dim")
@@ -30,6 +34,19 @@ def submit_spec(client: Client, spec: Mapping[str, Any], code: Path | None) -> J
         files = output.count(packed.file_count, "file")
         output.note(f"Code: {files} from {code}, {format_size(packed.size_bytes)} packed.", "dim")
     return job
+
+
+def _tell_if_large(files: Sequence[FolderEntry]) -> None:
+    from trainmaster.packing import IGNORE_FILE, largest_of
+    from trainmaster.sizes import format_size
+
+    content = sum(entry.size for entry in files)
+    if content > _LARGE_BYTES:
+        output.note(
+            f"Packing {format_size(content)}; the largest files: {largest_of(files)}. What the training does not need "
+            f"belongs into {IGNORE_FILE}, data on a volume.",
+            "dim",
+        )
 
 
 def without_code(client: Client, spec: Mapping[str, Any]) -> dict[str, Any]:

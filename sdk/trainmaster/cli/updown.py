@@ -19,7 +19,7 @@ import typer
 from trainmaster.cli import options, output, session
 from trainmaster.cli.access import link_of
 from trainmaster.cli.exits import ExitCode
-from trainmaster.errors import TrainmasterError
+from trainmaster.errors import NotConfigured, TrainmasterError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -118,6 +118,8 @@ def down(
     arguments = ["down", "--home", str(folder), "--jobs", "cancel" if cancel_jobs else "keep"]
     with output.busy("Stopping the platform"):
         result = subprocess.run(_embedded(arguments), capture_output=True, text=True, check=False, cwd="/")
+    if result.returncode == ExitCode.UNREACHABLE:
+        raise NotConfigured(_sentence(result.stderr))
     if result.returncode != 0:
         raise CannotStart(_sentence(result.stderr or result.stdout))
     if json:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from trainmaster.cli import options, output, session
 from trainmaster.cli.completion import complete_job
-from trainmaster.errors import TrainmasterError
+from trainmaster.cli.exits import exit_code_of, tell_error
+from trainmaster.errors import ServerUnreachable, TrainmasterError
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
@@ -41,15 +43,51 @@ def resume(jobs: Jobs, reason: options.Reason = "", json: options.Json = False) 
 
 def _each(jobs: list[str], ask: Callable[[Client, str], JobDetail], *, as_json: bool) -> None:
     with session.client() as client:
-        views = [ask(client, job) for job in jobs]
+        done, failures = _attempted(jobs, lambda job: ask(client, job))
+    # What was done is told before what was not.
+    views = [view for _, view in done]
     if as_json:
-        output.print_json(views if len(views) > 1 else views[0])
-        return
-    console = output.answers()
-    for view in views:
-        console.print(
-            view.name, f"({view.id})", output.state_text(view.state, console, wanted=view.wanted), soft_wrap=True
-        )
+        if views:
+            output.print_json(views if len(jobs) > 1 else views[0])
+    else:
+        console = output.answers()
+        for view in views:
+            console.print(
+                view.name, f"({view.id})", output.state_text(view.state, console, wanted=view.wanted), soft_wrap=True
+            )
+    _tell_failures(failures, as_json=as_json)
+
+
+_Done = TypeVar("_Done")
+
+
+def _attempted(jobs: list[str], ask: Callable[[str], _Done]) -> tuple[list[tuple[str, _Done]], list[TrainmasterError]]:
+    """What came of each job: one that is refused keeps none of the others from being asked."""
+    done: list[tuple[str, _Done]] = []
+    failures: list[TrainmasterError] = []
+    for place, job in enumerate(jobs):
+        try:
+            done.append((job, ask(job)))
+        except ServerUnreachable as error:
+            failures.append(error)
+            left = jobs[place + 1 :]
+            if left:
+                failures.append(TrainmasterError(f"Not asked for any more: {', '.join(left)}."))
+            break
+        except TrainmasterError as error:
+            failures.append(error)
+    return done, failures
+
+
+def _tell_failures(failures: list[TrainmasterError], *, as_json: bool) -> None:
+    """Every one of them on stderr; the exit code is the first one's."""
+    if len(failures) == 1:
+        raise failures[0]
+    sys.stdout.flush()
+    for error in failures:
+        tell_error(error, as_json=as_json)
+    if failures:
+        raise typer.Exit(exit_code_of(failures[0]))
 
 
 def clone(
@@ -111,19 +149,11 @@ def delete(
             typer.confirm(f"Delete {', '.join(jobs)}{what}?", abort=True, err=True)
         elif files:
             raise typer.BadParameter("deleting files without a person to ask needs --yes", param_hint="--files")
-    deleted: list[str] = []
-    failure: TrainmasterError | None = None
     with session.client() as client:
-        for job in jobs:
-            try:
-                client.delete_job(job, files=files)
-                deleted.append(job)
-            except TrainmasterError as error:
-                failure = failure or error
-    # What was done is told before what was not.
+        done, failures = _attempted(jobs, lambda job: client.delete_job(job, files=files))
+    deleted = [job for job, _ in done]
     if json:
         output.print_json({"deleted": deleted})
     elif deleted:
         output.say("\n".join(f"{job} deleted" for job in deleted))
-    if failure is not None:
-        raise failure
+    _tell_failures(failures, as_json=json)

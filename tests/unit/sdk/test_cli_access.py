@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from trainmaster.contexts import load_contexts
 from typer.testing import Result
 
 Invoke = Callable[..., Result]
+HEALTH = {"status": "ok", "version": "1"}
 
 
 def test_login_keeps_a_context_after_trying_the_token(
@@ -20,10 +22,11 @@ def test_login_keeps_a_context_after_trying_the_token(
 ) -> None:
     monkeypatch.delenv("TRAINMASTER_API_URL")
     monkeypatch.delenv("TRAINMASTER_TOKEN")
+    server.on("GET", "/health", HEALTH)
     server.on("GET", "/me", {"user": "ann", "is_admin": False, "scopes": ["read"]})
     done = cli("login", "http://lab:8765/", "--token", "-", stdin="tm_lab\n")
     assert done.exit_code == 0, done.output
-    assert server.requests[0].headers["Authorization"] == "Bearer tm_lab"
+    assert [request.headers.get("Authorization") for request in server.requests] == [None, "Bearer tm_lab"]
     assert load_contexts().current == "lab-8765"
     assert "tm_lab" not in done.output
     assert "* " in cli("contexts", "list").stdout
@@ -35,13 +38,16 @@ def test_login_keeps_a_context_after_trying_the_token(
 
 def test_login_never_sends_one_servers_token_to_another(cli: Invoke, server: Any) -> None:
     # TRAINMASTER_TOKEN is set, for the server of TRAINMASTER_API_URL.
+    server.on("GET", "/health", HEALTH)
     done = cli("login", "http://evil:8765")
     assert done.exit_code == 2
-    assert server.requests == []
+    assert "--token" in done.stderr
+    assert all("Authorization" not in request.headers for request in server.requests)
 
 
 def test_login_by_a_one_time_link_keeps_the_token_it_gives(cli: Invoke, server: Any) -> None:
     token = {"id": "t", "user": "ann", "name": "login", "scopes": ["read"], "created_at": "2026-11-21T07:00:00Z"}
+    server.on("GET", "/health", HEALTH)
     server.on("POST", "/login", {**token, "token": "tm_new"})
     server.on("GET", "/me", {"user": "ann", "is_admin": True, "scopes": ["admin"]})
     assert cli("login", "http://127.0.0.1:8765/api/v1/login?code=abc", "--name", "here").exit_code == 0
@@ -51,10 +57,39 @@ def test_login_by_a_one_time_link_keeps_the_token_it_gives(cli: Invoke, server: 
 
 
 def test_a_bad_token_is_not_kept(cli: Invoke, server: Any, problem: Any) -> None:
+    server.on("GET", "/health", HEALTH)
     server.on("GET", "/me", problem(401, "unauthenticated", "This token is not known."))
     done = cli("login", "http://lab:8765", "--token", "tm_bad")
     assert done.exit_code == 4
     assert load_contexts().servers == {}
+
+
+@pytest.mark.parametrize(
+    ("url", "answer", "sentence"),
+    [
+        ("notaurl.invalid", httpx.ConnectError("no such name"), "no machine is called notaurl.invalid here"),
+        ("http://127.0.0.1:1", httpx.ConnectError("refused"), "no server listens there on port 1"),
+        ("http://127.0.0.1:1", httpx.Response(200, text="<html>"), "is no Trainmaster server"),
+        ("http://127.0.0.1:1", httpx.Response(404), "is no Trainmaster server"),
+    ],
+)
+def test_login_looks_at_the_address_before_it_asks_for_a_token(
+    url: str, answer: Any, sentence: str, cli: Invoke, server: Any
+) -> None:
+    server.on("GET", "/health", answer)
+    done = cli("login", url)
+    assert done.exit_code == 3
+    assert sentence in done.stderr
+    assert "trainmaster login URL" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("url", ["http://", "http://host:port", "http://[::1", "ftp://host"])
+def test_what_is_no_address_is_told(url: str, cli: Invoke, server: Any) -> None:
+    done = cli("login", url)
+    assert done.exit_code == 2
+    assert "is not an address" in done.stderr
+    assert server.requests == []
 
 
 def test_a_link_that_logs_a_browser_in_is_printed_alone(cli: Invoke, server: Any) -> None:
@@ -82,7 +117,7 @@ def test_the_platform_of_this_machine_cannot_be_forgotten(
 
 
 def test_platform_admins_list_the_tokens_of_others(cli: Invoke, server: Any) -> None:
-    server.on("GET", "/tokens", [])
+    server.on("GET", "/tokens", {"items": []})
     cli("token", "list")
     cli("token", "list", "--user", "bob")
     cli("token", "list", "--all")

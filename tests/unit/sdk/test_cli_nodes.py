@@ -28,7 +28,7 @@ def node_json(**more: Any) -> dict[str, Any]:
 
 def test_nodes_are_listed_and_cordoned(cli: Invoke, server: Any) -> None:
     node = node_json()
-    server.on("GET", "/nodes", [node])
+    server.on("GET", "/nodes", {"items": [node]})
     server.on("POST", "/nodes/n1/cordon", {**node, "is_cordoned": True, "cordon_reason": "dust"})
     assert "1.5 / 8  1.0 GiB / 16.0 GiB  1 / 4 H200" in cli("nodes").stdout
     assert json.loads(cli("nodes", "--json").stdout)[0]["name"] == "n1"
@@ -53,7 +53,7 @@ def test_a_node_is_labelled_as_with_kubectl(cli: Invoke, server: Any) -> None:
         (["pool"], "is not KEY=VALUE"),
         (["pool=a", "pool-"], "is set and taken away at once"),
         (["po ol=a"], "is not a label key"),
-        ([], "Missing argument"),
+        ([], "is missing"),
     ],
 )
 def test_a_label_that_cannot_be_changed_is_told(cli: Invoke, server: Any, changes: list[str], sentence: str) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,35 @@ def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
     assert done.stdout == "141\n"
 
 
+def test_sigterm_while_packing_leaves_no_file_behind(tmp_path: Path) -> None:
+    code, scratch = tmp_path / "code", tmp_path / "scratch"
+    code.mkdir()
+    scratch.mkdir()
+    with (code / "big.bin").open("wb") as big:
+        big.truncate(40 * 2**30)  # of zeros, so that packing takes minutes and no room
+    program = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "import trainmaster.cli.main as main\n"
+        "from trainmaster.packing import pack_folder\n"
+        "@main.app.command()\n"
+        f"def pack() -> None: pack_folder(Path({str(code)!r}))\n"
+        "sys.argv[1:] = ['pack']\n"
+        "main.run()\n"
+    )
+    packing = subprocess.Popen([sys.executable, "-c", program], env={**os.environ, "TMPDIR": str(scratch)})
+    try:
+        deadline_s = time.monotonic() + 30
+        while not any(scratch.iterdir()):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        packing.terminate()
+        assert packing.wait(10) == 143
+    finally:
+        packing.kill()
+    assert list(scratch.iterdir()) == []
+
+
 def test_without_the_platforms_package_up_says_what_to_install(
     cli: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -62,7 +92,7 @@ def test_without_the_platforms_package_up_says_what_to_install(
 
 def test_down_without_a_platform_is_one_sentence(tmp_path: Path) -> None:
     done = start("down", "--home", str(tmp_path), home=tmp_path)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr.startswith("Error: ")
     assert len(done.stderr.splitlines()) == 1
 

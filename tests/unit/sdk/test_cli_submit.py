@@ -54,7 +54,8 @@ def test_a_file_that_is_no_spec_is_told(text: str, cli: Invoke, tmp_path: Path) 
     done = cli("submit", str(tmp_path / "job.yaml"))
     assert done.exit_code == 2
     assert "job.yaml" in done.stderr
-    assert cli("submit", str(tmp_path / "absent.yaml")).exit_code == 1
+    assert cli("submit", str(tmp_path / "absent.yaml")).exit_code == 2
+    assert cli("submit", str(tmp_path)).exit_code == 2
 
 
 def test_a_single_mistake_is_told_once(cli: Invoke, server: Any, problem: Any) -> None:

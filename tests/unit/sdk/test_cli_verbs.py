@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -51,3 +52,34 @@ def test_a_terminal_is_asked_before_a_job_is_forgotten(
     assert cli("delete", "mnist", stdin="y\n").exit_code == 0
     assert cli("delete", "mnist", "--yes").exit_code == 0
     assert server.count("DELETE", "/jobs/mnist") == 2
+
+
+@pytest.mark.parametrize("verb", ["cancel", "delete"])
+def test_each_job_is_told_whatever_became_of_the_others(
+    verb: str, cli: Invoke, server: Any, job_json: Any, problem: Any
+) -> None:
+    method, suffix = ("DELETE", "") if verb == "delete" else ("POST", "/cancel")
+    answer = httpx.Response(204) if verb == "delete" else None
+    for name in "ac":
+        server.on(method, f"/jobs/{name}{suffix}", answer or job_json(name=name, id=f"job_{name}", state="queued"))
+    server.on(method, f"/jobs/b{suffix}", problem(404, "not_found", "There is no job 'b'."))
+    done = cli(verb, "a", "b", "c")
+    assert done.exit_code == 5
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["a", "c"]
+    assert done.stderr == "Error: There is no job 'b'.\n"
+    both = cli(verb, "b", "a", "b")
+    assert both.exit_code == 5
+    assert len(both.stderr.splitlines()) == 2
+    as_json = cli(verb, "a", "b", "--json")
+    assert "a" in as_json.stdout
+    assert json.loads(as_json.stderr)["code"] == "not_found"
+
+
+def test_a_server_that_is_gone_is_not_asked_for_every_job(cli: Invoke, server: Any, job_json: Any) -> None:
+    server.on("POST", "/jobs/a/cancel", job_json(name="a", id="job_a"))
+    server.on("POST", "/jobs/b/cancel", httpx.ConnectError("refused"))
+    done = cli("cancel", "a", "b", "c", "d")
+    assert done.exit_code == 3
+    assert done.stdout.startswith("a (job_a)")
+    assert done.stderr.splitlines()[-1] == "Error: Not asked for any more: c, d."
+    assert server.count("POST", "/jobs/c/cancel") == 0

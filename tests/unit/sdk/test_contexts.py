@@ -17,7 +17,7 @@ from trainmaster.contexts import (
     with_server,
     without_server,
 )
-from trainmaster.errors import LocalFileProblem, NotConfigured
+from trainmaster.errors import LocalFileProblem, NotConfigured, NotFound
 
 pytestmark = pytest.mark.usefixtures("no_config")
 LAB = Server("http://lab:8765", "tm_lab", project="vision", name="lab")
@@ -66,7 +66,7 @@ def test_a_platform_that_was_killed_is_not_taken_for_running(no_config: Path) ->
 
 def test_a_context_that_is_not_there_names_those_that_are() -> None:
     save_contexts(with_server(Contexts(), LAB))
-    with pytest.raises(NotConfigured, match="known are lab, local"):
+    with pytest.raises(NotFound, match="known are lab, local"):
         resolve_server("lba")
     with pytest.raises(NotConfigured, match="No platform runs in"):
         resolve_server("local")

@@ -167,6 +167,22 @@ def test_what_is_too_large_is_told_with_the_largest_files(
     assert list(scratch.iterdir()) == []
 
 
+def test_what_no_packing_makes_smaller_is_refused_before_it_is_packed(tmp_path: Path) -> None:
+    write_file(tmp_path, "data/big.bin", os.urandom(2_000_000))
+    told: list[tuple[int, int]] = []
+    with pytest.raises(UnfitFolder, match="big.bin"):
+        pack_folder(tmp_path, limit_bytes=1_500_000, progress=lambda done, total: told.append((done, total)))
+    assert told == []
+    # What looks large and packs well is packed.
+    write_file(tmp_path, "data/big.bin", bytes(20_000_000))
+    with pack_folder(
+        tmp_path, limit_bytes=1_500_000, progress=lambda done, total: told.append((done, total))
+    ) as packed:
+        assert packed.size_bytes < 100_000
+    assert told[-1] == (20_000_000, 20_000_000)
+    assert len({done for done, _ in told}) > 10  # within a file, too
+
+
 def test_a_folder_without_anything_to_pack_is_told(tmp_path: Path) -> None:
     with pytest.raises(UnfitFolder, match="nothing to pack"):
         pack_folder(tmp_path)
