@@ -249,7 +249,18 @@ class _Reading:
         if self.told and since is not None:
             detail = words.not_mounted(self.node, self.told)
             return self._wait(detail, since, self.patience.other, ExitCause.ENGINE_REFUSED)
-        return self._show(Phase.PENDING, f"Node {self.node} is making its container ready.")
+        return self._show(Phase.PENDING, self._making_ready(since))
+
+    def _making_ready(self, since: datetime | None) -> str:
+        """Nothing has gone wrong, and kubelet does not say what it is at: its steps have an order."""
+        if since is None or self.now - since <= _SOON:
+            return words.making_ready(self.node)
+        statuses = {s["name"]: s.get("state") or {} for s in self.status.get("initContainerStatuses") or ()}
+        if "waiting" in statuses.get(INSTALLER, {}):
+            return words.mounting_or_pulling(self.node, self._image(INSTALLER))
+        if INSTALLER in statuses:
+            return words.pulling(self.node, self._image(MAIN))
+        return words.mounting_or_pulling(self.node, self._image(MAIN))
 
     def _no_image(self, container: str, reason: str, message: str, since: datetime | None) -> Observation:
         image = self._image(container)

@@ -118,6 +118,18 @@ def not_started(message: str) -> str:
     return f"The container could not be started: {_clip(message) if message else 'Kubernetes does not say why.'}"
 
 
+def making_ready(node: str) -> str:
+    return f"Node {node} is making its container ready."
+
+
+def mounting_or_pulling(node: str, image: str) -> str:
+    return f"Node {node} is still mounting its volumes or pulling image {image}."
+
+
+def pulling(node: str, image: str) -> str:
+    return f"Node {node} is still pulling image {image}, or is slow to make its container."
+
+
 def not_mounted(node: str, message: str) -> str:
     said = f": {_clip(message)}" if message else "."
     return f"Node {node} cannot make it ready{said}"

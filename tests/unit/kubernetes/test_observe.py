@@ -232,6 +232,21 @@ def test_the_platforms_own_image_is_no_fault_of_the_job():
     assert "runtime:1" in seen.exit.sentence
 
 
+@pytest.mark.parametrize(
+    ("states", "seconds", "words"),
+    [
+        ({"init": waiting("PodInitializing")}, 5, "is making its container ready"),
+        ({"init": waiting("PodInitializing")}, 20, "still mounting its volumes or pulling image runtime:1"),
+        ({"init": ended(0, reason="Completed")}, 20, "still pulling image image:1"),
+        ({}, 20, "still mounting its volumes or pulling image image:1"),
+    ],
+)
+def test_a_pod_that_takes_long_without_a_warning_says_what_it_may_be_at(states, seconds, words):
+    seen = seen_of(pod(main=waiting("PodInitializing"), startTime=at(seconds), **states))
+    assert seen.phase is Phase.PENDING
+    assert words in seen.detail
+
+
 def test_a_volume_that_cannot_be_mounted_is_told():
     told = 'MountVolume.SetUp failed for volume "mount-0" : mount failed: exit status 32'
     seen = seen_of(on_node(20, "ContainerCreating"), told=told)
