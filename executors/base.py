@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Protocol, runtime_checkable
 
+from core.domain.errors import ExecutorError
 from core.domain.exits import ExitCause as ExitCause  # noqa: PLC0414 (part of this port, defined by meaning)
 from core.domain.ids import AttemptId, JobId
 from core.domain.layout import Layout
@@ -215,4 +216,13 @@ class TellsChanges(Protocol):
 
         Only a hint: it may come too often, and be lost. Called by one thread. Raises nothing that matters.
         """
+        ...
+
+
+@runtime_checkable
+class CreatesGangs(Protocol):
+    """A capability of drivers that save requests when they are told of several replicas at once."""
+
+    def create_all(self, orders: Sequence[ReplicaOrder]) -> Sequence[ExecutorError | None]:
+        """``create`` of each, all of one attempt; for each, in turn, what stood against it."""
         ...

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Final
 
 import structlog
 
 from core.domain.errors import ExecutorError
-from executors.kubernetes.client import Cluster, Json, path
+from executors.kubernetes.client import Cluster, Gone, Json, path
 from executors.kubernetes.observe import waits_since
 
 log = structlog.get_logger(__name__)
 
 # A pod that starts as it should needs no look at its events.
 _LONG: Final = timedelta(seconds=10)
-_LOOK_AGAIN: Final = timedelta(seconds=20)
-_REMEMBERED: Final = 2_000
+# The API server reads all events of a namespace, whichever are asked for: one question serves all pods there, and takes
+# at most this share of the time.
+_LOOK_AGAIN_S: Final = 10.0
+_SHARE: Final = 0.02
+_PAGES: Final = 20
 # Warnings that only repeat what another one says better.
 _EMPTY: Final = ("Error: ErrImagePull", "Error: ImagePullBackOff")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Told:
-    at: datetime
-    message: str
+    """What was told about the pods of a namespace, by their uid. ``is_asking``: a thread is at it."""
+
+    due_s: float = 0.0
+    is_asking: bool = False
+    messages: dict[str, str] = field(default_factory=dict)
 
 
 class Warnings:
@@ -35,36 +42,44 @@ class Warnings:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._told: OrderedDict[str, _Told] = OrderedDict()
+        self._told: dict[str, _Told] = {}  # by namespace
         self._lock = threading.Lock()
 
     def about(self, pod: Json, now: datetime) -> str:
-        """The latest warning about a pod that has been waiting on its node for ten seconds; empty: none."""
+        """The latest warning about a pod that has been waiting on its node for ten seconds; empty: none is known yet."""
         since = waits_since(pod)
         if since is None or now - since < _LONG:
             return ""
-        uid = pod["metadata"]["uid"]
+        namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
         with self._lock:
-            known = self._told.get(uid)
-        if known is not None and now - known.at < _LOOK_AGAIN:
-            return known.message
-        message = self._ask(pod["metadata"]["namespace"], uid) or (known.message if known is not None else "")
-        with self._lock:
-            self._told[uid] = _Told(now, message)
-            while len(self._told) > _REMEMBERED:
-                self._told.popitem(last=False)
-        return message
+            told = self._told.setdefault(namespace, _Told())
+            is_ours = not told.is_asking and time.monotonic() >= told.due_s
+            told.is_asking = told.is_asking or is_ours
+        if is_ours:
+            self._refresh(namespace, told)
+        return told.messages.get(uid, "")
 
-    def _ask(self, namespace: str, uid: str) -> str:
-        query = {"fieldSelector": f"involvedObject.uid={uid},type=Warning"}
+    def _refresh(self, namespace: str, told: _Told) -> None:
+        begin_s = time.monotonic()
         try:
-            events = self._cluster.list_page(path("events", namespace), query, limit=50)["items"]
-        except ExecutorError as error:
-            log.info("kubernetes.no_events", why=error.sentence)
-            return ""  # it waits without being told why
-        told = [event for event in events if event.get("message") and event["message"] not in _EMPTY]
-        latest = max(told, key=_at, default=None)
-        return "" if latest is None else str(latest["message"])
+            told.messages = self._ask(namespace)
+        except (ExecutorError, Gone) as error:
+            log.info("kubernetes.no_events", why=str(error))  # they wait without being told why
+        finally:
+            now_s = time.monotonic()
+            told.due_s = now_s + max(_LOOK_AGAIN_S, (now_s - begin_s) / _SHARE)
+            told.is_asking = False
+
+    def _ask(self, namespace: str) -> dict[str, str]:
+        """The latest warning about each pod, by its uid."""
+        query = {"fieldSelector": "involvedObject.kind=Pod,type=Warning"}
+        latest: dict[str, tuple[str, str]] = {}
+        for page in islice(self._cluster.list_pages(path("events", namespace), query), _PAGES):
+            for event in page["items"]:
+                message, uid = str(event.get("message") or ""), str(event["involvedObject"].get("uid") or "")
+                if message and message not in _EMPTY and (at := _at(event)) >= latest.get(uid, ("", ""))[0]:
+                    latest[uid] = (at, message)
+        return {uid: message for uid, (_, message) in latest.items()}
 
 
 def _at(event: Json) -> str:

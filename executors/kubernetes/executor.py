@@ -3,7 +3,7 @@
 It keeps nothing: pods are found again by labels, through a copy that a watch keeps up to date. The parts:
 
 ================  ====================================================================================================
-``render``        an order as Service, Secret and Pod
+``render``        an order as Service and Pod, ``secret`` what is not to be read in them
 ``starting``      sends them, in an order that survives being killed anywhere, and meets removals safely
 ``observe``       a Pod as an observation, in ``words``
 ``ending``        stop and remove
@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from core.domain.errors import ExecutorError
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports
 from executors.base import NodeInfo, Observation, ReplicaKey, ReplicaOrder
@@ -86,6 +87,10 @@ class KubernetesExecutor:
     def create(self, order: ReplicaOrder) -> None:
         self._starting.create(order)
 
+    def create_all(self, orders: Sequence[ReplicaOrder]) -> Sequence[ExecutorError | None]:
+        """See :class:`executors.base.CreatesGangs`."""
+        return self._starting.create_all(orders)
+
     def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
         self._ending.stop(key, grace)
 
@@ -128,6 +133,7 @@ class KubernetesExecutor:
         self._pods.reflector.stop()
         self._nodes.reflector.stop()
         self._cluster.close()
+        self._starting.close()
 
     def _read(self, pod: Json) -> Observation | None:
         now = self._clock()

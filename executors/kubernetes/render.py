@@ -1,11 +1,7 @@
-"""The objects of one replica, built purely: one Pod, its Secret, and the Service that all replicas share.
-
-What the cluster must never see stands in the Secret alone: contracts with the user's secrets, and the attempt's token.
-"""
+"""The objects of one replica, built purely: one Pod, and the Service that all replicas share (see also ``secret``)."""
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,9 +10,9 @@ from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId
 from executors.base import MountOrder, ReplicaOrder, VolumeSource
 from executors.containers import labels, names, places
-from executors.containers.order import render_order
 from executors.kubernetes.nodes import gpu_resource
 from executors.kubernetes.options import Options
+from executors.kubernetes.secret import Kept, is_plain, own, plain_env, volume_items
 from executors.kubernetes.volumes import render_volume
 
 Json = dict[str, Any]
@@ -30,12 +26,8 @@ PLAIN: Final = "trainmaster/plain"
 # On tombstones, whose attempt must not look like one that is held.
 REMOVED: Final = "trainmaster/removed"
 
-# https://kubernetes.io/docs/concepts/configuration/secret/#restriction-data-size
-SECRET_LIMIT_BYTES: Final = 1_048_576
 # The runtime keeps stop_grace itself; kubelet's, for pods that somebody else deletes, must not end first.
 _GRACE_SLACK_S: Final = 5
-_TOKEN_KEY: Final = "trainmaster.token"  # noqa: S105 (a name)
-_FILE_KEY: Final = "trainmaster.file-"
 # Node trouble is the control loop's business: a pod stays until the platform has decided about its whole gang.
 _NODE_TROUBLE: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
@@ -64,11 +56,6 @@ def check(order: ReplicaOrder, options: Options) -> None:
             f"The contract of role {role} writes files, which needs a command; set `command`.",
             field=f"roles.{role}.command",
         )
-
-
-def is_plain(order: ReplicaOrder) -> bool:
-    """Whether the image's own command runs. Kubernetes does not tell what it is, so the runtime cannot run it."""
-    return not order.command
 
 
 def owned(thing: Json, kind: str, owner: Mapping[str, Any]) -> Json:
@@ -100,33 +87,14 @@ def render_service(order: ReplicaOrder, options: Options, namespace: str) -> Jso
     }
 
 
-def render_secret(order: ReplicaOrder, options: Options, namespace: str) -> Json:
-    """All that is secret of the replica.
+def render_pod(order: ReplicaOrder, options: Options, namespace: str, kept: Kept | None = None) -> Json:
+    """The Pod, bound to the planner's node by affinity: kube-scheduler and kubelet still check that it fits.
 
-    Raises:
-        ExecutorRefused: it is larger than a Secret may be.
+    ``kept``: where its secrets are; a Secret of its own where it is not told.
     """
-    files = _plain_files(order) if is_plain(order) else _order_files(order, options.log_limit_bytes)
-    size = sum(len(content) for content in files.values())
-    if size > SECRET_LIMIT_BYTES:
-        raise ExecutorRefused(
-            f"The environment of {order.key.role}-{order.key.index} takes {size / 2**20:.1f} MiB, and Kubernetes "
-            "carries at most 1 MiB: ask for fewer replicas, or put large values into a file of the job."
-        )
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": _metadata(order, options, namespace),
-        "type": "Opaque",
-        "immutable": True,
-        "data": {name: base64.b64encode(content).decode() for name, content in files.items()},
-    }
-
-
-def render_pod(order: ReplicaOrder, options: Options, namespace: str) -> Json:
-    """The Pod, bound to the planner's node by affinity: kube-scheduler and kubelet still check that it fits."""
     key = order.key
-    volumes, mounts = _volumes(order, options, namespace)
+    kept = kept or own(order)
+    volumes, mounts = _volumes(order, options, namespace, kept)
     metadata = _metadata(order, options, namespace)
     metadata["annotations"] = {STOP: "", **({PLAIN: "true"} if is_plain(order) else {})}
     spec: Json = {
@@ -139,7 +107,7 @@ def render_pod(order: ReplicaOrder, options: Options, namespace: str) -> Json:
         "affinity": {"nodeAffinity": _on_node(order.node)},
         "tolerations": _tolerations(options),
         "securityContext": _pod_security(options),
-        "containers": [_main(order, options, mounts)],
+        "containers": [_main(order, options, mounts, kept)],
         "volumes": volumes,
     }
     if not is_plain(order):
@@ -223,7 +191,7 @@ def _installer(order: ReplicaOrder, options: Options) -> Json:
     }
 
 
-def _main(order: ReplicaOrder, options: Options, mounts: Sequence[Json]) -> Json:
+def _main(order: ReplicaOrder, options: Options, mounts: Sequence[Json], kept: Kept) -> Json:
     container: Json = {
         "name": MAIN,
         "image": order.image or options.default_image,
@@ -238,10 +206,9 @@ def _main(order: ReplicaOrder, options: Options, mounts: Sequence[Json]) -> Json
     # Images of NVIDIA's kind ask for all devices, and get them where its container runtime is the node's default.
     hidden = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}] if not order.request.gpu_count else []
     if is_plain(order):
-        secret = names.replica_name(order.key)
         told = [
-            {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": name}}}
-            for name in sorted(_plain_env(order))
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": kept.name, "key": f"{kept.prefix}{name}"}}}
+            for name in sorted(plain_env(order))
         ]
         container["env"] = [*hidden, *told]
         if order.args:
@@ -267,7 +234,7 @@ def _resources(order: ReplicaOrder, options: Options) -> Json:
     return {"requests": requests, "limits": limits} if limits else {"requests": requests}
 
 
-def _volumes(order: ReplicaOrder, options: Options, namespace: str) -> tuple[list[Json], list[Json]]:
+def _volumes(order: ReplicaOrder, options: Options, namespace: str, kept: Kept) -> tuple[list[Json], list[Json]]:
     """Volumes and where the main container has them, parents first."""
     shm: Json = {"medium": "Memory"}
     if order.shm_bytes is not None:
@@ -276,11 +243,13 @@ def _volumes(order: ReplicaOrder, options: Options, namespace: str) -> tuple[lis
     volumes: list[Json] = [{"name": "shm", "emptyDir": shm}]
     mounts: list[Json] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 (a mount of the container's)
     # Readable for the group alone where the group is ours, else for whoever the image runs as.
-    secret: Json = {"secretName": names.replica_name(order.key), "defaultMode": 0o440 if options.uid else 0o444}
+    secret: Json = {"secretName": kept.name, "defaultMode": 0o440 if options.uid else 0o444}
+    if (items := volume_items(order, kept)) is not None:
+        secret["items"] = items
     if is_plain(order):
-        secret["items"] = [{"key": key, "path": path} for key, path in _plain_paths(order).items()]
-        volumes.append({"name": "order", "secret": secret})
-        mounts.append({"name": "order", "mountPath": places.OWN, "readOnly": True})
+        if items:  # none would mean all
+            volumes.append({"name": "order", "secret": secret})
+            mounts.append({"name": "order", "mountPath": places.OWN, "readOnly": True})
     else:
         stop = {"path": "stop", "fieldRef": {"fieldPath": f"metadata.annotations['{STOP}']"}}
         volumes += [
@@ -315,37 +284,3 @@ def _mount(mount: MountOrder, name: str, options: Options, namespace: str) -> tu
         host_paths=options.host_paths,
         namespace=namespace,
     )
-
-
-# Files of the Secret
-
-
-def _order_files(order: ReplicaOrder, log_limit_bytes: int) -> dict[str, bytes]:
-    return render_order(
-        order,
-        image_command=None,
-        termination_path=places.TERMINATION_LOG,
-        enforced=("cpu", "memory", "pids"),
-        log_limit_bytes=log_limit_bytes,
-    )
-
-
-def _plain_env(order: ReplicaOrder) -> dict[str, str]:
-    return {**order.env, **(order.process_env[0] if order.process_env else {})}
-
-
-def _plain_files(order: ReplicaOrder) -> dict[str, bytes]:
-    files = {name: value.encode() for name, value in _plain_env(order).items()}
-    if order.token is not None:
-        files[_TOKEN_KEY] = order.token.encode()
-    for number, content in enumerate(order.files.values()):
-        files[f"{_FILE_KEY}{number}"] = content.encode()
-    return files
-
-
-def _plain_paths(order: ReplicaOrder) -> dict[str, str]:
-    """Keys of the Secret that are files below ``/data/.trainmaster``, and their names there."""
-    paths = {_TOKEN_KEY: "token"} if order.token is not None else {}
-    for number, path in enumerate(order.files):
-        paths[f"{_FILE_KEY}{number}"] = path.removeprefix(f"{places.OWN}/")
-    return paths

@@ -1,23 +1,27 @@
-"""From an order to a running Pod, in steps that may be killed, repeated and made by two processes at once.
+"""From orders to running Pods, in steps that may be killed, repeated and made by two processes at once.
 
-1. the attempt's Service, and its NetworkPolicy; 2. the replica's Secret, owned by the Service; 3. is the attempt still
-wanted? 4. the Pod, owned by the Service; 5. the Secret becomes the Pod's.
+1. the attempt's Service; 2. its NetworkPolicy, and the Secrets, all owned by the Service; 3. is the attempt still wanted?
+4. the Pods, owned by the Service, several at once.
 
 Every name is deterministic, so whoever repeats a step meets what is there. A removal (``ending``) writes a tombstone
-first and deletes the Secrets next. So a creator that sees no tombstone in step 3 has made its Secret before the removal
-deletes it: a Pod that it posts late, however late, waits for a Secret that never comes, until the sweep or the garbage
+first and deletes the Secrets next. So a creator that sees no tombstone in step 3 has made its Secrets before the removal
+deletes them: a Pod that it posts late, however late, waits for a Secret that never comes, until the sweep or the garbage
 collector takes it away. No container of it ever starts.
+
+Each step is one request for all replicas that are created together, but for the Pods: a gang of eight is twelve requests.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from core.domain.errors import ExecutorRefused, ExecutorTryAgain
+from core.domain.errors import ExecutorError, ExecutorRefused, ExecutorTryAgain
 from core.domain.ids import AttemptId
-from executors.base import ReplicaOrder
+from executors.base import ReplicaKey, ReplicaOrder
 from executors.containers import labels, names
 from executors.kubernetes import render
 from executors.kubernetes.cache import PodCache
@@ -25,8 +29,11 @@ from executors.kubernetes.client import AlreadyExists, Cluster, Json, NotFound, 
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.options import Options
 from executors.kubernetes.policy import policies_url, render_policy
+from executors.kubernetes.secret import Bundle, bundle
 
 _REMEMBERED: Final = 10_000
+# Requests of this process's creations that wait for their answers, all attempts together.
+_AT_ONCE: Final = 8
 
 
 class Starting:
@@ -39,57 +46,110 @@ class Starting:
         self._pods = pods
         self._services: OrderedDict[AttemptId, Json] = OrderedDict()
         self._lock = threading.Lock()
+        self._hands = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pods")
 
     def create(self, order: ReplicaOrder) -> None:
         """See :meth:`executors.base.Executor.create`."""
-        render.check(order, self._options)
-        if self._is_there(order):
-            return
-        namespace = self._namespaces.name_of(order.project)
-        secret = render.render_secret(order, self._options, namespace)
-        pod = render.render_pod(order, self._options, namespace)
-        self._namespaces.ensure(order)
-        service = self._service(order, namespace)
-        self._make(path("secrets", namespace), render.owned(secret, "Service", service))
-        if self._is_removed(order.key.attempt_id):
-            self._undo(order, namespace)
-            raise ExecutorRefused(f"Attempt {order.key.attempt_id} was removed; start a new attempt.")
-        made = self._make(path("pods", namespace), render.owned(pod, "Service", service))
-        if made is None:
-            made = self._known(namespace, pod)
+        (error,) = self.create_all([order])
+        if error is not None:
+            raise error
+
+    def create_all(self, orders: Sequence[ReplicaOrder]) -> Sequence[ExecutorError | None]:
+        """See :meth:`executors.base.CreatesGangs.create_all`."""
+        errors: dict[ReplicaKey, ExecutorError] = {}
+        missing: list[ReplicaOrder] = []
+        known = self._known_keys(orders[0].key.attempt_id) if orders else frozenset()
+        for order in orders:
+            try:
+                render.check(order, self._options)
+            except ExecutorError as error:
+                errors[order.key] = error
+            else:
+                missing += [] if order.key in known else [order]
+        if missing:
+            try:
+                errors |= self._create(missing)
+            except ExecutorError as error:
+                errors |= dict.fromkeys((order.key for order in missing), error)
+        return [errors.get(order.key) for order in orders]
+
+    def close(self) -> None:
+        """Start nothing any more."""
+        self._hands.shutdown(wait=False, cancel_futures=True)
+
+    def _create(self, orders: Sequence[ReplicaOrder]) -> dict[ReplicaKey, ExecutorError]:
+        """Create what is not there; what stood against single ones. Raises what stands against all of them."""
+        first = orders[0]
+        namespace = self._namespaces.name_of(first.project)
+        parts = bundle(orders, self._options, namespace)
+        pods = {
+            order.key: render.render_pod(order, self._options, namespace, part.kept(order))
+            for part in parts
+            for order in part.orders
+        }
+        for order in orders:
+            self._namespaces.ensure(order)
+        service, policy = self._service(first, namespace)
+        for part in parts:
+            self._make(path("secrets", namespace), render.owned(part.secret, "Service", service))
+        if self._is_removed(first.key.attempt_id):
+            self._undo(first.key.attempt_id, parts, namespace)
+            raise ExecutorRefused(f"Attempt {first.key.attempt_id} was removed; start a new attempt.")
+        if policy is not None:
+            policy.result()
+        owned = {key: render.owned(pod, "Service", service) for key, pod in pods.items()}
+        if len(owned) == 1:
+            made = [self._make_pod(namespace, pod) for pod in owned.values()]
+        else:
+            made = list(self._hands.map(lambda pod: self._make_pod(namespace, pod), owned.values()))
+        return {key: error for key, error in zip(owned, made, strict=True) if error is not None}
+
+    def _make_pod(self, namespace: str, pod: Json) -> ExecutorError | None:
+        try:
+            made = self._make(path("pods", namespace), pod) or self._known(namespace, pod)
+        except ExecutorError as error:
+            return error
         self._pods.put(made)
-        self._give_secret(namespace, made)
+        return None
 
     def forget(self, attempt_id: AttemptId) -> None:
         """The attempt was removed: its Service is nobody's owner any more."""
         with self._lock:
             self._services.pop(attempt_id, None)
 
-    def _is_there(self, order: ReplicaOrder) -> bool:
+    def _known_keys(self, attempt_id: AttemptId) -> frozenset[ReplicaKey | None]:
         try:
-            pods = self._pods.pods(order.key.attempt_id)
+            pods = self._pods.pods(attempt_id)
         except ExecutorTryAgain:
-            return False  # no copy yet: ask the API server itself
-        return any(labels.key_of(pod["metadata"]["labels"]) == order.key for pod in pods)
+            return frozenset()  # no copy yet: ask the API server itself
+        return frozenset(labels.key_of(pod["metadata"]["labels"]) for pod in pods)
 
-    def _service(self, order: ReplicaOrder, namespace: str) -> Json:
-        """The attempt's Service, which is there, and its network policy beside it."""
+    def _service(self, order: ReplicaOrder, namespace: str) -> tuple[Json, Future[None] | None]:
+        """The attempt's Service, which is there, and its network policy, which must be before the first Pod."""
         attempt_id = order.key.attempt_id
         with self._lock:
             known = self._services.get(attempt_id)
         if known is not None:
-            return known
+            return known, None
         service = render.render_service(order, self._options, namespace)
         made = self._make(path("services", namespace), service) or self._known(namespace, service)
+        lean = {"metadata": {key: made["metadata"][key] for key in ("name", "uid")}}
         if self._options.is_isolated:
-            owner = render.owner_reference("Service", made)
-            policy = render_policy(order, self._options.instance, namespace, owner, egress=self._options.egress)
-            self._make(policies_url(namespace), policy)
+            return lean, self._hands.submit(self._isolate, order, namespace, lean)
+        self._remember(attempt_id, lean)
+        return lean, None
+
+    def _isolate(self, order: ReplicaOrder, namespace: str, service: Json) -> None:
+        owner = render.owner_reference("Service", service)
+        policy = render_policy(order, self._options.instance, namespace, owner, egress=self._options.egress)
+        self._make(policies_url(namespace), policy)
+        self._remember(order.key.attempt_id, service)
+
+    def _remember(self, attempt_id: AttemptId, service: Json) -> None:
         with self._lock:
-            self._services[attempt_id] = {"metadata": {key: made["metadata"][key] for key in ("name", "uid")}}
+            self._services[attempt_id] = service
             while len(self._services) > _REMEMBERED:
                 self._services.popitem(last=False)
-        return made
 
     def _make(self, url: str, thing: Json) -> Json | None:
         """The object as it was made; ``None`` when one of this name is there already."""
@@ -123,21 +183,11 @@ class Starting:
             return False
         return True
 
-    def _undo(self, order: ReplicaOrder, namespace: str) -> None:
-        self.forget(order.key.attempt_id)
-        for resource, name in (
-            ("secrets", names.replica_name(order.key)),
-            ("services", names.attempt_name(order.key.attempt_id)),
-        ):
+    def _undo(self, attempt_id: AttemptId, parts: Sequence[Bundle], namespace: str) -> None:
+        self.forget(attempt_id)
+        gone = [("secrets", part.secret["metadata"]["name"]) for part in parts]
+        for resource, name in (*gone, ("services", names.attempt_name(attempt_id))):
             try:
                 self._cluster.delete(path(resource, namespace, name))
             except NotFound:
                 pass
-
-    def _give_secret(self, namespace: str, pod: Json) -> None:
-        """Let the Secret go with its Pod. Should we die before, it goes with the Service."""
-        body = {"metadata": {"ownerReferences": [render.owner_reference("Pod", pod)]}}
-        try:
-            self._cluster.patch(path("secrets", namespace, pod["metadata"]["name"]), body)
-        except NotFound:
-            pass  # a removal came in between

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -19,6 +20,7 @@ from executors.kubernetes.client import Cluster, NotFound
 from executors.kubernetes.client import path as url
 from executors.kubernetes.observe import Patience
 from executors.kubernetes.options import Options
+from executors.kubernetes.secret import render_secret
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
 HASTY = Patience(image=timedelta(seconds=2), scheduling=timedelta(seconds=2), other=timedelta(seconds=25))
@@ -88,7 +90,7 @@ def test_kubelets_refusal_is_told_and_placed_again(bench):
     pod = render.render_pod(order, options, bench.namespace)
     pod["spec"]["nodeName"] = order.node
     bench.executor.create(bench.order(command=("true",)))  # for the namespace
-    bench.engine.post(url("secrets", bench.namespace), render.render_secret(order, options, bench.namespace))
+    bench.engine.post(url("secrets", bench.namespace), render_secret(order, options, bench.namespace))
     bench.engine.post(url("pods", bench.namespace), pod)
     seen = bench.ended(order)
     assert seen.exit.cause is ExitCause.ENGINE_REFUSED
@@ -198,7 +200,7 @@ def test_an_image_without_any_command_is_told(bench):
 
 
 def test_a_creator_that_died_after_any_step_is_followed_by_another(bench):
-    for step in range(1, 7):
+    for step in range(1, 6):
         order = bench.order()
         with pytest.raises(_Killed):
             bench.another().__class__(_Dying(bench.access, step), _options(bench)).create(order)
@@ -206,6 +208,53 @@ def test_a_creator_that_died_after_any_step_is_followed_by_another(bench):
         assert bench.ended(order).phase is Phase.SUCCEEDED
         assert bench.starts(order) == 1
         bench.executor.remove(order.key.attempt_id)
+
+
+def gang(bench):
+    first = bench.order()
+    more = [bench.order(attempt=first.key.attempt_id, index=index) for index in (1, 2)]
+    return [first, *more]
+
+
+def test_a_gang_that_is_created_at_once_runs_each_replica_as_itself(bench):
+    orders = gang(bench)
+    assert bench.executor.create_all(orders) == [None, None, None]
+    assert bench.executor.create_all(orders) == [None, None, None]
+    for order in orders:
+        assert bench.ended(order).phase is Phase.SUCCEEDED
+        assert bench.starts(order) == 1
+
+
+def test_a_creator_of_a_gang_that_died_after_any_step_is_followed_by_another(bench):
+    for step in range(1, 8):
+        orders = gang(bench)
+        dying = bench.another().__class__(_Dying(bench.access, step), _options(bench))
+        with suppress(_Killed):
+            dying.create_all(orders)
+        # Whoever follows may see a part of it there, and has the rest in another Secret.
+        assert bench.executor.create_all(orders[:2]) == [None, None]
+        assert bench.executor.create_all(orders) == [None, None, None]
+        for order in orders:
+            assert bench.ended(order).phase is Phase.SUCCEEDED
+            assert bench.starts(order) == 1
+        bench.executor.remove(orders[0].key.attempt_id)
+
+
+def test_one_replica_that_cannot_be_does_not_hold_up_the_others(bench):
+    orders = gang(bench)
+    wrong = replace(orders[1], command=None, code_digest="0" * 64)
+    told = bench.executor.create_all([orders[0], wrong, orders[2]])
+    assert [type(one) for one in told] == [type(None), ExecutorRefused, type(None)]
+    assert bench.ended(orders[2]).phase is Phase.SUCCEEDED
+
+
+def test_a_gang_that_was_removed_is_not_created_late(bench):
+    orders = gang(bench)
+    bench.executor.create_all(orders[:1])
+    bench.executor.remove(orders[0].key.attempt_id)
+    told = bench.another().create_all(orders)
+    assert [type(one) for one in told] == [ExecutorRefused] * 3
+    assert bench.leftovers() == []
 
 
 def test_a_pod_that_is_posted_after_the_removal_never_starts(bench):

@@ -41,7 +41,6 @@ IN_THE_NAMESPACE = {
     ("list", "", "services"),
     ("delete", "", "services"),
     ("create", "", "secrets"),
-    ("patch", "", "secrets"),  # starting: gives it to its pod
     ("delete", "", "secrets"),
     ("deletecollection", "", "secrets"),
     ("create", "", "configmaps"),

@@ -19,10 +19,10 @@ from executors.kubernetes.render import (
     check,
     owned,
     render_pod,
-    render_secret,
     render_service,
     render_tombstone,
 )
+from executors.kubernetes.secret import render_secret
 
 OPTIONS = Options("tm", "jobs", "runtime:1", "default:1")
 OUTPUT = VolumeSource("output", "local", {"path": "/srv/output"}, "alice/job-1")

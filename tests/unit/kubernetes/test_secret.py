@@ -1,0 +1,87 @@
+"""Which replicas share a Secret, and that none reads another one's."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+
+import pytest
+
+from core.domain.errors import ExecutorRefused
+from executors.kubernetes.render import render_pod
+from executors.kubernetes.secret import SECRET_LIMIT_BYTES, bundle, own, render_secret
+
+from .test_render import LABELS, OPTIONS, ORDER
+
+
+def orders(count: int, **fields: object) -> list:
+    return [replace(ORDER, key=replace(ORDER.key, index=index), **fields) for index in range(count)]
+
+
+def mounted(pod: dict) -> dict[str, str]:
+    """Where the pod finds what: the name in its folder -> the key in the Secret."""
+    volume = next(volume["secret"] for volume in pod["spec"]["volumes"] if volume["name"] == "order")
+    return {item["path"]: item["key"] for item in volume["items"]}
+
+
+def test_a_gang_shares_one_secret_and_each_pod_mounts_its_own_files():
+    gang = orders(3)
+    (one,) = bundle(gang, OPTIONS, "jobs")
+    assert one.secret["metadata"]["labels"] == LABELS
+    assert one.secret["metadata"]["name"].startswith("att-1-orders-")
+    assert one.secret["immutable"] is True
+    for order in gang:
+        pod = render_pod(order, OPTIONS, "jobs", one.kept(order))
+        files = mounted(pod)
+        assert files.keys() == {"order.json", "order.sh", "token"}
+        told = json.loads(base64.b64decode(one.secret["data"][files["order.json"]]))
+        assert told["key"]["index"] == order.key.index
+    assert len(one.secret["data"]) == 3 * 3
+
+
+def test_the_same_replicas_meet_the_same_secret_and_others_another_one():
+    gang = orders(3)
+    (first,) = bundle(gang, OPTIONS, "jobs")
+    (again,) = bundle(gang, OPTIONS, "jobs")
+    (rest,) = bundle(gang[1:], OPTIONS, "jobs")
+    assert again.secret == first.secret
+    assert rest.secret["metadata"]["name"] != first.secret["metadata"]["name"]
+    later = [replace(order, key=replace(order.key, generation=9)) for order in gang]
+    assert bundle(later, OPTIONS, "jobs")[0].secret["metadata"]["name"] != first.secret["metadata"]["name"]
+
+
+def test_one_replica_has_a_secret_like_its_pod():
+    (one,) = bundle([ORDER], OPTIONS, "jobs")
+    assert one.secret == render_secret(ORDER, OPTIONS, "jobs")
+    assert one.kept(ORDER) == own(ORDER)
+
+
+def test_what_is_too_large_for_one_secret_is_spread():
+    gang = orders(10, env={"BIG": "x" * 80_000})
+    made = bundle(gang, OPTIONS, "jobs")
+    assert len(made) > 1
+    assert [order for one in made for order in one.orders] == gang
+    for one in made:
+        assert sum(len(base64.b64decode(value)) for value in one.secret["data"].values()) < SECRET_LIMIT_BYTES / 2
+    assert len({one.secret["metadata"]["name"] for one in made}) == len(made)
+
+
+def test_one_that_fits_into_no_secret_is_refused():
+    with pytest.raises(ExecutorRefused, match="at most 1 MiB"):
+        bundle(orders(2, env={"BIG": "x" * 2**20}), OPTIONS, "jobs")
+
+
+def test_an_images_own_command_reads_its_environment_out_of_its_part():
+    gang = orders(2, command=None)
+    (one,) = bundle(gang, OPTIONS, "jobs")
+    pod = render_pod(gang[1], OPTIONS, "jobs", one.kept(gang[1]))
+    keys = [entry["valueFrom"]["secretKeyRef"]["key"] for entry in pod["spec"]["containers"][0]["env"][1:]]
+    assert keys == ["worker-1.RANK", "worker-1.SECRET"]
+    assert mounted(pod) == {"token": "worker-1.trainmaster.token"}
+
+
+def test_without_files_nothing_of_the_secret_is_mounted():
+    order = replace(ORDER, command=None, token=None)
+    pod = render_pod(order, OPTIONS, "jobs")
+    assert all(volume["name"] != "order" for volume in pod["spec"]["volumes"])
