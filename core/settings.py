@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
-from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 _JOB_ID: Final = 1000  # the first user's id on most systems
@@ -22,6 +22,10 @@ class Settings(BaseSettings):
     database_url: str = Field(default="", description="SQLAlchemy URL; empty: SQLite under home.")
     broker_url: str = Field(default="", description="Celery broker; empty: embedded, inside the scheduler process.")
     executor: Literal["process", "docker", "kubernetes", "fake"] = "process"
+    test_fake_executor: bool = Field(
+        default=False,
+        description="Allows executor=fake, which only plays that jobs run. For tests of the platform itself.",
+    )
     secret_key: SecretStr = Field(default=SecretStr(""), description="Signs attempt tokens; empty: a file under home.")
     api_url: str = Field(default="http://127.0.0.1:8765", description="Where replicas and users reach the API.")
     host: str = "127.0.0.1"
@@ -69,6 +73,7 @@ class Settings(BaseSettings):
     metrics_open_on_loopback: bool = Field(
         default=True, description="/metrics asks for no token from this machine, unless a proxy stands in between."
     )
+    region: str = Field(default="local", description="What jobs are told as CLOUD_ML_REGION.")
     log_level: str = "INFO"
 
     # Container engines
@@ -140,6 +145,15 @@ class Settings(BaseSettings):
             raise ValueError("write two ports between 1024 and 65535, like 20000-29999")
         return value
 
+    @model_validator(mode="after")
+    def _no_fake_by_accident(self) -> Self:
+        if self.executor == "fake" and not self.test_fake_executor:
+            raise ValueError(
+                "TRAINMASTER_EXECUTOR=fake runs no job, it only plays that jobs run; choose process, docker or kubernetes "
+                "(tests of the platform set TRAINMASTER_TEST_FAKE_EXECUTOR=1)"
+            )
+        return self
+
     @field_validator("log_level")
     @classmethod
     def _log_level(cls, value: str) -> str:
@@ -179,8 +193,13 @@ def read_settings() -> Settings:
         return Settings()
     except ValidationError as error:
         mistakes = [
-            f"TRAINMASTER_{'_'.join(str(part) for part in mistake['loc']).upper()}={mistake['input']!s}: "
-            f"{mistake['msg'].removeprefix('Value error, ')}"
+            # What is wrong with several settings together names them itself; the whole input would show secrets.
+            (
+                f"TRAINMASTER_{'_'.join(map(str, mistake['loc'])).upper()}={mistake['input']!s}: "
+                if mistake["loc"]
+                else ""
+            )
+            + mistake["msg"].removeprefix("Value error, ")
             for mistake in error.errors(include_url=False)
         ]
         raise BadSettings(f"The environment has a setting that cannot be used: {'; '.join(mistakes)}.") from error

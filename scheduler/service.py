@@ -61,6 +61,7 @@ class Service:
             holder=_EMBEDDED_HOLDER if settings.is_embedded_broker else new_holder(),
             secret_key=platform_key(settings),
             api_url=settings.replica_api_url or settings.api_url,
+            region=settings.region,
             archive_dir=settings.archive_dir,
             lease_ttl=timedelta(seconds=settings.lease_ttl_s),
             node_grace=timedelta(seconds=settings.node_grace_s),

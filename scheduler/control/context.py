@@ -19,7 +19,7 @@ class Control:
     ``holder`` is its name in leases: another process has another one. ``clock`` gives aware UTC. ``secret_key`` signs
     attempt tokens and opens secrets. ``node_grace``: how long a node may be gone before its replicas count as lost.
     ``create_at_once``: replicas of one gang that are created side by side. ``default_volume``: the one with the projects'
-    own folders. ``output_owner``: (uid, gid) of output folders, where jobs run as another user than the control plane.
+    own folders. ``region``: what jobs are told as theirs. ``output_owner``: (uid, gid) of output folders, where jobs run as another user than the control plane.
     """
 
     sessions: SessionFactory
@@ -34,4 +34,5 @@ class Control:
     node_grace: timedelta = timedelta(seconds=60)
     create_at_once: int = 1
     default_volume: str = "output"
+    region: str = "local"
     output_owner: tuple[int, int] | None = None

@@ -58,6 +58,7 @@ def attempt_context(control: Control, job: JobFacts, attempt: AttemptFacts, resu
         project=job.project,
         api_url=control.api_url,
         resume_from=resume_from,
+        region=control.region,
     )
 
 

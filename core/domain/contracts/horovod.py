@@ -4,6 +4,8 @@ A "host" of Horovod is a replica here, even where several share a machine: each 
 ``hvd.local_rank()`` must count inside it to be a device number. Horovod's local and cross groups meet in the store
 under ``local_<HOROVOD_HOSTNAME>`` and ``cross_<local rank>`` (horovod/common/gloo/gloo_context.cc); so the host name
 given here is the replica's own name, never 127.0.0.1, which two replicas could share.
+
+Off the loopback the interface (``HOROVOD_GLOO_IFACE``) is left to the runtime, which alone sees how it is called.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ def process_variables(seat: Seat, local_rank: int) -> dict[str, str]:
     # Across: the replicas that have a process with this local rank. They differ where process counts do.
     across = [member for member in seat.world.members if member.processes > local_rank]
     root = seat.world.root
-    return {
+    env = {
         "HOROVOD_RANK": str(seat.member.first_rank + local_rank),
         "HOROVOD_SIZE": str(seat.world.size),
         "HOROVOD_LOCAL_RANK": str(local_rank),
@@ -30,8 +32,8 @@ def process_variables(seat: Seat, local_rank: int) -> dict[str, str]:
         "HOROVOD_CPU_OPERATIONS": "gloo",
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": root.host,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(root.ports.gloo),
-        "HOROVOD_GLOO_IFACE": "lo" if _is_loopback(seat.replica.host) else "eth0",
     }
+    return env | {"HOROVOD_GLOO_IFACE": "lo"} if _is_loopback(seat.replica.host) else env
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,10 +1,14 @@
-"""Commands that start their processes themselves, such as ``torchrun``: the platform leaves them alone."""
+"""Commands that start their processes themselves, such as ``torchrun``: the platform leaves them alone.
+
+What a shell would run is read as far as words tell: each command of a line, behind wrappers and assignments, and the
+text after ``sh -c``. What a script or the image's own command starts cannot be seen; it is taken for a plain program.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 _PROGRAMS: Final = frozenset(
@@ -16,7 +20,6 @@ _PROGRAMS: Final = frozenset(
         "prterun",
         "horovodrun",
         "perseusrun",
-        "accelerate",
         "deepspeed",
         "colossalai",
     }
@@ -26,51 +29,146 @@ _MODULES: Final = frozenset(
         "torch.distributed.run",
         "torch.distributed.launch",
         "accelerate.commands.launch",
-        "accelerate.commands.accelerate_cli",
         "deepspeed.launcher.runner",
         "horovod.runner.launch",
     }
 )
+# They launch by their word `launch` alone; `accelerate config` is a plain command.
+_LAUNCH_PROGRAMS: Final = frozenset({"accelerate"})
+_LAUNCH_MODULES: Final = frozenset({"accelerate.commands.accelerate_cli"})
 _PYTHON: Final = re.compile(r"python[0-9.]*\Z")
+_SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "zsh", "ksh"})
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-# Words that only wrap the program which follows them.
-_WRAPPERS: Final = frozenset({"exec", "env", "nohup", "time"})
+# Words that only wrap the program which follows them, and those of their options that take a word of their own.
+_WRAPPERS: Final[dict[str, frozenset[str]]] = {
+    "exec": frozenset({"-a"}),
+    "env": frozenset({"-u", "--unset", "-C", "--chdir"}),
+    "nohup": frozenset(),
+    "time": frozenset({"-f", "-o"}),
+    "nice": frozenset({"-n"}),
+    "ionice": frozenset({"-c", "-n"}),
+    "stdbuf": frozenset({"-i", "-o", "-e"}),
+    "timeout": frozenset({"-k", "-s", "--kill-after", "--signal"}),
+    "setsid": frozenset(),
+    "numactl": frozenset({"-N", "-m", "-C", "-i", "-p"}),
+    "command": frozenset(),
+    "tini": frozenset({"-p", "-e"}),
+}
+# What the shell itself reads before a command.
+_KEYWORDS: Final = frozenset({"then", "do", "else", "elif", "if", "while", "until", "!", "{", "("})
+# Options of the interpreter that take a word of their own.
+_PYTHON_OPTIONS: Final = frozenset({"-W", "-X"})
+_SHELL_OPTIONS: Final = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
+_COMMENT: Final = re.compile(r"(?m)(?<![^\s;&|()])#.*$")
+_SEPARATORS: Final = frozenset(";&|\n()")
+# A shell in a shell in a shell: nobody means it.
+_DEPTH: Final = 4
 
 
 def starts_own_processes(command: Sequence[str] | str | None) -> bool:
-    """Whether ``command`` begins with a launcher, so that starting it once per GPU would be wrong.
+    """Whether a launcher is among the commands of ``command``, so that starting it once per GPU would be wrong.
 
     ``None`` (the image's own command) is taken for a plain program: what is inside an image cannot be seen.
     """
-    words = _words(command)
-    while words and (words[0] in _WRAPPERS or _ASSIGNMENT.match(words[0])):
-        words = words[1:]
+    if command is None:
+        return False
+    return _in_text(command, _DEPTH) if isinstance(command, str) else _launches(list(command), _DEPTH)
+
+
+def _in_text(text: str, depth: int) -> bool:
+    return depth > 0 and any(_launches(words, depth - 1) for words in _commands(text))
+
+
+def _launches(words: list[str], depth: int) -> bool:
+    """Whether one command, as words, is a launcher."""
+    words = _unwrapped(words)
     if not words:
         return False
-    program = words[0].rsplit("/", 1)[-1]
+    program, rest = words[0].rsplit("/", 1)[-1], words[1:]
     if program in _PROGRAMS:
         return True
-    return bool(_PYTHON.match(program)) and _module(words[1:]) in _MODULES
+    if program in _LAUNCH_PROGRAMS:
+        return rest[:1] == ["launch"]
+    if program in _SHELLS:
+        text = _shell_text(rest)
+        return text is not None and _in_text(text, depth)
+    if not _PYTHON.match(program):
+        return False
+    module = _module(rest)
+    return module is not None and (
+        module[0] in _MODULES or (module[0] in _LAUNCH_MODULES and module[1:2] == ["launch"])
+    )
 
 
-def _module(words: Sequence[str]) -> str | None:
-    """The module of ``python -m``, past the interpreter's own flags such as ``-u``."""
-    for position, word in enumerate(words):
+def _unwrapped(words: list[str]) -> list[str]:
+    """``words`` from the program on that really runs."""
+    while words:
+        name = words[0].rsplit("/", 1)[-1]
+        if _ASSIGNMENT.match(words[0]) or words[0] in _KEYWORDS:
+            words = words[1:]
+            continue
+        options = _WRAPPERS.get(name)
+        if options is None:
+            break
+        words = words[1:]
+        while words and words[0].startswith("-"):
+            words = words[2 if words[0] in options else 1 :]
+        if name == "timeout":
+            words = words[1:]  # how long
+    return words
+
+
+def _shell_text(words: list[str]) -> str | None:
+    """What a shell called with ``words`` runs by ``-c``, also in ``-lc`` or ``-e -c``; ``None``: a script, or its input."""
+    position, has_c = 0, False
+    while position < len(words) and words[position][:1] in ("-", "+") and len(words[position]) > 1:
+        word = words[position]
+        position += 1
+        if word == "--":
+            break
+        has_c = has_c or (word[0] == "-" and not word.startswith("--") and "c" in word)
+        if word in _SHELL_OPTIONS or (word[1:2] != "-" and word.endswith("o")):
+            position += 1
+    return words[position] if has_c and position < len(words) else None
+
+
+def _module(words: list[str]) -> list[str] | None:
+    """The module of ``python -m`` and its arguments, past the interpreter's own flags such as ``-u``."""
+    position = 0
+    while position < len(words):
+        word = words[position]
         if word == "-m":
-            return words[position + 1] if position + 1 < len(words) else None
-        if not word.startswith("-"):
+            return words[position + 1 :] or None
+        if word.startswith("-m"):
+            return [word[2:], *words[position + 1 :]]
+        if word in _PYTHON_OPTIONS:
+            position += 1
+        elif not word.startswith("-"):
             return None
+        position += 1
     return None
 
 
-def _words(command: Sequence[str] | str | None) -> list[str]:
-    if command is None:
-        return []
-    if not isinstance(command, str):
-        return list(command)
-    # Only the first line matters: a longer script decides for itself what it starts.
-    first_line = command.strip().split("\n", 1)[0]
+def _commands(text: str) -> Iterator[list[str]]:
+    """The simple commands of a shell's text, as words. Expansions are left as they are written."""
+    text = text.replace("\\\n", " ")
+    words: list[str] = []
+    for word in _words(_COMMENT.sub("", text)) or _words(text) or text.split():
+        if word and _SEPARATORS.issuperset(word):
+            yield words
+            words = []
+        else:
+            words.append(word)
+    yield words
+
+
+def _words(text: str) -> list[str] | None:
+    """Words and separators; ``None`` where a quote stays open (a ``#`` in quotes is taken for a comment first)."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|()\n")
+    lexer.whitespace = " \t\r"
+    lexer.whitespace_split = True
+    lexer.commenters = ""
     try:
-        return shlex.split(first_line)
-    except ValueError:  # an open quote: the shell will tell
-        return first_line.split()
+        return list(lexer)
+    except ValueError:
+        return None

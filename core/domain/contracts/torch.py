@@ -9,11 +9,13 @@ from core.domain.contracts.context import Seat, endpoint
 
 
 def variables(seat: Seat) -> dict[str, str]:
-    """What torchrun reads, should the command begin with it; nothing for a replica without a rank."""
+    """What torchrun reads, should the command begin with it; only what holds for all for a replica without a rank."""
+    # With a shared store the next attempt reads the dead attempt's addresses and never starts.
+    env = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     if seat.member is None:
-        return {}
+        return env
     root = seat.world.root
-    return {
+    return env | {
         "PET_NNODES": str(len(seat.world.members)),
         # The processes that torchrun shall start, even where the platform itself starts only torchrun.
         "PET_NPROC_PER_NODE": str(max(1, seat.replica.processes)),

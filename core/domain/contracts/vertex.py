@@ -45,19 +45,17 @@ def pools(seat: Seat) -> tuple[tuple[ReplicaAddress, ...], ...]:
 
 
 def _cluster_spec(seat: Seat) -> dict[str, str]:
-    """Nothing for a replica that is in no pool (an own role beside workers)."""
+    """Every replica knows the pools. One that is in none (an own role beside workers) is a task of its own role's name."""
     members = pools(seat)
-    task: dict[str, Any] | None = next(
+    task: dict[str, Any] = next(
         (
             {"type": name, "index": index}
             for name, pool in zip(_POOLS, members, strict=True)
             for index, replica in enumerate(pool)
             if (replica.role, replica.index) == (seat.replica.role, seat.replica.index)
         ),
-        None,
+        {"type": seat.replica.role, "index": seat.replica.index},
     )
-    if task is None:
-        return {}
     if seat.context.trial_id:
         task["trial"] = seat.context.trial_id
     spec = {

@@ -59,10 +59,38 @@ def _gang(spec: JobSpec) -> Iterator[Breach]:
         scheduler = spec.roles.get(DMLC_SCHEDULER_ROLE)
         if scheduler and scheduler.replicas > 1:
             yield Breach(("roles", DMLC_SCHEDULER_ROLE, "replicas"), "a ps-lite job has one scheduler", "write 1")
+    if spec.contract is Contract.UAI:
+        yield from _uai(spec)
     if spec.sparse and "ps" not in spec.roles:
         yield Breach(
             ("sparse",), "is for jobs with parameter servers", "take it away, or add `ps: 1`", (("roles", "ps"),)
         )
+
+
+def _uai(spec: JobSpec) -> Iterator[Breach]:
+    """N nodes of UAI Train are N workers, the master one of them, with one ps beside each, and one process in each."""
+    contract: tuple[Path, ...] = (("contract",),)
+    ps = spec.roles.get("ps")
+    nodes = sum(spec.roles[name].replicas for name in ("chief", "worker") if name in spec.roles)
+    if ps is not None and ps.replicas != nodes:
+        yield Breach(
+            ("roles", "ps", "replicas"),
+            f"{ps.replicas}, but contract uai has one ps beside each worker, the chief counted, and here are {nodes}",
+            f"write {nodes}, or take the number away",
+            (*contract, ("roles", "chief"), ("roles", "worker")),
+        )
+    if ps is not None and ps.resources.gpus:
+        yield Breach(
+            ("roles", "ps", "resources", "gpus"), "contract uai has its ps on CPUs alone", "take it away", contract
+        )
+    for name, role in spec.roles.items():
+        if (role.processes_per_replica or 1) > 1:
+            yield Breach(
+                ("roles", name, "processes_per_replica"),
+                f"{role.processes_per_replica}, but contract uai starts one process per replica, whose RANK is its node's",
+                "write 1 or take it away, or use `contract: default`",
+                contract,
+            )
 
 
 def _commands(spec: JobSpec) -> Iterator[Breach]:

@@ -93,6 +93,7 @@ def expand(written: Mapping[str, Any], short: Shorthands) -> Expanded:
     if not roles:
         roles["worker"] = {}
     _add_scheduler(expanded)
+    _count_servers(expanded)
     for name, role in roles.items():
         if isinstance(role, dict):
             _defaults(name, role, expanded, short)
@@ -167,6 +168,19 @@ def _add_scheduler(expanded: Expanded) -> None:
     if expanded.data.get("contract") == Contract.MXNET.value and DMLC_SCHEDULER_ROLE not in roles:
         roles[DMLC_SCHEDULER_ROLE] = {}
         expanded.origins["roles", DMLC_SCHEDULER_ROLE] = ("contract",)
+
+
+def _count_servers(expanded: Expanded) -> None:
+    """UAI Train has one ps beside each worker, the chief counted: unstated, they are as many."""
+    roles = expanded.data["roles"]
+    servers = roles.get("ps")
+    if expanded.data.get("contract") != Contract.UAI.value or not isinstance(servers, dict):
+        return
+    trainers = [roles[name] for name in ("chief", "worker") if name in roles]
+    counts = [role.get("replicas") or 1 if isinstance(role, dict) else None for role in trainers]
+    if servers.get("replicas") is None and counts and all(isinstance(count, int) for count in counts):
+        servers["replicas"] = sum(counts)
+        expanded.origins["roles", "ps", "replicas"] = ("contract",)
 
 
 def _defaults(name: str, role: dict[str, Any], expanded: Expanded, short: Shorthands) -> None:

@@ -19,6 +19,24 @@ from core.domain.contracts.launcher import starts_own_processes
         "horovodrun -np 4 python train.py",
         "accelerate launch train.py",
         "torchrun train.py 'an open quote",
+        ("sh", "-c", "torchrun x"),
+        ["bash", "-c", "cd src && torchrun train.py"],
+        ["/bin/bash", "-e", "-o", "pipefail", "-lc", "cd src; exec torchrun train.py"],
+        ["bash", "-euo", "pipefail", "-c", "torchrun train.py"],
+        "cd src && torchrun train.py",
+        "pip install -r requirements.txt; torchrun train.py",
+        "# prepares\npython prepare.py\ntorchrun train.py",
+        "set -e\nif true; then\n  OMP_NUM_THREADS=2 torchrun \\\n --nproc-per-node 2 train.py\nfi",
+        "(cd src && python -u -W ignore -m torch.distributed.run train.py)",
+        "sh -c 'cd src && bash -c \"torchrun train.py\"'",
+        "python prepare.py  # it's first\ntorchrun train.py",
+        "echo 'a # b' && torchrun train.py",
+        "timeout -k 5 1h nice -n 5 torchrun train.py",
+        "env -u HOME A=b torchrun train.py",
+        "python prepare.py | tee log && deepspeed train.py",
+        "python -maccelerate.commands.launch train.py",
+        "python -m accelerate.commands.accelerate_cli launch train.py",
+        "cd src && mpirun -np 4 python train.py 2>&1 | tee log",
     ],
 )
 def test_a_launcher_starts_its_processes_itself(command):
@@ -36,9 +54,26 @@ def test_a_launcher_starts_its_processes_itself(command):
         "python -m",
         "python",
         "echo torchrun",
-        ("sh", "-c", "torchrun x"),
         "# torchrun\npython train.py",
+        "python train.py  # not torchrun; torchrun x",
+        "accelerate config && python train.py",
+        ("echo", "&&", "torchrun"),
+        ("sh", "start.sh", "-c", "torchrun x"),
+        ("sh", "-c", "python train.py torchrun"),
+        ("sh", "-c"),
+        ("python", "-c", "torchrun"),
+        "echo 'cd src && torchrun x'",
+        "bash run.sh torchrun",
     ],
 )
 def test_any_other_command_is_started_once_for_each_process(command):
     assert not starts_own_processes(command)
+
+
+def test_a_launcher_behind_a_shell_is_one_process_with_torchruns_variables(gang):
+    rendered = gang({"workers": 2, "processes_per_replica": 2, "command": ["sh", "-c", "cd src && torchrun x"]})(
+        "worker"
+    )
+    assert rendered.process_env == ({},)
+    assert rendered.env["PET_NPROC_PER_NODE"] == "2"
+    assert "RANK" not in rendered.env

@@ -109,6 +109,22 @@ def test_a_trial_has_folders_of_its_own(gang):
     assert "CLOUD_ML_TRIAL_ID" not in gang({}).env("worker")
 
 
+@pytest.mark.parametrize(
+    ("written", "role"),
+    [({"roles": {"worker": 2, "loader": 1}}, "loader"), ({"workers": 2, "ps": 1, "contract": "mxnet"}, "scheduler")],
+)
+def test_a_replica_in_no_pool_is_a_task_of_its_roles_name_and_sees_the_pools(gang, written, role):
+    job = gang(written)
+    spec = cluster_spec(job.env(role))
+    assert spec["task"] == {"type": role, "index": 0}
+    assert spec["cluster"] == cluster_spec(job.env("worker"))["cluster"]
+
+
+def test_the_region_is_the_platforms_setting(gang):
+    assert gang({}).env("worker")["CLOUD_ML_REGION"] == "local"
+    assert gang({}, region="eu-west").env("worker")["CLOUD_ML_REGION"] == "eu-west"
+
+
 # --- ranks
 
 
@@ -207,6 +223,18 @@ def test_horovods_cross_group_holds_only_replicas_with_that_local_rank(gang):
     assert job.env("worker", 0, process=1)["HOROVOD_CROSS_SIZE"] == "2"
     assert job.env("worker", 0, process=0)["HOROVOD_CROSS_RANK"] == "1"
     assert job.env("worker", 0, process=0)["HOROVOD_CROSS_SIZE"] == "3"
+
+
+def test_horovods_interface_is_named_on_the_loopback_alone(gang):
+    """How the interface of another address is called, only the runtime there can see."""
+    assert "HOROVOD_GLOO_IFACE" not in gang({"workers": 2}).env("worker")
+
+
+def test_torch_never_shares_its_store_and_a_user_who_does_is_told(gang):
+    assert gang({"workers": 2, "ps": 1}).env("ps")["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
+    rendered = gang({"env": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": 0}})("worker")
+    assert rendered.env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "0"
+    assert rendered.clashes == ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE",)
 
 
 # --- MPI, ps-lite, JAX

@@ -147,3 +147,26 @@ def test_a_stop_ends_the_wait(tmp_path: Path) -> None:
 
     with pytest.raises(Stop):
         fetch.fetch("http://127.0.0.1:1", "t", str(tmp_path / "code"), say=lambda _: None, wait=wait)
+
+
+def test_the_interface_is_the_one_that_carries_the_address_whatever_its_name():
+    from trainmaster_runtime.prepare import own_interface
+
+    assert own_interface(["127.0.0.1"]) == "lo"
+    assert own_interface(["192.0.2.1"]) is None
+
+
+def test_horovods_processes_are_told_the_interface_and_a_named_one_stays(monkeypatch):
+    from types import SimpleNamespace
+
+    from trainmaster_runtime import prepare
+    from trainmaster_runtime.cgroups import Groups
+
+    monkeypatch.setattr(prepare, "own_interface", lambda: "ens5")
+    ground = prepare.Ground(own="/nowhere", cwd="/", view=None, paths=None, groups=Groups({}, 1))
+    address = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "worker-0"}
+    extras = [address, {**address, "HOROVOD_GLOO_IFACE": "ib0"}, {}]
+    order = SimpleNamespace(env={}, process_env=extras, command=["true"], args=[], view="as_is", mark="m")
+    monkeypatch.delenv("HOROVOD_GLOO_IFACE", raising=False)
+    told = [program.env.get("HOROVOD_GLOO_IFACE") for program in ground.programs(order)]
+    assert told == ["ens5", "ib0", None]

@@ -23,7 +23,7 @@ def test_run_packs_submits_streams_and_ends_with_0(
     server.on("GET", "/jobs/job_1", job_json(state="succeeded"))
     done = cli(
         *("run", "--workers", "2", "--ps", "1", "--gpus", "1", "--cpu", "500m", "--env", "LR=0.1", "--label", "team=a"),
-        *("--processes", "2", "--secret", "KEY", "--priority", "70", "--max-run-time", "1h", "--contract", "uai"),
+        *("--processes", "2", "--secret", "KEY", "--priority", "70", "--max-run-time", "1h", "--contract", "mxnet"),
         *("--", "python", "train.py", "--epochs", "3", "--json"),
     )
     assert done.exit_code == 0, done.output
@@ -46,7 +46,7 @@ def test_run_packs_submits_streams_and_ends_with_0(
         "secrets": ["KEY"],
         "priority": 70,
         "max_run_time": "1h",
-        "contract": "uai",
+        "contract": "mxnet",
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trainmaster.spec import Contract, JobSpec, RestartPolicy, parse_spec, parse_spec_text
+from trainmaster.spec import Contract, JobSpec, RestartPolicy, SpecError, parse_spec, parse_spec_text
 
 BASE = {"name": "digits", "command": "python train.py"}
 
@@ -203,6 +203,21 @@ _role = st.one_of(
         },
     ),
 )
+
+
+def _as_uai_allows(spec):
+    """One process per replica, and as many ps as workers: unstated."""
+    if spec.get("contract") != "uai":
+        return spec
+    roles = {
+        name: {key: value for key, value in role.items() if key != "processes_per_replica"}
+        if isinstance(role, dict)
+        else role
+        for name, role in spec.get("roles", {}).items()
+    }
+    return {key: value for key, value in spec.items() if key != "ps"} | ({"roles": roles} if roles else {})
+
+
 _specs = st.fixed_dictionaries(
     {"name": _names, "command": st.one_of(st.just("python t.py"), st.just(["python", "t.py"]))},
     optional={
@@ -219,7 +234,7 @@ _specs = st.fixed_dictionaries(
         "priority": st.integers(0, 100),
         "input": st.sampled_from(["v/a//b/", "v"]),
     },
-).map(lambda spec: spec if "roles" in spec or spec.get("chief") else {**spec, "workers": 2})
+).map(lambda spec: _as_uai_allows(spec if "roles" in spec or spec.get("chief") else {**spec, "workers": 2}))
 
 
 @given(_specs)
@@ -234,3 +249,28 @@ def test_the_canonical_form_parses_to_itself(written):
 @pytest.mark.parametrize("key", ["workers", "ps", "chief", "evaluator", "evaluators", "gpus", "cpu", "memory"])
 def test_the_canonical_form_has_no_shorthand(key):
     assert key not in parse_spec({**BASE, "workers": 1, "gpus": 1}).model_dump()
+
+
+def test_uai_has_as_many_ps_as_workers_where_their_number_is_not_stated():
+    spec = parse_spec(
+        {"name": "x", "command": "t.py", "contract": "uai", "roles": {"chief": 1, "worker": 2, "ps": None}}
+    )
+    assert spec.roles["ps"].replicas == 3
+    assert "ps" not in parse_spec({"name": "x", "command": "t.py", "contract": "uai", "workers": 2}).roles
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [
+        ({"workers": 3, "ps": 2}, "ps"),
+        ({"chief": True, "workers": 1, "ps": 1}, "ps"),
+        ({"roles": {"worker": 1, "ps": {"resources": {"gpus": 1}}}}, "roles.ps.resources.gpus"),
+        ({"workers": 2, "processes_per_replica": 2}, "processes_per_replica"),
+        ({"roles": {"worker": {"processes_per_replica": 2}}}, "roles.worker.processes_per_replica"),
+    ],
+)
+def test_uai_refuses_what_its_programs_cannot_run_as(written, path):
+    with pytest.raises(SpecError) as caught:
+        parse_spec({"name": "x", "command": "t.py", "contract": "uai", **written})
+    assert [mistake.path for mistake in caught.value.mistakes] == [path]
+    assert "contract uai" in str(caught.value)

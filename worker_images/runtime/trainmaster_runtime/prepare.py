@@ -65,6 +65,10 @@ class Ground:
             words = argv
             if self.paths is not None:
                 words, env = [self.paths.text(word) for word in argv], self.paths.env(env)
+            if env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR") and not env.get("HOROVOD_GLOO_IFACE"):
+                interface = own_interface()
+                if interface is not None:
+                    env["HOROVOD_GLOO_IFACE"] = interface
             programs.append(spawn.Program(words, env, self.cwd, oom_score_adj))
         return programs
 
@@ -75,8 +79,6 @@ class Ground:
             "TRAINMASTER_REPORT_FILE": OWN + "/report.jsonl",
             # Lines of the log come when they are printed, not when 8 KiB are full.
             "PYTHONUNBUFFERED": env.get("PYTHONUNBUFFERED", "1"),
-            # With a shared store the next attempt reads the dead attempt's addresses and never starts.
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": env.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"),
         }
         if os.path.exists(self.own + "/token"):
             own["TRAINMASTER_TOKEN_FILE"] = OWN + "/token"
@@ -297,6 +299,34 @@ def _wait_for_peers(order: Order, state: StateFolder, check_stop: Callable[[floa
             told = missing
             state.tell(phase="pending", detail="Waiting for the names of %s." % names)
         check_stop(min(0.5, max(0.01, end - clock.monotonic())))
+
+
+def own_interface(addresses: list[str] | None = None) -> str | None:
+    """The network interface that carries the address of the own host name, which peers use; ``None``: there is none.
+
+    Args:
+        addresses: instead of the own host name's.
+    """
+    import fcntl
+    import socket
+    import struct
+
+    if addresses is None:
+        try:
+            found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)
+        except (OSError, UnicodeError):
+            return None
+        addresses = [str(entry[4][0]) for entry in found]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            try:
+                # SIOCGIFADDR: https://man7.org/linux/man-pages/man7/netdevice.7.html
+                answer = fcntl.ioctl(asking.fileno(), 0x8915, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # an interface without an IPv4 address
+                continue
+            if socket.inet_ntoa(answer[20:24]) in addresses:
+                return name
+    return None
 
 
 def mark_end(order: Order, *, has_ended: bool) -> None:
