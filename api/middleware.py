@@ -131,7 +131,7 @@ def _is_upload(scope: Scope) -> bool:
 class Delivery:
     """Whole JSON answers get an ETag (304 when the client has it already) and are pressed for clients that take gzip.
 
-    Streams, ranges and files pass untouched.
+    HEAD gets the headers that GET would get. Streams, ranges and files pass untouched.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -158,6 +158,8 @@ class Delivery:
                     body = _finish(scope["method"], asked, held, message.get("body", b""))
                     message = {"type": "http.response.body", "body": body}
                 await send(held)
+            if scope["method"] == "HEAD" and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
             await send(message)
 
         await self.app(scope, receive, deliver)
@@ -167,7 +169,11 @@ def _finish(method: str, asked: Headers, start: Message, body: bytes) -> bytes:
     """Complete ``start`` for ``body`` and return the body to send."""
     headers = MutableHeaders(raw=start["headers"])
     start["headers"] = headers.raw
-    if method == "GET" and start["status"] == 200 and headers.get("content-type", "").startswith("application/json"):
+    if (
+        method in ("GET", "HEAD")
+        and start["status"] == 200
+        and headers.get("content-type", "").startswith("application/json")
+    ):
         # Weak: the same answer may leave pressed or plain.
         tag = headers.get("etag") or f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
         headers["ETag"] = tag
@@ -178,7 +184,7 @@ def _finish(method: str, asked: Headers, start: Message, body: bytes) -> bytes:
                 del headers[name]
             return b""
     headers.add_vary_header("Accept-Encoding")
-    if len(body) >= _GZIP_MIN_BYTES and "gzip" in asked.get("accept-encoding", "") and method != "HEAD":
+    if len(body) >= _GZIP_MIN_BYTES and "gzip" in asked.get("accept-encoding", ""):
         body = gzip.compress(body, _GZIP_LEVEL, mtime=0)
         headers["Content-Encoding"] = "gzip"
         headers["Content-Length"] = str(len(body))

@@ -17,9 +17,9 @@ from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
-from trainmaster.wire.base import Problem, ProblemError
+from trainmaster.wire.base import Problem, ProblemError, ProblemEvent
 
-from core.domain.errors import InsufficientStorage, StaleWrite, TrainmasterError
+from core.domain.errors import IllegalTransition, InsufficientStorage, StaleWrite, TrainmasterError
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +30,7 @@ _CODES: Final = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> Response:
-    body = orjson.dumps(problem.model_dump(exclude_none=True))
+    body = orjson.dumps(problem.model_dump(mode="json", exclude_none=True))
     return Response(body, problem.status, dict(headers or {}), media_type=MEDIA_TYPE)
 
 
@@ -42,8 +42,15 @@ def problem_of(error: TrainmasterError, request_id: str | None) -> Problem:
         detail=error.sentence,
         field=error.field,
         errors=[ProblemError.model_validate(item) for item in error.errors],
+        history=_history_of(error),
         request_id=request_id,
     )
+
+
+def _history_of(error: TrainmasterError) -> list[ProblemEvent] | None:
+    if not isinstance(error, IllegalTransition) or not error.history:
+        return None
+    return [ProblemEvent.model_validate(event) for event in error.history]
 
 
 def response_to(error: TrainmasterError, request_id: str | None) -> Response:

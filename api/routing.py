@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 from typing import Any, Final
 
 import orjson
@@ -11,6 +12,8 @@ from fastapi import APIRouter
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 from trainmaster.wire.base import Problem
 
 from core.domain.errors import InvalidRequest
@@ -47,6 +50,28 @@ class StrictRequest(Request):
 
 
 class StrictRoute(APIRoute):
+    """Reads bodies strictly, and answers HEAD where GET gives one whole answer: with its headers alone.
+
+    Not by adding HEAD to ``methods``, which would double every operation in the API's description.
+    """
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        return super().matches(self._as_get(scope))
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await super().handle(self._as_get(scope), receive, send)
+
+    def _as_get(self, scope: Scope) -> Scope:
+        is_head = scope["type"] == "http" and scope["method"] == "HEAD"
+        if not is_head or not self._is_whole or b"follow" in scope["query_string"]:
+            return scope
+        return {**scope, "method": "GET"}
+
+    @cached_property
+    def _is_whole(self) -> bool:
+        """Whether GET makes its answer at once. Streams have no end, and files say for themselves how long they are."""
+        return self.methods == {"GET"} and self.response_class is not Response
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 

@@ -221,7 +221,7 @@ def train_one(client: Client, folder: str, title: str, explanation: str) -> Outc
         if isinstance(item, LogLine):
             console.print(log_line(item), soft_wrap=True)
         else:
-            console.print(f"  [dim]{time.monotonic() - submitted_s:5.1f} s  the job is {item.state}[/]")
+            console.print(f"  [dim]{time.monotonic() - submitted_s:5.1f} s  job {item.state}[/]")
     detail = job.wait(timeout_s=60)
     wall_s = time.monotonic() - submitted_s
     try:
@@ -237,7 +237,7 @@ def train_one(client: Client, folder: str, title: str, explanation: str) -> Outc
         attempts=detail.attempt_count,
         output=detail.output,
         wall_s=wall_s,
-        checkpoints=job.checkpoints(),
+        checkpoints=list(job.checkpoints()),
         events=list(job.events()),
     )
 

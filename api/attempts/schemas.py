@@ -11,9 +11,6 @@ from core.db.tables import Attempt, Replica
 
 
 def attempt_view(attempt: Attempt, replicas: Sequence[Replica]) -> AttemptView:
-    addresses = {
-        (member["role"], member["index"]): f"{member['host']}:{member['ports'][0]}" for member in attempt.layout or ()
-    }
     return AttemptView(
         id=attempt.id,
         number=attempt.number,
@@ -25,8 +22,16 @@ def attempt_view(attempt: Attempt, replicas: Sequence[Replica]) -> AttemptView:
         created_at=attempt.created_at,
         started_at=attempt.started_at,
         ended_at=attempt.ended_at,
-        replicas=[_replica_view(replica, addresses.get((replica.role, replica.index))) for replica in replicas],
+        replicas=replica_views(attempt, replicas),
     )
+
+
+def replica_views(attempt: Attempt, replicas: Sequence[Replica]) -> list[ReplicaView]:
+    """Some of the attempt's replicas, with the addresses that its layout gives them."""
+    addresses = {
+        (member["role"], member["index"]): f"{member['host']}:{member['ports'][0]}" for member in attempt.layout or ()
+    }
+    return [_replica_view(replica, addresses.get((replica.role, replica.index))) for replica in replicas]
 
 
 def _replica_view(replica: Replica, address: str | None) -> ReplicaView:

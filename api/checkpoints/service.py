@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import CheckpointView
 
 from api.auth import JobAccess
+from api.cursors import make_cursor, read_cursor
+from api.paging import PageQuery, cut
 from api.work import Platform
-from core.db.tables import Attempt, Checkpoint
+from core.db.tables import Attempt, Checkpoint, Replica
 from core.domain.errors import Conflict, TrainmasterError
 from core.storage.checkpoints import FoundCheckpoint, all_complete
 from core.storage.outputs import job_output
 from core.storage.tree import Tree
 
+# Newest first, as numbers and text that a cursor can hold: has a step, the step, the time in microseconds, and the
+# digest of the path instead of the path, which may be long.
+Order: TypeAlias = tuple[int, int, int, str]
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-def list_checkpoints(platform: Platform, access: JobAccess) -> list[CheckpointView]:
+
+def list_page(platform: Platform, access: JobAccess, page: PageQuery) -> Page[CheckpointView]:
     """Complete checkpoints, newest first. One that was told of and is gone from the output is left out."""
     with platform.read() as work:
         job = access.load(work.session)
         told = {view.path: view for view in _told(work.session, job.id)}
+        launches = _launches(work.session, job.id)
         try:
             tree: Tree | None = job_output(work.session, job)
         except Conflict:
             tree = None  # the control plane does not see the volume: what was told is all we know
-    if tree is None:
-        return sorted(told.values(), key=_newest, reverse=True)
+    views = list(told.values()) if tree is None else _seen(tree, told, launches)
+    ordered = sorted(((_order(view), view) for view in views), key=_first, reverse=True)
+    if page.cursor is not None:
+        last = tuple(read_cursor(page.cursor, (int, int, int, str)))
+        ordered = [item for item in ordered if item[0] < last]
+    items, has_more = cut(ordered, page.limit)
+    return Page(items=[view for _, view in items], next_cursor=make_cursor(*items[-1][0]) if has_more else None)
+
+
+def _seen(tree: Tree, told: Mapping[str, CheckpointView], launches: Sequence[_Launch]) -> list[CheckpointView]:
+    """What was told of and is there, and what is there besides."""
     found = {item.path: item for item in all_complete(tree)}
     views = [view for path, view in told.items() if path in found or _exists(tree, path)]
-    views += [_view_of(item) for path, item in found.items() if path not in told]
-    return sorted(views, key=_newest, reverse=True)
+    return views + [_view_of(item, launches) for path, item in found.items() if path not in told]
 
 
 def _told(session: Session, job_id: str) -> Iterator[CheckpointView]:
@@ -51,9 +72,50 @@ def _told(session: Session, job_id: str) -> Iterator[CheckpointView]:
         )
 
 
-def _view_of(found: FoundCheckpoint) -> CheckpointView:
-    size = None if found.is_dir else found.size_bytes
-    return CheckpointView(path=found.path, step=found.step, size_bytes=size, created_at=found.modified_at)
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """An attempt: when it could write, and what its replicas told last."""
+
+    number: int
+    began: datetime
+    ended: datetime | None
+    progress: Sequence[Mapping[str, Any]]
+
+    def wrote(self, at: datetime) -> bool:
+        return self.began <= at and (self.ended is None or at <= self.ended)
+
+    def metrics_at(self, step: int | None) -> dict[str, Any]:
+        """The metrics that were told of this step; only the last ones are kept."""
+        told = (progress for progress in self.progress if step is not None and progress.get("step") == step)
+        return next((dict(progress["metrics"]) for progress in told if progress.get("metrics")), {})
+
+
+def _launches(session: Session, job_id: str) -> list[_Launch]:
+    told: dict[str, list[Mapping[str, Any]]] = {}
+    query = (
+        select(Replica.attempt_id, Replica.progress)
+        .join(Attempt, Attempt.id == Replica.attempt_id)
+        .where(Attempt.job_id == job_id)
+        .order_by(Replica.role, Replica.index)
+    )
+    for attempt_id, progress in session.execute(query):
+        if progress:
+            told.setdefault(attempt_id, []).append(progress)
+    attempts = select(Attempt.id, Attempt.number, Attempt.created_at, Attempt.ended_at).where(Attempt.job_id == job_id)
+    return [_Launch(number, began, ended, told.get(id_, ())) for id_, number, began, ended in session.execute(attempts)]
+
+
+def _view_of(found: FoundCheckpoint, launches: Sequence[_Launch]) -> CheckpointView:
+    """One that nobody told of: the attempt that ran when it was written wrote it."""
+    by = next((launch for launch in launches if launch.wrote(found.modified_at)), None)
+    return CheckpointView(
+        path=found.path,
+        step=found.step,
+        metrics={} if by is None else by.metrics_at(found.step),
+        size_bytes=None if found.is_dir else found.size_bytes,
+        attempt_number=None if by is None else by.number,
+        created_at=found.modified_at,
+    )
 
 
 def _exists(tree: Tree, path: str) -> bool:
@@ -63,5 +125,11 @@ def _exists(tree: Tree, path: str) -> bool:
         return False
 
 
-def _newest(view: CheckpointView) -> tuple[bool, int, float, str]:
-    return (view.step is not None, view.step or 0, view.created_at.timestamp(), view.path)
+def _order(view: CheckpointView) -> Order:
+    micros = (view.created_at - _EPOCH) // timedelta(microseconds=1)
+    digest = hashlib.blake2b(view.path.encode(errors="surrogatepass"), digest_size=12).hexdigest()
+    return (int(view.step is not None), view.step or 0, micros, digest)
+
+
+def _first(item: tuple[Order, CheckpointView]) -> Order:
+    return item[0]

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import EventView
@@ -13,6 +14,7 @@ from api.auth import JobAccess, JobViewer, Reader, authenticate
 from api.closing import Closing
 from api.events.service import Follower, News, page_of, start_after
 from api.events.watch import watch_of
+from api.paging import PageQuery
 from api.routing import new_router
 from api.work import Platform, PlatformDep, Work
 from core.db.repositories.events import events_of_job, events_of_projects
@@ -20,10 +22,6 @@ from core.domain.states import JobState
 
 router = new_router("events")
 
-After = Annotated[int | None, Query(ge=0, le=2**63 - 1, description="Only events with larger ids.")]
-Limit = Annotated[int, Query(ge=1, le=1000)]
-Cursor = Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before.")]
-Follow = Annotated[bool, Query(description="Stream what is there and what comes, as server-sent events.")]
 LastEventId = Annotated[str | None, Header(description="Go on after this id when a stream broke.")]
 _STREAM: Final[dict[int | str, dict[str, Any]]] = {
     200: {
@@ -32,6 +30,20 @@ _STREAM: Final[dict[int | str, dict[str, Any]]] = {
         "content": {"text/event-stream": {"schema": {"type": "string"}}},
     }
 }
+
+
+class JobEventQuery(PageQuery):
+    """Which events of a job, and whether to wait for more."""
+
+    after: Annotated[int | None, Field(ge=0, le=2**63 - 1, description="Only events with larger ids.")] = None
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    follow: Annotated[bool, Field(description="Stream what is there and what comes, as server-sent events.")] = False
+
+
+class EventQuery(JobEventQuery):
+    """The same of many jobs."""
+
+    project: Annotated[str | None, Field(max_length=100)] = None
 
 
 @router.get(
@@ -45,16 +57,13 @@ async def list_job_events(
     request: Request,
     job: JobViewer,
     platform: PlatformDep,
-    after: After = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-    follow: Follow = False,
+    query: Annotated[JobEventQuery, Query()],
     last_event_id: LastEventId = None,
 ) -> Response:
-    start = start_after(after, cursor, last_event_id if follow else None)
-    if not follow:
-        news = await run_in_threadpool(_news_of_job, platform, job, start, limit + 1)
-        return _page(news, limit)
+    start = start_after(query.after, query.cursor, last_event_id if query.follow else None)
+    if not query.follow:
+        news = await run_in_threadpool(_news_of_job, platform, job, start, query.limit + 1)
+        return _page(news, query.limit)
     await run_in_threadpool(_news_of_job, platform, job, start, 1)  # not found is told as such, not inside a stream
 
     async def look(low: int, batch: int) -> News:
@@ -76,15 +85,11 @@ async def list_events(
     request: Request,
     caller: Reader,  # noqa: ARG001 (authorises; each look asks again who it is)
     platform: PlatformDep,
-    project: Annotated[str | None, Query(max_length=100)] = None,
-    after: After = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-    follow: Follow = False,
+    query: Annotated[EventQuery, Query()],
     last_event_id: LastEventId = None,
 ) -> Response:
     """With `follow` the stream never ends by itself."""
-    start = start_after(after, cursor, last_event_id if follow else None)
+    start = start_after(query.after, query.cursor, last_event_id if query.follow else None)
 
     async def look(low: int, batch: int) -> News:
         fresh = await authenticate(request, platform)  # new projects count from their first second
@@ -92,15 +97,15 @@ async def list_events(
         def read() -> News:
             with platform.read() as work:
                 ids: list[str] | None = None if fresh.is_admin else list(fresh.projects)
-                if project is not None:
-                    ids = [fresh.member_of(work.session, project).project_id]
+                if query.project is not None:
+                    ids = [fresh.member_of(work.session, query.project).project_id]
                 rows = events_of_projects(work.session, ids, after=low, limit=batch)
                 return News(rows, work.now, state=None, is_over=False)
 
         return await run_in_threadpool(read)
 
-    if not follow:
-        return _page(await look(start, limit + 1), limit)
+    if not query.follow:
+        return _page(await look(start, query.limit + 1), query.limit)
     await look(start, 1)
     return _stream(Follower(look, watch_of(request, platform), _closing(request), start))
 

@@ -6,31 +6,40 @@ from typing import Annotated
 
 from fastapi import Query
 from fastapi.responses import Response
+from pydantic import Field
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import FileEntry
 
 from api.auth import JobViewer
 from api.files import service
+from api.paging import PageQuery
 from api.ranges import OpenFileResponse
 from api.routing import new_router
 from api.work import PlatformDep
 
 router = new_router("files")
 
-PathQuery = Annotated[str, Query(max_length=4096, description="Relative to the job's output.")]
 _CONTENT = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+
+
+class FolderQuery(PageQuery):
+    """Which folder to list. Cursors are names of entries, which may be longer than those of other lists."""
+
+    path: Annotated[str, Field(max_length=4096, description="Relative to the job's output.")] = ""
+    limit: Annotated[int, Field(ge=1, le=service.PAGE_LIMIT)] = 200
+    cursor: Annotated[str | None, Field(max_length=1024, description="`next_cursor` of the page before.")] = None
 
 
 @router.get("/jobs/{job}/files", operation_id="list_files", summary="A folder of the job's output")
 def list_files(
     job: JobViewer,
     platform: PlatformDep,
-    path: PathQuery = "",
-    cursor: Annotated[str, Query(max_length=1024)] = "",
-    limit: Annotated[int, Query(ge=1, le=service.PAGE_LIMIT)] = 200,
+    query: Annotated[FolderQuery, Query()],
 ) -> Page[FileEntry]:
     """By name. Links that lead out of the output are left out."""
-    return service.list_folder(service.open_output(platform, job), path, after=cursor, limit=limit)
+    return service.list_folder(
+        service.open_output(platform, job), query.path, after=query.cursor or "", limit=query.limit
+    )
 
 
 @router.get(

@@ -6,14 +6,15 @@ from datetime import UTC, datetime
 from typing import Annotated, Final
 
 from fastapi import Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sqlalchemy.orm import Session
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import JobState, JobView
 
 from api.auth import Caller
-from api.cursors import bad_cursor, make_cursor, read_cursor
+from api.cursors import make_cursor
 from api.jobs.schemas import job_view
+from api.paging import PageQuery, read_position
 from api.work import Work
 from core.db.repositories.jobs import NOT_RUN, JobFilter, Position, list_jobs, runs_of
 from core.domain.errors import InvalidRequest
@@ -23,22 +24,20 @@ _MANY: Final = 50  # values of one filter
 Text = Annotated[str, Field(max_length=300)]
 
 
-class JobQuery(BaseModel):
+class JobQuery(PageQuery):
     """The filters of a list of jobs, newest first. A repeated one means any of its values; labels must all hold."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    project: Annotated[list[Text], Field(max_length=_MANY, description="Names of projects.")] = []
-    state: Annotated[list[JobState], Field(max_length=_MANY)] = []
-    label: Annotated[list[Text], Field(max_length=_MANY, description="`key=value`, or `key` for any value.")] = []
-    role: Annotated[list[Text], Field(max_length=_MANY, description="Has such a role: worker, ps, …")] = []
-    name: Annotated[list[Text], Field(max_length=_MANY, description="The name; `digits-*` for all that begin so.")] = []
-    user: Annotated[list[Text], Field(max_length=_MANY)] = []
+    project: Annotated[tuple[Text, ...], Field(max_length=_MANY, description="Names of projects.")] = ()
+    state: Annotated[tuple[JobState, ...], Field(max_length=_MANY)] = ()
+    label: Annotated[tuple[Text, ...], Field(max_length=_MANY, description="`key=value`, or `key` for any value.")] = ()
+    role: Annotated[tuple[Text, ...], Field(max_length=_MANY, description="Has such a role: worker, ps, …")] = ()
+    name: Annotated[
+        tuple[Text, ...], Field(max_length=_MANY, description="The name; `digits-*` for all that begin so.")
+    ] = ()
+    user: Annotated[tuple[Text, ...], Field(max_length=_MANY)] = ()
     since: Annotated[datetime | None, Field(description="Submitted then or later; without an offset: UTC.")] = None
     until: Annotated[datetime | None, Field(description="Submitted before.")] = None
     search: Annotated[str, Field(max_length=100, description="Part of the name or of a label's value, or an id.")] = ""
-    limit: Annotated[int, Field(ge=1, le=200)] = 50
-    cursor: Annotated[str | None, Field(max_length=500, description="`next_cursor` of the page before.")] = None
 
 
 JobQueryParams = Annotated[JobQuery, Query()]
@@ -51,7 +50,7 @@ def list_page(work: Work, caller: Caller, query: JobQuery) -> Page[JobView]:
         NotFound: a project that the caller may not know of.
         InvalidRequest: a filter or the cursor cannot be read.
     """
-    before = None if query.cursor is None else _position(query.cursor)
+    before = None if query.cursor is None else Position(*read_position(query.cursor))
     rows = list_jobs(work.session, _filter(work.session, caller, query), limit=query.limit + 1, before=before)
     page = rows[: query.limit]
     runs = runs_of(work.session, [row.id for row in page if row.attempt_count])
@@ -97,14 +96,3 @@ def _utc(at: datetime | None) -> datetime | None:
         return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
     except OverflowError as error:
         raise InvalidRequest("since and until: such a time is out of range.", field="since") from error
-
-
-def _position(cursor: str) -> Position:
-    created_at, job_id = read_cursor(cursor, (str, str))
-    try:
-        at = datetime.fromisoformat(created_at)
-    except ValueError as error:
-        raise bad_cursor() from error
-    if at.tzinfo is None or "\0" in job_id:
-        raise bad_cursor()
-    return Position(at, job_id)

@@ -12,10 +12,10 @@ from api.auth import Caller
 from api.work import Work
 from core.bell import TOPIC_RECONCILE, TOPIC_TICK
 from core.db.repositories.attempts import live_attempt_id
-from core.db.repositories.events import append_event
+from core.db.repositories.events import append_event, last_events_of_job
 from core.db.repositories.jobs import set_job
 from core.db.tables import Job
-from core.domain.errors import Conflict
+from core.domain.errors import Conflict, IllegalTransition
 from core.domain.lifecycle import Effect, JobEvent, advance, can_advance
 from core.domain.states import JobState, Wanted
 
@@ -34,6 +34,7 @@ _REACHED: Final = {
     Verb.PAUSE: frozenset({JobState.PAUSED}),
     Verb.RESUME: frozenset[JobState](),
 }
+_TOLD_EVENTS: Final = 5  # of a refused job: enough to see what it went through, short enough to show
 
 
 def ask(work: Work, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
@@ -42,9 +43,18 @@ def ask(work: Work, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
     ``job`` is locked for this transaction.
 
     Raises:
-        IllegalTransition: its state does not allow it; the sentence says why and what to do.
+        IllegalTransition: its state does not allow it; the sentence says why and what to do, and the job's last
+            events go with it.
         StaleWrite: it moved in the same moment.
     """
+    try:
+        _ask(work, caller, job, verb, reason)
+    except IllegalTransition as refused:
+        refused.history = tuple(last_events_of_job(work.session, job.id, limit=_TOLD_EVENTS))
+        raise
+
+
+def _ask(work: Work, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
     state, wanted = JobState(job.state), _WANTED[verb]
     if state in _REACHED[verb] or (job.wanted == wanted and verb is not Verb.RESUME and not state.is_terminal):
         return

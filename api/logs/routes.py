@@ -12,6 +12,7 @@ from fastapi import Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 from trainmaster.spec.model import RoleName
+from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import LogSource
 
 from api.auth import JobViewer, authenticate
@@ -20,6 +21,7 @@ from api.events.watch import watch_of
 from api.logs import service
 from api.logs.cursor import read_cursor
 from api.logs.stream import LogStream
+from api.paging import PageParams
 from api.ranges import ByteRange, OpenFileResponse
 from api.routing import new_router
 from api.work import PlatformDep
@@ -39,9 +41,9 @@ TailQuery = Annotated[int | None, Query(ge=0, le=_TAIL_LIMIT, description="Only 
 
 
 @router.get("/jobs/{job}/logs", operation_id="list_logs", summary="The log files of all attempts")
-def list_logs(job: JobViewer, platform: PlatformDep) -> list[LogSource]:
+def list_logs(job: JobViewer, platform: PlatformDep, page: PageParams) -> Page[LogSource]:
     """One entry per replica that has written, attempts in order, replicas in rank order."""
-    return service.sources(service.open_logs(platform, job).logs)
+    return service.sources(service.open_logs(platform, job).logs, page)
 
 
 @router.get(
@@ -76,6 +78,8 @@ async def stream_logs(
     finder = LineSearch(search) if search else None
     resume = read_cursor(last_event_id) if last_event_id else None
     view = await run_in_threadpool(service.open_logs, platform, job)
+    if rank is not None:
+        service.demand_rank(view, rank)
     selection = Selection(attempt=attempt, role=role, index=index, rank=rank, search=finder, ranks=view.ranks)
     place = resume
     if place is None:
@@ -117,6 +121,7 @@ async def stream_logs(
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
+@router.head("/jobs/{job}/logs/{name}", include_in_schema=False)
 def read_log(
     job: JobViewer,
     name: str,

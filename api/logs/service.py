@@ -7,17 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainmaster.spec import JobSpec
+from trainmaster.spec.model import role_order
+from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import LogSource
 
 from api.attempts.schemas import exit_view
 from api.auth import JobAccess
+from api.cursors import make_cursor, read_cursor
+from api.paging import PageQuery, cut
 from api.work import Platform
 from core.db.tables import Job
 from core.domain.contracts import world_of
-from core.domain.errors import NotFound
+from core.domain.errors import InvalidRequest, NotFound
 from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.states import JobState
-from core.storage.logs import JobLogs, LogFile
+from core.storage.logs import JobLogs, LogFile, Order
 from core.storage.outputs import job_output
 
 
@@ -64,11 +68,18 @@ def look(platform: Platform, access: JobAccess) -> JobLook:
         return _look_at(access.load(work.session))
 
 
-def sources(logs: JobLogs) -> list[LogSource]:
-    return [
-        LogSource(attempt=f.attempt, role=f.role, index=f.index, name=f.name, size_bytes=f.size_bytes)
-        for f in logs.all_files()
+def sources(logs: JobLogs, page: PageQuery) -> Page[LogSource]:
+    """Attempts in order, and each one's replicas in the order of roles and indices. Reads only the page's folders."""
+    after: Order | None = None
+    if page.cursor is not None:
+        attempt, role, index = read_cursor(page.cursor, (int, str, int))
+        after = (attempt, role_order(role), index)
+    found, has_more = cut(logs.all_files(after=after), page.limit)
+    items = [
+        LogSource(attempt=f.attempt, role=f.role, index=f.index, name=f.name, size_bytes=f.size_bytes) for f in found
     ]
+    last = items[-1] if has_more else None
+    return Page(items=items, next_cursor=make_cursor(last.attempt, last.role, last.index) if last else None)
 
 
 def newest_attempt_with(logs: JobLogs, name: str) -> LogFile:
@@ -92,6 +103,18 @@ def ranks_of(spec: JobSpec) -> dict[tuple[str, int], tuple[int, int]]:
         (member.address.role, member.address.index): (member.first_rank, member.processes)
         for member in world_of(spec, Layout(addresses)).members
     }
+
+
+def demand_rank(view: LogView, rank: int) -> None:
+    """Raises ``InvalidRequest`` when no process of the job has this rank; nothing would ever come of it."""
+    count = sum(processes for _, processes in view.ranks.values())
+    if rank >= count:
+        has = "no ranks" if not count else "1 rank" if count == 1 else f"{count} ranks"
+        raise InvalidRequest(
+            f"rank: the job has {has}, from 0; processes that the command starts by itself (torchrun, mpirun) count as "
+            "one for each replica.",
+            field="rank",
+        )
 
 
 def _look_at(job: Job) -> JobLook:

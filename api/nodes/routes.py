@@ -1,20 +1,23 @@
 from __future__ import annotations
 
 from trainmaster.wire.admin import NodeLabelsSet, NodeView
+from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import ReasonRequest
 
 from api.auth import PlatformAdmin, Reader
 from api.nodes import service
+from api.paging import PageParams
 from api.routing import new_router
 from api.work import PlatformDep
 
 router = new_router("nodes", "/nodes")
 
 
-@router.get("", operation_id="list_nodes", summary="All nodes and what is used on them")
-def list_nodes(_caller: Reader, platform: PlatformDep) -> list[NodeView]:
+@router.get("", operation_id="list_nodes", summary="The nodes and what is used on them")
+def list_nodes(_caller: Reader, platform: PlatformDep, page: PageParams) -> Page[NodeView]:
+    """By name."""
     with platform.read() as work:
-        return service.list_nodes(work)
+        return service.list_nodes(work, page)
 
 
 @router.get("/{node}", operation_id="get_node", summary="One node")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
 from sqlalchemy import select
 from trainmaster.wire.admin import NodeView
+from trainmaster.wire.base import Page
 
 from api.auth import Caller
+from api.paging import PageQuery, rows_by_name
 from api.work import Work
 from core.db.repositories.events import append_event
 from core.db.repositories.nodes import is_holding, labels_of, usage
@@ -24,15 +26,16 @@ from core.domain.states import ReplicaState
 UNSEEN_FOR: Final = timedelta(minutes=10)
 
 
-def list_nodes(work: Work) -> list[NodeView]:
-    used, counts = _used(work)
-    nodes = work.session.scalars(select(Node).order_by(Node.name))
-    return [_view_of(node, used.get(node.name, Amounts()), counts.get(node.name, 0)) for node in nodes]
+def list_nodes(work: Work, page: PageQuery) -> Page[NodeView]:
+    rows, cursor = rows_by_name(work.session, select(Node), Node.name, page)
+    used, counts = _used(work, [name for _, name in rows])
+    items = [_view_of(node, used.get(name, Amounts()), counts.get(name, 0)) for node, name in rows]
+    return Page(items=items, next_cursor=cursor)
 
 
 def get_node(work: Work, name: str) -> NodeView:
     node = _load(work, name)
-    used, counts = _used(work, name)
+    used, counts = _used(work, [name])
     return _view_of(node, used.get(name, Amounts()), counts.get(name, 0))
 
 
@@ -104,13 +107,12 @@ def _load(work: Work, name: str) -> Node:
     return node
 
 
-def _used(work: Work, name: str | None = None) -> tuple[Mapping[str, Amounts], Mapping[str, int]]:
-    """What is not free to the planner, and how many replicas are there now, by node."""
-    of_node = [Replica.node == name] if name is not None else []
+def _used(work: Work, names: Sequence[str]) -> tuple[Mapping[str, Amounts], Mapping[str, int]]:
+    """What is not free to the planner, and how many replicas are there now, of each of these nodes."""
     rows = work.session.execute(
         select(
             Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpus, Replica.gpu_model, Replica.state
-        ).where(is_holding(), *of_node)
+        ).where(is_holding(), Replica.node.in_(names))
     ).all()  # fmt: skip
     return usage(rows), Counter(row.node for row in rows if not ReplicaState(row.state).is_terminal)
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from trainmaster.wire.admin import MemberSet, MemberView, ProjectCreate, ProjectUpdate, ProjectView
+from trainmaster.wire.base import Page
 
 from api.auth import PlatformAdmin, ProjectAdmin, ProjectViewer, Reader
+from api.paging import PageParams
 from api.projects import service
 from api.routing import new_router
 from api.work import PlatformDep
@@ -11,10 +13,10 @@ router = new_router("projects", "/projects")
 
 
 @router.get("", operation_id="list_projects", summary="The caller's projects")
-def list_projects(caller: Reader, platform: PlatformDep) -> list[ProjectView]:
+def list_projects(caller: Reader, platform: PlatformDep, page: PageParams) -> Page[ProjectView]:
     """By name. A platform admin sees all."""
     with platform.read() as work:
-        return service.list_projects(work, caller)
+        return service.list_projects(work, caller, page)
 
 
 @router.post("", operation_id="create_project", summary="Make a project", status_code=201)
@@ -47,9 +49,10 @@ def delete_project(project: ProjectAdmin, platform: PlatformDep) -> None:
 
 
 @router.get("/{project}/members", operation_id="list_members", summary="Members of a project")
-def list_members(project: ProjectViewer, platform: PlatformDep) -> list[MemberView]:
+def list_members(project: ProjectViewer, platform: PlatformDep, page: PageParams) -> Page[MemberView]:
+    """By name."""
     with platform.read() as work:
-        return service.list_members(work, project.load(work.session))
+        return service.list_members(work, project.load(work.session), page)
 
 
 @router.put("/{project}/members/{user}", operation_id="set_member", summary="Add a member or change the role")

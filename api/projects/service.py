@@ -5,8 +5,10 @@ from __future__ import annotations
 from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
 from trainmaster.wire.admin import MemberView, ProjectCreate, ProjectUpdate, ProjectView
+from trainmaster.wire.base import Page
 
 from api.auth import Caller, Role
+from api.paging import PageQuery, rows_by_name
 from api.work import Work
 from core.db.repositories.events import append_event
 from core.db.tables import Job, Membership, Project, User
@@ -17,12 +19,12 @@ from core.ids import new_id
 _ENDED = [state.value for state in JobState if state.is_terminal]
 
 
-def list_projects(work: Work, caller: Caller) -> list[ProjectView]:
+def list_projects(work: Work, caller: Caller, page: PageQuery) -> Page[ProjectView]:
     """Those that the caller is a member of; all of them for a platform admin."""
     link = (Membership.project_id == Project.id) & (Membership.user_id == caller.user_id)
-    query = select(Project, Membership.role).where(Project.deleted_at.is_(None)).order_by(Project.name)
-    rows = work.session.execute(query.join(Membership, link, isouter=caller.is_admin))
-    return [_view_of(project, role) for project, role in rows]
+    query = select(Project, Membership.role).where(Project.deleted_at.is_(None))
+    rows, cursor = rows_by_name(work.session, query.join(Membership, link, isouter=caller.is_admin), Project.name, page)
+    return Page(items=[_view_of(project, role) for project, role, _ in rows], next_cursor=cursor)
 
 
 def view_of(work: Work, project: Project, caller: Caller) -> ProjectView:
@@ -85,14 +87,11 @@ def remove(work: Work, caller: Caller, project: Project) -> None:
     project.name = f"{project.name}~{project.id}"
 
 
-def list_members(work: Work, project: Project) -> list[MemberView]:
-    rows = work.session.execute(
-        select(User.name, Membership.role)
-        .join(User, User.id == Membership.user_id)
-        .where(Membership.project_id == project.id)
-        .order_by(User.name)
-    )
-    return [MemberView.model_validate({"user": row.name, "role": row.role}) for row in rows]
+def list_members(work: Work, project: Project, page: PageQuery) -> Page[MemberView]:
+    query = select(Membership.role).join(User, User.id == Membership.user_id).where(Membership.project_id == project.id)
+    rows, cursor = rows_by_name(work.session, query, User.name, page)
+    items = [MemberView.model_validate({"user": name, "role": role}) for role, name in rows]
+    return Page(items=items, next_cursor=cursor)
 
 
 def set_member(work: Work, caller: Caller, project: Project, user_name: str, role: Role) -> MemberView:

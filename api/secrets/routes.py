@@ -5,8 +5,10 @@ from typing import Annotated
 from fastapi import Path
 from trainmaster.spec.model import EnvName
 from trainmaster.wire.admin import SecretSet, SecretView
+from trainmaster.wire.base import Page
 
 from api.auth import ProjectAdmin, ProjectViewer
+from api.paging import PageParams
 from api.routing import new_router
 from api.secrets import service
 from api.work import PlatformDep
@@ -17,10 +19,10 @@ SecretName = Annotated[EnvName, Path(description="Name of the environment variab
 
 
 @router.get("", operation_id="list_secrets", summary="Names of the project's secrets")
-def list_secrets(project: ProjectViewer, platform: PlatformDep) -> list[SecretView]:
-    """Values are never shown."""
+def list_secrets(project: ProjectViewer, platform: PlatformDep, page: PageParams) -> Page[SecretView]:
+    """By name. Values are never shown."""
     with platform.read() as work:
-        return service.list_names(work, project.load(work.session))
+        return service.list_names(work, project.load(work.session), page)
 
 
 @router.put("/{name}", operation_id="set_secret", summary="Set a secret")

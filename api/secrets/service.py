@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy import delete, select
 from trainmaster.wire.admin import SecretView
+from trainmaster.wire.base import Page
 
 from api.auth import Caller
+from api.paging import PageQuery, rows_by_name
 from api.work import Work
 from core.db.repositories.events import append_event
 from core.db.tables import Project, Secret
@@ -13,11 +15,10 @@ from core.domain.errors import NotFound
 from core.secrets import seal
 
 
-def list_names(work: Work, project: Project) -> list[SecretView]:
-    rows = work.session.execute(
-        select(Secret.name, Secret.updated_at).where(Secret.project_id == project.id).order_by(Secret.name)
-    )
-    return [SecretView(name=row.name, updated_at=row.updated_at) for row in rows]
+def list_names(work: Work, project: Project, page: PageQuery) -> Page[SecretView]:
+    query = select(Secret.updated_at).where(Secret.project_id == project.id)
+    rows, cursor = rows_by_name(work.session, query, Secret.name, page)
+    return Page(items=[SecretView(name=name, updated_at=at) for at, name in rows], next_cursor=cursor)
 
 
 def put(work: Work, caller: Caller, project: Project, name: str, value: str, *, key: bytes) -> SecretView:

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import Query, Response
 from trainmaster.wire.admin import TokenCreate, TokenCreated, TokenView
+from trainmaster.wire.base import Page
 
 from api.auth import Reader, Writer
 from api.routing import new_router
@@ -15,14 +16,11 @@ router = new_router("tokens", "/tokens")
 
 @router.get("", operation_id="list_tokens", summary="The caller's tokens")
 def list_tokens(
-    caller: Reader,
-    platform: PlatformDep,
-    user: Annotated[str | None, Query(description="Another user's: platform admins only.")] = None,
-    all_users: Annotated[bool, Query(description="Everybody's: platform admins only.")] = False,
-) -> list[TokenView]:
+    caller: Reader, platform: PlatformDep, query: Annotated[service.TokenQuery, Query()]
+) -> Page[TokenView]:
     """Newest first; their text is never shown again."""
     with platform.read() as work:
-        return service.list_tokens(work, caller, user, all_users=all_users)
+        return service.list_tokens(work, caller, query)
 
 
 @router.post("", operation_id="create_token", summary="Make a token", status_code=201)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
+from typing import Annotated, Final
 
-from sqlalchemy import select
+from pydantic import Field
+from sqlalchemy import literal, select, tuple_
 from trainmaster.wire.admin import TokenCreate, TokenCreated, TokenView
+from trainmaster.wire.base import Page
 
 from api.auth import Caller, Scope
+from api.cursors import make_cursor
+from api.paging import PageQuery, cut, read_position
 from api.work import Work
 from core.db.repositories.events import append_event
-from core.db.tables import Token, User
+from core.db.tables import Token, User, UtcDateTime
 from core.domain.errors import Forbidden, InvalidRequest, NotFound
 from core.ids import new_id
 from core.tokens import new_user_token, token_digest
@@ -20,23 +24,36 @@ _LONGEST: Final = timedelta(days=3650)  # longer is for ever: leave expires_in_s
 _OTHERS: Final = "Tokens of other users are a platform admin's business."
 
 
-def list_tokens(work: Work, caller: Caller, user_name: str | None, *, all_users: bool = False) -> list[TokenView]:
-    """The caller's own, or for a platform admin those of ``user_name`` or everybody's; newest first, revoked ones too.
+class TokenQuery(PageQuery):
+    """Whose tokens to list."""
+
+    user: Annotated[str | None, Field(description="Another user's: platform admins only.")] = None
+    all_users: Annotated[bool, Field(description="Everybody's: platform admins only.")] = False
+
+
+def list_tokens(work: Work, caller: Caller, wanted: TokenQuery) -> Page[TokenView]:
+    """The caller's own, or for a platform admin those of another user or everybody's; newest first, revoked ones too.
 
     Raises:
         Forbidden: others' tokens, asked for by somebody else.
         InvalidRequest: one user's and everybody's at once.
     """
     query = select(Token, User.name).join(User, User.id == Token.user_id)
-    if all_users:
-        if user_name is not None:
+    if wanted.all_users:
+        if wanted.user is not None:
             raise InvalidRequest("Give user or all_users, not both.", field="all_users")
         if not caller.is_admin:
             raise Forbidden(_OTHERS, field="all_users")
     else:
-        query = query.where(Token.user_id == _user(work, caller, user_name).id)
-    rows = work.session.execute(query.order_by(Token.created_at.desc(), Token.id.desc()))
-    return [view_of(token, name) for token, name in rows]
+        query = query.where(Token.user_id == _user(work, caller, wanted.user).id)
+    if wanted.cursor is not None:
+        made_at, token_id = read_position(wanted.cursor)
+        last = tuple_(literal(made_at, UtcDateTime), literal(token_id))
+        query = query.where(tuple_(Token.created_at, Token.id) < last)
+    newest_first = query.order_by(Token.created_at.desc(), Token.id.desc()).limit(wanted.limit + 1)
+    rows, has_more = cut(work.session.execute(newest_first), wanted.limit)
+    cursor = make_cursor(rows[-1][0].created_at.isoformat(), rows[-1][0].id) if has_more else None
+    return Page(items=[view_of(token, name) for token, name in rows], next_cursor=cursor)
 
 
 def create(work: Work, caller: Caller, body: TokenCreate) -> TokenCreated:

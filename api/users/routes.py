@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from trainmaster.wire.admin import UserCreate, UserUpdate, UserView
+from trainmaster.wire.base import Page
 
 from api.auth import PlatformAdmin, Reader
+from api.paging import PageParams
 from api.routing import new_router
 from api.users import service
 from api.work import PlatformDep
@@ -11,10 +13,10 @@ router = new_router("users", "/users")
 
 
 @router.get("", operation_id="list_users", summary="The users that you may know of")
-def list_users(caller: Reader, platform: PlatformDep) -> list[UserView]:
+def list_users(caller: Reader, platform: PlatformDep, page: PageParams) -> Page[UserView]:
     """By name. Platform admins see all; others see themselves and the members of their projects."""
     with platform.read() as work:
-        return service.list_users(work, caller)
+        return service.list_users(work, caller, page)
 
 
 @router.post("", operation_id="create_user", summary="Make a user", status_code=201)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from sqlalchemy import or_, select
 from sqlalchemy.exc import IntegrityError
 from trainmaster.wire.admin import UserCreate, UserUpdate, UserView
+from trainmaster.wire.base import Page
 
 from api.auth import Caller
+from api.paging import PageQuery, rows_by_name
 from api.work import Work
 from core.db.repositories.events import append_event
 from core.db.tables import Membership, User
@@ -14,13 +16,14 @@ from core.domain.errors import Conflict, NotFound
 from core.ids import new_id
 
 
-def list_users(work: Work, caller: Caller) -> list[UserView]:
+def list_users(work: Work, caller: Caller, page: PageQuery) -> Page[UserView]:
     """All for a platform admin; else the caller, and who is in one of the caller's projects."""
-    query = select(User).order_by(User.name)
+    query = select(User)
     if not caller.is_admin:
         beside = select(Membership.user_id).where(Membership.project_id.in_(list(caller.projects)))
         query = query.where(or_(User.id == caller.user_id, User.id.in_(beside)))
-    return [view_of(user) for user in work.session.scalars(query)]
+    rows, cursor = rows_by_name(work.session, query, User.name, page)
+    return Page(items=[view_of(user) for user, _ in rows], next_cursor=cursor)
 
 
 def create(work: Work, caller: Caller, body: UserCreate) -> User:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 from trainmaster.wire.admin import VolumeView
+from trainmaster.wire.base import Page
 from trainmaster.wire.volumes import VolumeCreate
 
 from api.auth import PlatformAdmin, Reader
+from api.paging import PageParams
 from api.routing import new_router
 from api.volumes import service
 from api.work import PlatformDep
@@ -12,10 +14,10 @@ router = new_router("volumes", "/volumes")
 
 
 @router.get("", operation_id="list_volumes", summary="Storage that jobs may use")
-def list_volumes(caller: Reader, platform: PlatformDep) -> list[VolumeView]:
+def list_volumes(caller: Reader, platform: PlatformDep, page: PageParams) -> Page[VolumeView]:
     """By name. `root` and `config` are shown to platform admins."""
     with platform.read() as work:
-        return service.list_volumes(work, caller)
+        return service.list_volumes(work, caller, page)
 
 
 @router.post("", operation_id="create_volume", summary="Register a volume", status_code=201)

@@ -9,9 +9,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, String, cast, or_, select
 from sqlalchemy.exc import IntegrityError
 from trainmaster.wire.admin import VolumeView
+from trainmaster.wire.base import Page
 from trainmaster.wire.volumes import VolumeCreate
 
 from api.auth import Caller
+from api.paging import PageQuery, rows_by_name
 from api.work import Work
 from core.db.repositories.events import append_event
 from core.db.tables import Job, Volume
@@ -37,8 +39,9 @@ def view_of(volume: Volume, caller: Caller) -> VolumeView:
     )
 
 
-def list_volumes(work: Work, caller: Caller) -> list[VolumeView]:
-    return [view_of(volume, caller) for volume in work.session.scalars(select(Volume).order_by(Volume.name))]
+def list_volumes(work: Work, caller: Caller, page: PageQuery) -> Page[VolumeView]:
+    rows, cursor = rows_by_name(work.session, select(Volume), Volume.name, page)
+    return Page(items=[view_of(volume, caller) for volume, _ in rows], next_cursor=cursor)
 
 
 def load(work: Work, name: str) -> Volume:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 
@@ -12,7 +13,7 @@ class TrainmasterError(Exception):
         sentence: one clear sentence, with what to do.
         field: path of the field at fault, such as ``roles.worker.replicas``.
         errors: all mistakes of a payload, each ``{"path", "message", "hint"}``.
-        retry_after_s: for 429 and 503.
+        retry_after_s: for 503.
     """
 
     code: ClassVar[str] = "internal"
@@ -64,19 +65,20 @@ class Conflict(TrainmasterError):
 
 
 class IllegalTransition(Conflict):
-    """The thing's state does not allow this move; the message tells its history."""
+    """The thing's state does not allow this move.
+
+    ``history``: its last events, oldest first, each ``{"at", "kind", "actor", "reason"}``. Whoever can read them adds
+    them: the table of moves knows states alone.
+    """
 
     code, status = "illegal_transition", 409
+    history: tuple[Mapping[str, object], ...] = ()
 
 
 class IdempotencyMismatch(Conflict):
     """The same Idempotency-Key came with another payload."""
 
     code, status = "idempotency_mismatch", 409
-
-
-class PreconditionFailed(TrainmasterError):
-    code, status = "precondition_failed", 412
 
 
 class PayloadTooLarge(TrainmasterError):
@@ -89,10 +91,6 @@ class RangeNotSatisfiable(TrainmasterError):
 
 class ClientTooOld(TrainmasterError):
     code, status = "client_too_old", 426
-
-
-class TooManyRequests(TrainmasterError):
-    code, status = "too_many_requests", 429
 
 
 class InsufficientStorage(TrainmasterError):

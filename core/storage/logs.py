@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 from trainmaster.spec.model import role_order
 
@@ -32,6 +32,10 @@ LINE_LIMIT: Final = 128 * 2**10
 _BACK_BLOCK: Final = 16 * 2**10
 
 
+# Attempt, then the roles' order, then the index.
+Order: TypeAlias = tuple[int, tuple[int, str], int]
+
+
 @dataclass(frozen=True, slots=True)
 class LogFile:
     """One replica's log in one attempt, as large as it was when it was listed."""
@@ -46,8 +50,7 @@ class LogFile:
         return f"{self.role}-{self.index}"
 
     @property
-    def order(self) -> tuple[int, tuple[int, str], int]:
-        """Attempt, then the roles' order, then the index."""
+    def order(self) -> Order:
         return (self.attempt, role_order(self.role), self.index)
 
 
@@ -127,8 +130,11 @@ class JobLogs:
             return []
         return sorted(found, key=lambda file: file.order)
 
-    def all_files(self) -> list[LogFile]:
-        return [file for attempt in self.attempts() for file in self.files(attempt)]
+    def all_files(self, *, after: Order | None = None) -> Iterator[LogFile]:
+        """Those of all attempts in order, or those ``after`` such a place; folders are read as they are needed."""
+        for attempt in self.attempts():
+            if after is None or attempt >= after[0]:
+                yield from (file for file in self.files(attempt) if after is None or file.order > after)
 
     def open(self, attempt: int, name: str) -> int:
         """A descriptor of the file; the caller closes it.

@@ -180,20 +180,6 @@ class Tree:
         except NotFound:
             return
 
-    def free_bytes(self) -> int:
-        """Bytes that the platform may still write here."""
-        with self.open_folder() as fd:
-            answer = os.fstatvfs(fd)
-            return answer.f_bavail * answer.f_frsize
-
-    def check_free(self, needed_bytes: int) -> None:
-        """Raises ``InsufficientStorage`` when less than ``needed_bytes`` are free."""
-        free = self.free_bytes()
-        if free < needed_bytes:
-            raise InsufficientStorage(
-                f"{self._label} has {free:,} bytes free and {needed_bytes:,} are needed; delete files or ask an admin for room."
-            )
-
     @contextmanager
     def _at(self, path: str) -> Iterator[tuple[int, str]]:
         """The folder's descriptor and the last name of ``path``, which is no link; every ``OSError`` of the block in words."""

@@ -22,6 +22,15 @@ class FieldMistake(NamedTuple):
         return f"{text} ({self.hint})" if self.hint else text
 
 
+class PastEvent(NamedTuple):
+    """One line of a thing's history; ``at`` as the server writes times."""
+
+    at: str
+    kind: str
+    actor: str
+    reason: str = ""
+
+
 class TrainmasterError(Exception):
     """Base of everything that this package raises on purpose.
 
@@ -31,6 +40,7 @@ class TrainmasterError(Exception):
         status: HTTP status, or ``None`` when no answer came.
         mistakes: every field at fault.
         retry_after_s: how long the server asks to wait.
+        history: of an :class:`IllegalTransition`, the last events of the thing, oldest first.
         request_id: the server's name for the request, to be given to its administrator.
     """
 
@@ -44,6 +54,7 @@ class TrainmasterError(Exception):
         server_code: str | None = None,
         field: str | None = None,
         mistakes: Sequence[FieldMistake] = (),
+        history: Sequence[PastEvent] = (),
         retry_after_s: float | None = None,
         request_id: str | None = None,
     ) -> None:
@@ -53,6 +64,7 @@ class TrainmasterError(Exception):
         self.server_code = server_code or self.code
         self.field = field
         self.mistakes = tuple(mistakes)
+        self.history = tuple(history)
         self.retry_after_s = retry_after_s
         self.request_id = request_id
 
@@ -75,6 +87,7 @@ class TrainmasterError(Exception):
             "detail": self.sentence,
             "field": self.field,
             "errors": [mistake._asdict() for mistake in self.mistakes],
+            **({"history": [event._asdict() for event in self.history]} if self.history else {}),
             "request_id": self.request_id,
         }
 
@@ -119,7 +132,7 @@ class Conflict(TrainmasterError):
 
 
 class IllegalTransition(Conflict):
-    """The thing's state does not allow this move."""
+    """The thing's state does not allow this move; ``history`` tells how it came to be so."""
 
     code = "illegal_transition"
 
@@ -128,10 +141,6 @@ class IdempotencyMismatch(Conflict):
     """The same Idempotency-Key came with another payload."""
 
     code = "idempotency_mismatch"
-
-
-class PreconditionFailed(TrainmasterError):
-    code = "precondition_failed"
 
 
 class PayloadTooLarge(TrainmasterError):
@@ -147,6 +156,8 @@ class ClientTooOld(TrainmasterError):
 
 
 class TooManyRequests(TrainmasterError):
+    """A proxy before the server asks for fewer requests (429)."""
+
     code = "too_many_requests"
 
 
@@ -227,11 +238,9 @@ EXCEPTION_BY_CODE: Final[Mapping[str, type[TrainmasterError]]] = {
             Conflict,
             IllegalTransition,
             IdempotencyMismatch,
-            PreconditionFailed,
             PayloadTooLarge,
             RangeNotSatisfiable,
             ClientTooOld,
-            TooManyRequests,
             InsufficientStorage,
             Unavailable,
             ExecutorTryAgain,
@@ -247,7 +256,6 @@ _EXCEPTION_BY_STATUS: Final[Mapping[int, type[TrainmasterError]]] = {
     403: Forbidden,
     404: NotFound,
     409: Conflict,
-    412: PreconditionFailed,
     413: PayloadTooLarge,
     416: RangeNotSatisfiable,
     422: InvalidRequest,
@@ -273,7 +281,7 @@ def error_from_problem(status: int, body: Any, *, where: str, retry_after_s: flo
     detail = problem.get("detail")
     if not isinstance(detail, str) or not detail:
         detail = f"{where} answered {status}, and not as a Trainmaster server does; check the address and any proxy."
-    raw_errors = problem.get("errors")
+    raw_errors, raw_history = problem.get("errors"), problem.get("history")
     return kind(
         detail,
         status=status,
@@ -282,6 +290,11 @@ def error_from_problem(status: int, body: Any, *, where: str, retry_after_s: flo
         mistakes=[
             FieldMistake(str(item.get("path", "")), str(item.get("message", "")), item.get("hint"))
             for item in (raw_errors if isinstance(raw_errors, list) else [])
+            if isinstance(item, dict)
+        ],
+        history=[
+            PastEvent(*(str(item.get(name) or "") for name in PastEvent._fields))
+            for item in (raw_history if isinstance(raw_history, list) else [])
             if isinstance(item, dict)
         ],
         retry_after_s=retry_after_s,

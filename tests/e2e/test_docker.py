@@ -164,7 +164,7 @@ def test_an_example_trains_in_containers_to_its_accuracy(
     assert result["accuracy"] >= ACCURACY
     assert detail.attempt_count == 1, story_of(job)
     # Told over the API, from inside of the containers.
-    assert len(job.checkpoints()) >= 3, story_of(job)
+    assert len(list(job.checkpoints())) >= 3, story_of(job)
     assert job.detail().progress["metrics"]["accuracy"] == result["accuracy"]
     eventually(lambda: not left(), within_s=60, what="nothing is left of the job")
 

@@ -81,7 +81,7 @@ def test_an_example_trains_to_its_accuracy_and_shows_its_checkpoints(submit: Any
     result = finished(job)
 
     assert result["accuracy"] >= ACCURACY
-    checkpoints = job.checkpoints()
+    checkpoints = list(job.checkpoints())
     assert len(checkpoints) >= 3
     assert all(found.path.startswith("checkpoints/step-") for found in checkpoints)
     newest = max(checkpoints, key=lambda found: found.step)
@@ -179,3 +179,37 @@ def test_the_demo_ends_well(tmp_path: Path) -> None:
     assert "checkpoints/step-00000220" in done.stdout
     assert "job.queued" in done.stdout
     assert not (tmp_path / "home" / "up.json").exists()
+
+
+def test_torchrun_behind_a_shell_makes_one_world_of_all_processes(platform: Any, tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "reduce.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "told = torch.tensor([dist.get_rank() + 1])\n"
+        "dist.all_reduce(told)\n"
+        "print('world', dist.get_world_size(), 'sum', told.item(), flush=True)\n"
+        "dist.destroy_process_group()\n"
+    )
+    torchrun = f"{sys.executable} -m torch.distributed.run reduce.py"
+    told = platform.cli(
+        *("run", "--workers", "2", "--processes", "2", "--", "sh", "-c", f"cd src && {torchrun}"),
+        cwd=tmp_path,
+        timeout=240,
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    # Two replicas of two processes, and not torchrun twice in each.
+    assert told.stdout.count("world 4 sum 10") == 4
+
+
+def test_a_second_attempt_meets_at_other_ports_than_the_first(platform: Any) -> None:
+    names = ("MASTER_PORT", "HOROVOD_GLOO_RENDEZVOUS_PORT", "DMLC_TRACKER_PORT")
+    command = f"echo ports {' '.join(f'${name}' for name in names)}; test $TRAINMASTER_ATTEMPT = 2"
+    job = platform.client.submit({"name": "ports", "command": command, "workers": 2, "max_restarts": 1})
+    assert job.wait(timeout_s=120).state == "succeeded", story_of(job)
+    seen = [
+        {port for line in job.logs(attempt=number) if line.text.startswith("ports ") for port in line.text.split()[1:]}
+        for number in (1, 2)
+    ]
+    assert len(seen[0]) == len(seen[1]) == 3
+    assert seen[0].isdisjoint(seen[1])

@@ -28,8 +28,26 @@ def newest_attempt(session: Session, job_id: str) -> AttemptRows | None:
 
 
 def attempt_by_number(session: Session, job_id: str, number: int) -> AttemptRows | None:
-    query = select(Attempt).where(Attempt.job_id == job_id, Attempt.number == number)
-    return next(iter(_with_replicas(session, session.execute(query).scalars().all())), None)
+    attempt = bare_attempt(session, job_id, number)
+    return None if attempt is None else _with_replicas(session, [attempt])[0]
+
+
+def replicas_of_attempt(session: Session, attempt_id: str, *, after: int, limit: int) -> Sequence[Replica]:
+    """At most ``limit`` replicas of ranks above ``after``, in rank order."""
+    query = select(Replica).where(Replica.attempt_id == attempt_id, Replica.rank > after).order_by(Replica.rank)
+    return session.execute(query.limit(limit)).scalars().all()
+
+
+def replica_by_name(session: Session, attempt_id: str, role: str, index: int) -> Replica | None:
+    query = select(Replica).where(Replica.attempt_id == attempt_id, Replica.role == role, Replica.index == index)
+    return session.execute(query).scalar_one_or_none()
+
+
+def bare_attempt(session: Session, job_id: str, number: int) -> Attempt | None:
+    """The attempt without its replicas, of which there may be thousands."""
+    return session.execute(
+        select(Attempt).where(Attempt.job_id == job_id, Attempt.number == number)
+    ).scalar_one_or_none()
 
 
 def live_attempt_id(session: Session, job_id: str) -> str | None:

@@ -58,6 +58,15 @@ def events_of_projects(
     return _page(session, where, after, limit)
 
 
+def last_events_of_job(session: Session, job_id: str, *, limit: int) -> list[dict[str, Any]]:
+    """The newest ``limit`` events, oldest first: ``at``, ``kind``, ``actor`` and ``reason`` of each."""
+    columns = (Event.at, Event.kind, Event.actor, Event.reason)
+    rows = session.execute(
+        select(*columns).where(Event.job_id == job_id).order_by(Event.id.desc()).limit(limit)
+    ).mappings()
+    return [dict(row) for row in reversed(rows.all())]
+
+
 def newest_event_id(session: Session) -> int:
     """The largest id of all, 0 when there is none."""
     return session.execute(select(func.max(Event.id))).scalar_one() or 0

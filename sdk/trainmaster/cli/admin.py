@@ -38,7 +38,7 @@ def list_projects(json: options.Json = False) -> None:
 
 def _list_projects(*, as_json: bool) -> None:
     with session.client() as client:
-        found = client.list_projects()
+        found = list(client.list_projects())
     if as_json:
         output.print_json(found)
         return
@@ -98,7 +98,7 @@ def delete_project(project: Project, yes: options.Yes = False, json: options.Jso
 def list_members(project: Project, json: options.Json = False) -> None:
     """Who may see a project, and what they may do."""
     with session.client() as client:
-        found = client.list_members(project)
+        found = list(client.list_members(project))
     if json:
         output.print_json(found)
         return
@@ -154,7 +154,7 @@ def list_users(json: options.Json = False) -> None:
 
 def _list_users(*, as_json: bool) -> None:
     with session.client() as client:
-        found = client.list_users()
+        found = list(client.list_users())
     if as_json:
         output.print_json(found)
         return

@@ -132,7 +132,7 @@ def _files_under(client: Client, job: str, path: str, target: Path) -> tuple[lis
 def list_checkpoints(job: options.Job, json: options.Json = False) -> None:
     """A job's checkpoints."""
     with session.client() as client:
-        found = client.list_checkpoints(job)
+        found = list(client.list_checkpoints(job))
     if json:
         output.print_json(found)
         return

@@ -33,7 +33,8 @@ def show_logs(
         str | None, typer.Option("--search", "-s", help="Only lines with this regular expression.")
     ] = None,
     tail: Annotated[
-        int | None, typer.Option("--tail", "-t", min=0, help="Only the last lines of each replica.")
+        int | None,
+        typer.Option("--tail", "-t", min=0, help="Only the last lines of each replica; 0 with -f: only new ones."),
     ] = None,
     timestamps: Annotated[bool, typer.Option("--timestamps", "-T", help="Say when each line was written.")] = False,
     json: options.Json = False,
@@ -43,10 +44,8 @@ def show_logs(
     from trainmaster.cli.lines import LinePrinter
 
     with session.client() as client:
-        if any(chosen is not None for chosen in (rank, role, index, attempt)):
-            _refuse_what_is_not_there(
-                client.get_job(job), rank=rank, role=role, index=index, attempt=attempt, follow=follow
-            )
+        if any(chosen is not None for chosen in (role, index, attempt)):
+            _refuse_what_is_not_there(client.get_job(job), role=role, index=index, attempt=attempt, follow=follow)
         printer = LinePrinter(with_times=timestamps, why_ended=lambda number: why_ended(client, job, number))
         is_silent = True
         lines = client.stream_logs(
@@ -60,19 +59,30 @@ def show_logs(
             tail_lines=tail,
         )
         for line in lines:
+            if is_silent and attempt is None and line.attempt > 1 and not json:
+                _tell_earlier(job, line.attempt)
             is_silent = False
             if json:
                 output.print_json_line(line)
             else:
                 printer.print(line)
-        if is_silent and not json:
-            output.note(_why_silent(client.get_job(job), is_filtered=search is not None or tail == 0), "dim")
+        if tail == 0 and is_silent and not follow and not json:
+            output.note("--tail 0 asks for no lines; with -f it shows only new ones.", "dim")
+        elif is_silent and not json:
+            output.note(_why_silent(client.get_job(job), is_filtered=search is not None), "dim")
+
+
+def _tell_earlier(job: str, number: int) -> None:
+    earlier = "An earlier attempt is" if number == 2 else f"{number - 1} earlier attempts are"
+    output.note(
+        f"Attempt {number}. {earlier} not shown here; `trainmaster logs {job} --attempt 1` shows the first.", "dim"
+    )
 
 
 def _refuse_what_is_not_there(
-    job: JobDetail, *, rank: int | None, role: str | None, index: int | None, attempt: int | None, follow: bool
+    job: JobDetail, *, role: str | None, index: int | None, attempt: int | None, follow: bool
 ) -> None:
-    """Raises ``BadParameter`` that says what there is instead."""
+    """Raises ``BadParameter`` that says what there is instead. Ranks are the server's to count, and it refuses them."""
     from trainmaster.wire.jobs import TERMINAL_STATES
 
     waits = follow and job.state not in TERMINAL_STATES
@@ -87,20 +97,6 @@ def _refuse_what_is_not_there(
         raise typer.BadParameter(
             f"{of} of {job.name} has {output.count(largest, 'replica')}, from 0", param_hint="--index"
         )
-    ranks = _ranks_of(job)
-    if rank is not None and rank >= ranks:
-        raise typer.BadParameter(f"{job.name} has {output.count(ranks, 'rank')}, from 0", param_hint="--rank")
-
-
-def _ranks_of(job: JobDetail) -> int:
-    """How many processes of the job have a rank: those of chief and workers, or in their place of its own roles."""
-    from trainmaster.spec.rules import SERVING_ROLES
-
-    roles = job.spec.roles
-    ranked = [name for name in roles if name in ("chief", "worker")] or [
-        name for name in roles if name not in SERVING_ROLES
-    ]
-    return sum(roles[name].replicas * roles[name].process_count for name in ranked)
 
 
 def _why_silent(job: JobDetail, *, is_filtered: bool) -> str:
@@ -117,25 +113,30 @@ def show_events(job: options.Job, follow: Follow = False, json: options.Json = F
     """What happened to a job, when, and who did it. With --json: one object per line."""
     with session.client() as client:
         events = client.follow_events(job) if follow else client.list_job_events(job)
+        told = ""
         for event in events:
             if json:
                 output.print_json_line(event)
             else:
-                _print_event(event)
+                _print_event(event, is_repeated=bool(event.reason) and event.reason == told)
+            told = event.reason or told
 
 
-def _print_event(event: EventView) -> None:
+def _print_event(event: EventView, *, is_repeated: bool) -> None:
+    """One line. What ended a replica ended its attempt and its job, too: a person reads that sentence once."""
     from rich.text import Text
 
+    console = output.answers()
+    reason = "the same" if is_repeated and console.is_terminal else without_escapes(event.reason)
     line = Text.assemble(
         (output.local_time(event.at) or "", "dim"),
         "  ",
         (event.kind.ljust(22), "bold"),
         "  ",
         event.actor,
-        f"  {without_escapes(event.reason)}" if event.reason else "",
+        f"  {reason}" if reason else "",
     )
-    output.answers().print(line, soft_wrap=True)
+    console.print(line, soft_wrap=True)
 
 
 def wait(

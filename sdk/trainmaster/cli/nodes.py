@@ -33,7 +33,7 @@ def list_nodes(json: options.Json = False) -> None:
 
 def _list(*, as_json: bool) -> None:
     with session.client() as client:
-        found = client.list_nodes()
+        found = list(client.list_nodes())
     if as_json or session.current().as_json:
         output.print_json(found)
         return

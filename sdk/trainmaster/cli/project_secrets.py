@@ -47,7 +47,7 @@ def list_secrets(project: options.Project = None, json: options.Json = False) ->
     """Names only."""
     where = session.project_or_default(project)
     with session.client() as client:
-        found = client.list_secrets(where)
+        found = list(client.list_secrets(where))
     if json:
         output.print_json(found)
         return

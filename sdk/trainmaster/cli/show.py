@@ -35,7 +35,7 @@ def show(
         if spec:
             output.say(spec_yaml(detail.spec).rstrip())
             return
-        checkpoints = client.list_checkpoints(detail.id)
+        checkpoints = list(client.list_checkpoints(detail.id))
         newest_number = detail.attempt_count
         earlier = (
             list(client.list_attempts(detail.id, after=max(0, newest_number - 1 - _ATTEMPTS_SHOWN)))

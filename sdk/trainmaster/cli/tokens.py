@@ -74,7 +74,7 @@ def list_tokens(
     if everybody and user is not None:
         raise typer.BadParameter("give --user or --all, not both", param_hint="--all")
     with session.client() as client:
-        tokens = client.list_tokens(user=user, all_users=everybody)
+        tokens = list(client.list_tokens(user=user, all_users=everybody))
     if json:
         output.print_json(tokens)
         return

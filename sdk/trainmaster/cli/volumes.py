@@ -34,7 +34,7 @@ def list_volumes(json: options.Json = False) -> None:
 
 def _list(*, as_json: bool) -> None:
     with session.client() as client:
-        found = client.list_volumes()
+        found = list(client.list_volumes())
     if as_json:
         output.print_json(found)
         return

@@ -8,7 +8,25 @@ from trainmaster.client.binding import IterMethod, JobIterMethod, JobMethod, Met
 from trainmaster.client.calls import admin, jobs, output
 from trainmaster.client.flows import pages, streams, transfer
 from trainmaster.client.flows.streams import StateNotice
-from trainmaster.wire.jobs import AttemptView, EventView, FileEntry, JobView, LogLine
+from trainmaster.wire.admin import (
+    MemberView,
+    NodeView,
+    ProjectView,
+    SecretView,
+    TokenView,
+    UserView,
+    VolumeView,
+)
+from trainmaster.wire.jobs import (
+    AttemptView,
+    CheckpointView,
+    EventView,
+    FileEntry,
+    JobView,
+    LogLine,
+    LogSource,
+    ReplicaView,
+)
 
 
 class Operations:
@@ -36,6 +54,9 @@ class Operations:
     list_attempts = IterMethod(pages.list_attempts, AttemptView)
     list_attempts_page = Method(jobs.list_attempts_page)
     get_attempt = Method(jobs.get_attempt)
+    list_replicas = IterMethod(pages.list_replicas, ReplicaView)
+    list_replicas_page = Method(jobs.list_replicas_page)
+    get_replica = Method(jobs.get_replica)
 
     # history
     list_job_events = IterMethod(pages.list_job_events, EventView)
@@ -45,11 +66,13 @@ class Operations:
     list_events_page = Method(jobs.list_events_page)
 
     # output
-    list_log_sources = Method(output.list_log_sources)
+    list_log_sources = IterMethod(pages.list_log_sources, LogSource)
+    list_log_sources_page = Method(output.list_log_sources_page)
     read_log = Method(output.read_log)
     stream_logs = IterMethod(streams.stream_logs, LogLine)
     watch_job = IterMethod(streams.watch_job, cast("type[LogLine | StateNotice]", object))
-    list_checkpoints = Method(output.list_checkpoints)
+    list_checkpoints = IterMethod(pages.list_checkpoints, CheckpointView)
+    list_checkpoints_page = Method(output.list_checkpoints_page)
     list_files = IterMethod(pages.list_files, FileEntry)
     list_files_page = Method(output.list_files_page)
     read_file = Method(transfer.read_file)
@@ -62,34 +85,41 @@ class Operations:
     get_archive = Method(output.get_archive)
 
     # projects and their secrets
-    list_projects = Method(admin.list_projects)
+    list_projects = IterMethod(pages.list_projects, ProjectView)
+    list_projects_page = Method(admin.list_projects_page)
     get_project = Method(admin.get_project)
     create_project = Method(admin.create_project)
     update_project = Method(admin.update_project)
     delete_project = Method(admin.delete_project)
-    list_members = Method(admin.list_members)
+    list_members = IterMethod(pages.list_members, MemberView)
+    list_members_page = Method(admin.list_members_page)
     set_member = Method(admin.set_member)
     remove_member = Method(admin.remove_member)
-    list_secrets = Method(admin.list_secrets)
+    list_secrets = IterMethod(pages.list_secrets, SecretView)
+    list_secrets_page = Method(admin.list_secrets_page)
     set_secret = Method(admin.set_secret)
     delete_secret = Method(admin.delete_secret)
 
     # users and tokens
-    list_users = Method(admin.list_users)
+    list_users = IterMethod(pages.list_users, UserView)
+    list_users_page = Method(admin.list_users_page)
     create_user = Method(admin.create_user)
     update_user = Method(admin.update_user)
-    list_tokens = Method(admin.list_tokens)
+    list_tokens = IterMethod(pages.list_tokens, TokenView)
+    list_tokens_page = Method(admin.list_tokens_page)
     create_token = Method(admin.create_token)
     revoke_token = Method(admin.revoke_token)
 
     # nodes and volumes
-    list_nodes = Method(admin.list_nodes)
+    list_nodes = IterMethod(pages.list_nodes, NodeView)
+    list_nodes_page = Method(admin.list_nodes_page)
     get_node = Method(admin.get_node)
     cordon_node = Method(admin.cordon_node)
     uncordon_node = Method(admin.uncordon_node)
     set_node_labels = Method(admin.set_node_labels)
     delete_node = Method(admin.delete_node)
-    list_volumes = Method(admin.list_volumes)
+    list_volumes = IterMethod(pages.list_volumes, VolumeView)
+    list_volumes_page = Method(admin.list_volumes_page)
     get_volume = Method(admin.get_volume)
     create_volume = Method(admin.create_volume)
     delete_volume = Method(admin.delete_volume)
@@ -105,12 +135,13 @@ class JobOperations:
     resume = JobMethod(jobs.resume_job)
     delete = JobMethod(jobs.delete_job)
     attempts = JobIterMethod(pages.list_attempts, AttemptView)
+    replicas = JobIterMethod(pages.list_replicas, ReplicaView)
     events = JobIterMethod(pages.list_job_events, EventView)
     follow_events = JobIterMethod(streams.follow_events, EventView)
     logs = JobIterMethod(streams.stream_logs, LogLine)
-    log_sources = JobMethod(output.list_log_sources)
+    log_sources = JobIterMethod(pages.list_log_sources, LogSource)
     read_log = JobMethod(output.read_log)
-    checkpoints = JobMethod(output.list_checkpoints)
+    checkpoints = JobIterMethod(pages.list_checkpoints, CheckpointView)
     files = JobIterMethod(pages.list_files, FileEntry)
     read_file = JobMethod(transfer.read_file)
     download = JobMethod(transfer.download_file)

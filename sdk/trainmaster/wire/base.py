@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -32,6 +33,15 @@ class ProblemError(WireModel):
     hint: str | None = None
 
 
+class ProblemEvent(WireModel):
+    """One line of the history of what a problem is about."""
+
+    at: datetime
+    kind: str
+    actor: str
+    reason: str = ""
+
+
 class Problem(WireModel):
     """``application/problem+json`` (RFC 9457). ``detail`` is one sentence that says what to do."""
 
@@ -42,4 +52,7 @@ class Problem(WireModel):
     detail: str
     field: str | None = None
     errors: list[ProblemError] = Field(default_factory=list)
+    history: list[ProblemEvent] | None = Field(
+        default=None, description="Of an illegal transition: the thing's last events, oldest first."
+    )
     request_id: str | None = None

@@ -183,7 +183,7 @@ def test_volumes_and_nodes_and_the_server_itself(sdk: Client, tmp_path: Path) ->
     assert sdk.get_volume("sets") == volume
     assert {"data", "output", "sets"} <= {found.name for found in sdk.list_volumes()}
     sdk.delete_volume("sets")
-    assert sdk.list_nodes() == []
+    assert list(sdk.list_nodes()) == []
     with pytest.raises(NotFound):
         sdk.cordon_node("absent", reason="dust")
     with pytest.raises(NotFound):

@@ -234,3 +234,26 @@ def test_who_may_not_know_of_a_job_is_told_that_there_is_none(submit: Any, as_us
     assert eve.get("/api/v1/jobs/digits").status_code == 404
     assert post(eve, job_id, "cancel").status_code == 404
     assert eve.get("/api/v1/jobs").json()["items"] == []
+
+
+def test_a_refused_move_comes_with_the_jobs_last_events(client: TestClient, submit: Any) -> None:
+    job_id = submit()
+    for _ in range(3):
+        post(client, job_id, "pause", reason="lunch")
+        post(client, job_id, "resume")
+    post(client, job_id, "cancel", reason="wrong data")
+    refused = post(client, job_id, "resume")
+    problem = refused.json()
+    assert (refused.status_code, problem["code"]) == (409, "illegal_transition")
+    assert [event["kind"] for event in problem["history"]] == [
+        "job.resumed",
+        "job.paused",
+        "job.resumed",
+        "job.paused",
+        "job.resumed",
+        "job.cancelled",
+    ][-5:]
+    last = problem["history"][-1]
+    assert (last["actor"], last["reason"]) == ("user:admin", "wrong data")
+    assert last["at"].endswith("Z")
+    assert "history" not in client.get("/api/v1/jobs/nothing").json()

@@ -185,7 +185,9 @@ def furnish(house: House) -> None:
 def house(tmp_path: Path) -> Iterator[House]:
     home = tmp_path / "home"
     home.mkdir()
-    settings = Settings(home=home, secret_key=SecretStr("k" * 40), executor="fake", archive_limit_bytes=2**20)
+    settings = Settings(
+        home=home, secret_key=SecretStr("k" * 40), executor="fake", test_fake_executor=True, archive_limit_bytes=2**20
+    )
     engine = make_engine(f"sqlite:///{tmp_path / 'db.sqlite3'}")
     Base.metadata.create_all(engine)
     sessions = make_sessions(engine)

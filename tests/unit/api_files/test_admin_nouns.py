@@ -26,7 +26,7 @@ def kinds(house: Any) -> list[str]:
 
 def test_users_see_themselves_and_those_of_their_projects_and_admins_see_all(house: Any) -> None:
     def seen(who: str) -> list[str]:
-        return [user["name"] for user in house.call(who, "GET", "/users").json()]
+        return [user["name"] for user in house.call(who, "GET", "/users").json()["items"]]
 
     assert seen("viewer") == ["member", "owner", "viewer"]
     assert seen("stranger") == ["stranger"]
@@ -36,7 +36,7 @@ def test_users_see_themselves_and_those_of_their_projects_and_admins_see_all(hou
 
 def test_everybody_sees_their_own_projects_and_a_platform_admin_all(house: Any) -> None:
     def seen(who: str) -> dict[str, str | None]:
-        return {p["name"]: p["my_role"] for p in house.call(who, "GET", "/projects").json()}
+        return {p["name"]: p["my_role"] for p in house.call(who, "GET", "/projects").json()["items"]}
 
     assert seen("viewer") == {"vision": "viewer"}
     assert seen("nobody") == {}
@@ -122,7 +122,7 @@ def test_a_token_is_shown_once_works_and_ends_when_revoked(house: Any) -> None:
     token = made.json()["token"]
     assert house.call(token, "GET", "/me").json()["user"] == "member"
     assert house.call(token, "POST", "/tokens", json={"name": "x"}).status_code == 403
-    listed = house.call("member", "GET", "/tokens").json()
+    listed = house.call("member", "GET", "/tokens").json()["items"]
     assert {t["name"] for t in listed} == {"laptop", "test"}
     assert token not in house.call("member", "GET", "/tokens").text
     token_id = made.json()["id"]
@@ -163,13 +163,13 @@ def test_a_token_expires(house: Any) -> None:
 def test_a_platform_admin_makes_tokens_for_others(house: Any) -> None:
     made = house.call("root", "POST", "/tokens", json={"name": "first", "user": "nobody"}).json()
     assert house.call(made["token"], "GET", "/me").json()["user"] == "nobody"
-    listed = house.call("root", "GET", "/tokens", params={"user": "nobody"}).json()
+    listed = house.call("root", "GET", "/tokens", params={"user": "nobody"}).json()["items"]
     assert {t["name"] for t in listed} == {"first", "test"}
     assert house.call("member", "GET", "/tokens", params={"user": "nobody"}).status_code == 403
 
 
 def test_a_platform_admin_sees_everybodys_tokens(house: Any) -> None:
-    listed = house.call("root", "GET", "/tokens", params={"all_users": True}).json()
+    listed = house.call("root", "GET", "/tokens", params={"all_users": True}).json()["items"]
     assert {"root", "member", "nobody"} <= {token["user"] for token in listed}
     assert house.call("member", "GET", "/tokens", params={"all_users": True}).status_code == 403
     assert house.call("root", "GET", "/tokens", params={"all_users": True, "user": "nobody"}).status_code == 422
@@ -234,7 +234,7 @@ def test_a_volume_is_registered_seen_and_forgotten(house: Any, tmp_path: Any) ->
     made = house.call("root", "POST", "/volumes", json={"name": "sets", "root": str(root), "is_read_only": True})
     assert (made.status_code, made.json()["root"]) == (201, str(root))
     assert house.call("member", "GET", "/volumes/sets").json()["root"] is None
-    assert [v["name"] for v in house.call("member", "GET", "/volumes").json()] == ["data", "output", "sets"]
+    assert [v["name"] for v in house.call("member", "GET", "/volumes").json()["items"]] == ["data", "output", "sets"]
     assert house.call("root", "POST", "/volumes", json={"name": "sets", "root": str(root)}).status_code == 409
     assert house.call("root", "DELETE", "/volumes/sets").status_code == 204
     assert house.call("root", "DELETE", "/volumes/sets").status_code == 404
@@ -314,7 +314,7 @@ def test_a_node_shows_as_used_what_the_planner_does_not_give(house: Any) -> None
         replica = session.get(Replica, "replica-0")
         assert replica is not None
         replica.state = "failed"  # it may be started again where it was
-    node = house.call("viewer", "GET", "/nodes").json()[0]
+    node = house.call("viewer", "GET", "/nodes").json()["items"][0]
     assert node["used"] == {"cpu_milli": 1000, "memory_bytes": 2**31, "gpus": {"H200": 2}}
     assert node["replicas"] == 1
     with unit_of_work(house.sessions) as session:
@@ -352,7 +352,7 @@ def test_an_admins_labels_lie_over_those_of_the_executor(house: Any) -> None:
     assert rings == ["tick"]
     node = put_labels(house, **{"topology/rack": "r1"}).json()
     assert node["labels"] == {"zone": "a", "topology/rack": "r1"}
-    assert house.call("viewer", "GET", "/nodes").json()[0] == node
+    assert house.call("viewer", "GET", "/nodes").json()["items"][0] == node
     assert kinds(house) == ["node.labelled", "node.labelled"]
     assert house.call("root", "PUT", "/nodes/ghost/labels", json={"labels": {}}).status_code == 404
 
@@ -377,7 +377,7 @@ def test_a_node_is_forgotten_when_it_is_gone_and_holds_nothing(house: Any) -> No
         session.execute(update(Attempt).values(state="ended"))
     assert house.call("root", "DELETE", "/nodes/node-a").status_code == 204
     assert house.call("root", "DELETE", "/nodes/node-a").status_code == 404
-    assert house.call("viewer", "GET", "/nodes").json() == []
+    assert house.call("viewer", "GET", "/nodes").json()["items"] == []
     assert kinds(house) == ["node.removed"]
 
 
@@ -422,7 +422,7 @@ def test_checkpoints_told_and_found_are_one_list(house: Any) -> None:
                     created_at=house.now,
                 )
             )
-    found = house.call("viewer", "GET", "/jobs/job-1/checkpoints").json()
+    found = house.call("viewer", "GET", "/jobs/job-1/checkpoints").json()["items"]
     assert [(c["path"], c["attempt_number"], c["size_bytes"]) for c in found] == [
         ("checkpoints/step-20", 1, 9),
         ("checkpoints/step-10.pt", None, 3),

@@ -42,7 +42,7 @@ def stream(house: Any, who: str = "viewer", *, headers: dict[str, str] | None = 
 
 
 def test_sources_of_all_attempts_are_listed(written: Any) -> None:
-    found = written.call("viewer", "GET", "/jobs/job-1/logs").json()
+    found = written.call("viewer", "GET", "/jobs/job-1/logs").json()["items"]
     assert [(s["attempt"], s["name"]) for s in found] == [(1, "worker-0"), (2, "worker-0"), (2, "worker-1")]
     assert found[0]["size_bytes"] == len(stamped(1, "old"))
 

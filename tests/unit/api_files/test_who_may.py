@@ -75,11 +75,14 @@ ROUTES: dict[str, Case] = {
     "POST /api/v1/jobs/{job}/clone": case(MEMBER, json={}),
     "GET /api/v1/jobs/{job}/attempts": case(VIEWER),
     "GET /api/v1/jobs/{job}/attempts/{number}": case(VIEWER),
+    "GET /api/v1/jobs/{job}/attempts/{number}/replicas": case(VIEWER),
+    "GET /api/v1/jobs/{job}/attempts/{number}/replicas/{name}": case(VIEWER),
     "GET /api/v1/jobs/{job}/events": case(VIEWER),
     "GET /api/v1/events": case(ANY_READER),
     "GET /api/v1/jobs/{job}/logs": case(VIEWER),
     "GET /api/v1/jobs/{job}/logs/stream": case(VIEWER),
     "GET /api/v1/jobs/{job}/logs/{name}": case(VIEWER),
+    "HEAD /api/v1/jobs/{job}/logs/{name}": case(VIEWER),
     "GET /api/v1/jobs/{job}/checkpoints": case(VIEWER),
     "GET /api/v1/jobs/{job}/files": case(VIEWER),
     "GET /api/v1/jobs/{job}/files/content": case(VIEWER, params={"path": "model.bin"}),
@@ -117,7 +120,7 @@ ROUTES: dict[str, Case] = {
     "DELETE /api/v1/tokens/{token_id}": case(
         {**ANY_WRITER, **dict.fromkeys(("stranger", "plain", "viewer", "owner"), 404)}
     ),
-    "GET /api/v1/spec/schema": case(ANY_READER),
+    "GET /api/v1/spec/schema": case(OPEN),
     "POST /api/v1/login/codes": case({**ANY_WRITER, "plain": 403}),
     "POST /api/v1/login": case(dict.fromkeys(PEOPLE, 401), json={"code": "no-code-of-ours"}),
     "GET /api/v1/me": case(ANY_READER),
@@ -193,7 +196,7 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
     """One furnished house for all tests of the module."""
     conftest = importlib.import_module("tests.unit.api_files.conftest")
     (folder / "home").mkdir()
-    settings = Settings(home=folder / "home", secret_key=SecretStr("k" * 40), executor="fake")
+    settings = Settings(home=folder / "home", secret_key=SecretStr("k" * 40), executor="fake", test_fake_executor=True)
     Base.metadata.create_all(engine)
     app = create_app(settings, sessions=make_sessions(engine), bell=NullBell(), clock=lambda: house.now)
     with TestClient(app, raise_server_exceptions=False, follow_redirects=False) as client:

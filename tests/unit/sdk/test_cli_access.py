@@ -121,5 +121,6 @@ def test_platform_admins_list_the_tokens_of_others(cli: Invoke, server: Any) -> 
     cli("token", "list")
     cli("token", "list", "--user", "bob")
     cli("token", "list", "--all")
-    assert [dict(r.url.params) for r in server.requests] == [{}, {"user": "bob"}, {"all_users": "true"}]
+    asked = [{k: v for k, v in r.url.params.items() if k != "limit"} for r in server.requests]
+    assert asked == [{}, {"user": "bob"}, {"all_users": "true"}]
     assert cli("token", "list", "--all", "--user", "bob").exit_code == 2

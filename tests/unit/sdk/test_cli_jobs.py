@@ -88,7 +88,7 @@ def test_show_tells_state_reason_numbers_replicas_and_end(cli: Invoke, server: A
     }
     server.on("GET", "/jobs/job_1/attempts", {"items": [earlier, attempt], "next_cursor": None})
     checkpoint = {"path": "checkpoints/step-100", "step": 100, "created_at": "2026-11-21T07:00:00Z"}
-    server.on("GET", "/jobs/job_1/checkpoints", [checkpoint])
+    server.on("GET", "/jobs/job_1/checkpoints", {"items": [checkpoint]})
     done = cli("show", "mnist")
     assert done.exit_code == 0, done.output
     for part in (
@@ -111,7 +111,7 @@ def test_show_asks_only_for_the_last_attempts(cli: Invoke, server: Any, job_json
     ]
     server.on("GET", "/jobs/mnist", job_json(attempt=attempts[-1], attempt_count=40))
     server.on("GET", "/jobs/job_1/attempts", page(*attempts))
-    server.on("GET", "/jobs/job_1/checkpoints", [])
+    server.on("GET", "/jobs/job_1/checkpoints", {"items": []})
     done = cli("show", "mnist")
     assert done.exit_code == 0, done.output
     assert [r.url.params["after"] for r in server.requests if r.url.path.endswith("/attempts")] == ["29"]
@@ -168,7 +168,7 @@ def test_what_others_wrote_moves_no_cursor(cli: Invoke, server: Any, job_json: A
     end = {"kind": "user_error", "sentence": "Its last line was: \x1b]0;owned\x07\x1b[2Jboom"}
     server.on("GET", "/jobs", page(job_json(state="failed", exit=end)))
     server.on("GET", "/jobs/mnist", job_json(state="failed", exit=end))
-    server.on("GET", "/jobs/job_1/checkpoints", [])
+    server.on("GET", "/jobs/job_1/checkpoints", {"items": []})
     for done in (cli("list"), cli("show", "mnist")):
         assert "Its last line was: boom" in done.stdout
         assert "\x1b" not in done.stdout

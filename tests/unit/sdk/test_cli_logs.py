@@ -46,7 +46,6 @@ def test_events_tell_when_what_who_and_why(cli: Invoke, server: Any, page: Any) 
         (["--attempt", "9"], "mnist has had only 2 attempts"),
         (["--role", "ps"], "mnist has no role ps; it has worker"),
         (["--index", "2"], "its largest role of mnist has 2 replicas, from 0"),
-        (["--rank", "2"], "mnist has 2 ranks, from 0"),
     ],
 )
 def test_logs_of_what_is_not_there_say_what_there_is(

@@ -85,6 +85,8 @@ def test_files_are_listed_in_rank_order_and_strangers_are_left_out(output: Outpu
     assert output.logs.attempts() == [1, 2]
     assert [f.name for f in output.logs.files(2)] == ["chief-0", "worker-2", "worker-10", "ps-0", "zebra-x-1"]
     assert [f.attempt for f in output.logs.all_files()] == [1, 2, 2, 2, 2, 2]
+    files = list(output.logs.all_files())
+    assert [list(output.logs.all_files(after=file.order)) for file in files] == [files[n:] for n in range(1, 7)]
     with pytest.raises(NotFound):
         output.logs.open(2, "worker-99")
     with pytest.raises(InvalidRequest):
@@ -92,7 +94,7 @@ def test_files_are_listed_in_rank_order_and_strangers_are_left_out(output: Outpu
 
 
 def test_a_job_that_has_not_started_has_no_logs(output: Output) -> None:
-    assert output.logs.all_files() == []
+    assert list(output.logs.all_files()) == []
     merge = LogMerge(output.logs, Selection(), Place())
     assert read_all(merge) == []
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from core.domain.errors import Conflict, InsufficientStorage, InvalidRequest, NotFound, TrainmasterError, Unavailable
+from core.domain.errors import Conflict, InvalidRequest, NotFound, TrainmasterError, Unavailable
 from core.storage.tree import LeavesVolume, Tree, split_path
 
 SECRET = b"outside"
@@ -184,11 +184,3 @@ def test_deleting_a_very_deep_tree_needs_no_recursion(root: Path) -> None:
 def test_the_trees_own_top_is_emptied_and_stays(root: Path) -> None:
     Tree(root, "a").delete("")
     assert list((root / "a").iterdir()) == []
-
-
-def test_too_little_room_is_told_with_the_numbers(root: Path) -> None:
-    tree = Tree(root, label="Volume output")
-    assert tree.free_bytes() > 0
-    tree.check_free(1)
-    with pytest.raises(InsufficientStorage, match=r"Volume output has .* bytes free"):
-        tree.check_free(2**62)

@@ -31,6 +31,7 @@ from trainmaster.wire.admin import (
     UserView,
     VolumeView,
 )
+from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import ReasonRequest
 from trainmaster.wire.volumes import volume_create
 
@@ -65,8 +66,10 @@ def get_spec_schema() -> Call[dict[str, Any]]:
 # --- projects -------------------------------------------------------------------------------------------------------
 
 
-def list_projects() -> Call[list[ProjectView]]:
-    return typed(list[ProjectView], "list_projects", "GET", "/projects")
+def list_projects_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[ProjectView]]:
+    """One page of the projects that the caller may see, by name."""
+    query = params(limit=limit, cursor=cursor)
+    return typed(Page[ProjectView], "list_projects", "GET", "/projects", query=query)
 
 
 def get_project(project: str) -> Call[ProjectView]:
@@ -89,8 +92,12 @@ def delete_project(project: str) -> Call[None]:
     return silent("delete_project", "DELETE", path("/projects/{project}", project=project))
 
 
-def list_members(project: str) -> Call[list[MemberView]]:
-    return typed(list[MemberView], "list_members", "GET", path("/projects/{project}/members", project=project))
+def list_members_page(project: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[MemberView]]:
+    """One page of a project's members, by name."""
+    query = params(limit=limit, cursor=cursor)
+    return typed(
+        Page[MemberView], "list_members", "GET", path("/projects/{project}/members", project=project), query=query
+    )
 
 
 def set_member(project: str, user: str, role: ProjectRole) -> Call[MemberView]:
@@ -102,9 +109,12 @@ def remove_member(project: str, user: str) -> Call[None]:
     return silent("delete_member", "DELETE", path("/projects/{project}/members/{user}", project=project, user=user))
 
 
-def list_secrets(project: str) -> Call[list[SecretView]]:
-    """Names only; a secret's value never comes back."""
-    return typed(list[SecretView], "list_secrets", "GET", path("/projects/{project}/secrets", project=project))
+def list_secrets_page(project: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[SecretView]]:
+    """One page of the names of a project's secrets; a value never comes back."""
+    query = params(limit=limit, cursor=cursor)
+    return typed(
+        Page[SecretView], "list_secrets", "GET", path("/projects/{project}/secrets", project=project), query=query
+    )
 
 
 def set_secret(project: str, name: str, value: str) -> Call[SecretView]:
@@ -120,8 +130,10 @@ def delete_secret(project: str, name: str) -> Call[None]:
 # --- users and tokens -----------------------------------------------------------------------------------------------
 
 
-def list_users() -> Call[list[UserView]]:
-    return typed(list[UserView], "list_users", "GET", "/users")
+def list_users_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[UserView]]:
+    """One page of the users that the caller may know of, by name."""
+    query = params(limit=limit, cursor=cursor)
+    return typed(Page[UserView], "list_users", "GET", "/users", query=query)
 
 
 def create_user(name: str, *, is_admin: bool = False) -> Call[UserView]:
@@ -135,10 +147,12 @@ def update_user(user: str, *, is_admin: bool | None = None, is_disabled: bool | 
     return typed(UserView, "update_user", "PATCH", path("/users/{user}", user=user), body=body)
 
 
-def list_tokens(*, user: str | None = None, all_users: bool = False) -> Call[list[TokenView]]:
-    """The caller's tokens, or for platform admins those of ``user`` or everybody's."""
-    query = params(user=user, all_users=all_users or None)
-    return typed(list[TokenView], "list_tokens", "GET", "/tokens", query=query)
+def list_tokens_page(
+    *, user: str | None = None, all_users: bool = False, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[TokenView]]:
+    """One page of the caller's tokens, newest first, or for platform admins those of ``user`` or everybody's."""
+    query = params(user=user, all_users=all_users or None, limit=limit, cursor=cursor)
+    return typed(Page[TokenView], "list_tokens", "GET", "/tokens", query=query)
 
 
 def create_token(
@@ -162,8 +176,10 @@ def revoke_token(token_id: str) -> Call[None]:
 # --- nodes and volumes ----------------------------------------------------------------------------------------------
 
 
-def list_nodes() -> Call[list[NodeView]]:
-    return typed(list[NodeView], "list_nodes", "GET", "/nodes")
+def list_nodes_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[NodeView]]:
+    """One page of the nodes and what is used on them, by name."""
+    query = params(limit=limit, cursor=cursor)
+    return typed(Page[NodeView], "list_nodes", "GET", "/nodes", query=query)
 
 
 def get_node(node: str) -> Call[NodeView]:
@@ -192,8 +208,10 @@ def delete_node(node: str) -> Call[None]:
     return silent("delete_node", "DELETE", path("/nodes/{node}", node=node))
 
 
-def list_volumes() -> Call[list[VolumeView]]:
-    return typed(list[VolumeView], "list_volumes", "GET", "/volumes")
+def list_volumes_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[VolumeView]]:
+    """One page of the volumes, by name."""
+    query = params(limit=limit, cursor=cursor)
+    return typed(Page[VolumeView], "list_volumes", "GET", "/volumes", query=query)
 
 
 def get_volume(volume: str) -> Call[VolumeView]:

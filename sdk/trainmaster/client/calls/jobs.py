@@ -18,6 +18,7 @@ from trainmaster.wire.jobs import (
     JobDetail,
     JobView,
     ReasonRequest,
+    ReplicaView,
     SubmitRequest,
 )
 
@@ -154,6 +155,20 @@ def list_attempts_page(
 
 def get_attempt(job: str, number: int) -> Call[AttemptView]:
     return typed(AttemptView, "get_attempt", "GET", path("/jobs/{job}/attempts/{number}", job=job, number=number))
+
+
+def list_replicas_page(
+    job: str, number: int, *, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[ReplicaView]]:
+    """One page of the members of one launch, in rank order."""
+    at = path("/jobs/{job}/attempts/{number}/replicas", job=job, number=number)
+    return typed(Page[ReplicaView], "list_replicas", "GET", at, query=params(limit=limit, cursor=cursor))
+
+
+def get_replica(job: str, number: int, name: str) -> Call[ReplicaView]:
+    """One member of one launch, ``name`` being ``<role>-<index>``."""
+    at = path("/jobs/{job}/attempts/{number}/replicas/{name}", job=job, number=number, name=name)
+    return typed(ReplicaView, "get_replica", "GET", at)
 
 
 def list_job_events_page(

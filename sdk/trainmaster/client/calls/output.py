@@ -13,9 +13,10 @@ from trainmaster.wire.jobs import ArchiveView, CheckpointView, FileEntry, LogSou
 PLAIN: Mapping[str, str] = {"Accept-Encoding": "identity"}
 
 
-def list_log_sources(job: str) -> Call[list[LogSource]]:
-    """The log files of all attempts."""
-    return typed(list[LogSource], "list_logs", "GET", path("/jobs/{job}/logs", job=job))
+def list_log_sources_page(job: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[LogSource]]:
+    """One page of the log files of all attempts."""
+    query = params(limit=limit, cursor=cursor)
+    return typed(Page[LogSource], "list_logs", "GET", path("/jobs/{job}/logs", job=job), query=query)
 
 
 def read_log(
@@ -33,9 +34,12 @@ def read_log(
     return Call("read_log", request, lambda answer: answer.content.decode("utf-8", errors="replace"))
 
 
-def list_checkpoints(job: str) -> Call[list[CheckpointView]]:
-    """The job's checkpoints, as told by its replicas."""
-    return typed(list[CheckpointView], "list_checkpoints", "GET", path("/jobs/{job}/checkpoints", job=job))
+def list_checkpoints_page(
+    job: str, *, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[CheckpointView]]:
+    """One page of the job's complete checkpoints, newest first."""
+    query = params(limit=limit, cursor=cursor)
+    return typed(Page[CheckpointView], "list_checkpoints", "GET", path("/jobs/{job}/checkpoints", job=job), query=query)
 
 
 def list_files_page(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import TypeVar
+from typing import Final, TypeVar
 
+from trainmaster.client.calls import admin, output
 from trainmaster.client.calls import jobs as calls
-from trainmaster.client.calls.output import list_files_page
 from trainmaster.client.steps import Call, Emit, Flow
 from trainmaster.wire.base import Page
 
 T = TypeVar("T")
+
+_LARGE: Final = 200  # the largest page of most lists: those that are read whole take few requests
 
 
 def all_pages(page_at: Callable[[str | None], Call[Page[T]]], *, limit: int | None = None) -> Flow[None]:
@@ -75,6 +77,11 @@ def list_attempts(job: str, *, after: int | None = None) -> Flow[None]:
     return all_pages(lambda cursor: calls.list_attempts_page(job, after=after, cursor=cursor))
 
 
+def list_replicas(job: str, number: int) -> Flow[None]:
+    """The members of one launch, in rank order."""
+    return all_pages(lambda cursor: calls.list_replicas_page(job, number, limit=_LARGE, cursor=cursor))
+
+
 def list_job_events(job: str, *, after: int | None = None, limit: int | None = None) -> Flow[None]:
     """The job's history so far, oldest first."""
     return all_pages(lambda cursor: calls.list_job_events_page(job, after=after, cursor=cursor), limit=limit)
@@ -87,4 +94,49 @@ def list_events(*, project: str | None = None, limit: int | None = None) -> Flow
 
 def list_files(job: str, folder: str = "") -> Flow[None]:
     """The entries of ``folder`` below the job's output."""
-    return all_pages(lambda cursor: list_files_page(job, folder, cursor=cursor))
+    return all_pages(lambda cursor: output.list_files_page(job, folder, cursor=cursor))
+
+
+def list_log_sources(job: str) -> Flow[None]:
+    """The log files of all attempts, oldest attempt first."""
+    return all_pages(lambda cursor: output.list_log_sources_page(job, limit=_LARGE, cursor=cursor))
+
+
+def list_checkpoints(job: str) -> Flow[None]:
+    """The job's complete checkpoints, newest first."""
+    return all_pages(lambda cursor: output.list_checkpoints_page(job, limit=_LARGE, cursor=cursor))
+
+
+def list_projects() -> Flow[None]:
+    """The projects that the caller may see, by name."""
+    return all_pages(lambda cursor: admin.list_projects_page(limit=_LARGE, cursor=cursor))
+
+
+def list_members(project: str) -> Flow[None]:
+    """A project's members, by name."""
+    return all_pages(lambda cursor: admin.list_members_page(project, limit=_LARGE, cursor=cursor))
+
+
+def list_secrets(project: str) -> Flow[None]:
+    """Names only, in order; a secret's value never comes back."""
+    return all_pages(lambda cursor: admin.list_secrets_page(project, limit=_LARGE, cursor=cursor))
+
+
+def list_users() -> Flow[None]:
+    """The users that the caller may know of, by name."""
+    return all_pages(lambda cursor: admin.list_users_page(limit=_LARGE, cursor=cursor))
+
+
+def list_tokens(*, user: str | None = None, all_users: bool = False) -> Flow[None]:
+    """The caller's tokens, newest first, or for platform admins those of ``user`` or everybody's."""
+    return all_pages(lambda cursor: admin.list_tokens_page(user=user, all_users=all_users, limit=_LARGE, cursor=cursor))
+
+
+def list_nodes() -> Flow[None]:
+    """The nodes and what is used on them, by name."""
+    return all_pages(lambda cursor: admin.list_nodes_page(limit=_LARGE, cursor=cursor))
+
+
+def list_volumes() -> Flow[None]:
+    """Storage that jobs may use, by name."""
+    return all_pages(lambda cursor: admin.list_volumes_page(limit=_LARGE, cursor=cursor))
