@@ -26,7 +26,8 @@ class ExitCause(StrEnum):
     PEERS_MISSING = "peers_missing"
     COMMAND_NOT_FOUND = "command_not_found"
     INTERPRETER_MISSING = "interpreter_missing"
-    START_FAILED = "start_failed"  # code archive, mounts, work folder, image …
+    START_FAILED = "start_failed"  # work folder, image, engine …: another try may go well
+    START_REFUSED = "start_refused"  # no input, a wrong archive, no right to write …: no other try can go well
     DISK_FULL = "disk_full"
     HANGING_EXIT = "hanging_exit"  # finished its work and did not exit; ended by the watchdog, exit_code is the work's
     NODE_LOST = "node_lost"
@@ -255,6 +256,7 @@ _CAUSE_VERDICTS: Final[dict[ExitCause, tuple[ExitKind, str, bool]]] = {
         True,
     ),
     ExitCause.START_FAILED: (ExitKind.USER_ERROR, "{who} could not be started", False),
+    ExitCause.START_REFUSED: (ExitKind.USER_ERROR, "{who} can never be started as it is written", True),
     ExitCause.DISK_FULL: (
         ExitKind.CAPACITY,
         "The disk was full while {who} was writing: free space on the output volume, or keep fewer checkpoints",

@@ -368,5 +368,19 @@ def test_the_exit_is_recorded_though_the_state_folders_disk_is_full(make_process
 def test_an_output_that_cannot_be_written_is_told(bench):
     (bench.output / ".trainmaster").write_text("a file where the platform's folder belongs")
     seen = bench.run(command=("true",))
-    assert seen.exit.cause is ExitCause.START_FAILED
+    assert seen.exit.cause is ExitCause.START_REFUSED
     assert "check the output's volume" in seen.exit.sentence
+
+
+@pytest.mark.parametrize("use_cgroups", [True, False])
+def test_a_limit_of_half_a_cpu_bites(make_process_bench, use_cgroups):
+    """Two processes that only count: by a control group half the time, by cores the time of one core."""
+    bench = make_process_bench("plain", use_cgroups=use_cgroups)
+    count = "import time; end = time.monotonic() + 3\nwhile time.monotonic() < end: pass\nprint('spent', time.process_time())"
+    order = bench.order(command=f'python3 -c "{count}" & python3 -c "{count}"; wait', cpu_limit_milli=500)
+    bench.executor.create(order)
+    seen = bench.ended(order)
+    spent = sum(float(line.split()[-1]) for line in bench.log(order).splitlines() if " spent " in f" {line}")
+    by_group = "cpu by cgroup" in seen.facts["limits"]
+    assert by_group or "cpu by cores" in seen.facts["limits"]
+    assert 0 < spent < (2.3 if by_group else 3.6)

@@ -136,7 +136,7 @@ def test_without_a_view_paths_are_mapped_and_it_is_said(make_process_bench):
 def test_an_input_that_is_not_there_is_told(bench):
     mounts = (MountOrder("/nowhere/at/all", "/data/data", True), MountOrder(str(bench.output), "/data/output", False))
     seen = bench.run(command=("true",), mounts=mounts)
-    assert seen.exit.cause is ExitCause.START_FAILED
+    assert seen.exit.cause is ExitCause.START_REFUSED
     assert "/data/data: what is to be mounted there does not exist" in seen.exit.sentence
     assert "/nowhere" not in seen.exit.sentence
 
@@ -228,7 +228,7 @@ def test_a_python_in_the_platforms_home_can_be_used(make_process_bench, tmp_path
 def test_the_platforms_home_itself_cannot_be_mounted(hiding):
     mounts = (MountOrder(str(hiding.output), "/data/output", False), MountOrder(str(hiding.folder), "/mnt/all", True))
     seen = hiding.run(command=("true",), mounts=mounts)
-    assert seen.exit.cause is ExitCause.START_FAILED
+    assert seen.exit.cause is ExitCause.START_REFUSED
     assert "platform's own data cannot be mounted" in seen.exit.sentence
 
 
@@ -266,7 +266,7 @@ def test_the_code_lies_in_the_work_folder(bench, tmp_path):
 def test_an_archive_that_changed_on_the_way_is_refused(bench, tmp_path):
     path, _ = archive(tmp_path, {"train.py": ""})
     seen = bench.run(command=("python", "train.py"), code_path=path, code_digest="sha256:" + "0" * 64)
-    assert seen.exit.cause is ExitCause.START_FAILED
+    assert seen.exit.cause is ExitCause.START_REFUSED
     assert "upload it again" in seen.exit.sentence
 
 

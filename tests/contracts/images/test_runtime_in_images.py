@@ -262,7 +262,7 @@ def test_a_container_that_somebody_starts_again_runs_nothing_twice(image: str, r
 @every_image
 def test_an_output_that_cannot_be_written_is_told(image: str, run: Any) -> None:
     box = run(image, shell_of(image, "echo hi"), options=("--tmpfs", "/data/output/.trainmaster:ro"), uid=1000)
-    assert box.exit.cause is ExitCause.START_FAILED
+    assert box.exit.cause is ExitCause.START_REFUSED
     assert "cannot be written" in box.exit.sentence
 
 
@@ -291,7 +291,7 @@ def test_code_that_the_driver_puts_in_is_unpacked_at_data(image: str, run: Any, 
 def test_code_with_another_digest_is_not_run(image: str, run: Any, tmp_path: Path) -> None:
     path, _ = archive(tmp_path, hello="echo bad\n")
     box = run(image, shell_of(image, ". /data/hello"), code=path, code_digest="sha256:" + "0" * 64)
-    assert box.exit.cause is ExitCause.START_FAILED
+    assert box.exit.cause is ExitCause.START_REFUSED
     assert "is not the one that was uploaded" in box.exit.sentence
     assert "bad" not in box.log.splitlines()
 
@@ -334,7 +334,7 @@ def test_an_api_that_refuses_the_code_ends_it_at_once(image: str, run: Any, code
 @pytest.mark.parametrize("image", ["plain"], indirect=True)
 def test_code_by_https_needs_python(image: str, run: Any) -> None:
     box = run(image, ("true",), code_digest="sha256:" + "0" * 64, api_url="https://platform.invalid", token="t0ken")
-    assert box.exit.cause is ExitCause.START_FAILED
+    assert box.exit.cause is ExitCause.START_REFUSED
     assert "check the certificate of https://platform.invalid" in box.exit.sentence
 
 

@@ -176,3 +176,10 @@ def test_a_refused_access_names_the_path_and_blames_a_read_only_mount_only_where
     assert verdict.kind is ExitKind.USER_ERROR
     assert words in verdict.sentence
     assert (READ_ONLY in verdict.sentence) == (words == READ_ONLY)
+
+
+def test_what_can_never_start_is_not_tried_again():
+    refused = classify(end(code=None, cause=ExitCause.START_REFUSED, sentence="/data/data: it does not exist."))
+    assert refused.is_hopeless
+    assert not is_worth_a_restart(refused, None, has_progressed=False)
+    assert not classify(end(code=None, cause=ExitCause.START_FAILED)).is_hopeless

@@ -27,6 +27,8 @@ class Limits:
         self._needs_pids = "pids" not in self._kept
         # The kernel's count before the start, where no group counts for us alone.
         self._oom_base = self._oom_kills()[0]
+        # How many cores all its processes may run on, where nothing else limits their time; 0: any.
+        self.cores = self._take_cores() if self.lacks_cpu else 0
         # Monotonic; None: there is nothing to watch, or it has not begun.
         self.look_at: float | None = None
 
@@ -43,11 +45,27 @@ class Limits:
         """Who keeps what, for the replica's facts."""
         limits = ["%s by cgroup" % name for name in self._ground.groups.limited]
         limits += ["%s by the engine" % name for name in self._order.enforced]
+        if self.cores:
+            limits.append("cpu by cores")
         if self._needs_memory:
             limits.append("memory by a watchdog")
         if self._needs_pids:
             limits.append("pids by a watchdog")
         return limits
+
+    def _take_cores(self) -> int:
+        """Bind this process, and so all that it starts, to as many cores as its CPUs make, rounded up."""
+        wanted = -(-(self._order.cpu_limit_milli or 0) // 1000)
+        try:
+            free = sorted(os.sched_getaffinity(0))
+            if wanted >= len(free):
+                return len(free)
+            # Any of them: by chance replicas spread over the cores, and nobody has to keep a list of who took which.
+            start = int.from_bytes(os.urandom(4), "big") % len(free)
+            os.sched_setaffinity(0, [free[(start + number) % len(free)] for number in range(wanted)])
+        except OSError:  # forbidden here
+            return 0
+        return wanted
 
     def look(self, now: float) -> Ending | None:
         """How the replica must end, if it uses more than it may."""

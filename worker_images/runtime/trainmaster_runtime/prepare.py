@@ -105,7 +105,7 @@ def prepare(order: Order, state: StateFolder, token: str, log: JobLog, check_sto
         return ground
     except ViewFailed as error:
         groups.close()
-        raise NotStarted(Ending("start_failed", None, str(error))) from error
+        raise NotStarted(Ending("start_refused", None, str(error))) from error
     except OSError as error:
         groups.close()
         cause = "disk_full" if error.errno in (28, 122) else "start_failed"
@@ -220,7 +220,7 @@ def _unpack(
         state.tell(phase="pending", detail="Unpacking the code.")
         unpack(path, order.code_digest, work, reserved)
     except ArchiveRefused as error:
-        raise NotStarted(Ending("start_failed", None, str(error))) from error
+        raise NotStarted(Ending("start_refused", None, str(error))) from error
     if order.code_path is None:
         os.unlink(path)
 

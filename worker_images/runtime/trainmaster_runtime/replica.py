@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -24,6 +25,7 @@ _LOOK_S = 1.0
 _HANG_LOOK_S = 0.5
 _READ_BYTES = 262_144
 _LOGS = "/.trainmaster/logs"
+_LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,7 +116,9 @@ class Replica:
                 self._log_shown,
                 self._log.failure.strerror,
             )
-            raise NotStarted(Ending("start_failed", None, sentence))
+            # A server that is away may come back; a right that is missing stays so.
+            is_lasting = self._log.failure.errno in _LASTING
+            raise NotStarted(Ending("start_refused" if is_lasting else "start_failed", None, sentence))
         ground = prepare(order, self._state, self._token, self._log, self._check_stop)
         self._ground = ground
         ground.groups.limit(
@@ -171,8 +175,9 @@ class Replica:
             self._deadline = now + order.deadline_s
         limits.start(now)
         if limits.lacks_cpu:
+            how = "cores, not by time: %d for all its processes" % limits.cores if limits.cores else "nothing"
             self._log.say(
-                "the limit of %g CPUs is not enforced: no control group here" % ((order.cpu_limit_milli or 0) / 1000)
+                "no control group here: the limit of %g CPUs is kept by %s" % ((order.cpu_limit_milli or 0) / 1000, how)
             )
         self._facts = {
             "pid": self._processes[0].pid,
