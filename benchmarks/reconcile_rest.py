@@ -76,6 +76,7 @@ def measure(stack: ExitStack, jobs: int, replicas: int, seconds: float) -> dict[
         "TRAINMASTER_DATABASE_URL": database_url,
         "TRAINMASTER_BROKER_URL": broker_url,
         "TRAINMASTER_EXECUTOR": "fake",
+        "TRAINMASTER_TEST_FAKE_EXECUTOR": "1",
         "TRAINMASTER_PORT": str(port),
         "PYTHONPATH": os.pathsep.join(str(ROOT / part) for part in ("", "sdk", "worker_images/runtime")),
     }

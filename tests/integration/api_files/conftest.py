@@ -53,7 +53,11 @@ def house(tmp_path: Path, postgres_engine: Engine) -> Iterator[Any]:
     empty(postgres_engine)
     (tmp_path / "home").mkdir()
     settings = Settings(
-        home=tmp_path / "home", secret_key=SecretStr("k" * 40), executor="fake", archive_limit_bytes=2**20
+        home=tmp_path / "home",
+        secret_key=SecretStr("k" * 40),
+        executor="fake",
+        test_fake_executor=True,
+        archive_limit_bytes=2**20,
     )
     app = create_app(settings, sessions=make_sessions(postgres_engine), bell=NullBell(), clock=lambda: made.now)
     with TestClient(app, raise_server_exceptions=False) as client:

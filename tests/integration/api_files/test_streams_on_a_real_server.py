@@ -72,7 +72,7 @@ def until(condition: Any) -> None:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
     now = datetime.now(UTC)
-    settings = Settings(home=tmp_path, executor="fake")
+    settings = Settings(home=tmp_path, executor="fake", test_fake_executor=True)
     engine = make_engine(settings.resolved_database_url)
     Base.metadata.create_all(engine)
     sessions = make_sessions(engine)
@@ -107,6 +107,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         "TRAINMASTER_HOME": str(tmp_path),
         "TRAINMASTER_PORT": str(port),
         "TRAINMASTER_EXECUTOR": "fake",
+        "TRAINMASTER_TEST_FAKE_EXECUTOR": "1",
         "TRAINMASTER_LOG_LEVEL": "WARNING",
     }
     process = subprocess.Popen([sys.executable, "-m", "api"], env=environment)
