@@ -19,10 +19,13 @@ from scheduler.gate import Gate
 log = structlog.get_logger(__name__)
 
 _LOOK_S: Final = 0.5
-# A task that was not heard of for so many of its intervals, and for so many seconds, is done here. Several workers
-# share the messages, so a few intervals of silence mean nothing.
-_SILENT_INTERVALS: Final = 3.0
+# Whoever has heard of no task for so many seconds hears no beat: it does each that is late by so many intervals.
 _SILENT_S: Final = 5.0
+_SILENT_INTERVALS: Final = 3.0
+# Workers share the messages: one task may bring none here for a while although beat is heard, by chance or because
+# another worker takes all.
+_UNLUCKY_S: Final = 30.0
+_UNLUCKY_INTERVALS: Final = 20.0
 _STOP_WITHIN_S: Final = 20.0
 
 
@@ -97,4 +100,7 @@ class OwnClock:
                     self._do(name)
 
     def _is_silent(self, name: str, every_s: float, now_s: float) -> bool:
-        return now_s - self._heard_s[name] > max(_SILENT_S, _SILENT_INTERVALS * every_s)
+        silent_s = now_s - self._heard_s[name]
+        if now_s - max(self._heard_s.values()) > _SILENT_S:
+            return silent_s > max(_SILENT_S, _SILENT_INTERVALS * every_s)
+        return silent_s > max(_UNLUCKY_S, _UNLUCKY_INTERVALS * every_s)

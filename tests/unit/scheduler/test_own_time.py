@@ -52,6 +52,19 @@ def test_a_worker_that_hears_no_beat_keeps_its_own_time_until_it_hears_one(monke
     clock.stop()
 
 
+def test_a_worker_whose_fellows_take_one_task_s_messages_still_hears_the_beat(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "_SILENT_S", 10.0)
+    clock = OwnClock({"tick": 1.0, "sync": 5.0}, lambda _: None)
+    now_s = time.monotonic()
+    for sync_s, tick_s, missed in (
+        (now_s, now_s - 20, []),
+        (now_s, now_s - 31, ["tick"]),
+        (now_s - 16, now_s - 11, ["tick", "sync"]),
+    ):
+        clock._heard_s = {"tick": tick_s, "sync": sync_s}
+        assert [name for name, every_s in clock._every.items() if clock._is_silent(name, every_s, now_s)] == missed
+
+
 def test_equal_work_that_waits_is_done_once():
     hands, gate, done = Hands(1), threading.Event(), []
     hands.do("other", "", lambda: gate.wait(5))
