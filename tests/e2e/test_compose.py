@@ -96,13 +96,13 @@ def stack(images: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> 
             "TRAINMASTER_DATA": str(stack.data),
             "TRAINMASTER_PORT": str(stack.port),
             "TRAINMASTER_REPLICA_PORT": str(free_port()),
+            "TRAINMASTER_CONTROL_IMAGE": control,
+            "TRAINMASTER_RUNTIME_IMAGE": runtime,
+            "TRAINMASTER_DEFAULT_IMAGE": JOB_IMAGE,
         },
         check=True,
         capture_output=True,
     )
-    with stack.env_file.open("a") as env:
-        env.write(f"TRAINMASTER_CONTROL_IMAGE={control}\nTRAINMASTER_RUNTIME_IMAGE={runtime}\n")
-        env.write(f"TRAINMASTER_DEFAULT_IMAGE={JOB_IMAGE}\n")
     try:
         stack.compose("up", "-d", "--no-build", "--wait")
         yield stack

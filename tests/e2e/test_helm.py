@@ -80,7 +80,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
         "jobs": {"namespace": f"{name}-jobs", "runtimeImage": RUNTIME_IMAGE, "defaultImage": JOB_IMAGE},
         "api": {"service": {"headless": True}, "resources": _small()},
         "scheduler": {"resources": _small()},
-        "beat": {"resources": _small()},
+        "beat": {"replicas": 1, "resources": _small()},
         "migrate": {"resources": _small()},
         "bundled": {"postgresql": {"resources": _small()}, "redis": {"resources": _small()}},
     }
@@ -113,7 +113,7 @@ def _take_away(one: Installed, rbac: Any) -> None:
 @pytest.fixture
 def ready(installed: Installed, eventually: Callable[..., Any]) -> Installed:
     for part in ("api", "scheduler", "beat"):
-        eventually(lambda part=part: installed.is_rolled_out(part), within_s=240, what=f"{part} is rolled out")
+        eventually(lambda part=part: installed.is_rolled_out(part), within_s=300, what=f"{part} is rolled out")
     # The admin's token is known a moment after the tables are there.
     eventually(
         lambda: {pod.status.phase for pod in installed.pods("migrate")} == {"Succeeded"},
@@ -191,6 +191,6 @@ def test_an_upgrade_keeps_the_keys_and_migrates_again(ready: Installed, eventual
     ready.helm.upgrade(str(CHART), ready.name, {**ready.values, "logLevel": "WARNING"})
     assert ready.core.read_namespaced_secret(f"{ready.name}-keys", ready.name).data == keys
     for part in ("api", "scheduler", "beat"):
-        eventually(lambda part=part: ready.is_rolled_out(part), within_s=120, what=f"{part} is upgraded")
+        eventually(lambda part=part: ready.is_rolled_out(part), within_s=240, what=f"{part} is upgraded")
     with Client(ready.url(), token=ready.token) as client:
         assert client.get_job("hello").state == "succeeded"
