@@ -81,7 +81,7 @@ def test_members_are_set_and_removed_and_the_last_admin_stays(house: Any) -> Non
     assert house.call("owner", "PUT", f"{path}/member", json={"role": "admin"}).status_code == 200
     assert house.call("owner", "DELETE", f"{path}/owner").status_code == 204
     assert house.call("owner", "GET", "/projects/vision").status_code == 404
-    members = {m["user"]: m["role"] for m in house.call("viewer", "GET", path).json()}
+    members = {m["user"]: m["role"] for m in house.call("viewer", "GET", path).json()["items"]}
     assert members == {"member": "admin", "nobody": "viewer", "viewer": "viewer"}
     assert house.call("member", "PUT", f"{path}/ghost", json={"role": "viewer"}).status_code == 404
     assert house.call("member", "DELETE", f"{path}/stranger").status_code == 404
@@ -198,7 +198,7 @@ def test_a_secret_is_set_named_replaced_and_removed_and_never_shown(house: Any) 
         assert answer.status_code == 200
         assert value not in answer.text
     listed = house.call("viewer", "GET", path)
-    assert [s["name"] for s in listed.json()] == ["WANDB_KEY"]
+    assert [s["name"] for s in listed.json()["items"]] == ["WANDB_KEY"]
     key = house.app.state.platform.key
     with unit_of_work(house.sessions, read_only=True) as session:
         assert open_secrets(session, key, "project-vision", ["WANDB_KEY"]) == {"WANDB_KEY": "grüße-second-value"}
