@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Everything a developer runs, with nothing but Python >= 3.11: ``python3 dev.py demo|test|lint|up|bench|images|install``.
 
-The first call makes ``.venv`` in this folder and installs what is needed; later calls only look whether the
-requirements changed. The Makefile has the same words.
+The first call makes ``.venv`` in this folder and installs what its verb needs; later calls only look whether the
+requirements changed, or whether the verb needs more. The Makefile has the same words.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -21,6 +22,8 @@ PACKAGES = ("sdk", "worker_images/runtime", "worker_images/train", ".")
 # The examples train with torch; this version is pinned because its CPU build needs no other package.
 TORCH = "torch==2.13.0"
 WHEELS = "trainmaster/wheels"
+# The extras of this checkout's own package; each verb installs those that it needs.
+EXTRAS = ("train", "test", "lint")
 # Name to tag, context and options; in the order in which they stand on each other.
 IMAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "runtime": ("trainmaster/runtime", "worker_images/runtime", ()),
@@ -73,7 +76,11 @@ def main(argv: list[str]) -> int:
         return say(f"usage: python3 dev.py {'|'.join(verbs)} [arguments]")
     if sys.platform != "linux":
         return say("Trainmaster's platform runs on Linux; the client (sdk/) runs anywhere.")
-    return verbs[argv[0]](argv[1:])
+    try:
+        return verbs[argv[0]](argv[1:])
+    except KeyboardInterrupt:
+        print("\nStopped.", file=sys.stderr)
+        return 130
 
 
 def say(sentence: str) -> int:
@@ -82,29 +89,44 @@ def say(sentence: str) -> int:
 
 
 def install(arguments: list[str]) -> int:
-    """Make or refresh ``.venv``. Does nothing when the requirements are the ones of the last time."""
+    """Make or refresh ``.venv`` with all that any verb needs."""
+    return need(*EXTRAS, force="--force" in arguments)
+
+
+def need(*extras: str, force: bool = False) -> int:
+    """Have in ``.venv`` the platform and these of ``EXTRAS``. Does nothing where the requirements are those of the last time."""
     stamp = VENV / "installed"
     wanted = hashlib.sha256(b"".join((ROOT / p / "pyproject.toml").read_bytes() for p in PACKAGES)).hexdigest()
-    if stamp.exists() and stamp.read_text() == wanted and "--force" not in arguments:
+    # The requirements' digest, and the extras that were installed with them.
+    before, *present = stamp.read_text().split() if stamp.exists() else [""]
+    if before != wanted:
+        present = []
+    elif set(extras) <= {*present} and not force:
         return 0
+    chosen = [extra for extra in EXTRAS if extra in {*extras, *present}]
     if not PYTHON.exists():
         print("Making .venv …", flush=True)
         made = subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=False)
         if made.returncode != 0:
             shutil.rmtree(VENV, ignore_errors=True)
             return say("Python's venv module is missing; install it (Debian and Ubuntu: apt-get install python3-venv).")
-    print("Installing into .venv (the first time takes a minute or two) …", flush=True)
     pip = [str(PYTHON), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     editable = [
         argument
         for package in PACKAGES
-        for argument in ("-e", f"./{package}" + ("[train,test,lint]" if package == "." else ""))
+        for argument in ("-e", f"./{package}" + (f"[{','.join(chosen)}]" if package == "." and chosen else ""))
     ]
     # torch first and by itself: with the pinned version in place nothing else can pull another build of it.
-    for command in ([*pip, TORCH, "numpy>=2"], [*pip, *editable]):
-        if subprocess.run(command, cwd=ROOT, check=False).returncode != 0:
+    torch = [("torch", [*pip, TORCH, "numpy>=2"])] if {"train", "test"} & {*chosen} else []
+    more = f" and what is needed to {', '.join(chosen)}" if chosen else ""
+    for what, command in [*torch, (f"the platform{more}", [*pip, *editable])]:
+        print(f"Installing {what} into .venv …", end="", flush=True)
+        began_s = time.monotonic()
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        print(f" {time.monotonic() - began_s:.0f} s", flush=True)
+        if code != 0:
             return say("Installing failed; pip's message above says why. Nothing outside .venv was touched.")
-    stamp.write_text(wanted)
+    stamp.write_text(" ".join([wanted, *chosen]))
     return 0
 
 
@@ -116,21 +138,23 @@ def run(*command: str | Path) -> int:
 
 def demo(arguments: list[str]) -> int:
     """The main job: a platform on this machine, two real distributed training jobs, watched to their end."""
-    return install([]) or run(PYTHON, "examples/demo.py", *arguments)
+    return need("train") or run(PYTHON, "examples/demo.py", *arguments)
 
 
 def test(arguments: list[str]) -> int:
     """All tests. What needs PostgreSQL or Redis says so and is skipped where there is none."""
-    return install([]) or run(PYTHON, "-m", "pytest", *(arguments or ["-q", "-n", "2", "--dist", "loadgroup"]))
+    return need("train", "test") or run(
+        PYTHON, "-m", "pytest", *(arguments or ["-q", "-n", "2", "--dist", "loadgroup"])
+    )
 
 
 def up(arguments: list[str]) -> int:
-    return install([]) or run(VENV / "bin" / "trainmaster", "up", *arguments)
+    return need() or run(VENV / "bin" / "trainmaster", "up", *arguments)
 
 
 def lint(_arguments: list[str]) -> int:
     """Format, lint, types, walls, and the committed OpenAPI document."""
-    if install([]):
+    if need(*EXTRAS):  # the types of all that is imported count
         return 1
     checks: tuple[tuple[str | Path, ...], ...] = (
         (PYTHON, "-m", "ruff", "format", "--check", *LINTED),
@@ -146,7 +170,7 @@ def lint(_arguments: list[str]) -> int:
 
 def openapi(_arguments: list[str]) -> int:
     """Write the committed OpenAPI document anew."""
-    return install([]) or run(PYTHON, "-m", "api.openapi")
+    return need() or run(PYTHON, "-m", "api.openapi")
 
 
 def images(arguments: list[str]) -> int:
@@ -190,7 +214,7 @@ def bench(arguments: list[str]) -> int:
     names = sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py") if not path.stem.startswith("_"))
     if not arguments or arguments[0] not in names:
         return say(f"usage: python3 dev.py bench {'|'.join(names)} [arguments]")
-    return install([]) or run(PYTHON, f"benchmarks/{arguments[0]}.py", *arguments[1:])
+    return need("train", "test") or run(PYTHON, f"benchmarks/{arguments[0]}.py", *arguments[1:])
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from embedded.lock import is_locked, read_up_file
 from embedded.supervisor import STOP_WITHIN_S, Supervisor, UpOptions
 
 CANCEL_WITHIN_S = 120.0
+_LIVE = "&".join(f"state={state}" for state in ("queued", "starting", "running", "paused", "cancelling"))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -31,7 +32,8 @@ def main(argv: list[str] | None = None) -> int:
             _log_to(home)
             Supervisor(UpOptions(home, options.host, options.port, options.executor)).run()
         else:
-            _down(home, cancel_jobs=options.jobs == "cancel")
+            told = _down(home, cancel_jobs=options.jobs == "cancel")
+            print(json.dumps(told))  # noqa: T201 (for the command line)
     except CannotStart as error:
         print(error, file=sys.stderr)  # noqa: T201 (the command line's own output)
         return error.exit_code
@@ -79,35 +81,44 @@ def _log_to(home: Path) -> None:
     )
 
 
-def _down(home: Path, *, cancel_jobs: bool) -> None:
+def _down(home: Path, *, cancel_jobs: bool) -> dict[str, list[str]]:
+    """Names of jobs: ``cancelled``, or ``live`` ones that are left as they are."""
     running = read_up_file(home)
     if not is_locked(home):
         raise NothingRuns(f"No platform runs on {home}.")
     if running is None:
         raise CannotStart(f"The platform on {home} is just starting; try again in a moment.")
-    if cancel_jobs:
-        _cancel_all(running["url"], home)
+    url = running["url"]
+    told = {"cancelled": _cancel_all(url, home)} if cancel_jobs else {"live": _live(url, home)}
     os.kill(int(running["pid"]), signal.SIGTERM)
     deadline_s = time.monotonic() + STOP_WITHIN_S + 10
     while is_locked(home):
         if time.monotonic() > deadline_s:
             raise CannotStart(f"Process {running['pid']} did not stop; end it with `kill -9 {running['pid']}`.")
         time.sleep(0.05)  # noqa: TID251 (waits on the lock, with a deadline)
+    return told
 
 
-def _cancel_all(url: str, home: Path) -> None:
-    live = ("queued", "starting", "running", "paused", "cancelling")
-    query = "&".join(f"state={state}" for state in live)
+def _live(url: str, home: Path) -> list[str]:
+    """Names of live jobs; none where the platform does not tell: it is to be stopped all the same."""
+    try:
+        return [job["name"] for job in _call(url, home, "GET", f"/api/v1/jobs?{_LIVE}&limit=100")["items"]]
+    except (CannotStart, OSError, ValueError, KeyError):
+        return []
+
+
+def _cancel_all(url: str, home: Path) -> list[str]:
+    """The names of the jobs that were cancelled, once all of them have ended."""
     deadline_s = time.monotonic() + CANCEL_WITHIN_S
-    asked: set[str] = set()
+    asked: dict[str, str] = {}
     while True:
-        jobs = _call(url, home, "GET", f"/api/v1/jobs?{query}&limit=100")["items"]
+        jobs = _call(url, home, "GET", f"/api/v1/jobs?{_LIVE}&limit=100")["items"]
         if not jobs:
-            return
+            return list(asked.values())
         for job in jobs:
             if job["id"] not in asked:
                 _call(url, home, "POST", f"/api/v1/jobs/{job['id']}/cancel", {"reason": "the platform is stopped"})
-                asked.add(job["id"])
+                asked[job["id"]] = job["name"]
         if time.monotonic() > deadline_s:
             raise CannotStart(
                 f"{len(jobs)} {'job was' if len(jobs) == 1 else 'jobs were'} not cancelled after {CANCEL_WITHIN_S:.0f} s; see `trainmaster list`."

@@ -21,6 +21,7 @@ import structlog
 
 from core.domain.errors import TrainmasterError
 from core.settings import BadSettings, Settings, read_settings
+from embedded.adoption import adopt, running_before
 from embedded.child import Child, rotate
 from embedded.errors import CannotStart
 from embedded.listening import in_url, listen, listen_for_replicas
@@ -80,6 +81,8 @@ class Supervisor:
         settings = _settings(env)
         _migrate(env, self.home)
         login_url, ticks_before = _prepare(settings)
+        before = running_before(settings)
+        began = datetime.now(UTC)  # noqa: TID251 (the edge of the process)
         children = self._children(env, listeners, settings)
         try:
             for child in children:
@@ -87,7 +90,9 @@ class Supervisor:
             self._await_ready(children, url, settings, ticks_before)
             if self._stopping:
                 return
-            write_up_file(self.home, {"url": url, "pid": os.getpid(), "version": _version(), "login_url": login_url})
+            adopted = adopt(settings, before, since=began)
+            facts = {"url": url, "pid": os.getpid(), "version": _version(), "login_url": login_url, "adopted": adopted}
+            write_up_file(self.home, facts)
             log.info("platform.ready", url=url, home=str(self.home))
             self._watch(children, url)
         finally:

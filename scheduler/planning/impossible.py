@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler.planning import words
@@ -38,6 +38,7 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
         )
     group = next(g for g in demand.merged if g.request.gpu_count and not empty.has_model(g, demand.pool))
     present = sorted({model for whole, _, _ in empty.kinds(demand.pool) for model in whole.gpus})
+    models = group.request.gpu_models
     where = f"no node with {label}" if selector else "no node"
     asked = (
         f"{where} has GPUs of {words.any_of(group.request.gpu_models)}"
@@ -45,16 +46,15 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
         else f"{where} has a GPU"
     )
     if present:
-        advice = f"there are {words.all_of(present)}. Set gpu_type to one of these"
+        advice = f"; there are {words.all_of(present)}. Set gpu_type to one of these"
     else:
-        advice = (
-            "none has any. Ask for no GPUs, or add a node"
-            if not selector
-            else "Change the selector, or ask for no GPUs"
+        # Who asked for any GPU has heard already that there is none.
+        advice = ("; none has any" if models and not selector else "") + (
+            ". Change the selector, or ask for no GPUs" if selector else ". Ask for no GPUs, or add a node"
         )
     return Reason(
         ReasonCode.NO_MATCHING_NODE,
-        f"needs {words.gpus(group.request.gpu_count, group.request.gpu_models)} {words.each(group)}, and {asked}; {advice}",
+        f"needs {words.gpus(group.request.gpu_count, group.request.gpu_models)} {words.each(group)}, and {asked}{advice}",
         {"gpu_models": list(group.request.gpu_models), "present": present},
     )
 
@@ -67,38 +67,55 @@ def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
     nodes = empty.cluster.nodes
     needs = f"on one node {words.each(group)}"
     numbers: dict[str, Any] = {"role": group.roles[0][0], "replicas": group.count}
+    short: list[_Short] = []
     if request.gpu_count:
         most, first = max((max(w.gpus.get(m, 0) for m in group.models), -n) for w, _, n in kinds)
         if most < request.gpu_count:
             wanted = words.gpus(request.gpu_count, request.gpu_models)
-            return Reason(
-                ReasonCode.NEVER_FITS,
-                f"needs {wanted} {needs}, and no node has more than {most} ({nodes[-first].id} has). "
-                f"Ask for at most {most} {words.plural('GPU', most)} per replica, and more replicas",
-                numbers | {"gpus": request.gpu_count, "largest": most, "node": nodes[-first].id},
-            )
-    for wanted, amount, asked, name, most, first in (
-        ("cpu", request.cpu_milli, words.wanted_cpus, words.cpus, *max((w.cpu_milli, -n) for w, _, n in kinds)),
-        (
-            "memory",
-            request.memory_bytes,
-            words.wanted_memory,
-            words.memory,
-            *max((w.memory_bytes, -n) for w, _, n in kinds),
-        ),
-    ):
-        if most < amount:
-            return Reason(
-                ReasonCode.NEVER_FITS,
-                f"needs {asked(amount)} {needs}, and no node has more than {name(most)} ({nodes[-first].id} has). "
-                f"Ask for less {wanted} per replica",
-                numbers | {f"{wanted}_wanted": amount, "largest": most, "node": nodes[-first].id},
-            )
+            advice = f"at most {most} {words.plural('GPU', most)}"
+            short.append(_Short("gpus", wanted, str(most), advice, nodes[-first].id))
+            numbers |= {"gpus": request.gpu_count, "largest_gpus": most}
+    cpu, cpu_node = max((whole.cpu_milli, -n) for whole, _, n in kinds)
+    if cpu < request.cpu_milli:
+        wanted = words.wanted_cpus(request.cpu_milli)
+        short.append(_Short("cpu", wanted, words.cpus(cpu), "less cpu", nodes[-cpu_node].id))
+        numbers |= {"cpu_milli": request.cpu_milli, "largest_cpu_milli": cpu}
+    memory, memory_node = max((whole.memory_bytes, -n) for whole, _, n in kinds)
+    if memory < request.memory_bytes:
+        wanted = words.wanted_memory(request.memory_bytes)
+        short.append(_Short("memory", wanted, words.memory(memory), "less memory", nodes[-memory_node].id))
+        numbers |= {"memory_bytes": request.memory_bytes, "largest_memory_bytes": memory}
+    if short:
+        return _never_enough(short, needs, numbers)
     return Reason(
         ReasonCode.NEVER_FITS,
         f"needs {words.request(request)} together {needs}, and no node has all of that; {_nearest(group, demand, empty)}. "
         f"Ask for less of one of them",
         numbers,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Short:
+    """Something of which no node has enough: what is wanted, the most there is, what to ask for, and who has the most."""
+
+    name: str
+    wanted: str
+    most: str
+    advice: str
+    node: str
+
+
+def _never_enough(short: list[_Short], needs: str, numbers: dict[str, Any]) -> Reason:
+    """All that is too much, at once: who mends one of them only would wait again."""
+    wanted = words.all_of([one.wanted for one in short])
+    most = words.any_of([f"{one.most} ({one.node} has)" for one in short])
+    more = ", and more replicas" if any(one.name == "gpus" for one in short) else ""
+    return Reason(
+        ReasonCode.NEVER_FITS,
+        f"needs {wanted} {needs}, and no node has more than {most}. "
+        f"Ask for {words.all_of([one.advice for one in short])} per replica{more}",
+        {**numbers, "short_of": [one.name for one in short], "node": short[0].node},
     )
 
 

@@ -17,13 +17,17 @@ NO_SERVER: Final = "No Trainmaster server is known here; start one with `trainma
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """An address with its token. ``origin`` says where they were found, for messages."""
+    """An address with its token. ``origin`` says where they were found, for messages.
+
+    ``home``: the data folder, where it is a platform of this machine: it may come back at another port.
+    """
 
     url: str
     token: str | None = field(default=None, repr=False)
     project: str = "default"
     name: str = ""
     origin: str = ""
+    home: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ def load_contexts(path: Path | None = None) -> Contexts:
                 project=entry.get("project", "default"),
                 name=name,
                 origin=f"context {name}",
+                home=entry.get("home"),
             )
             for name, entry in raw["contexts"].items()
         }
@@ -86,6 +91,7 @@ def save_contexts(contexts: Contexts, path: Path | None = None) -> Path:
             "current": contexts.current,
             "contexts": {
                 name: {"url": server.url, "token": server.token, "project": server.project}
+                | ({"home": server.home} if server.home else {})
                 for name, server in sorted(contexts.servers.items())
             },
         },
@@ -106,6 +112,12 @@ def save_contexts(contexts: Contexts, path: Path | None = None) -> Path:
 def with_server(contexts: Contexts, server: Server) -> Contexts:
     """``contexts`` with ``server`` added or replaced, and current."""
     return Contexts(current=server.name, servers={**contexts.servers, server.name: server})
+
+
+def where_it_is_now(server: Server) -> Server:
+    """``server`` at the address that it has now, where it is a platform of this machine that runs."""
+    local = local_server(Path(server.home)) if server.home else None
+    return server if local is None else replace(server, url=local.url)
 
 
 def without_server(contexts: Contexts, name: str) -> Contexts:
@@ -130,7 +142,9 @@ def local_server(home: Path | None = None) -> Server | None:
         token: str | None = (home / "token").read_text(encoding="utf-8").strip() or None
     except OSError:
         token = None
-    return Server(url=url.rstrip("/"), token=token, name=LOCAL, origin=f"`trainmaster up` in {home}")
+    return Server(
+        url=url.rstrip("/"), token=token, name=LOCAL, origin=f"`trainmaster up` in {home}", home=str(home.absolute())
+    )
 
 
 def resolve_server(
@@ -169,7 +183,7 @@ def _find_server(context: str | None, environ: Mapping[str, str]) -> Server:
         if name not in saved.servers:
             known = ", ".join(sorted({*saved.servers, LOCAL}))
             raise NotFound(f"There is no context {name!r}; known are {known} (`trainmaster contexts list`).")
-        return saved.servers[name]
+        return where_it_is_now(saved.servers[name])
     local = local_server(home)
     if local is None:
         raise NotConfigured(NO_SERVER)

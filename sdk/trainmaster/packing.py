@@ -339,7 +339,7 @@ def _add(tar: tarfile.TarFile, entry: FolderEntry, advance: Callable[[int], None
     info.mode = 0o755 if entry.mode & stat.S_IXUSR else 0o644
     with entry.path.open("rb") as file:
         info.size = os.fstat(file.fileno()).st_size  # it may have grown since it was listed
-        tar.addfile(info, _Watched(file, advance))  # type: ignore[arg-type]  # all that it does is to read
+        tar.addfile(info, _Watched(file, advance))
     return info.size
 
 

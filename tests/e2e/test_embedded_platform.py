@@ -166,10 +166,14 @@ def test_a_job_goes_on_while_the_platform_is_down_and_is_adopted(
     waits = "import os,sys,time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.05)\nprint('done')"
     job = client.submit({"name": "patient", "command": [*script(waits), str(go)], "workers": 1})
     eventually(lambda: client.get_job(job.id).state == "running", within_s=30, what="it runs")
-    assert embedded("down", "--home", str(own_platform.home)).returncode == 0
-    go.write_text("")
+    stopped = embedded("down", "--home", str(own_platform.home))
+    assert stopped.returncode == 0
+    assert json.loads(stopped.stdout) == {"live": ["patient"]}
     again = launch(own_platform.home)
     try:
+        assert json.loads((own_platform.home / "up.json").read_text())["adopted"] == ["patient"]
+        assert "attempt.adopted" in [event.kind for event in again.client.list_job_events(job.id)]
+        go.write_text("")
         eventually(
             lambda: again.client.get_job(job.id).state == "succeeded", within_s=30, what="it is adopted and ends well"
         )

@@ -52,13 +52,15 @@ def login(
         return
     if url is None:
         raise typer.BadParameter("give the server's address, such as http://lab:8765", param_hint="URL")
-    from trainmaster.contexts import Server, load_contexts, save_contexts, with_server
+    from trainmaster.contexts import Server, load_contexts, local_server, save_contexts, with_server
 
     base, code = _parts_of(url)
     _demand_server(base)
     text = _token_for(base, code, token)
     name = name or _name_of(base)
-    server = Server(base, text, project=project, name=name)
+    local = local_server()
+    home = local.home if local is not None and local.url == base else None
+    server = Server(base, text, project=project, name=name, home=home)
     with session.client_of(server) as client:
         me = client.get_me()
     path = save_contexts(with_server(load_contexts(), server))
@@ -200,10 +202,10 @@ def _forget(name: str) -> None:
 @contexts_app.command("list")
 def list_contexts(json: options.Json = False) -> None:
     """All contexts; the current one is marked."""
-    from trainmaster.contexts import LOCAL, load_contexts, local_server
+    from trainmaster.contexts import LOCAL, load_contexts, local_server, where_it_is_now
 
     contexts = load_contexts()
-    servers = dict(sorted(contexts.servers.items()))
+    servers = {name: where_it_is_now(server) for name, server in sorted(contexts.servers.items())}
     local = local_server()
     if local is not None:
         servers.setdefault(LOCAL, local)

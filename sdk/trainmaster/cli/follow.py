@@ -12,7 +12,7 @@ import typer
 from trainmaster.cli import output
 from trainmaster.cli.escapes import without_escapes
 from trainmaster.cli.exits import ExitCode
-from trainmaster.cli.jobs import runtime_of
+from trainmaster.cli.jobs import runtime_of, waiting_text
 from trainmaster.cli.lines import LinePrinter
 from trainmaster.cli.show import exit_text
 from trainmaster.errors import TrainmasterError
@@ -151,13 +151,15 @@ class Follower:
                 self._is_waiting.set()
 
     def _show_waiting(self, detail: JobDetail) -> None:
-        reason = detail.wait_reason.sentence if detail.wait_reason else ""
+        waits = detail.wait_reason
+        reason = waiting_text(waits) if waits else ""
         if detail.state == "starting":
             reason = reason or "the replicas are being started"
         if detail.state not in ("queued", "starting", "paused"):
             self._clear_status()
             return
-        position = f" (position {detail.queue_position})" if detail.queue_position else ""
+        is_in_line = detail.queue_position and not (waits and waits.is_impossible)
+        position = f" (position {detail.queue_position})" if is_in_line else ""
         text = f"{detail.state}{position}: {reason}" if reason else f"{detail.state}{position}"
         console = output.notes()
         if console.is_terminal:

@@ -13,7 +13,7 @@ from trainmaster.cli.completion import STATES, complete_state
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
-    from trainmaster.wire.jobs import JobView
+    from trainmaster.wire.jobs import JobView, WaitReasonView
 
 _PANEL = "Jobs"
 _REFRESH_S: Final = 2.0
@@ -172,10 +172,15 @@ def runtime_of(job: JobView, now: datetime) -> str | None:
 def _detail_of(job: JobView) -> str | None:
     """The one thing worth knowing: why it waits, how it ended, how far it is."""
     if job.wait_reason is not None and job.state in ("queued", "paused", "starting"):
-        return job.wait_reason.sentence
+        return waiting_text(job.wait_reason)
     if job.exit is not None and job.state != "succeeded":
         return job.exit.sentence
     return progress_text(job.progress) or None
+
+
+def waiting_text(reason: WaitReasonView) -> str:
+    """Why it waits; that it waits in vain where this is so."""
+    return f"cannot run as the nodes are now: {reason.sentence}" if reason.is_impossible else reason.sentence
 
 
 def progress_text(progress: dict[str, Any]) -> str:

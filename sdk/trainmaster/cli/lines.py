@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Final
 
 from trainmaster.cli.escapes import only_colours, without_escapes
@@ -33,10 +34,13 @@ class LinePrinter:
         self._colours: dict[str, int] = {}
         self._width = 0
         self._attempt: int | None = None
+        self._day = datetime.now().astimezone().date()  # noqa: TID251 (the command line is an edge)
 
     def print(self, line: LogLine) -> None:
         name = f"{line.role}-{line.index}" + ("" if line.local_rank is None else f" rank {line.rank}")
         self.begin_attempt(line.attempt)
+        if self._with_times and line.at:
+            self._begin_day(line.at.astimezone().date())
         self._width = max(self._width, len(name))
         label = name.ljust(self._width)
         if self._has_colour:
@@ -46,6 +50,12 @@ class LinePrinter:
         text = self._shown(line.text)
         reset = "\x1b[0m" if self._has_colour and "\x1b" in text else ""
         self._write(f"{label} | {at}{text}{reset}\n")
+
+    def _begin_day(self, day: date) -> None:
+        """Times alone tell of today; of another day it is said."""
+        if day != self._day:
+            self._day = day
+            self._write(f"── {day.isoformat()} ──\n")
 
     def begin_attempt(self, number: int) -> None:
         """Say that attempt ``number`` begins, and why those before it ended; nothing for the one that is shown."""

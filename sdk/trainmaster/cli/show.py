@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from trainmaster.cli import options, output, session
-from trainmaster.cli.jobs import progress_text, roles_text, runtime_of
+from trainmaster.cli.jobs import progress_text, roles_text, runtime_of, waiting_text
 
 if TYPE_CHECKING:
     from trainmaster.wire.jobs import AttemptView, ExitView, JobDetail, ReplicaView
@@ -45,13 +45,14 @@ def show(
     now = output.now()
     console = output.answers()
     waits = detail.wait_reason
-    position = f" (position {detail.queue_position} in the queue)" if detail.queue_position else ""
+    is_impossible = waits is not None and waits.is_impossible
+    position = "" if is_impossible else _position(detail)
     newest = max(checkpoints, key=lambda checkpoint: checkpoint.created_at, default=None)
     output.print_pairs(
         [
             ("Job", f"{detail.name} ({detail.id})"),
             ("State", output.state_text(detail.state, console, wanted=detail.wanted)),
-            ("Waits", f"{waits.sentence}{position}" if waits else position.strip(" ()")),
+            ("Waits", f"{waiting_text(waits)}{position}" if waits else position.strip(" ()")),
             ("Numbers", _numbers(waits.numbers) if waits else None),
             ("Exit", exit_text(detail.exit)),
             ("Project", f"{detail.project}, by {detail.user}, priority {detail.priority}"),
@@ -77,6 +78,10 @@ def show(
     if detail.attempt is not None and detail.attempt.replicas:
         output.say()
         _print_replicas(detail.attempt, now)
+
+
+def _position(detail: JobDetail) -> str:
+    return f" (position {detail.queue_position} in the queue)" if detail.queue_position else ""
 
 
 def spec_yaml(spec: Any) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
 
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _PANEL = "Platform"
+_PORT: Final = 8765
 _READY_WITHIN_S: Final = 90.0
 _LOOK_EVERY_S: Final = 0.05
+_NAMES_SHOWN: Final = 5
 _NOT_INSTALLED: Final = (
     "The platform itself is not installed here, only its client; install the package `trainmaster-server` "
     "(in a checkout: `make install`), or `trainmaster login URL` to a server elsewhere."
@@ -64,7 +67,9 @@ def register(root: typer.Typer) -> None:
 
 def up(
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes any free one.")] = 8765,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help=f"Else {_PORT}; 0 takes any free one.")
+    ] = None,
     executor: Annotated[
         Executor | None,
         typer.Option(
@@ -82,7 +87,7 @@ def up(
     Where it runs already, its address and a fresh login link are printed.
     """
     folder = _home(home)
-    arguments = ["up", "--home", str(folder), "--host", host, "--port", str(port)]
+    arguments = ["up", "--home", str(folder), "--host", host, "--port", str(_PORT if port is None else port)]
     if executor is not None:
         arguments += ["--executor", executor.value]
     with tempfile.TemporaryFile() as said, output.busy("Starting the platform"):
@@ -99,7 +104,7 @@ def up(
             except AlreadyRuns as error:
                 running = error
     if running is not None:
-        _tell_running(folder, running, as_json=json)
+        _tell_running(folder, running, port=port, as_json=json)
         raise typer.Exit(0 if detach else ExitCode.CONFLICT)
     _tell_ready(facts, folder, as_json=json, detach=detach)
     if not detach:
@@ -122,10 +127,30 @@ def down(
         raise NotConfigured(_sentence(result.stderr))
     if result.returncode != 0:
         raise CannotStart(_sentence(result.stderr or result.stdout))
+    told = json_module.loads(result.stdout or "{}")
     if json:
-        output.print_json({"stopped": str(folder)})
+        output.print_json({"stopped": str(folder), **told})
+        return
+    cancelled, live = told.get("cancelled", []), told.get("live", [])
+    if cancelled:
+        output.say(
+            f"Stopped, after {output.count(len(cancelled), 'job')} {_were(cancelled)} cancelled: {_some(cancelled)}."
+        )
+    elif live:
+        output.say(
+            f"Stopped. {output.count(len(live), 'live job')} ({_some(live)}): what runs goes on by itself, what waits "
+            "keeps its place; `trainmaster up` adopts them."
+        )
     else:
-        output.say("Stopped." if cancel_jobs else "Stopped. Running jobs go on; `trainmaster up` adopts them.")
+        output.say("Stopped. No job was live.")
+
+
+def _were(names: list[str]) -> str:
+    return "was" if len(names) == 1 else "were"
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_NAMES_SHOWN]) + (" …" if len(names) > _NAMES_SHOWN else "")
 
 
 def _home(home: Path | None) -> Path:
@@ -205,9 +230,8 @@ class Platform:
         running = _live_jobs(self.home)
         output.note("\nStopping the platform …")
         if running:
-            names = ", ".join(running[:5]) + (" …" if len(running) > 5 else "")
             output.note(
-                f"{output.count(len(running), 'live job')} ({names}): what runs goes on by itself, "
+                f"{output.count(len(running), 'live job')} ({_some(running)}): what runs goes on by itself, "
                 "what waits keeps its place; `trainmaster up` adopts them. "
                 "`trainmaster down --cancel-jobs` would have ended them."
             )
@@ -257,6 +281,9 @@ def _tell_ready(facts: dict[str, Any], home: Path, *, as_json: bool, detach: boo
     _print_facts(facts, home, as_json=as_json)
     if as_json:
         return
+    adopted = facts.get("adopted") or []
+    if adopted:
+        output.note(f"Adopted {output.count(len(adopted), 'running job')}: {_some(adopted)}.")
     _tell_other_context(home)
     stop = "trainmaster down" + (
         "" if "TRAINMASTER_HOME" in os.environ or home == Path("~/.trainmaster").expanduser() else f" --home {home}"
@@ -266,7 +293,7 @@ def _tell_ready(facts: dict[str, Any], home: Path, *, as_json: bool, detach: boo
     )
 
 
-def _tell_running(home: Path, refusal: AlreadyRuns, *, as_json: bool) -> None:
+def _tell_running(home: Path, refusal: AlreadyRuns, *, port: int | None, as_json: bool) -> None:
     """The platform that runs on ``home``, with a login link that nobody has used. Raises ``refusal`` if it is not ready."""
     from trainmaster.contexts import local_server
 
@@ -279,6 +306,8 @@ def _tell_running(home: Path, refusal: AlreadyRuns, *, as_json: bool) -> None:
             "version": client.get_health().version,
             "login_url": link_of(server.url, client.create_login_code().code),
         }
+    if port is not None and urlsplit(server.url).port != port:
+        output.note(f"--port {port} has no effect: it is at {server.url} and stays there.", "yellow")
     if not as_json:
         output.note(f"A platform already runs on {home}; this is how to reach it. `trainmaster down` stops it.", "dim")
     _print_facts(facts, home, as_json=as_json)

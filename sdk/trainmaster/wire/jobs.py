@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
@@ -16,12 +16,20 @@ JobState = Literal[
 TERMINAL_STATES: frozenset[str] = frozenset({"succeeded", "failed", "cancelled", "expired"})
 
 
+_IMPOSSIBLE: Final = frozenset({"never_fits", "no_matching_node", "too_large"})
+
+
 class WaitReasonView(WireModel):
     """Why a job waits: the planner's own words and the numbers behind them."""
 
     code: str
     sentence: str
     numbers: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether no end of another job can help: only other nodes, or another spec."""
+        return self.code in _IMPOSSIBLE
 
 
 class ExitView(WireModel):

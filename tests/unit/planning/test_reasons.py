@@ -218,3 +218,22 @@ def test_enough_is_free_but_not_inside_one_rack() -> None:
 def test_equal_members_under_several_roles_are_named_together() -> None:
     wanted = Gang((GangRole("chief", 1, Request(1000, GIB, 8)), GangRole("worker", 2, Request(1000, GIB, 8))))
     assert "for each of 3 replicas (chief, worker)" in why([node("a"), node("b", free=4), node("c")], wanted).sentence
+
+
+def test_all_that_is_too_much_is_told_at_once_with_units() -> None:
+    reason = why([node("a"), node("b", gpus=0)], gang(1, 16, cpu=100_000, memory=1024 * GIB))
+    assert reason.code is ReasonCode.NEVER_FITS
+    assert reason.sentence == (
+        "needs 16 GPUs, 100 CPUs and 1 TiB of memory on one node for its worker, and no node has more than 8 (a has), "
+        "64 CPUs (a has) or 256 GiB of memory (a has). "
+        "Ask for at most 8 GPUs, less cpu and less memory per replica, and more replicas"
+    )
+    assert reason.numbers["short_of"] == ["gpus", "cpu", "memory"]
+    assert reason.numbers["largest_cpu_milli"] == 64_000
+    assert reason.numbers["largest_memory_bytes"] == 256 * GIB
+
+
+def test_that_there_is_no_gpu_at_all_is_said_once() -> None:
+    assert why([node("a", gpus=0)], gang(1, 4)).sentence == (
+        "needs 4 GPUs for its worker, and no node has a GPU. Ask for no GPUs, or add a node"
+    )

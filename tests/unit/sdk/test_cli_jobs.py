@@ -172,3 +172,15 @@ def test_what_others_wrote_moves_no_cursor(cli: Invoke, server: Any, job_json: A
     for done in (cli("list"), cli("show", "mnist")):
         assert "Its last line was: boom" in done.stdout
         assert "\x1b" not in done.stdout
+
+
+def test_a_job_that_cannot_run_is_no_waiting_one(cli: Invoke, server: Any, job_json: Any, page: Any) -> None:
+    reason = {"code": "never_fits", "sentence": "needs 100 CPUs.", "numbers": {"cpu_milli": 100_000}}
+    job = job_json(state="queued", wait_reason=reason)
+    server.on("GET", "/jobs", page(job))
+    server.on("GET", "/jobs/mnist", {**job, "queue_position": 1})
+    server.on("GET", "/jobs/job_1/checkpoints", page())
+    assert "cannot run as the nodes are now: needs 100 CPUs." in cli("list").stdout
+    shown = cli("show", "mnist").stdout
+    assert "cannot run as the nodes are now: needs 100 CPUs.\n" in shown
+    assert "position" not in shown

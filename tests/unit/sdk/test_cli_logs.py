@@ -100,3 +100,22 @@ def test_a_terminal_gets_colours_and_nothing_else(line: str, shown: str, plain: 
     assert only_colours(line) == shown
     if plain is not None:
         assert without_escapes(line) == plain
+
+
+def test_that_there_are_earlier_attempts_is_told_once(cli: Invoke, server: Any, sse: Any, line_json: Any) -> None:
+    lines = [("line", line_json(text, offset=4 * place, attempt=3)) for place, text in enumerate(("one", "two"))]
+    server.on("GET", "/jobs/mnist/logs/stream", httpx.Response(200, content=sse(*lines, ("end", {}))))
+    done = cli("logs", "mnist")
+    assert done.stdout == "worker-0 | one\nworker-0 | two\n"
+    assert done.stderr == (
+        "Attempt 3. 2 earlier attempts are not shown here; `trainmaster logs mnist --attempt 1` shows the first.\n"
+    )
+
+
+def test_times_of_another_day_stand_below_its_date(cli: Invoke, server: Any, sse: Any, line_json: Any) -> None:
+    days = ("2026-03-01T12:00:00Z", "2026-03-01T12:00:01Z", "2026-03-03T12:00:00Z")
+    lines = [("line", {**line_json("x", offset=place), "at": at}) for place, at in enumerate(days)]
+    server.on("GET", "/jobs/mnist/logs/stream", httpx.Response(200, content=sse(*lines, ("end", {}))))
+    told = cli("logs", "mnist", "--timestamps").stdout.splitlines()
+    assert [line for line in told if line.startswith("──")] == ["── 2026-03-01 ──", "── 2026-03-03 ──"]
+    assert "──" not in cli("logs", "mnist").stdout

@@ -105,3 +105,12 @@ def test_a_token_in_the_environment_counts_wherever_the_address_came_from(
     run_local(no_config)
     assert resolve_server().token == "tm_mine"
     assert resolve_server("local").token == "tm_local"
+
+
+def test_a_saved_platform_of_this_machine_is_found_at_its_new_port(no_config: Path) -> None:
+    saved = Server("http://127.0.0.1:1111", "tm_saved", name="here", home=str(no_config))
+    save_contexts(with_server(Contexts(), saved))
+    assert resolve_server().url == "http://127.0.0.1:1111"
+    (no_config / "up.json").write_text(json.dumps({"url": "http://127.0.0.1:2222", "pid": os.getpid()}))
+    assert resolve_server().url == "http://127.0.0.1:2222"
+    assert resolve_server().token == "tm_saved"

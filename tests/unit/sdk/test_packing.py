@@ -170,7 +170,7 @@ def test_what_is_too_large_is_told_with_the_largest_files(
 def test_what_no_packing_makes_smaller_is_refused_before_it_is_packed(tmp_path: Path) -> None:
     write_file(tmp_path, "data/big.bin", os.urandom(2_000_000))
     told: list[tuple[int, int]] = []
-    with pytest.raises(UnfitFolder, match="big.bin"):
+    with pytest.raises(UnfitFolder, match=r"big\.bin"):
         pack_folder(tmp_path, limit_bytes=1_500_000, progress=lambda done, total: told.append((done, total)))
     assert told == []
     # What looks large and packs well is packed.

@@ -1,0 +1,105 @@
+"""Jobs that went on while the platform was away: found again, named, and noted in their history."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from sqlalchemy import literal, select, update
+from sqlalchemy.engine import Engine
+
+from core.db.engine import make_engine, make_sessions, unit_of_work
+from core.db.repositories.events import append_event
+from core.db.tables import Attempt, Job, Lease
+from core.domain.errors import TrainmasterError
+from core.domain.states import AttemptState
+from core.settings import Settings
+
+# The scheduler looks at every live attempt soon after its start; who waits for `up` does not wait for all of a thousand.
+WITHIN_S: Final = 3.0
+_LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LOOK_EVERY_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """An attempt that ran when the platform was last seen."""
+
+    attempt_id: str
+    job_id: str
+    project_id: str
+    name: str
+    number: int
+
+
+def running_before(settings: Settings) -> list[Running]:
+    """What ran when the last platform stopped; none where the database does not tell.
+
+    The scheduler that starts next looks at these first: what goes well is else looked at once in a while only.
+    """
+    query = (
+        select(Attempt.id, Job.id, Job.project_id, Job.name, Attempt.number)
+        .join(Job, Job.id == Attempt.job_id)
+        .where(Attempt.state == AttemptState.RUNNING.value)
+        .order_by(Job.created_at)
+    )
+    engine = make_engine(settings.resolved_database_url)
+    try:
+        with unit_of_work(make_sessions(engine)) as session:
+            found = [Running(*row) for row in session.execute(query)]
+            looks = [f"attempt:{attempt.attempt_id}" for attempt in found]
+            session.execute(update(Lease).where(Lease.name.in_(looks)).values(expires_at=_LONG_AGO))
+            return found
+    except TrainmasterError:
+        return []
+    finally:
+        engine.dispose()
+
+
+def adopt(settings: Settings, before: Sequence[Running], *, since: datetime) -> list[str]:
+    """Names of those jobs of ``before`` that the scheduler looked at after ``since`` and found running; notes it.
+
+    Waits for its looks, at most ``WITHIN_S``.
+    """
+    if not before:
+        return []
+    engine = make_engine(settings.resolved_database_url)
+    try:
+        deadline_s = time.monotonic() + WITHIN_S
+        while True:
+            seen = _looked_at(engine, [attempt.attempt_id for attempt in before], since)
+            if len(seen) == len(before) or time.monotonic() > deadline_s:
+                break
+            time.sleep(_LOOK_EVERY_S)  # noqa: TID251 (waits on the scheduler's looks, with a deadline)
+        found = [attempt for attempt in before if seen.get(attempt.attempt_id) == AttemptState.RUNNING.value]
+        with unit_of_work(make_sessions(engine)) as session:
+            for attempt in found:
+                append_event(
+                    session,
+                    at=datetime.now(UTC),  # noqa: TID251 (the edge of the process)
+                    kind="attempt.adopted",
+                    actor="scheduler",
+                    project_id=attempt.project_id,
+                    job_id=attempt.job_id,
+                    attempt_id=attempt.attempt_id,
+                    reason=f"The platform came back and found attempt {attempt.number} running.",
+                )
+        return [attempt.name for attempt in found]
+    except TrainmasterError:
+        return []  # it is a courtesy; the platform works
+    finally:
+        engine.dispose()
+
+
+def _looked_at(engine: Engine, attempts: Sequence[str], since: datetime) -> dict[str, str]:
+    """States of those attempts that the scheduler has looked at since then; a lease that is given back ends at the look's end."""
+    query = (
+        select(Attempt.id, Attempt.state)
+        .join(Lease, Lease.name == literal("attempt:") + Attempt.id)
+        .where(Attempt.id.in_(attempts), Lease.expires_at >= since)
+    )
+    with unit_of_work(make_sessions(engine), read_only=True) as session:
+        return {row[0]: row[1] for row in session.execute(query)}

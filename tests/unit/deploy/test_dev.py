@@ -1,0 +1,58 @@
+"""dev.py: what each verb installs, and how it is left."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def dev(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module, with a ``.venv`` of its own that holds a Python."""
+    spec = importlib.util.spec_from_file_location("dev_under_test", ROOT / "dev.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").touch()
+    monkeypatch.setattr(module, "VENV", tmp_path)
+    monkeypatch.setattr(module, "PYTHON", tmp_path / "bin" / "python")
+    return module
+
+
+def test_only_what_a_verb_needs_is_installed_and_nothing_twice(dev: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[str] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        commands.append(" ".join(command))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(dev.subprocess, "run", run)
+    assert dev.need() == 0
+    assert len(commands) == 1
+    assert commands[0].endswith("-e ./.")
+    assert dev.need("train") == 0
+    assert "torch" in commands[1]
+    assert commands[2].endswith("-e ./.[train]")
+    assert dev.need("train") == 0
+    assert dev.need() == 0
+    assert len(commands) == 3
+    # What is there stays there.
+    assert dev.need("lint") == 0
+    assert commands[-1].endswith("-e ./.[train,lint]")
+
+
+def test_ctrl_c_is_no_traceback(dev: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(_arguments: list[str]) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dev, "demo", interrupted)
+    assert dev.main(["demo"]) == 130
+    assert capsys.readouterr().err == "\nStopped.\n"
