@@ -153,7 +153,7 @@ def _order_files(order: ReplicaOrder, log_limit_bytes: int) -> dict[str, bytes]:
         order,
         image_command=None,
         termination_path=places.TERMINATION_LOG,
-        enforced=("cpu", "memory", "pids"),
+        enforced=("cpu", "memory"),  # a Pod cannot say how many processes it may have
         log_limit_bytes=log_limit_bytes,
     )
 

@@ -40,6 +40,11 @@ def test_a_gang_shares_one_secret_and_each_pod_mounts_its_own_files():
     assert len(one.secret["data"]) == 3 * 3
 
 
+def test_the_runtime_counts_processes_itself():
+    told = json.loads(base64.b64decode(render_secret(ORDER, OPTIONS, "jobs")["data"]["order.json"]))
+    assert told["enforced"] == ["cpu", "memory"]
+
+
 def test_the_same_replicas_meet_the_same_secret_and_others_another_one():
     gang = orders(3)
     (first,) = bundle(gang, OPTIONS, "jobs")
