@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain
+from executors.kubernetes.quantity import milli
+
+# Of the quota's admission: "exceeded quota: q, requested: a=1,b=2, used: a=3,b=4, limited: a=3,b=4".
+_QUOTA: Final = re.compile(r"exceeded quota: .*?requested: (?P<requested>.*?), used: .*?, limited: (?P<limited>[^\s]*)")
 
 
 class NotFound(Exception):
@@ -28,6 +33,10 @@ class Conflict(ExecutorTryAgain):
 
 class Busy(ExecutorTryAgain):
     """The API server is there but took nothing (429): the same call may come again, whatever it is."""
+
+
+class QuotaFull(ExecutorTryAgain):
+    """What runs in the namespace leaves no room under its quota now; it will when something of it has ended."""
 
 
 class Refused(ExecutorRefused):
@@ -72,8 +81,8 @@ def error_of(http_status: int, status: Mapping[str, Any], what: str, retry_after
                 "The Kubernetes API server does not accept the platform's credentials: renew its kubeconfig or "
                 "service account."
             )
-        case 403 if _is_terminating(status):
-            return ExecutorTryAgain(f"The namespace is being deleted: {_sentence(message)}")
+        case 403 if (passing := _not_now(status, message)) is not None:
+            return passing
         case 400 | 403 | 413 | 422:
             return Refused(
                 f"The Kubernetes cluster refuses it: {_sentence(message)}",
@@ -95,9 +104,37 @@ def error_of(http_status: int, status: Mapping[str, Any], what: str, retry_after
             return RuntimeError(f"{what} was answered with {http_status} {reason}: {message}")
 
 
+def _not_now(status: Mapping[str, Any], message: str) -> ExecutorTryAgain | None:
+    """Why it is forbidden now and will not be later; ``None``: it stays so."""
+    if _is_terminating(status):
+        return ExecutorTryAgain(f"The namespace is being deleted: {_sentence(message)}")
+    if _is_full_for_now(message):
+        return QuotaFull(f"The namespace's quota is full: {_sentence(message)}")
+    return None
+
+
 def _is_terminating(status: Mapping[str, Any]) -> bool:
     causes = (status.get("details") or {}).get("causes") or ()
     return any(cause.get("reason") == "NamespaceTerminating" for cause in causes)
+
+
+def _is_full_for_now(message: str) -> bool:
+    """Whether a quota says no that would say yes if nothing else ran."""
+    if "exceeded quota:" not in message:
+        return False
+    told = _QUOTA.search(message)
+    if told is None:
+        return True
+    try:
+        requested, limited = _amounts(told["requested"]), _amounts(told["limited"])
+    except ValueError:
+        return True
+    return all(amount <= limited.get(name, amount) for name, amount in requested.items())
+
+
+def _amounts(text: str) -> dict[str, int]:
+    pairs = (pair.partition("=") for pair in text.split(","))
+    return {name: milli(amount.rstrip(".")) for name, _, amount in pairs}
 
 
 def _sentence(message: str) -> str:

@@ -17,7 +17,7 @@ import urllib3
 from core.domain.errors import ExecutorTryAgain
 from executors.kubernetes.access import Access, Link
 from executors.kubernetes.answers import AlreadyExists as AlreadyExists  # noqa: PLC0414 (part of this interface)
-from executors.kubernetes.answers import Busy, error_of, read_status
+from executors.kubernetes.answers import Busy, QuotaFull, error_of, read_status
 from executors.kubernetes.answers import Conflict as Conflict  # noqa: PLC0414 (the same)
 from executors.kubernetes.answers import Gone as Gone  # noqa: PLC0414 (the same)
 from executors.kubernetes.answers import NotFound as NotFound  # noqa: PLC0414 (the same)
@@ -56,8 +56,8 @@ class Cluster:
     times while the server is away or busy (Retry-After is honoured, up to six seconds altogether), and raises:
 
     - ``ExecutorTryAgain``: away, 5xx, 429, timeout, 401 even after the credentials were read again, a namespace that
-      is being deleted; ``Conflict`` (one of these): a precondition does not hold;
-    - ``Refused`` (an ``ExecutorRefused``): 400, 403, 413, 422: quota, missing rights, admission webhooks, invalid
+      is being deleted, a quota that is full now; ``Conflict`` (one of these): a precondition does not hold;
+    - ``Refused`` (an ``ExecutorRefused``): 400, 403, 413, 422: more than a quota allows at all, missing rights, admission webhooks, invalid
       objects, with the server's own words in the sentence and in ``.message``, ``.reason``, ``.http_status``;
     - ``NotFound``, ``AlreadyExists``, ``Gone``: plain exceptions for the caller to handle.
 
@@ -375,7 +375,7 @@ def _headers(link: Link, content_type: str) -> dict[str, str]:
 
 def _is_final(error: ExecutorTryAgain) -> bool:
     """Whether the same call would only be answered in the same way."""
-    return isinstance(error, Conflict) and "quota" not in error.sentence
+    return isinstance(error, QuotaFull) or (isinstance(error, Conflict) and "quota" not in error.sentence)
 
 
 def _retry_after_s(response: urllib3.BaseHTTPResponse) -> float | None:

@@ -11,11 +11,13 @@ import pytest
 
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain
 from executors.kubernetes.access import Access, ClusterUnknown
+from executors.kubernetes.answers import QuotaFull
 from executors.kubernetes.client import AlreadyExists, Closed, Cluster, Conflict, Gone, NotFound, Refused, path
 from executors.kubernetes.pace import Pace
 from tests.unit.kubernetes.conftest import Answer
 
 POD = {"metadata": {"name": "a"}}
+QUOTA = 'pods "a" is forbidden: exceeded quota: small'
 
 
 def status(code, reason="", message="", **more):
@@ -38,7 +40,15 @@ def test_paths_are_those_of_the_api():
         (status(409, "AlreadyExists", "pods a already exists"), AlreadyExists),
         (status(409, "Conflict", "the object has been modified"), Conflict),
         (status(410, "Expired", "too old"), Gone),
-        (status(403, "Forbidden", "exceeded quota: small"), Refused),
+        (
+            status(403, "Forbidden", f"{QUOTA}, requested: pods=1,cpu=2, used: pods=1,cpu=0, limited: pods=4,cpu=1"),
+            Refused,
+        ),
+        (
+            status(403, "Forbidden", f"{QUOTA}, requested: pods=1,cpu=1, used: pods=1,cpu=1, limited: pods=4,cpu=1"),
+            QuotaFull,
+        ),
+        (status(403, "Forbidden", QUOTA), QuotaFull),
         (status(400, "", 'admission webhook "w" denied the request: no'), Refused),
         (status(422, "Invalid", "spec.containers: Required value"), Refused),
         (status(418, "", "tea"), RuntimeError),
@@ -53,6 +63,8 @@ def test_each_answer_has_its_error_and_is_not_asked_for_twice(server, cluster, a
         assert isinstance(raised.value, ExecutorRefused)
         assert raised.value.sentence == f"The Kubernetes cluster refuses it: {answer.body['message']}."
         assert raised.value.http_status == answer.status
+    if error is QuotaFull:
+        assert raised.value.sentence == f"The namespace's quota is full: {answer.body['message']}."
 
 
 def test_a_namespace_that_is_being_deleted_is_waited_for(server, cluster):
