@@ -119,5 +119,11 @@ class ExecutorRefused(ExecutorError):
     code, status = "executor_refused", 422
 
 
+class AttemptRemoved(ExecutorRefused):
+    """The attempt was removed from the engine, though nobody here knows of it: not the user's fault; a new one may run."""
+
+    code, status = "attempt_removed", 409
+
+
 class StaleWrite(Exception):
     """A fenced or compared write changed no row: somebody newer was there. Drop the work and look again."""

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from core.domain.errors import ExecutorRefused, ExecutorTryAgain
+from core.domain.errors import AttemptRemoved, ExecutorRefused, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from core.domain.layout import PS_PORT, Layout, Ports
 from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder
@@ -211,7 +211,7 @@ class DockerExecutor:
         if tidy:
             with contextlib.suppress(ExecutorTryAgain):  # the sweep finds what is left
                 self.remove(attempt)
-        raise ExecutorRefused(f"Attempt {attempt} was removed; start a new attempt.")
+        raise AttemptRemoved(f"Attempt {attempt} was removed; start a new attempt.")
 
     def _make(self, wanted: ReplicaOrder, image: str, name: str) -> None:
         """Make and fill the replica's container; returns when there is one, ours or another creator's."""

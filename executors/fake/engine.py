@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from core.domain.errors import ExecutorRefused
+from core.domain.errors import AttemptRemoved, ExecutorRefused
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.resources import Amounts
@@ -180,7 +180,7 @@ class FakeEngine:
             if key in self._replicas:
                 return
             if key.attempt_id in self._removed:
-                raise ExecutorRefused(f"Attempt {key.attempt_id} was removed; start a new attempt.")
+                raise AttemptRemoved(f"Attempt {key.attempt_id} was removed; start a new attempt.")
             script = self._script_of(order)
             if script.refuse is not None:
                 raise ExecutorRefused(script.refuse)

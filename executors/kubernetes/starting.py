@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final
 
-from core.domain.errors import ExecutorError, ExecutorRefused, ExecutorTryAgain
+from core.domain.errors import AttemptRemoved, ExecutorError, ExecutorRefused, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from executors.base import ReplicaKey, ReplicaOrder
 from executors.containers import labels, names
@@ -94,7 +94,7 @@ class Starting:
             self._make(path("secrets", namespace), render.owned(part.secret, "Service", service))
         if self._is_removed(first.key.attempt_id):
             self._undo(first.key.attempt_id, parts, namespace)
-            raise ExecutorRefused(f"Attempt {first.key.attempt_id} was removed; start a new attempt.")
+            raise AttemptRemoved(f"Attempt {first.key.attempt_id} was removed; start a new attempt.")
         if policy is not None:
             policy.result()
         owned = {key: render.owned(pod, "Service", service) for key, pod in pods.items()}

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from core import file_locks
-from core.domain.errors import ExecutorRefused, ExecutorTryAgain
+from core.domain.errors import AttemptRemoved, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from core.domain.layout import PORTS_PER_REPLICA, Layout, Ports
 from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder
@@ -221,7 +221,7 @@ class ProcessExecutor:
 
     def _check_tombstone(self, attempt: AttemptId) -> None:
         if (self._removed / attempt).exists():
-            raise ExecutorRefused(f"Attempt {attempt} was removed; start a new attempt.")
+            raise AttemptRemoved(f"Attempt {attempt} was removed; start a new attempt.")
 
     def _write_order(self, folder: Path, order: ReplicaOrder) -> None:
         state = ReplicaFolder(folder)

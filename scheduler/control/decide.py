@@ -223,7 +223,10 @@ class _Draft:
         if self.stop is not None or self.decided_at is not None:
             return
         if self.sight.refusal is not None:
-            self._stop(StopCause.REFUSED, self.sight.refusal, is_final=True)
+            if self.sight.is_removed:
+                self._stop(StopCause.REMOVED, self.sight.refusal)
+            else:
+                self._stop(StopCause.REFUSED, self.sight.refusal, is_final=True)
             return
         failed = [m for m in self.members.values() if m.state in (ReplicaState.FAILED, ReplicaState.LOST)]
         for member in sorted(failed, key=lambda m: (m.ended_at or self.now, m.name)):

@@ -75,6 +75,9 @@ def outcome(sight: Sight, members: tuple[Member, ...], stop: Stop | None, now: d
         case StopCause.CAPACITY:
             verdict = Verdict(ExitKind.CAPACITY, stop.sentence, "capacity")
             return _failure(sight, verdict, None, progressed=progressed, is_final=False, is_platform=True)
+        case StopCause.REMOVED:
+            verdict = Verdict(ExitKind.PLATFORM, stop.sentence, "removed")
+            return _failure(sight, verdict, None, progressed=progressed, is_final=False, is_platform=True)
         case StopCause.FAILURE:
             culprit = root_cause([m.exit for m in members if m.exit is not None and _is_failure(m)])
             verdict = classify(culprit) if culprit else Verdict(ExitKind.PLATFORM, stop.sentence, "unknown")

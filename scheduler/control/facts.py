@@ -32,6 +32,7 @@ class StopCause(StrEnum):
     DEADLINE = "deadline"
     REFUSED = "refused"  # the executor said no
     CAPACITY = "capacity"  # the executor could not start it for too long
+    REMOVED = "removed"  # the executor removed it before, as after a database was restored from a backup
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +133,8 @@ class Sight:
 
     ``seen``: what the executor shows, by (role, index). ``lost_nodes``: nodes that have been gone for too
     long, with the time when they were last seen.
-    ``refusal``: what the executor said when it refused to start a replica of this attempt. ``wish``: who asked to
-    cancel or pause, and why, in words.
+    ``refusal``: what the executor said when it refused to start a replica of this attempt; ``is_removed``: it did so
+    because it had removed the attempt before. ``wish``: who asked to cancel or pause, and why, in words.
     """
 
     now: datetime
@@ -145,6 +146,7 @@ class Sight:
     previous: PastEnd | None = None
     has_checkpoint: bool = False
     refusal: str | None = None
+    is_removed: bool = False
     wish: str = ""
 
     @property

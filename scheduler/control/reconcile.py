@@ -22,6 +22,7 @@ from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
 from core.domain.errors import (
+    AttemptRemoved,
     ExecutorRefused,
     ExecutorTryAgain,
     StaleWrite,
@@ -82,6 +83,7 @@ class _Memory:
 
     tries: int = 0
     refusal: str | None = None
+    is_removed: bool = False
     stops: dict[ReplicaKey, datetime] = field(default_factory=dict)
 
 
@@ -205,6 +207,7 @@ class _Round:
             if self.memory.refusal is not None:
                 return self._try_again(refused.sentence)
             self.memory.refusal = refused.sentence
+            self.memory.is_removed = isinstance(refused, AttemptRemoved)
             return Look(Verdict.AGAIN)
         if look.verdict is Verdict.SETTLED:
             self.memory.tries = 0
@@ -275,6 +278,7 @@ class _Round:
             previous=rows.previous,
             has_checkpoint=rows.has_checkpoint,
             refusal=self.memory.refusal,
+            is_removed=self.memory.is_removed,
             wish=rows.wish,
         )
 

@@ -376,6 +376,12 @@ def test_what_the_executor_refuses_fails_the_job_with_its_words():
     assert (end.event, end.sentence) == (JobEvent.FAIL, "There is no such image.")
 
 
+def test_an_attempt_that_the_executor_had_removed_is_followed_by_another_and_not_counted():
+    seen = sight({"worker": 1}, attempt_state=AttemptState.STARTING, refusal="Attempt a was removed.", is_removed=True)
+    end = end_of(seen)
+    assert (end.event, end.kind, end.is_counted) == (JobEvent.REQUEUE, ExitKind.PLATFORM, False)
+
+
 def test_a_gang_that_cannot_be_started_for_long_gives_its_place_back():
     seen = sight({"worker": 2}, attempt_state=AttemptState.STARTING)
     stuck = tuple(replace(m, detail="No port is free.") for m in seen.members)
