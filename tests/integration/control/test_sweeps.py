@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from sqlalchemy import update
+
 from core.db.engine import unit_of_work
 from core.db.tables import (
     Attempt,
@@ -35,8 +37,23 @@ def test_the_sweep_removes_what_nobody_knows_and_nothing_else(plane):
     from dataclasses import replace
 
     plane.engine.create(replace(order, key=replace(order.key, attempt_id=AttemptId("att-unknown"), job_id="other")))
-    assert sweep_executor(plane.control) == 1
+    strangers = sweep.Strangers()
+    assert sweep_executor(plane.control, strangers) == 0
+    plane.engine.advance(sweep.UNKNOWN_PATIENCE - timedelta(seconds=1))
+    assert sweep_executor(plane.control, strangers) == 0
+    plane.engine.advance(timedelta(seconds=1))
+    assert sweep_executor(plane.control, strangers) == 1
     assert plane.engine.attempts() == {plane.one(Attempt).id}
+
+
+def test_what_has_ended_in_the_database_is_swept_at_once(plane):
+    plane.engine.script("worker", Script(run_for=None))
+    plane.submit()
+    plane.settle()
+    with unit_of_work(plane.sessions) as session:
+        session.execute(update(Attempt).values(ended_at=plane.engine.now))
+    assert sweep_executor(plane.control, sweep.Strangers()) == 1
+    assert not plane.engine.attempts()
 
 
 def test_a_job_that_waited_too_long_expires_and_its_neighbour_does_not(plane):
