@@ -17,6 +17,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final
 
 from core.domain.errors import AttemptRemoved, ExecutorError, ExecutorRefused, ExecutorTryAgain
@@ -27,6 +28,7 @@ from executors.kubernetes import render
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.client import AlreadyExists, Cluster, Json, NotFound, path
 from executors.kubernetes.namespaces import Namespaces
+from executors.kubernetes.observe import is_over
 from executors.kubernetes.options import Options
 from executors.kubernetes.policy import policies_url, render_policy
 from executors.kubernetes.secret import Bundle, bundle
@@ -34,6 +36,7 @@ from executors.kubernetes.secret import Bundle, bundle
 _REMEMBERED: Final = 10_000
 # Requests of this process's creations that wait for their answers, all attempts together.
 _AT_ONCE: Final = 8
+_KILL_GRACE_S: Final = 1  # the shortest that kubelet still answers for; 0 would forget the pod while it runs
 
 
 class Starting:
@@ -89,7 +92,8 @@ class Starting:
         }
         for order in orders:
             self._namespaces.ensure(order)
-        service, policy = self._service(first, namespace)
+        is_restart = any(order.key.generation > 1 for order in orders)
+        service, policy = self._service(first, namespace, may_remember=not is_restart)
         for part in parts:
             self._make(path("secrets", namespace), render.owned(part.secret, "Service", service))
         if self._is_removed(first.key.attempt_id):
@@ -97,12 +101,27 @@ class Starting:
             raise AttemptRemoved(f"Attempt {first.key.attempt_id} was removed; start a new attempt.")
         if policy is not None:
             policy.result()
+        self._end_earlier(orders)
         owned = {key: render.owned(pod, "Service", service) for key, pod in pods.items()}
         if len(owned) == 1:
             made = [self._make_pod(namespace, pod) for pod in owned.values()]
         else:
             made = list(self._hands.map(lambda pod: self._make_pod(namespace, pod), owned.values()))
         return {key: error for key, error in zip(owned, made, strict=True) if error is not None}
+
+    def _end_earlier(self, orders: Sequence[ReplicaOrder]) -> None:
+        """Delete what is left of earlier generations: one that waited too long counts as failed, and would still start."""
+        keys = {(order.key.role, order.key.index): order.key for order in orders if order.key.generation > 1}
+        for pod in self._pods.fresh(orders[0].key.attempt_id) if keys else ():
+            known = labels.key_of(pod["metadata"]["labels"])
+            key = keys.get((known.role, known.index)) if known is not None else None
+            if known is None or key is None or known.generation >= key.generation or is_over(pod):
+                continue
+            options = {"gracePeriodSeconds": _KILL_GRACE_S, "preconditions": {"uid": pod["metadata"]["uid"]}}
+            with suppress(NotFound):
+                self._cluster.delete(
+                    path("pods", pod["metadata"]["namespace"], pod["metadata"]["name"]), options=options
+                )
 
     def _make_pod(self, namespace: str, pod: Json) -> ExecutorError | None:
         try:
@@ -124,11 +143,16 @@ class Starting:
             return frozenset()  # no copy yet: ask the API server itself
         return frozenset(labels.key_of(pod["metadata"]["labels"]) for pod in pods)
 
-    def _service(self, order: ReplicaOrder, namespace: str) -> tuple[Json, Future[None] | None]:
-        """The attempt's Service, which is there, and its network policy, which must be before the first Pod."""
+    def _service(self, order: ReplicaOrder, namespace: str, *, may_remember: bool) -> tuple[Json, Future[None] | None]:
+        """The attempt's Service, which is there, and its network policy, which must be before the first Pod.
+
+        Args:
+            may_remember: whether the one that was seen last will do. One that was deleted by hand since takes with it
+                all that names it as its owner.
+        """
         attempt_id = order.key.attempt_id
         with self._lock:
-            known = self._services.get(attempt_id)
+            known = self._services.get(attempt_id) if may_remember else None
         if known is not None:
             return known, None
         service = render.render_service(order, self._options, namespace)

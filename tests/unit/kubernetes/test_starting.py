@@ -1,0 +1,105 @@
+"""What a restart of one replica meets of its earlier start."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+import pytest
+
+from executors.kubernetes.cache import PodCache
+from executors.kubernetes.namespaces import Namespaces
+from executors.kubernetes.starting import Starting
+from tests.unit.kubernetes.conftest import Answer
+
+from .test_render import OF_REPLICA, OPTIONS, ORDER
+
+NOT_FOUND = Answer(404, {"kind": "Status", "reason": "NotFound"})
+
+
+def pod(generation, *, index="2", phase="Pending"):
+    name = f"att-1-worker-{index}-g{generation}"
+    own = {**OF_REPLICA, "trainmaster/index": index, "trainmaster/generation": str(generation)}
+    metadata = {"name": name, "namespace": "jobs", "uid": f"uid-{name}", "resourceVersion": "5", "labels": own}
+    return {
+        "metadata": metadata,
+        "spec": {"nodeName": "node-a", "containers": [{"name": "main"}]},
+        "status": {"phase": phase},
+    }
+
+
+class Cluster:
+    """What the server holds: pods, and a Service that may be another one each time."""
+
+    def __init__(self, server, pods):
+        self.pods = {one["metadata"]["name"]: one for one in pods}
+        self.service = "uid-first"
+        self.server = server
+        server.otherwise = self.answer
+
+    def answer(self, asked):
+        kind = asked.path.rstrip("/").split("/jobs/")[-1].split("/")[0]
+        if "watch" in asked.query:
+            return Answer(events=[])
+        if asked.method == "DELETE":
+            self.pods.pop(asked.path.rpartition("/")[2], None)
+            return Answer(200, {"kind": "Status"})
+        if asked.method == "POST":
+            return self.made(kind, asked.body)
+        if asked.path.endswith("/pods"):
+            return Answer(200, {"metadata": {"resourceVersion": "9"}, "items": list(self.pods.values())})
+        return NOT_FOUND if kind == "configmaps" else Answer(200, {"metadata": {"name": "jobs"}})
+
+    def made(self, kind, body):
+        uid = self.service if kind == "services" else f"uid-{body['metadata']['name']}"
+        made = {**body, "metadata": {**body["metadata"], "uid": uid, "resourceVersion": "10"}}
+        if kind == "pods":
+            self.pods[body["metadata"]["name"]] = made
+        return Answer(201, made)
+
+    def did(self, method):
+        asked = [one for one in self.server.asked if one.method == method and "/pods" in one.path]
+        return [one.path.rpartition("/")[2] if method == "DELETE" else one.body for one in asked]
+
+
+@pytest.fixture
+def start(server, cluster):
+    with contextlib.ExitStack() as stack:
+
+        def make(*pods):
+            held = Cluster(server, pods)
+            cache = PodCache(cluster, OPTIONS.instance, main="main", home="jobs")
+            starting = Starting(cluster, OPTIONS, Namespaces(cluster, OPTIONS), cache)
+            stack.callback(starting.close)
+            stack.callback(cache.reflector.stop)
+            return held, starting
+
+        yield make
+
+
+def order(generation):
+    return replace(ORDER, key=replace(ORDER.key, generation=generation))
+
+
+def test_what_still_waits_of_an_earlier_start_is_deleted_before_the_next(server, start):
+    held, starting = start(pod(1, phase="Failed"), pod(2), pod(1, index="0"))
+    starting.create(order(3))
+    assert held.did("DELETE") == ["att-1-worker-2-g2"]
+    asked = [(one.method, one.path) for one in server.asked if "/pods/" in one.path or one.method == "POST"]
+    assert [method for method, path in asked if "/pods" in path] == ["DELETE", "POST"]
+    assert set(held.pods) == {"att-1-worker-2-g1", "att-1-worker-0-g1", "att-1-worker-2-g3"}
+
+
+def test_a_first_start_looks_for_no_other(start):
+    held, starting = start()
+    starting.create(order(1))
+    assert held.did("DELETE") == []
+
+
+def test_a_service_that_was_made_anew_owns_the_next_start(start):
+    held, starting = start()
+    starting.create(order(1))
+    held.service = "uid-second"
+    starting.create(order(2))
+    owners = [body["metadata"]["ownerReferences"][0]["uid"] for body in held.did("POST")]
+    assert owners == ["uid-first", "uid-second"]
