@@ -60,7 +60,7 @@ def serve_probe(probe: Probe, host: str, port: int) -> ThreadingHTTPServer:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - http.server's names
             """A line per probe would drown the others."""
 
     server = _Server((host, port), Answer)
