@@ -116,6 +116,8 @@ class DockerExecutor:
         try:
             if found is None:
                 self._make(order, image, name)
+            elif not self._is_own(found):
+                raise _foreign(name)
             elif found["State"]["Status"] != "created":
                 return
             # Only now: who removes the attempt from here on has our container before its eyes.
@@ -132,7 +134,7 @@ class DockerExecutor:
     def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
         name = render.container_name(key)
         found = self._ask(lambda: self._engine.container(name))
-        if found is None or not found["State"].get("Running"):
+        if found is None or not self._is_own(found) or not found["State"].get("Running"):
             return
         try:
             owner = files.owner_of(self._rules.uid, self._rules.gid, str(found["Config"].get("User") or ""))
@@ -171,7 +173,7 @@ class DockerExecutor:
     def remove(self, attempt_id: AttemptId) -> None:
         """Raises :class:`ExecutorTryAgain` when the engine does not get rid of a container within twenty seconds."""
         own = {labels.INSTANCE: self._rules.instance, render.REMOVED: attempt_id}
-        self._ask(lambda: self._engine.create_volume(render.tombstone_name(attempt_id), own))
+        self._ask(lambda: self._engine.create_volume(render.tombstone_name(attempt_id, self._rules.instance), own))
         self._until_gone(lambda: self._list(attempt_id), self._engine.remove_container, "Id")
         wanted = labels.selector(self._rules.instance, attempt_id)
         self._until_gone(lambda: self._engine.networks(wanted), self._engine.remove_network, "Id")
@@ -206,7 +208,7 @@ class DockerExecutor:
 
     def _check_tombstone(self, attempt: AttemptId, *, tidy: bool = False) -> None:
         """Raise when the attempt was removed; ``tidy``: after taking away what we may have made of it."""
-        if not self._ask(lambda: self._engine.has_volume(render.tombstone_name(attempt))):
+        if not self._ask(lambda: self._engine.has_volume(render.tombstone_name(attempt, self._rules.instance))):
             return
         if tidy:
             with contextlib.suppress(ExecutorTryAgain):  # the sweep finds what is left
@@ -225,11 +227,18 @@ class DockerExecutor:
             self._engine.rename(container, name)
         except Taken:
             self._engine.remove_container(container)
+            found = self._engine.container(name)
+            if found is not None and not self._is_own(found):
+                raise _foreign(name) from None
         except BaseException:
             # Not started and without its name it does nothing; the attempt's removal would find it, too.
             with contextlib.suppress(EngineSaysNo, ExecutorTryAgain):
                 self._engine.remove_container(container)
             raise
+
+    def _is_own(self, found: Mapping[str, Any]) -> bool:
+        """Whether it is this platform's: another one, restored from the same backup, gives the same names."""
+        return bool((found["Config"].get("Labels") or {}).get(labels.INSTANCE) == self._rules.instance)
 
     def _fill(self, container: str, wanted: ReplicaOrder, image: ImageFacts, runtime: bytes) -> None:
         owner = files.owner_of(self._rules.uid, self._rules.gid, image.user)
@@ -318,3 +327,10 @@ class DockerExecutor:
             return question()
         except EngineSaysNo as error:
             raise ExecutorTryAgain(f"The Docker engine failed: {error.message}. It is tried again.") from error
+
+
+def _foreign(name: str) -> ExecutorTryAgain:
+    return ExecutorTryAgain(
+        f"Container {name} on this Docker engine is another platform's; give each its own TRAINMASTER_INSTANCE and "
+        "database. It is tried again."
+    )

@@ -43,8 +43,8 @@ def network_name(attempt: AttemptId) -> str:
     return names.attempt_name(attempt)
 
 
-def tombstone_name(attempt: AttemptId) -> str:
-    return f"{names.attempt_name(attempt)}.removed"
+def tombstone_name(attempt: AttemptId, instance: str) -> str:
+    return f"{names.attempt_name(attempt)}.{instance}.removed"
 
 
 def check(order: ReplicaOrder, node: str, rules: Rules) -> None:

@@ -1,0 +1,91 @@
+"""What another platform made on the same engine is left alone, whatever its name."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from core.domain.errors import AttemptRemoved, ExecutorTryAgain
+from core.domain.ids import AttemptId, JobId
+from core.domain.resources import Request
+from executors.base import ReplicaKey, ReplicaOrder
+from executors.docker import DockerExecutor
+from executors.docker.engine import Engine
+from executors.docker.nodes import node_name
+from executors.docker.render import Rules, tombstone_name
+
+KEY = ReplicaKey(JobId("job-1"), AttemptId("att-1"), "worker", 0)
+INFO = {"Name": "box", "ID": "engine-1", "MemTotal": 2**30}
+ORDER = ReplicaOrder(
+    key=KEY,
+    job_name="j",
+    attempt_number=1,
+    node=node_name(INFO),
+    command=("true",),
+    args=(),
+    env={},
+    process_env=({},),
+    request=Request(),
+    mounts=(),
+)
+
+
+class OneContainer:
+    """An engine that holds one container, of ``instance``; it notes what is done to it."""
+
+    def __init__(self, instance: str, status: str, volumes: tuple[str, ...] = ()) -> None:
+        self.done: list[str] = []
+        self._volumes = volumes
+        self._container = {
+            "State": {"Status": status, "Running": status == "running"},
+            "Config": {"Labels": {"trainmaster/instance": instance}},
+        }
+
+    def info(self) -> dict[str, Any]:
+        return INFO
+
+    def container(self, name: str) -> dict[str, Any]:
+        return self._container
+
+    def has_volume(self, name: str) -> bool:
+        return name in self._volumes
+
+    def start(self, name: str) -> None:
+        self.done.append("start")
+
+    def put(self, *_: object) -> None:
+        self.done.append("put")
+
+    def kill(self, *_: object) -> None:
+        self.done.append("kill")
+
+
+def driver(engine: OneContainer) -> DockerExecutor:
+    return DockerExecutor(cast("Engine", engine), Rules("ours"), runtime_image="r", default_image="i")
+
+
+def test_a_container_of_another_platform_is_neither_started_nor_stopped() -> None:
+    waiting = OneContainer("theirs", "created")
+    with pytest.raises(ExecutorTryAgain, match="TRAINMASTER_INSTANCE"):
+        driver(waiting).create(ORDER)
+    running = OneContainer("theirs", "running")
+    driver(running).stop(KEY, grace=timedelta(seconds=1))
+    assert waiting.done == running.done == []
+
+
+def test_our_own_is() -> None:
+    waiting, running = OneContainer("ours", "created"), OneContainer("ours", "running")
+    driver(waiting).create(ORDER)
+    driver(running).stop(KEY, grace=timedelta(seconds=1))
+    assert (waiting.done, running.done) == (["start"], ["put", "kill"])
+
+
+def test_a_tombstone_counts_for_its_own_platform_only() -> None:
+    theirs = OneContainer("ours", "created", (tombstone_name(KEY.attempt_id, "theirs"),))
+    driver(theirs).create(ORDER)
+    assert theirs.done == ["start"]
+    ours = OneContainer("ours", "created", (tombstone_name(KEY.attempt_id, "ours"),))
+    with pytest.raises(AttemptRemoved):
+        driver(ours).create(ORDER)
