@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import islice
@@ -26,6 +27,8 @@ _SHARE: Final = 0.02
 _PAGES: Final = 20
 # Warnings that only repeat what another one says better.
 _EMPTY: Final = ("Error: ErrImagePull", "Error: ImagePullBackOff")
+# Reasons of warnings about images: the next try to pull does not mend them before it ends well.
+_OF_IMAGES: Final = frozenset({"Failed", "BackOff", "InspectFailed", "ErrImageNeverPull"})
 
 
 @dataclass(slots=True)
@@ -34,7 +37,7 @@ class _Told:
 
     due_s: float = 0.0
     is_asking: bool = False
-    messages: dict[str, str] = field(default_factory=dict)
+    messages: dict[str, tuple[datetime, str]] = field(default_factory=dict)
 
 
 class Warnings:
@@ -46,7 +49,10 @@ class Warnings:
         self._lock = threading.Lock()
 
     def about(self, pod: Json, now: datetime) -> str:
-        """The latest warning about a pod that has been waiting on its node for ten seconds; empty: none is known yet."""
+        """The latest warning about a pod that has been waiting on its node for ten seconds; empty: none is known yet.
+
+        What was told before it began to wait for what it waits for now is over.
+        """
         since = waits_since(pod)
         if since is None or now - since < _LONG:
             return ""
@@ -57,7 +63,8 @@ class Warnings:
             told.is_asking = told.is_asking or is_ours
         if is_ours:
             self._refresh(namespace, told)
-        return told.messages.get(uid, "")
+        at, message = told.messages.get(uid, (since, ""))
+        return message if at >= since else ""
 
     def _refresh(self, namespace: str, told: _Told) -> None:
         begin_s = time.monotonic()
@@ -70,17 +77,35 @@ class Warnings:
             told.due_s = now_s + max(_LOOK_AGAIN_S, (now_s - begin_s) / _SHARE)
             told.is_asking = False
 
-    def _ask(self, namespace: str) -> dict[str, str]:
-        """The latest warning about each pod, by its uid."""
-        query = {"fieldSelector": "involvedObject.kind=Pod,type=Warning"}
-        latest: dict[str, tuple[str, str]] = {}
+    def _ask(self, namespace: str) -> dict[str, tuple[datetime, str]]:
+        """The latest warning about each pod, by its uid, but where kubelet has come further since."""
+        latest: dict[str, tuple[datetime, str]] = {}
+        mendable: set[str] = set()
+        for event in self._events(namespace, "type=Warning"):
+            message, uid = str(event.get("message") or ""), _uid(event)
+            if not message or message in _EMPTY:
+                continue
+            at = _at(event)
+            if uid not in latest or at >= latest[uid][0]:
+                latest[uid] = (at, message)
+                (mendable.discard if event.get("reason") in _OF_IMAGES else mendable.add)(uid)
+        # kubelet pulls when all before it went well: sandbox and volumes.
+        for event in self._events(namespace, "reason=Pulling") if mendable else ():
+            uid = _uid(event)
+            if uid in mendable and uid in latest and _at(event) >= latest[uid][0]:
+                del latest[uid]
+        return latest
+
+    def _events(self, namespace: str, which: str) -> Iterator[Json]:
+        query = {"fieldSelector": f"involvedObject.kind=Pod,{which}"}
         for page in islice(self._cluster.list_pages(path("events", namespace), query), _PAGES):
-            for event in page["items"]:
-                message, uid = str(event.get("message") or ""), str(event["involvedObject"].get("uid") or "")
-                if message and message not in _EMPTY and (at := _at(event)) >= latest.get(uid, ("", ""))[0]:
-                    latest[uid] = (at, message)
-        return {uid: message for uid, (_, message) in latest.items()}
+            yield from page["items"]
 
 
-def _at(event: Json) -> str:
-    return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
+def _uid(event: Json) -> str:
+    return str(event["involvedObject"].get("uid") or "")
+
+
+def _at(event: Json) -> datetime:
+    text = event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"]
+    return datetime.fromisoformat(str(text))
