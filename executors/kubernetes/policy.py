@@ -20,6 +20,7 @@ _GROUP: Final = "networking.k8s.io/v1"
 _DNS: Final = ({"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53})
 # How the platform's own chart labels its API pods.
 _API_PODS: Final = {"app.kubernetes.io/name": "trainmaster", "app.kubernetes.io/component": "api"}
+_API_PORT_NAME: Final = "http"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,8 @@ def render_policy(
 
 
 def _to_api(api_url: str) -> list[Json]:
-    """The API by its address; by the labels of its pods where it is a Service (rules see the pod behind it, with
-    the pod's own port); by its port alone where only a name outside of the cluster is known. The address of a Service
+    """The API by its address; by the labels and the port of its pods where it is a Service (rules see the pod behind
+    it, with the pod's own port); by its port alone where only a name outside of the cluster is known. The address of a Service
     cannot be told from others: name the Service instead.
     """
     if not api_url:
@@ -86,14 +87,19 @@ def _to_api(api_url: str) -> list[Json]:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        if _is_service(host):
-            return [{"to": [{"namespaceSelector": {}, "podSelector": {"matchLabels": dict(_API_PODS)}}]}]
-        return [_rule(Peer("", port))]
+        pods = {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(_API_PODS)}}
+        # The pod's port may be another one than its Service's: the chart names it.
+        ports = [{"protocol": "TCP", "port": number} for number in (port, _API_PORT_NAME)]
+        behind = {"to": [pods], "ports": ports}
+        outside = _rule(Peer("", port))
+        if host.count(".") == 1 and not host.endswith(".svc"):
+            return [behind, outside]  # `service.namespace` and `example.com` look alike
+        return [behind if _is_service(host) else outside]
     return [_rule(Peer(f"{address}/{address.max_prefixlen}", port))]
 
 
 def _is_service(host: str) -> bool:
-    return host.count(".") <= 1 or host.endswith((".svc", ".svc.cluster.local")) or ".svc." in host
+    return "." not in host or host.endswith(".svc") or ".svc." in host
 
 
 def _rule(peer: Peer) -> Json:

@@ -124,11 +124,18 @@ def test_the_policy_goes_with_the_attempts_service():
 
 
 @pytest.mark.parametrize(
-    "url", ["http://trainmaster-api:8765", "http://api.trainmaster.svc.cluster.local", "http://a.b.svc"]
+    "url", ["http://api:8765", "http://api.trainmaster.svc.cluster.local:8765", "http://a.b.svc:8765"]
 )
 def test_an_api_behind_a_service_is_reached_by_its_pods_labels(url):
     rule = policy(replace(ORDER, api_url=url))["spec"]["egress"][2]
     assert rule["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "api"
+    assert rule["ports"] == [{"protocol": "TCP", "port": 8765}, {"protocol": "TCP", "port": "http"}]
+
+
+def test_a_name_of_two_parts_may_be_a_service_or_not():
+    behind, outside = policy(replace(ORDER, api_url="https://example.com"))["spec"]["egress"][2:]
+    assert behind["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "api"
+    assert outside == {"ports": [{"protocol": "TCP", "port": 443}]}
 
 
 def test_an_api_of_which_only_a_name_is_known_is_reached_by_its_port():
