@@ -17,6 +17,8 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import structlog
+
 from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId
 from executors.base import ReplicaKey
@@ -29,6 +31,8 @@ from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.observe import has_begun, is_beginning, is_over, is_stuck, runs_nothing, stop_asked
 from executors.kubernetes.options import Options
 
+log = structlog.get_logger(__name__)
+
 # Longer than any process can hold an order: then a tombstone has nobody left to warn.
 _TOMBSTONE_AGE: Final = timedelta(hours=1)
 _FORGET_EVERY_S: Final = 300.0
@@ -38,6 +42,8 @@ _FRESH_S: Final = 2.0  # without news: ask the API server itself
 _MARK_S: Final = 2.5  # for a pod that is just being made
 _KILL_GRACE_S: Final = 1  # the shortest that kubelet still answers for; 0 would forget the pod while it runs
 _HEARD: Final = timedelta(seconds=2)
+# A kubelet that reports and has not ended a pod this long after its grace will not do it soon.
+_UNENDING: Final = timedelta(seconds=60)
 _LOOK_S: Final = 0.05
 _TRIES: Final = 3
 
@@ -196,7 +202,7 @@ class Ending:
                 # On no node it goes at once, unless that has just changed: then the next look finds it there.
                 with suppress(Conflict):
                     self._delete_pod(pod, grace_s=_KILL_GRACE_S, preconditions=_as_seen(pod))
-            elif pod in live and node in reporting and not (is_stuck(pod) and _is_told(pod, self._clock())):
+            elif pod in live and node in reporting and not self._is_given_up(pod):
                 # kubelet must end it; asked once.
                 if pod["metadata"].get("deletionTimestamp") is None or _grace_s(pod) > _KILL_GRACE_S:
                     self._delete_pod(pod, grace_s=_KILL_GRACE_S)
@@ -204,6 +210,21 @@ class Ending:
                 # Nothing runs, or nobody is there to tell: a kubelet takes ten seconds to let go a pod that has ended or
                 # never began, or for ever.
                 self._delete_pod(pod, grace_s=0)
+
+    def _is_given_up(self, pod: Json) -> bool:
+        """Whether kubelet has heard that the pod must end, and will not end it soon though it reports."""
+        late = _late(pod, self._clock())
+        if late > _UNENDING:
+            log.warning(
+                "kubernetes.pod_given_up",
+                pod=pod["metadata"]["name"],
+                node=pod["spec"].get("nodeName"),
+                late_s=late.total_seconds(),
+                why="Its node does not end it: its container runtime is down, or a process hangs in the kernel, as on a "
+                "file server that is away. It is forgotten and may still hold what it has.",
+            )
+            return True
+        return is_stuck(pod) and late > _HEARD
 
     def _wait_for_change(self, attempt_id: AttemptId, pods: Sequence[Json]) -> None:
         known = {pod["metadata"]["resourceVersion"] for pod in pods}
@@ -253,10 +274,10 @@ def _is_asked_already(pod: Json, grace: timedelta) -> bool:
     return bool(mark) and float(json.loads(mark)["grace_s"]) <= grace.total_seconds()
 
 
-def _is_told(pod: Json, now: datetime) -> bool:
-    """Whether kubelet has had time to hear that the pod is deleted: the time stands for when its grace is over."""
+def _late(pod: Json, now: datetime) -> timedelta:
+    """How long ago the grace of a deleted pod was over; zero for one that is not deleted."""
     deleted = pod["metadata"].get("deletionTimestamp")
-    return deleted is not None and now - datetime.fromisoformat(deleted) > _HEARD
+    return timedelta() if deleted is None else now - datetime.fromisoformat(deleted)
 
 
 def _as_seen(pod: Json) -> Json:

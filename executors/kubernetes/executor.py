@@ -119,7 +119,8 @@ class KubernetesExecutor:
         off, its containers run on until it is back, and kubelet ends them then.
 
         Raises:
-            ExecutorTryAgain: a pod does not end in time, though its node reports.
+            ExecutorTryAgain: a pod does not end in time, though its node reports. A minute after its grace it is
+                forgotten, too.
         """
         self._ending.remove(attempt_id)
         self._starting.forget(attempt_id)
