@@ -52,6 +52,8 @@ class PodCache:
         instance: whose pods are our own.
         main: name of the container that the planner has counted in our own pods.
         home: the namespace of all own pods, where there is one: asking afresh is cheaper there.
+        is_home: whether own pods may be in a namespace. Whoever may write into another one can copy our labels: such a
+            pod is a foreign one, and what it takes from its node counts.
         keep: what is kept of an own pod, for each change once; the caller's reading of it may go here, too.
 
     Questions raise ``ExecutorTryAgain`` while there is no copy, or it is older than half a minute.
@@ -64,6 +66,7 @@ class PodCache:
         *,
         main: str,
         home: str = "",
+        is_home: Callable[[str], bool] | None = None,
         keep: Callable[[Json], Json] = lean_pod,
         page: int = 500,
     ) -> None:
@@ -71,6 +74,7 @@ class PodCache:
         self._instance = instance
         self._main = main
         self._home = home
+        self._is_home = is_home or (lambda namespace: namespace == home or not home)
         self._keep = keep
         self._page = page
         self._changed = threading.Condition()
@@ -227,7 +231,7 @@ class PodCache:
         own = pod["metadata"].get("labels") or {}
         if own.get(labels.INSTANCE) != self._instance or not own.get(labels.ATTEMPT):
             return None
-        return AttemptId(own[labels.ATTEMPT])
+        return AttemptId(own[labels.ATTEMPT]) if self._is_home(pod["metadata"]["namespace"]) else None
 
 
 def _entry(pod: Mapping[str, Any], use: Use) -> tuple[str, Use] | None:

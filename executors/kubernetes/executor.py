@@ -58,11 +58,15 @@ class KubernetesExecutor:
         self._cluster = cluster
         self._patience = patience or Patience()
         self._clock = clock or _utc_now
+        namespaces = Namespaces(cluster, options)
         self._pods = PodCache(
-            cluster, options.instance, main=render.MAIN, home="" if options.is_per_project else options.namespace
+            cluster,
+            options.instance,
+            main=render.MAIN,
+            home="" if options.is_per_project else options.namespace,
+            is_home=namespaces.may_hold,
         )
         self._nodes = NodeCache(cluster, self._pods, options.rules, selector=node_selector)
-        namespaces = Namespaces(cluster, options)
         self._starting = Starting(cluster, options, namespaces, self._pods)
         self._ending = Ending(cluster, options, namespaces, self._pods, self._clock)
         self._warnings = Warnings(cluster)

@@ -24,6 +24,8 @@ AUTO: Final = "auto"
 _ENFORCE: Final = "pod-security.kubernetes.io/enforce"
 # On namespaces that we made and whose level follows from what runs there.
 _FITTED: Final = "trainmaster/pod-security"
+# What is left of every name, however it is made to fit.
+_HEAD: Final = 40
 
 
 class Namespaces:
@@ -43,6 +45,13 @@ class Namespaces:
     def scope(self) -> str:
         """Where to list what is ours: the one namespace, or empty for all of the cluster."""
         return "" if self._options.is_per_project else self._options.namespace
+
+    def may_hold(self, namespace: str) -> bool:
+        """Whether a namespace may be one of ours, by its name."""
+        base = self._options.namespace
+        if not self._options.is_per_project:
+            return namespace == base
+        return namespace == base or namespace.removeprefix("x-").startswith(f"{base}-"[:_HEAD])
 
     def of_attempt(self, attempt_id: AttemptId, pods: Iterable[Json]) -> frozenset[str]:
         """Namespaces that hold anything of an attempt with these pods: its Service is the first to come, the last to go."""

@@ -12,6 +12,8 @@ from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.client import path
+from executors.kubernetes.namespaces import Namespaces
+from executors.kubernetes.options import Options
 from executors.kubernetes.reflect import Reflector
 from executors.kubernetes.use import Use
 from tests.unit.kubernetes.conftest import Answer
@@ -81,6 +83,24 @@ def test_own_pods_are_kept_lean_and_of_others_only_what_they_take(server, cache)
     assert own["spec"]["containers"] == [{"name": "main", "image": "i", "resources": {"requests": {"cpu": "1"}}}]
     assert cache.attempts() == {ATTEMPT}
     assert cache.foreign_use() == {"node-0": Use(2000, 0, {}, 3)}
+
+
+def test_a_pod_with_our_labels_in_a_namespace_that_is_not_ours_is_foreign(server, cache):
+    other = pod("a", 1)
+    other["metadata"]["namespace"] = "elsewhere"
+    server.say(page([other], 9))
+    assert cache.pods(ATTEMPT) == ()
+    assert cache.attempts() == frozenset()
+    assert cache.foreign_use() == {"node-0": Use(1000, 0, {}, 1)}
+
+
+def test_with_a_namespace_for_each_project_names_tell_which_are_ours(cluster):
+    long = "vision-" + "x" * 70
+    namespaces = Namespaces(cluster, Options("here", "jobs", "runtime:1", is_per_project=True))
+    ours = ["jobs", namespaces.name_of("vision"), namespaces.name_of("A Team"), namespaces.name_of(long)]
+    assert [name for name in ours if not namespaces.may_hold(name)] == []
+    assert not namespaces.may_hold("jobsite")
+    assert not namespaces.may_hold("default")
 
 
 def test_events_move_the_copy_and_ring(server, cache):
