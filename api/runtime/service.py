@@ -16,7 +16,7 @@ from trainmaster.wire.runtime import Report, ReportItem
 from api.work import Work
 from core.db.repositories.events import append_event
 from core.db.tables import Attempt, Checkpoint, Event, Job, Replica
-from core.domain.errors import InvalidRequest, NotFound, Unauthenticated
+from core.domain.errors import AttemptEnded, InvalidRequest, NotFound
 from core.domain.ids import AttemptId
 from core.ids import new_id
 
@@ -55,7 +55,7 @@ def take_report(work: Work, attempt_id: AttemptId, report: Report) -> int:
     Raises:
         InvalidRequest: numbers that no replica has.
         NotFound: the attempt or the replica is not there; reporting again is of no use.
-        Unauthenticated: the attempt has ended, or its job was deleted: the token is good no more.
+        AttemptEnded: a minute ago or longer, or its job was deleted: the replica should end.
     """
     newest = max((item.seq for item in report.items), default=0)
     if newest > _SEQ_MASK or report.generation > _GENERATION_MAX or report.index > _INDEX_MAX:
@@ -95,9 +95,9 @@ def _lock_replica(work: Work, attempt_id: AttemptId, report: Report) -> tuple[Re
         raise NotFound(f"There is no replica {report.role}-{report.index} in attempt {attempt_id}.")
     replica, job, ended_at = row
     if job.deleted_at is not None:
-        raise Unauthenticated("The job of this token was deleted; its replicas report no more.")
+        raise AttemptEnded("The job of this token was deleted; its replicas report no more.")
     if ended_at is not None and work.now - ended_at > _LATE:
-        raise Unauthenticated("The attempt of this token has ended; its replicas report no more.")
+        raise AttemptEnded("The attempt of this token has ended; its replicas report no more.")
     return replica, job
 
 

@@ -50,6 +50,12 @@ class TokenExpired(Unauthenticated):
     code, status = "token_expired", 401
 
 
+class AttemptEnded(TrainmasterError):
+    """The token's attempt is over, and its replicas should be, too: a runtime that reads this ends its command."""
+
+    code, status = "attempt_ended", 410
+
+
 class Forbidden(TrainmasterError):
     code, status = "forbidden", 403
 

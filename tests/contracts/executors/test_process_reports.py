@@ -33,7 +33,9 @@ def api():
             server.reports.append((self.path, report))
             server.tokens.add(self.headers["Authorization"])
             answer = ReportAnswer(acked=report.items[-1].seq).model_dump_json().encode()
-            self.send_response(200)
+            if server.has_ended:
+                answer = b'{"code": "attempt_ended"}'
+            self.send_response(410 if server.has_ended else 200)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
@@ -44,6 +46,7 @@ def api():
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     server.reports, server.tokens = [], set()
+    server.has_ended = False
     server.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -64,6 +67,14 @@ WRITES = """
             stream.write(json.dumps({"kind": "progress", "step": step, "metrics": {"loss": 0.5}}) + "\\n")
         stream.write(json.dumps({"kind": "checkpoint", "path": "checkpoints/step-2", "step": 2}))
 """
+
+
+def test_a_replica_of_an_attempt_that_has_ended_ends_and_says_why(bench, api):
+    api.has_ended = True
+    order = bench.order(command="sleep 1000", api_url=api.url, token="tma_x")
+    bench.executor.create(order)
+    assert bench.ended(order).exit.sentence.startswith("The platform says that this attempt has ended")
+    assert "this attempt has ended" in bench.log(order)
 
 
 def test_what_a_short_job_reports_arrives_though_it_has_ended(bench, api):

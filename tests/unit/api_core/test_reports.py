@@ -224,7 +224,7 @@ def test_a_token_outlives_its_attempt_by_a_minute(
     assert send(worker, item(1, "checkpoint", path="last.pt")).json() == {"acked": 1}
     clock.advance(2)
     refused = send(worker, item(2))
-    assert refused.status_code == 401
+    assert (refused.status_code, refused.json()["code"]) == (410, "attempt_ended")
     assert "has ended" in refused.json()["detail"]
 
 
@@ -233,5 +233,5 @@ def test_the_replicas_of_a_deleted_job_report_no_more(
 ) -> None:
     set_job(running[0], deleted_at=clock.now)
     refused = send(worker, item(1))
-    assert refused.status_code == 401
+    assert (refused.status_code, refused.json()["code"]) == (410, "attempt_ended")
     assert "was deleted" in refused.json()["detail"]

@@ -15,6 +15,7 @@ class Api:
         self.received = []
         self.acked = 0
         self.status = 200
+        self.answer = {}
         self.loses_answers = False
         self.dislikes = lambda _: False
         self.calls = 0
@@ -25,7 +26,7 @@ class Api:
         if self.status == 0:
             raise OSError("connection refused")
         if self.status != 200:
-            return self.status, {}
+            return self.status, self.answer
         if any(self.dislikes(item) for item in body["items"]):
             return 422, {}
         for item in report.items:
@@ -155,6 +156,19 @@ def test_heartbeats_come_when_nothing_else_does(reporter, api):
     go(reporter)
     go(reporter)
     assert api.received == [("heartbeat", {})]
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "has_ended"),
+    [(410, {"code": "attempt_ended"}, True), (410, {}, False), (401, {}, False), (404, {"code": "not_found"}, False)],
+)
+def test_only_an_ended_attempt_is_a_reason_to_end(reporter, api, write, status, answer, has_ended):
+    api.status, api.answer = status, answer
+    write({"kind": "progress", "step": 1})
+    reporter._collect(False)
+    reporter._send_due(False)
+    assert reporter.has_attempt_ended is has_ended
+    assert reporter._is_refused
 
 
 def test_a_refused_token_ends_the_reports_and_is_told_once(reporter, api, said, write):

@@ -293,6 +293,16 @@ class Replica:
                 ),
                 self._order.stop_grace_s,
             )
+        if self._reporter is not None and self._reporter.has_attempt_ended and self._wanted is None:
+            self._end(
+                Ending(
+                    "stopped",
+                    None,
+                    "The platform says that this attempt has ended, as when its node was cut off and the job went on "
+                    "elsewhere: the command is ended.",
+                ),
+                self._order.stop_grace_s,
+            )
         if self._others_ask_at is not None and now >= self._others_ask_at:
             self._others_ask_at = None
             if self._kill_at is None and not self._has_ended():

@@ -124,6 +124,7 @@ class Reporter:
         self._failures = 0
         self._retry_at = 0.0
         self._is_refused = False
+        self.has_attempt_ended = False  # the platform said so: whoever still runs is of a gang that was given up
         self._connection: HTTPConnection | None = None
         self._finish_by: float | None = None
         self._wake = threading.Event()
@@ -233,6 +234,7 @@ class Reporter:
             return not self._in_flight or self._later("acked %d only" % acked)
         if status in (401, 403, 404, 410):
             self._is_refused = True
+            self.has_attempt_ended = status == 410 and answer.get("code") == "attempt_ended"
             self._say("the platform takes no more reports of this replica (HTTP %d)" % status)
             return False
         if status in (400, 413, 422):
@@ -275,7 +277,7 @@ class Reporter:
             text = response.read()
         except HTTPException as error:
             raise OSError(str(error)) from error
-        answer = json.loads(text) if response.status == 200 else {}
+        answer = json.loads(text) if response.status in (200, 410) else {}
         return response.status, answer if isinstance(answer, dict) else {}
 
     def _timeout(self) -> float:
