@@ -102,6 +102,30 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(output: Path) -> None:
     assert names(output) == ["step-00000200"]
 
 
+def test_attempts_do_not_share_a_staging_folder_and_the_older_leaves_the_newers_alone(
+    output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINMASTER_ATTEMPT", "2")
+    newer = tm.stage_checkpoint(100)
+    monkeypatch.setenv("TRAINMASTER_ATTEMPT", "1")
+    older = tm.stage_checkpoint(100)
+    assert older != newer
+    tm.seal_checkpoint(100)
+
+    assert newer.is_dir()
+    assert names(output) == [newer.name, "step-00000100"]
+
+
+def test_the_checkpoint_that_an_attempt_came_from_is_never_removed(
+    output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINMASTER_RESUME_FROM", str(write(10)))
+    for step in (20, 30, 40):
+        write(step, keep=1)
+
+    assert names(output) == ["step-00000010", "step-00000040"]
+
+
 def test_staging_again_starts_from_an_empty_folder() -> None:
     (tm.stage_checkpoint(100) / "half").write_text("…")
 

@@ -2,8 +2,9 @@
 
 A checkpoint is a folder ``<output>/checkpoints/step-00000100/`` with a ``checkpoint.json`` (step, metrics), whatever
 files its writers put there (``state.pt`` for a torch state), and an empty ``.complete`` that is written last: a
-reader ignores every folder without it. Until then the files lie in ``.step-00000100.partial/``, so a process that is
-killed at any instruction leaves the older checkpoints as they were.
+reader ignores every folder without it. Until then the files lie in ``.step-00000100.a2.partial/`` (of attempt 2), so a
+process that is killed at any instruction leaves the older checkpoints as they were, and an attempt that still runs on a
+node that was cut off does not meddle with its successor's files.
 
 One writer: :func:`save_checkpoint`. Several writers (each ps its own shard): one process calls
 :func:`stage_checkpoint`, everybody writes into that folder, then the first process calls :func:`seal_checkpoint`.
@@ -28,7 +29,7 @@ STATE_FILE = "state.pt"
 META_FILE = "checkpoint.json"
 
 _NAME = re.compile(r"^step-(\d{1,18})$")
-_LEFTOVER = re.compile(r"^\.step-\d{1,18}\.(partial|old)$")
+_LEFTOVER = re.compile(r"^\.step-\d{1,18}(?:\.a(\d{1,9}))?\.(partial|old)$")
 
 
 class CheckpointError(RuntimeError):
@@ -143,7 +144,7 @@ def complete_checkpoints(directory: Optional[Union[str, Path]] = None) -> List[P
 
 def staged_path(step: int, *, directory: Optional[Union[str, Path]] = None) -> Path:
     """The folder in which the files of the coming checkpoint of ``step`` are gathered."""
-    return _directory(directory) / f".{_name(step)}.partial"
+    return _directory(directory) / f".{_name(step)}.a{current().attempt}.partial"
 
 
 def stage_checkpoint(step: int, *, directory: Optional[Union[str, Path]] = None) -> Path:
@@ -179,7 +180,7 @@ def seal_checkpoint(
     _fsync(staged)
 
     final = root / _name(step)
-    aside = root / f".{_name(step)}.old"
+    aside = root / f".{_name(step)}.a{current().attempt}.old"
     shutil.rmtree(aside, ignore_errors=True)
     if final.exists():  # a folder cannot be renamed over one that is not empty
         final.rename(aside)
@@ -196,13 +197,20 @@ def seal_checkpoint(
 
 def _prune(root: Path, *, written: Path, keep: Optional[int]) -> None:
     for path in root.iterdir():
-        if _LEFTOVER.match(path.name):
+        leftover = _LEFTOVER.match(path.name)
+        # Of an earlier attempt: it may live on where nobody reaches it, but what it gathers is of no use any more.
+        if leftover and int(leftover[1] or 0) <= current().attempt:
             shutil.rmtree(path, ignore_errors=True)
     if keep is None:
         return
     # A training that went back to an older step writes below checkpoints that are newer by number: never remove
     # the one just written.
-    for path in [path for path in complete_checkpoints(root)[:-keep] if path != written]:
+    # Nor the one that this attempt came from: it is where a successor starts, should all that follows be of no use.
+    kept = {written.resolve()}
+    resumed = current().resume_from
+    if resumed is not None:
+        kept.add(resumed.resolve())
+    for path in [path for path in complete_checkpoints(root)[:-keep] if path.resolve() not in kept]:
         # Without its mark it is no checkpoint any more, however far the removal gets.
         (path / COMPLETE).unlink(missing_ok=True)
         shutil.rmtree(path, ignore_errors=True)
