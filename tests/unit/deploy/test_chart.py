@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,19 @@ helm = pytest.importorskip("helm_python", reason="helm-python-sdk is not install
 
 
 @cache
-def _rendered(values: str, namespace: str) -> str:
+def _rendered(values: str, namespace: str, release: str) -> str:
     with helm.Chart.load(str(CHART)) as chart:
         merged = json.loads(values)
         chart.validate_schema(merged)
-        found = chart.render(merged, name="trainmaster", namespace=namespace)
+        found = chart.render(merged, name=release, namespace=namespace)
     texts = [text for name, text in found.items() if not name.endswith(".txt")]
     return json.dumps([document for text in texts for document in yaml.safe_load_all(text) if document])
 
 
-def render(namespace: str = "trainmaster", **values: Any) -> list[dict[str, Any]]:
-    rendered: list[dict[str, Any]] = json.loads(_rendered(json.dumps({"storage": STORAGE, **values}), namespace))
+def render(namespace: str = "trainmaster", release: str = "trainmaster", **values: Any) -> list[dict[str, Any]]:
+    rendered: list[dict[str, Any]] = json.loads(
+        _rendered(json.dumps({"storage": STORAGE, **values}), namespace, release)
+    )
     return rendered
 
 
@@ -100,6 +103,21 @@ def test_the_first_volumes_are_registered_as_the_storage_is() -> None:
     assert {m["mountPath"] for m in container["volumeMounts"]} == {
         "/tmp", "/srv/output", "/var/lib/trainmaster", "/var/lib/trainmaster/data",
     }  # fmt: skip
+
+
+def env_of_the_scheduler(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    (scheduler,) = (d for name, d in of_kind(documents, "Deployment").items() if name.endswith("-scheduler"))
+    (container,) = scheduler["spec"]["template"]["spec"]["containers"]
+    return {entry["name"]: entry.get("value") for entry in container["env"]}
+
+
+def test_no_two_releases_share_an_instance() -> None:
+    long = "n" * 40
+    releases = [("a", "tm"), ("b", "tm"), ("a-b", "c"), ("a", "b-c"), (long, "tm-1"), (long, "tm-2")]
+    found = [env_of_the_scheduler(render(ns, name))["TRAINMASTER_INSTANCE"] for ns, name in releases]
+    assert len(set(found)) == len(releases)
+    assert all(re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?", instance) for instance in found)
+    assert env_of_the_scheduler(render(instance="mine"))["TRAINMASTER_INSTANCE"] == "mine"
 
 
 def test_with_a_database_of_ones_own_migrations_run_before_all_else_and_no_key_is_made() -> None:

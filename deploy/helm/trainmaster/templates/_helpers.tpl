@@ -85,6 +85,14 @@ emptyDir: {}
 {{- toJson $found -}}
 {{- end -}}
 
+{{/* What marks this release's objects on the cluster: of all releases in all namespaces none has the same. */}}
+{{- define "tm.instance" -}}
+{{- if .Values.instance -}}{{ .Values.instance }}{{- else -}}
+{{- $name := printf "%s-%s" .Release.Namespace (.Release.Name | replace "." "-") | trunc 33 | trimSuffix "-" -}}
+{{ $name }}-{{ printf "%s/%s" .Release.Namespace .Release.Name | sha256sum | trunc 6 }}
+{{- end -}}
+{{- end -}}
+
 {{- define "tm.env" -}}
 {{- $secret := include "tm.secret" . -}}
 - {name: TRAINMASTER_DATABASE_URL, valueFrom: {secretKeyRef: {name: {{ $secret }}, key: database-url}}}
@@ -92,7 +100,7 @@ emptyDir: {}
 - {name: TRAINMASTER_SECRET_KEY, valueFrom: {secretKeyRef: {name: {{ $secret }}, key: secret-key}}}
 - {name: TRAINMASTER_HOME, value: /var/lib/trainmaster}
 - {name: TRAINMASTER_EXECUTOR, value: kubernetes}
-- {name: TRAINMASTER_INSTANCE, value: {{ .Values.instance | default .Release.Name | quote }}}
+- {name: TRAINMASTER_INSTANCE, value: {{ include "tm.instance" . | quote }}}
 - {name: TRAINMASTER_API_URL, value: {{ .Values.url | default (printf "http://%s:%v" (include "tm.apiHost" .) .Values.api.service.port) | quote }}}
 - {name: TRAINMASTER_REPLICA_API_URL, value: {{ printf "http://%s:%v" (include "tm.apiHost" .) (ternary 8765 .Values.api.service.port .Values.api.service.headless) | quote }}}
 - {name: TRAINMASTER_RUNTIME_IMAGE, value: {{ .Values.jobs.runtimeImage | quote }}}
