@@ -41,7 +41,7 @@ class TakenAddresses:
         for begin in range(0, len(new), _AT_ONCE):
             rows = select(Attempt.id, Attempt.layout).where(Attempt.id.in_(new[begin : begin + _AT_ONCE]))
             for attempt, layout in session.execute(rows):
-                known[attempt] = frozenset(addresses_of(Layout.from_json(layout)))
+                known[attempt] = frozenset(addresses_of(Layout.from_json(layout or [])))
         with self._lock:
             self._known = known
         return set().union(*known.values())

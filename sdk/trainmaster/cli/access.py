@@ -123,13 +123,14 @@ def _parts_of(url: str) -> tuple[str, str | None]:
     """The server's address, and the one-time code if ``url`` is a login link."""
     if "://" not in url:
         url = f"http://{url}"
+    wrong = typer.BadParameter(f"{url!r} is not an address like http://host:8765", param_hint="URL")
     try:
         parts = urlsplit(url)
         is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:  # a port that is no number, brackets that do not close
-        is_fit = False
+        raise wrong from None
     if not is_fit:
-        raise typer.BadParameter(f"{url!r} is not an address like http://host:8765", param_hint="URL")
+        raise wrong
     code = parse_qs(parts.query).get("code", [None])[0]
     path = re.sub(r"/(login|api/v1|api/v1/login)/?$", "", parts.path).rstrip("/")
     return f"{parts.scheme}://{parts.netloc}{path}", code

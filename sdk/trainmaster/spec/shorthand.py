@@ -177,8 +177,9 @@ def _count_servers(expanded: Expanded) -> None:
     if expanded.data.get("contract") != Contract.UAI.value or not isinstance(servers, dict):
         return
     trainers = [roles[name] for name in ("chief", "worker") if name in roles]
-    counts = [role.get("replicas") or 1 if isinstance(role, dict) else None for role in trainers]
-    if servers.get("replicas") is None and counts and all(isinstance(count, int) for count in counts):
+    stated = [role.get("replicas") or 1 if isinstance(role, dict) else None for role in trainers]
+    counts = [count for count in stated if isinstance(count, int)]
+    if servers.get("replicas") is None and counts and len(counts) == len(stated):
         servers["replicas"] = sum(counts)
         expanded.origins["roles", "ps", "replicas"] = ("contract",)
 
