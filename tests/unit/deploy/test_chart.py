@@ -120,6 +120,16 @@ def test_no_two_releases_share_an_instance() -> None:
     assert env_of_the_scheduler(render(instance="mine"))["TRAINMASTER_INSTANCE"] == "mine"
 
 
+def test_jobs_may_mount_only_the_volumes_folders_of_the_nodes() -> None:
+    name = "TRAINMASTER_HOST_PATHS"
+    assert env_of_the_scheduler(render())[name] == "/srv/output"
+    both = {"home": {"hostPath": "/srv/home"}, "output": {"hostPath": "/srv/o"}, "data": {"hostPath": "/srv/d"}}
+    assert env_of_the_scheduler(render(storage=both))[name] == "/srv/o:/srv/d"
+    claims = {part: {"claim": part} for part in ("home", "output", "data")}
+    assert env_of_the_scheduler(render(storage=claims))[name] == "/dev/null"
+    assert env_of_the_scheduler(render(env={name: "/mnt"}))[name] == "/mnt"
+
+
 def test_with_a_database_of_ones_own_migrations_run_before_all_else_and_no_key_is_made() -> None:
     own = {"postgresql": {"enabled": False}, "redis": {"enabled": False}}
     documents = render(existingSecret="keys", bundled=own)

@@ -93,6 +93,16 @@ emptyDir: {}
 {{- end -}}
 {{- end -}}
 
+{{/* The nodes' folders that jobs may mount: those of the volumes. With none of them: what nothing lies under, for empty
+means any. */}}
+{{- define "tm.hostPaths" -}}
+{{- $found := list -}}
+{{- range $name := list "output" "data" -}}
+{{- with (index $.Values.storage $name).hostPath }}{{ $found = append $found . }}{{ end -}}
+{{- end -}}
+{{- join ":" $found | default "/dev/null" -}}
+{{- end -}}
+
 {{- define "tm.env" -}}
 {{- $secret := include "tm.secret" . -}}
 - {name: TRAINMASTER_DATABASE_URL, valueFrom: {secretKeyRef: {name: {{ $secret }}, key: database-url}}}
@@ -113,6 +123,9 @@ emptyDir: {}
 - {name: TRAINMASTER_KUBERNETES_EGRESS, value: {{ .Values.jobs.egress | quote }}}
 - {name: TRAINMASTER_KUBERNETES_NETWORK_POLICY, value: {{ .Values.jobs.networkPolicy | quote }}}
 - {name: TRAINMASTER_FIRST_VOLUMES, value: {{ include "tm.firstVolumes" . | quote }}}
+{{- if not (hasKey .Values.env "TRAINMASTER_HOST_PATHS") }}
+- {name: TRAINMASTER_HOST_PATHS, value: {{ include "tm.hostPaths" . | quote }}}
+{{- end }}
 - {name: TRAINMASTER_PROBE_HOST, value: "0.0.0.0"}
 - {name: TRAINMASTER_PROBE_PORT, value: "8770"}
 - {name: TRAINMASTER_LOG_LEVEL, value: {{ .Values.logLevel | quote }}}
