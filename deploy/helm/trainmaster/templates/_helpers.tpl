@@ -180,7 +180,7 @@ spec:
         {{- include "tm.labels" $root | nindent 8 }}
         app.kubernetes.io/component: {{ .part }}
       annotations:
-        # Pods start anew when the keys that the chart made change.
+        # Pods start anew when another Secret is named. Keys changed inside it are read after `kubectl rollout restart`.
         checksum/keys: {{ include "tm.secret" $root | sha256sum | trunc 16 | quote }}
     spec:
       {{- if eq .part "scheduler" }}
