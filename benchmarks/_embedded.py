@@ -28,11 +28,11 @@ class Embedded:
 
 
 @contextmanager
-def embedded_platform() -> Iterator[Embedded]:
+def embedded_platform(host: str = "127.0.0.1") -> Iterator[Embedded]:
     """A platform in a folder of its own, gone at the end."""
     home = Path(tempfile.mkdtemp(prefix="trainmaster-bench-"))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    command = [sys.executable, "-m", "embedded", "up", "--home", str(home), "--host", "127.0.0.1", "--port", "0"]
+    command = [sys.executable, "-m", "embedded", "up", "--home", str(home), "--host", host, "--port", "0"]
     with (home / "up.log").open("wb") as log:
         process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PATH": path}, stdout=log, stderr=log)
     try:

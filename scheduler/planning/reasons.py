@@ -98,7 +98,8 @@ class Explainer:
                     (
                         held
                         for held in self.ledger.reservations
-                        if held.opens_s == opens_s and (wanted is None or not held.beside.keys().isdisjoint(wanted.left))
+                        if held.opens_s == opens_s
+                        and (wanted is None or not held.beside.keys().isdisjoint(wanted.left))
                     ),
                     None,
                 )
