@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import pytest
 
-from core.domain.errors import ExecutorRefused, ExecutorTryAgain
+from core.domain.errors import AttemptRemoved, ExecutorRefused, ExecutorTryAgain
 from core.domain.layout import Layout, Ports, ReplicaAddress
 from executors.base import ExitCause, MountOrder, Phase
 from executors.docker import DockerExecutor
@@ -318,7 +318,7 @@ def test_a_creator_that_is_late_at_any_step_starts_nothing_of_a_removed_attempt(
     docker_bench.executor.remove(order.key.attempt_id)
     go_on.set()
     thread.join(60)
-    assert [type(error) for error in errors] == [ExecutorRefused]
+    assert [type(error) for error in errors] == [AttemptRemoved]
     assert list(docker_bench.executor.observe(order.key.attempt_id)) == []
     assert docker_bench.starts(order) == 0
     assert docker_bench.leftovers() == []

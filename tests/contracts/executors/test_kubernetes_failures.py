@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from core.domain.errors import ExecutorRefused
+from core.domain.errors import AttemptRemoved, ExecutorRefused
 from core.domain.exits import ExitCause, ExitFacts, ExitKind, classify
 from core.domain.resources import Request
 from executors.base import Phase
@@ -253,7 +253,7 @@ def test_a_gang_that_was_removed_is_not_created_late(bench):
     bench.executor.create_all(orders[:1])
     bench.executor.remove(orders[0].key.attempt_id)
     told = bench.another().create_all(orders)
-    assert [type(one) for one in told] == [ExecutorRefused] * 3
+    assert [type(one) for one in told] == [AttemptRemoved] * 3
     assert bench.leftovers() == []
 
 
