@@ -47,6 +47,11 @@ marks: Final = [
         not (DATABASE_URL and REDIS_URL),
         reason="needs TRAINMASTER_TEST_DATABASE_URL and TRAINMASTER_TEST_REDIS_URL: servers where it may make databases",
     ),
+    # Limits of seconds with six processes: they want a machine that does nothing else, and minutes of it.
+    pytest.mark.skipif(
+        os.environ.get("TRAINMASTER_TEST_HIGH_AVAILABILITY") != "1",
+        reason="TRAINMASTER_TEST_HIGH_AVAILABILITY=1 asks for it: minutes of an idle machine",
+    ),
 ]
 
 
