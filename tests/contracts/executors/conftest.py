@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import subprocess
 import textwrap
 import time
@@ -385,8 +386,11 @@ def process_bench(make_process_bench: Callable[..., ProcessBench]) -> ProcessBen
 @pytest.fixture(scope="session")
 def runtime_image() -> str:
     """The runtime image as the repository builds it."""
-    if not Path("/var/run/docker.sock").exists():
-        pytest.skip("no Docker engine at /var/run/docker.sock")
+    answered = (
+        subprocess.run(["docker", "version"], capture_output=True, check=False) if shutil.which("docker") else None
+    )
+    if answered is None or answered.returncode != 0:
+        pytest.skip("no Docker engine answers")
     given = os.environ.get("TRAINMASTER_TEST_RUNTIME_IMAGE")
     if given:
         return given
