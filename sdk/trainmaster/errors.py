@@ -183,6 +183,18 @@ class ExecutorRefused(TrainmasterError):
     code = "executor_refused"
 
 
+class AttemptRemoved(ExecutorRefused):
+    """The engine has forgotten the attempt; a new one may run."""
+
+    code = "attempt_removed"
+
+
+class AttemptEnded(TrainmasterError):
+    """The token's attempt is over."""
+
+    code = "attempt_ended"
+
+
 # --- arisen on this side --------------------------------------------------------------------------------------------
 
 
@@ -236,6 +248,8 @@ EXCEPTION_BY_CODE: Final[Mapping[str, type[TrainmasterError]]] = {
             Forbidden,
             NotFound,
             Conflict,
+            AttemptEnded,
+            AttemptRemoved,
             IllegalTransition,
             IdempotencyMismatch,
             PayloadTooLarge,
