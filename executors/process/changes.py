@@ -70,20 +70,25 @@ class Changes:
         if self.is_deaf:
             time.sleep(timeout_s)  # noqa: TID251 - nobody will tell anything
             return frozenset()
+        end = time.monotonic() + timeout_s
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
-        if not poll.poll(timeout_s * 1000):
-            return frozenset()
+        # What is written aside and then renamed is heard twice, and only the second time told: wait on after the first.
+        while poll.poll(max(0.0, end - time.monotonic()) * 1000):
+            found, is_dying = self._understand(self._read())
+            if is_dying:
+                time.sleep(_DYING_S)  # noqa: TID251 - see _DYING_S
+            if found:
+                return found
+        return frozenset()
+
+    def _read(self) -> bytes:
         try:
-            data = os.read(self._fd, _READ_BYTES)
+            return os.read(self._fd, _READ_BYTES)
         except OSError as error:
             if error.errno != errno.EAGAIN:
                 raise
-            return frozenset()
-        found, is_dying = self._understand(data)
-        if is_dying:
-            time.sleep(_DYING_S)  # noqa: TID251 - see _DYING_S
-        return found
+            return b""
 
     def _understand(self, data: bytes) -> tuple[frozenset[AttemptId], bool]:
         folders: set[Path] = set()

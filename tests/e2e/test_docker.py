@@ -175,7 +175,7 @@ def test_a_control_plane_that_was_killed_adopts_what_goes_on_without_it(
     job = submit(
         containers, "allreduce", image=torch_image, args=["--checkpoint-every", "20", "--step-seconds", "0.05"]
     )
-    eventually(job.checkpoints, within_s=180, what="a first checkpoint")
+    eventually(lambda: list(job.checkpoints()), within_s=180, what="a first checkpoint")
     before = left()
     for pid in [containers.process.pid, *processes_of(containers.home)]:
         os.kill(pid, signal.SIGKILL)

@@ -178,7 +178,7 @@ def test_a_gang_of_four_gpus_waits_for_a_hole_and_says_so(run: Any, eventually: 
 
 def test_training_goes_on_after_the_control_plane_was_killed(platform: Any, submit: Any, eventually: Any) -> None:
     job = submit("allreduce", gpus=3, args=["--checkpoint-every", "50", "--step-seconds", "0.03"])
-    eventually(job.checkpoints, within_s=120, what="a first checkpoint")
+    eventually(lambda: list(job.checkpoints()), within_s=120, what="a first checkpoint")
 
     platform.kill_and_start_again()
 
@@ -219,7 +219,7 @@ def test_a_dead_node_moves_the_gang_to_the_other_one_from_its_checkpoint(
     if not kill:
         pytest.skip("needs TRAINMASTER_TEST_KILL_NODE: a command that kills the node whose name follows")
     job = submit("allreduce", gpus=2, max_restarts=0, args=["--checkpoint-every", "20", "--step-seconds", "0.5"])
-    eventually(job.checkpoints, within_s=120, what="a first checkpoint")
+    eventually(lambda: list(job.checkpoints()), within_s=120, what="a first checkpoint")
     (node,) = set(placed_on(job).values())  # both fit on one, and a gang is kept together
 
     run_command(kill, node)
