@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,26 @@ def embedded_platform(host: str = "127.0.0.1") -> Iterator[Embedded]:
         process.terminate()
         process.wait(60)
         shutil.rmtree(home, ignore_errors=True)
+
+
+def pids_of(running: Embedded, module: str) -> list[int]:
+    """The platform's processes that were started as ``python -m <module>``."""
+    found = []
+    mark = f"TRAINMASTER_HOME={running.home}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+                is_ours = mark in (entry / "environ").read_bytes().split(b"\0")
+                if is_ours and words[1:3] == [b"-m", module.encode()]:
+                    found.append(int(entry.name))
+    return found
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of the process and its threads so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def wait_for(condition: Any, what: str, within_s: float = 120.0) -> Any:

@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from _embedded import Embedded, embedded_platform, show, wait_for
+from _embedded import Embedded, cpu_s, embedded_platform, pids_of, show, wait_for
 from trainmaster import Client
 from trainmaster.client import RetryPolicy
 
@@ -255,15 +255,15 @@ def by_platform(world: World, options: argparse.Namespace, verdict: dict[str, An
     with embedded_platform() as running, Client(running.url, running.token, retry=RetryPolicy(tries=8)) as client:
         wait_for(lambda: len(list(client.list_nodes())) >= options.nodes, "the platform sees the nodes")
         eye = Eye(world.client, f"trainmaster/instance={instance}")
-        pids = {name: pid for name in ("api", "scheduler") for pid in _pids(running, name)}
-        spent = {name: _cpu_s(pid) for name, pid in pids.items()}
+        pids = {name: pid for name in ("api", "scheduler") for pid in pids_of(running, name)}
+        spent = {name: cpu_s(pid) for name, pid in pids.items()}
         started = time.monotonic()
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda _: client.submit(spec), range(gangs)))
         submitted = time.monotonic()
         ended = eye.await_all(gangs * options.gang, 1800)
         verdict["submitting_s"] = round(submitted - started, 1)
-        spent = {name: _cpu_s(pid) - spent[name] for name, pid in pids.items()}
+        spent = {name: cpu_s(pid) - spent[name] for name, pid in pids.items()}
         verdict["cpu_ms_per_pod"] = {name: round(1000 * value / options.pods, 1) for name, value in spent.items()}
         verdict["gangs_in_part"] = eye.split_gangs(options.gang)
         eye.close()
@@ -284,33 +284,15 @@ def by_platform(world: World, options: argparse.Namespace, verdict: dict[str, An
 
 def at_rest(running: Embedded, minutes: float = 1.0) -> dict[str, Any]:
     """What API and scheduler cost while nothing happens."""
-    pids = {name: pid for name in ("api", "scheduler") for pid in _pids(running, name)}
+    pids = {name: pid for name in ("api", "scheduler") for pid in pids_of(running, name)}
     time.sleep(20)  # let what is still moving come to rest
-    before = {name: _cpu_s(pid) for name, pid in pids.items()}
+    before = {name: cpu_s(pid) for name, pid in pids.items()}
     time.sleep(60 * minutes)
-    spent = {name: (_cpu_s(pid) - before[name]) / minutes for name, pid in pids.items()}
+    spent = {name: (cpu_s(pid) - before[name]) / minutes for name, pid in pids.items()}
     return {
         "cpu_s_per_minute_at_rest": {name: round(value, 2) for name, value in spent.items()},
         "memory_mib": {name: round(_rss_mib(pid)) for name, pid in pids.items()},
     }
-
-
-def _pids(running: Embedded, module: str) -> list[int]:
-    found = []
-    mark = f"TRAINMASTER_HOME={running.home}".encode()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with suppress(OSError):
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                is_ours = mark in (entry / "environ").read_bytes().split(b"\0")
-                if is_ours and words[1:3] == [b"-m", module.encode()]:
-                    found.append(int(entry.name))
-    return found
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _rss_mib(pid: int) -> float:
