@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Everything a developer runs, with nothing but Python >= 3.11: ``python3 dev.py demo|test|lint|up|bench|images|install``.
+"""Everything a developer runs, with nothing but Python >= 3.11: ``python3 dev.py demo|test|lint|up|bench|images|frameworks|install``.
 
 The first call makes ``.venv`` in this folder and installs what its verb needs; later calls only look whether the
 requirements changed, or whether the verb needs more. The Makefile has the same words.
@@ -32,6 +32,17 @@ IMAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "torch-cuda": ("trainmaster/torch:cuda", "worker_images", ("--build-arg", "DEVICE=cuda")),
     "tensorflow": ("trainmaster/tensorflow:cpu", "worker_images", ()),
 }
+# One environment for each training framework whose scripts the tests run as real jobs: no two of them go into one.
+# Each is a list of pip's arguments, in order.
+FRAMEWORKS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "tf215": (("tensorflow-cpu==2.15.1",),),  # the last one with estimators
+    # tf_keras would pull the tensorflow with CUDA beside the CPU's.
+    "tf": (("tensorflow-cpu==2.21.0",), ("--no-deps", "tf_keras==2.21.0")),
+    "mxnet": (("mxnet==1.9.1", "numpy<1.24"),),  # np.bool went with numpy 1.24
+    "xgboost": (("xgboost-cpu==3.2.0",),),
+    "jax": (("jax==0.10.2",),),
+}
+FRAMEWORKS_FOLDER = ROOT / ".frameworks"
 LINTED = (
     "api",
     "core",
@@ -69,6 +80,7 @@ def main(argv: list[str]) -> int:
         "bench": bench,
         "openapi": openapi,
         "images": images,
+        "frameworks": frameworks,
     }
     if sys.version_info < (3, 11):  # noqa: UP036 (the sentence is for whoever starts it with an older one)
         return say(f"Trainmaster needs Python 3.11 or newer; this is {sys.version.split()[0]}.")
@@ -207,6 +219,33 @@ def images(arguments: list[str]) -> int:
     if wheels is not None:
         subprocess.run(["docker", "rmi", "-f", WHEELS], stdout=subprocess.DEVNULL, check=False)
     return code
+
+
+def frameworks(arguments: list[str]) -> int:
+    """Make the environments in which ``tests/frameworks`` run TensorFlow, MXNet, XGBoost and JAX: ``frameworks
+    [tf215|tf|mxnet|xgboost|jax …]``; alone: all of them, 3.8 GB. What is there already is left as it is.
+    """
+    if unknown := [word for word in arguments if word not in FRAMEWORKS]:
+        return say(f"{unknown[0]}: unknown. usage: python3 dev.py frameworks [{'|'.join(FRAMEWORKS)} …]")
+    for name in arguments or FRAMEWORKS:
+        folder = FRAMEWORKS_FOLDER / name
+        stamp = folder / "installed"
+        wanted = repr(FRAMEWORKS[name])
+        if stamp.exists() and stamp.read_text() == wanted:
+            continue
+        print(f"Installing {name} into {folder.relative_to(ROOT)} …", end="", flush=True)
+        began_s = time.monotonic()
+        shutil.rmtree(folder, ignore_errors=True)
+        # Nothing is compiled: a test imports a small part of it, and compiling all takes longer than installing.
+        pip = (folder / "bin" / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile")
+        steps = ((sys.executable, "-m", "venv", folder), *((*pip, *words) for words in FRAMEWORKS[name]))
+        for step in steps:
+            if subprocess.run([str(word) for word in step], cwd=ROOT, check=False).returncode != 0:
+                shutil.rmtree(folder, ignore_errors=True)
+                return say(f"\nInstalling {name} failed; the message above says why.")
+        stamp.write_text(wanted)
+        print(f" {time.monotonic() - began_s:.0f} s", flush=True)
+    return 0
 
 
 def bench(arguments: list[str]) -> int:

@@ -56,3 +56,42 @@ def test_ctrl_c_is_no_traceback(dev: Any, monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(dev, "demo", interrupted)
     assert dev.main(["demo"]) == 130
     assert capsys.readouterr().err == "\nStopped.\n"
+
+
+def test_an_environment_of_a_framework_is_made_once_and_again_when_its_versions_change(
+    dev: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        commands.append(command)
+        if command[1:3] == ["-m", "venv"]:
+            Path(command[3]).mkdir(parents=True)
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(dev.subprocess, "run", run)
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    monkeypatch.setattr(dev, "FRAMEWORKS_FOLDER", tmp_path / "frameworks")
+    assert dev.frameworks(["mxnet"]) == 0
+    assert [command[-1] for command in commands] == [str(tmp_path / "frameworks" / "mxnet"), "numpy<1.24"]
+    assert dev.frameworks(["mxnet"]) == 0
+    assert len(commands) == 2
+    monkeypatch.setitem(dev.FRAMEWORKS, "mxnet", (("mxnet==1.9.2",),))
+    assert dev.frameworks(["mxnet"]) == 0
+    assert commands[-1][-1] == "mxnet==1.9.2"
+    assert dev.frameworks(["caffe"]) == 2
+
+
+def test_an_environment_that_could_not_be_made_is_not_left_half_made(
+    dev: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        if command[1:3] == ["-m", "venv"]:
+            Path(command[3]).mkdir(parents=True)
+        return subprocess.CompletedProcess(command, 1 if "pip" in command else 0)
+
+    monkeypatch.setattr(dev.subprocess, "run", run)
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    monkeypatch.setattr(dev, "FRAMEWORKS_FOLDER", tmp_path / "frameworks")
+    assert dev.frameworks(["jax"]) == 2
+    assert not (tmp_path / "frameworks" / "jax").exists()
