@@ -1,0 +1,39 @@
+"""Checkpoints: whole or not there, written behind the training's back, found whatever format wrote them."""
+
+from __future__ import annotations
+
+from trainmaster_train.checkpoint.errors import CheckpointError, CheckpointNotWrittenError
+from trainmaster_train.checkpoint.folder import (
+    COMPLETE,
+    META_FILE,
+    STATE_FILE,
+    Keep,
+    best_checkpoint,
+    complete_checkpoints,
+    latest,
+    read_meta,
+    seal_checkpoint,
+    stage_checkpoint,
+    staged_path,
+)
+from trainmaster_train.checkpoint.states import Checkpoint, load_checkpoint, load_state, save_checkpoint
+
+__all__ = [
+    "COMPLETE",
+    "META_FILE",
+    "STATE_FILE",
+    "Checkpoint",
+    "CheckpointError",
+    "CheckpointNotWrittenError",
+    "Keep",
+    "best_checkpoint",
+    "complete_checkpoints",
+    "latest",
+    "load_checkpoint",
+    "load_state",
+    "read_meta",
+    "save_checkpoint",
+    "seal_checkpoint",
+    "stage_checkpoint",
+    "staged_path",
+]

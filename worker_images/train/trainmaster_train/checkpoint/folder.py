@@ -1,0 +1,275 @@
+"""Checkpoints that are either complete or not there.
+
+A checkpoint is a folder ``<output>/checkpoints/step-00000100/`` with a ``checkpoint.json`` (step, metrics), whatever
+files its writers put there (``state.pt`` for a torch state), a ``manifest.json`` with the size and hash of each, and an
+empty ``.complete`` that is written last: a reader ignores every folder without it. Until then the files lie in
+``.step-00000100.a2.partial/`` (of attempt 2), so a process that is killed at any instruction leaves the older
+checkpoints as they were, and an attempt that still runs on a node that was cut off does not meddle with its successor's
+files.
+
+One writer: :func:`save_checkpoint`. Several writers (each ps its own shard): one process calls
+:func:`stage_checkpoint`, everybody writes into that folder, then the first process calls :func:`seal_checkpoint`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Set, Union
+
+from trainmaster_train import report
+from trainmaster_train.checkpoint import manifest
+from trainmaster_train.checkpoint.errors import CheckpointError, told_as_not_written
+from trainmaster_train.context import current
+
+COMPLETE = ".complete"
+STATE_FILE = "state.pt"
+META_FILE = "checkpoint.json"
+
+_NAME = re.compile(r"^step-(\d{1,18})$")
+_LEFTOVER = re.compile(r"^\.step-(\d{1,18})(?:\.a(\d{1,9}))?\.(partial|old)$")
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Which checkpoints stay when one is written; all others are removed.
+
+    Args:
+        last: this many newest; ``None`` keeps all.
+        best: this many best by ``metric``, beside the newest. One without that metric is none of the best.
+        mode: ``"min"`` where a small value is good (a loss), ``"max"`` where a large one is (an accuracy).
+    """
+
+    last: Optional[int] = 3
+    best: int = 0
+    metric: str = "loss"
+    mode: str = "min"
+
+    def __post_init__(self) -> None:
+        if self.last is not None and self.last < 1:
+            raise ValueError(
+                f"keep: {self.last} would remove the checkpoint just written; give at least 1, or None for all"
+            )
+        if self.best < 0:
+            raise ValueError(f"best: {self.best} is negative; give the number of best checkpoints to keep, 0 for none")
+        _check_mode(self.mode)
+
+
+def latest(directory: Optional[Union[str, Path]] = None) -> Optional[Path]:
+    """Where to start from: ``TRAINMASTER_RESUME_FROM``, else the newest complete checkpoint, else ``None``.
+
+    Only checkpoints of this library; :func:`find_checkpoint` knows those of others too.
+
+    Raises:
+        CheckpointError: the platform names a checkpoint that is not there or not complete. Starting from the
+            beginning instead would hide the loss.
+    """
+    wanted = current().resume_from
+    if wanted is None:
+        complete = complete_checkpoints(directory)
+        return complete[-1] if complete else None
+    if not wanted.exists() or (wanted.is_dir() and not (wanted / COMPLETE).exists()):
+        raise CheckpointError(f"TRAINMASTER_RESUME_FROM: {wanted} is not a complete checkpoint")
+    return wanted
+
+
+def best_checkpoint(metric: str, *, mode: str = "min", directory: Optional[Union[str, Path]] = None) -> Optional[Path]:
+    """The complete checkpoint whose ``metric`` is the best, the newer of two equal ones; ``None`` if none has it.
+
+    Args:
+        mode: as in :class:`Keep`.
+    """
+    best = _best_first(complete_checkpoints(directory), metric, mode)
+    return best[0] if best else None
+
+
+def read_meta(path: Union[str, Path]) -> Dict[str, Any]:
+    """``step`` and ``metrics`` of a complete checkpoint; empty for one that another program wrote.
+
+    Raises:
+        CheckpointError: the checkpoint is not complete, or its description is damaged.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return {}
+    if not (path / COMPLETE).exists():
+        raise CheckpointError(f"{path}: has no {COMPLETE} file, so it was never finished; choose another checkpoint")
+    try:
+        meta = json.loads((path / META_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise CheckpointError(f"{path / META_FILE}: is damaged; choose another checkpoint") from error
+    return meta if isinstance(meta, dict) else {}
+
+
+def complete_checkpoints(directory: Optional[Union[str, Path]] = None) -> List[Path]:
+    """All complete checkpoints, lowest step first."""
+    root = _directory(directory)
+    if not root.is_dir():
+        return []
+    found: Dict[int, Path] = {}
+    for path in sorted(root.iterdir()):  # the names with a dot come first
+        match = _NAME.match(path.name) or _LEFTOVER.match(path.name)
+        # An old one that is whole was moved aside for a newer one of the same step, whose writer was killed just then.
+        if match and not path.name.endswith(".partial") and (path / COMPLETE).exists():
+            found[int(match[1])] = path
+    return [path for _, path in sorted(found.items())]
+
+
+def staged_path(step: int, *, directory: Optional[Union[str, Path]] = None) -> Path:
+    """The folder in which the files of the coming checkpoint of ``step`` are gathered."""
+    return _directory(directory) / f".{_name(step)}.a{current().attempt}.partial"
+
+
+def stage_checkpoint(step: int, *, directory: Optional[Union[str, Path]] = None) -> Path:
+    """An empty folder for the files of the coming checkpoint of ``step``; what a killed writer left there is gone."""
+    staged = staged_path(step, directory=directory)
+    with told_as_not_written(step, staged.parent):
+        shutil.rmtree(staged, ignore_errors=True)
+        staged.mkdir(parents=True)
+    return staged
+
+
+def seal_checkpoint(
+    step: int,
+    metrics: Optional[Mapping[str, Any]] = None,
+    *,
+    directory: Optional[Union[str, Path]] = None,
+    keep: Optional[Union[int, Keep]] = 3,
+    digests: Optional[Mapping[str, str]] = None,
+) -> Path:
+    """Turn the staged files of ``step`` into a complete checkpoint, remove old ones and tell the platform.
+
+    Everything is flushed to the disk before ``.complete`` appears.
+
+    Args:
+        keep: which checkpoints stay: so many newest, a :class:`Keep`, or all (``None``).
+        digests: SHA-256 of staged files by their path in the folder, as far as their writers know; others are read.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        CheckpointNotWrittenError: the disk is full or away; earlier checkpoints are untouched.
+    """
+    kept = keep if isinstance(keep, Keep) else Keep(last=keep)
+    root = _directory(directory)
+    staged = staged_path(step, directory=root)
+    final = root / _name(step)
+    with told_as_not_written(step, root):
+        meta = {"step": int(step), "metrics": report.plain_metrics(metrics or {})}
+        (staged / META_FILE).write_text(json.dumps(meta) + "\n", encoding="utf-8")
+        made = manifest.make(staged, digests)
+        (staged / manifest.MANIFEST_FILE).write_text(json.dumps(made) + "\n", encoding="utf-8")
+        for path in sorted(staged.rglob("*")):
+            _fsync(path)
+        _fsync(staged)
+
+        aside = root / f".{_name(step)}.a{current().attempt}.old"
+        if final.exists():  # a folder cannot be renamed over one that is not empty
+            shutil.rmtree(aside, ignore_errors=True)
+            final.rename(aside)
+        staged.rename(final)
+        _fsync(root)
+        with open(final / COMPLETE, "wb") as file:
+            os.fsync(file.fileno())
+        _fsync(final)
+
+    _prune(root, written=final, keep=kept)
+    size_bytes = sum(file["size_bytes"] for file in made["files"].values())
+    report.checkpoint_written(_relative(final), step, metrics or {}, size_bytes)
+    return final
+
+
+def _prune(root: Path, *, written: Path, keep: Keep) -> None:
+    # A training that went back to an older step writes below checkpoints that are newer by number: never remove
+    # the one just written.
+    # Nor the one that this attempt came from: it is where a successor starts, should all that follows be of no use.
+    kept = {written.resolve()}
+    resumed = current().resume_from
+    if resumed is not None:
+        kept.add(resumed.resolve())
+    for path in root.iterdir():
+        leftover = _LEFTOVER.match(path.name)
+        # Of an earlier attempt: it may live on where nobody reaches it, but what it gathers is of no use any more.
+        if leftover and int(leftover[2] or 0) <= current().attempt and path.resolve() not in kept:
+            _remove(path)
+    if keep.last is None:
+        return
+    complete = complete_checkpoints(root)
+    kept |= _resolved(complete[-keep.last :])
+    if keep.best:
+        kept |= _resolved(_best_first(complete, keep.metric, keep.mode)[: keep.best])
+    for path in complete:
+        if path.resolve() not in kept:
+            _remove(path)
+
+
+def _remove(path: Path) -> None:
+    # Without its mark it is no checkpoint any more, however far the removal gets.
+    with suppress(FileNotFoundError):
+        (path / COMPLETE).unlink()
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def _resolved(paths: List[Path]) -> Set[Path]:
+    return {path.resolve() for path in paths}
+
+
+def _best_first(complete: List[Path], metric: str, mode: str) -> List[Path]:
+    _check_mode(mode)
+    valued = []
+    for age, path in enumerate(complete):
+        with suppress(CheckpointError):  # a damaged description: none of the best
+            value = read_meta(path).get("metrics", {}).get(metric)
+            if isinstance(value, (int, float)) and math.isfinite(value):  # NaN is a text there
+                valued.append((value if mode == "min" else -value, -age, path))
+    return [path for _, _, path in sorted(valued)]
+
+
+def _check_mode(mode: str) -> None:
+    if mode not in ("min", "max"):
+        raise ValueError(f"mode: {mode!r} is neither 'min' nor 'max'")
+
+
+def _directory(directory: Optional[Union[str, Path]]) -> Path:
+    return current().checkpoint_dir if directory is None else Path(directory)
+
+
+def _name(step: int) -> str:
+    if step < 0:
+        raise ValueError(f"step: {step} is negative")
+    return f"step-{int(step):08d}"
+
+
+def _relative(path: Path) -> str:
+    output = current().output_dir
+    try:
+        return path.resolve().relative_to(output.resolve()).as_posix()
+    except ValueError:  # written elsewhere on purpose; the platform can only be told the path as it is
+        return str(path)
+
+
+def _fsync(path: Path) -> None:
+    """Flush a file or a folder's entries to the disk."""
+    if path.is_dir():
+        # Some file systems (and Windows) know no such thing for folders; there is nothing better to do then.
+        with suppress(OSError):
+            _fsync_open(path, os.O_RDONLY)
+    else:
+        _fsync_open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+
+
+def _fsync_open(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

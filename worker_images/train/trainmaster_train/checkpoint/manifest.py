@@ -1,0 +1,109 @@
+"""The list of a checkpoint's files with their sizes and hashes, by which a reader knows that all is as it was written."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict, Mapping, Optional
+
+from trainmaster_train.checkpoint.errors import CheckpointError
+
+MANIFEST_FILE = "manifest.json"
+
+_BLOCK_BYTES = 4 * 2**20
+
+
+def make(folder: Path, known: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
+    """The manifest of what lies in ``folder`` now.
+
+    Args:
+        known: SHA-256 of files, by their path in the folder, whose writers have reckoned it; they are not read again.
+    """
+    digests = known or {}
+    files = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            name = path.relative_to(folder).as_posix()
+            files[name] = {"size_bytes": path.stat().st_size, "sha256": digests.get(name) or digest(path)}
+    return {"version": 1, "files": files}
+
+
+def check(folder: Path, *, hashes: bool = True) -> None:
+    """Compare the files of a complete checkpoint with its manifest; one without a manifest passes.
+
+    Args:
+        hashes: also read the files; otherwise only their sizes are looked at.
+
+    Raises:
+        CheckpointError: a file is missing or damaged; the message names it.
+    """
+    for name, expected in _read(folder).items():
+        path = folder / name
+        try:
+            size = path.stat().st_size
+            if size != expected["size_bytes"]:
+                raise CheckpointError(
+                    f"{path}: is damaged: {size} bytes instead of {expected['size_bytes']}; choose another checkpoint"
+                )
+            if hashes and digest(path) != expected["sha256"]:
+                raise CheckpointError(
+                    f"{path}: is damaged: its content is not what was written; choose another checkpoint"
+                )
+        except FileNotFoundError as error:
+            raise CheckpointError(f"{path}: is missing from the checkpoint; choose another one") from error
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file's content, as hex."""
+    found = hashlib.sha256()
+    with open(path, "rb") as file:
+        while True:
+            block = file.read(_BLOCK_BYTES)
+            if not block:
+                return found.hexdigest()
+            found.update(block)
+
+
+def _read(folder: Path) -> Dict[str, Dict[str, Any]]:
+    path = folder / MANIFEST_FILE
+    try:
+        files = json.loads(path.read_text(encoding="utf-8"))["files"]
+        return {name: {"size_bytes": int(of["size_bytes"]), "sha256": str(of["sha256"])} for name, of in files.items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path}: is damaged; choose another checkpoint") from error
+
+
+class HashedFile:
+    """A new file that reckons its SHA-256 while it is written, so that nobody needs to read it again.
+
+    ``error``: what the file system refused; torch hides it behind an error of its own.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        self._digest = hashlib.sha256()
+        self.error: Optional[OSError] = None
+
+    def write(self, data: Any) -> int:
+        rest = memoryview(data).cast("B")
+        self._digest.update(rest)
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        except OSError as error:
+            self.error = error
+            raise
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        os.close(self._file)

@@ -1,0 +1,209 @@
+"""Torch states as checkpoints: written, read, and put into a model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, List, Mapping, Optional, Tuple, Union, cast
+
+from trainmaster_train import steps
+from trainmaster_train.checkpoint import manifest
+from trainmaster_train.checkpoint.errors import CheckpointError, told_as_not_written
+from trainmaster_train.checkpoint.folder import STATE_FILE, Keep, read_meta, seal_checkpoint, stage_checkpoint
+
+_SHOWN = 3  # names of each kind in one sentence
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read. ``state`` is what was given to :func:`save_checkpoint`; ``step`` is 0 where another
+    program wrote the file and no description is beside it. ``format``: one of :data:`trainmaster_train.checkpoint.formats.FORMATS`.
+    """
+
+    path: Path
+    step: int
+    metrics: Mapping[str, Any]
+    state: Any
+    format: str = "trainmaster"
+
+
+def save_checkpoint(
+    state: Any,
+    step: int,
+    metrics: Optional[Mapping[str, Any]] = None,
+    *,
+    directory: Optional[Union[str, Path]] = None,
+    keep: Optional[Union[int, Keep]] = 3,
+) -> Path:
+    """Write ``state`` as the checkpoint of ``step`` and tell the platform. Blocks until it is on the disk.
+
+    Call it in one process only (rank 0). A complete checkpoint of the same step is replaced.
+
+    Args:
+        state: what ``torch.load(weights_only=True)`` reads back: tensors, numbers, texts, lists and dicts of them.
+        directory: folder of all checkpoints; the job's own when ``None``.
+        keep: this many newest checkpoints stay, or what a :class:`Keep` says; older ones are removed; ``None`` keeps
+            all.
+
+    Returns:
+        The checkpoint's folder.
+
+    Raises:
+        CheckpointNotWrittenError: the disk is full or away (also an ``OSError``); earlier checkpoints are untouched.
+    """
+    with steps.timer().part(steps.CHECKPOINT):
+        return write_state(state, step, metrics, directory=directory, keep=keep)
+
+
+def write_state(
+    state: Any,
+    step: int,
+    metrics: Optional[Mapping[str, Any]] = None,
+    *,
+    directory: Optional[Union[str, Path]] = None,
+    keep: Optional[Union[int, Keep]] = 3,
+) -> Path:
+    """What :func:`save_checkpoint` does, uncounted: for a thread behind the training's back."""
+    import torch
+
+    staged = stage_checkpoint(step, directory=directory)
+    try:
+        with told_as_not_written(step, staged.parent), closing(manifest.HashedFile(staged / STATE_FILE)) as file:
+            try:
+                torch.save(state, cast(Any, file))
+            except RuntimeError:
+                if file.error is None:
+                    raise
+                raise file.error from None  # what torch makes of it names no cause
+        digests = {STATE_FILE: file.hexdigest()}
+        return seal_checkpoint(step, metrics, directory=directory, keep=keep, digests=digests)
+    except BaseException:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise
+
+
+def load_checkpoint(path: Union[str, Path], map_location: Any = "cpu", *, verify: bool = True) -> Checkpoint:
+    """Read what :func:`save_checkpoint` wrote, or a lone file of ``torch.save``. Executes no code from the file.
+
+    Args:
+        verify: read and compare the hashes that were kept when it was written, before anything is loaded.
+
+    Raises:
+        CheckpointError: not complete, damaged, or not readable as tensors and plain values.
+    """
+    import torch
+
+    path = Path(path)
+    meta = read_meta(path)
+    if path.is_dir():
+        manifest.check(path, hashes=verify)
+    file = path / STATE_FILE if path.is_dir() else path
+    try:
+        state = torch.load(file, map_location=map_location, weights_only=True)
+    except Exception as error:
+        raise CheckpointError(f"{file}: cannot be read as a torch state; choose another checkpoint") from error
+    is_ours = path.is_dir()
+    return Checkpoint(
+        path=path,
+        step=int(meta.get("step") or 0),
+        metrics=meta.get("metrics", {}),
+        state=state,
+        format="trainmaster" if is_ours else "torch",
+    )
+
+
+def load_state(target: Any, state: Any, *, source: Optional[Union[str, "os.PathLike[str]", Checkpoint]] = None) -> None:
+    """Put ``state`` into a model or an optimizer: all of it, or nothing and a sentence that says what does not fit.
+
+    Args:
+        target: a ``torch.nn.Module`` or an optimizer.
+        state: what ``target.state_dict()`` once gave.
+        source: where the state comes from, for the sentence.
+
+    Raises:
+        CheckpointError: ``state`` is another model's or optimizer's: the missing, the unexpected and the tensors of
+            another shape are named.
+    """
+    import torch
+
+    path = source.path if isinstance(source, Checkpoint) else source
+    where = "the checkpoint" if path is None else f"{path}:"
+    if not isinstance(state, Mapping):
+        raise CheckpointError(f"{where} holds a {type(state).__name__} where a state_dict is wanted")
+    if isinstance(target, torch.nn.Module):
+        misfits = _misfits_of_model(target.state_dict(), state)
+    else:
+        misfits = _misfits_of_optimizer(target.state_dict(), state)
+    if misfits:
+        raise CheckpointError(f"{where} is of another {_kind(target)}: {'; '.join(misfits)}")
+    target.load_state_dict(state)
+
+
+def _kind(target: Any) -> str:
+    import torch
+
+    return "model" if isinstance(target, torch.nn.Module) else "optimizer"
+
+
+def _misfits_of_model(own: Mapping[str, Any], state: Mapping[str, Any]) -> List[str]:
+    missing = [name for name in own if name not in state]
+    unexpected = [name for name in state if name not in own]
+    shapes = [
+        f"{name} is {_shape(state[name])} where the model has {_shape(own[name])}"
+        for name in own
+        if name in state and _shape(state[name]) != _shape(own[name])
+    ]
+    found = []
+    if missing:
+        found.append(f"missing {_some(missing)}")
+    if unexpected:
+        found.append(f"unexpected {_some(unexpected)}")
+    if shapes:
+        found.append(_some(shapes))
+    found += _without_prefix(missing, unexpected)
+    return found
+
+
+def _without_prefix(missing: List[str], unexpected: List[str]) -> List[str]:
+    """What to do about the commonest misfit: a wrapped model's names against a plain one's."""
+    prefix = "module."
+    if missing and {prefix + name for name in missing} == set(unexpected):
+        return [f"its names begin with {prefix!r}, as DistributedDataParallel's do: load it into the wrapped model"]
+    if unexpected and {prefix + name for name in unexpected} == set(missing):
+        return [f"the model's names begin with {prefix!r}: load it into `model.module`"]
+    return []
+
+
+def _misfits_of_optimizer(own: Mapping[str, Any], state: Mapping[str, Any]) -> List[str]:
+    have, want = _groups(state), _groups(own)
+    if have is None or want is None:
+        return ["it has no param_groups"]
+    if have != want:
+        return [f"it is of {_of_groups(have)}, this one has {_of_groups(want)}"]
+    return []
+
+
+def _groups(state: Mapping[str, Any]) -> Optional[Tuple[int, ...]]:
+    try:
+        return tuple(len(group["params"]) for group in state["param_groups"])
+    except (LookupError, TypeError):
+        return None
+
+
+def _of_groups(groups: Tuple[int, ...]) -> str:
+    return f"{sum(groups)} parameters in {len(groups)} group{'' if len(groups) == 1 else 's'}"
+
+
+def _shape(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        return f"a {type(value).__name__}"
+    return "×".join(str(size) for size in shape) or "a single number"
+
+
+def _some(names: List[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
