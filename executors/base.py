@@ -100,6 +100,7 @@ class ReplicaOrder:
     request: Request
     image: str | None = None
     project: str = ""  # the project's name
+    database_id: str = ""  # of the database that knows the attempt; drivers mark what they make with it
     code_digest: str | None = None
     code_path: str | None = None  # the archive (.tar.gz) as a file that the driver can read
     mounts: tuple[MountOrder, ...] = ()  # /data/data and /data/output among them
@@ -194,8 +195,10 @@ class Executor(Protocol):
         """
         ...
 
-    def attempts(self) -> frozenset[AttemptId]:
-        """All attempts that the engine holds anything of: for the sweep of what nobody knows any more."""
+    def attempts(self) -> Mapping[AttemptId, str]:
+        """All attempts that the engine holds anything of, each with the database that its orders were of: for the sweep
+        of what nobody knows any more. Empty: the engine does not say, or is this platform's alone.
+        """
         ...
 
     def remove(self, attempt_id: AttemptId) -> None:

@@ -23,7 +23,7 @@ from scheduler.control.due import SAFETY_LOOK, STEADY_LOOK, due_attempts
 from scheduler.control.glance import glance
 from scheduler.control.nodes import sync_nodes
 from scheduler.control.reconcile import Reconciler
-from scheduler.control.sweep import Strangers, expire_waiting, housekeep, sweep_executor
+from scheduler.control.sweep import expire_waiting, housekeep, sweep_executor
 from scheduler.control.tick import Ticker
 from scheduler.executor_factory import make_executor
 from scheduler.gate import Solo
@@ -75,7 +75,6 @@ class Service:
             setup.executor, setup.watch_every, lambda attempt_id: bell.ring(TOPIC_RECONCILE, attempt_id), utc_now
         )
         self._solo_tick = Solo()
-        self._strangers = Strangers()
         self._rung_s: dict[AttemptId, float] = {}
         self._timers: set[datetime] = set()
         self._timer_lock = threading.Lock()
@@ -116,7 +115,7 @@ class Service:
     def sweep(self) -> None:
         """Remove from the executor what no live attempt owns."""
         try:
-            sweep_executor(self.control, self._strangers)
+            sweep_executor(self.control)
         except ExecutorTryAgain as away:
             log.warning("executor.away", why=away.sentence)
 

@@ -12,7 +12,7 @@ from trainmaster.wire.admin import Health
 
 from api.work import Platform
 from core.db.leases import TICK, TICK_DONE, marked_at
-from core.db.tables import Lease, Node
+from core.db.tables import Lease, Node, Stranger
 from core.domain.errors import Unavailable
 from core.settings import Settings
 
@@ -31,9 +31,11 @@ def look(platform: Platform, version: str) -> Health:
                 "database": OK,
                 "scheduler": _scheduler(work.session, platform.settings, work.now),
                 "nodes": _nodes(work.session),
+                "executor": _executor(work.session),
             }
     except Unavailable as error:
-        parts = {"database": error.sentence, "scheduler": "unknown while the database is away", "nodes": "unknown"}
+        parts = {"database": error.sentence, "scheduler": "unknown while the database is away"}
+        parts |= dict.fromkeys(("nodes", "executor"), "unknown")
     parts["bell"] = _bell(platform)
     return Health(
         status="ok" if all(part == OK for part in parts.values()) else "degraded", version=version, parts=parts
@@ -47,7 +49,8 @@ async def look_within(platform: Platform, version: str) -> Health:
     """
     with move_on_after(_LOOK_WITHIN_S):
         return await to_thread.run_sync(look, platform, version, limiter=platform.lookers, abandon_on_cancel=True)
-    parts = {"database": "does not answer", "scheduler": "unknown", "nodes": "unknown", "bell": _bell(platform)}
+    parts = {"database": "does not answer", **dict.fromkeys(("scheduler", "nodes", "executor"), "unknown")}
+    parts["bell"] = _bell(platform)
     return Health(status="degraded", version=version, parts=parts)
 
 
@@ -75,6 +78,17 @@ def _scheduler(session: Session, settings: Settings, now: datetime) -> str:
 def _nodes(session: Session) -> str:
     ready = session.execute(select(func.count()).select_from(Node).where(Node.is_ready)).scalar_one()
     return OK if ready else "no node is ready; jobs wait until one is"
+
+
+def _executor(session: Session) -> str:
+    """What the last sweep found there that this database does not know."""
+    kinds = session.scalars(select(Stranger.is_foreign)).all()
+    told = []
+    if foreign := sum(kinds):
+        told.append(f"{foreign} of another database, which are left alone and keep what they have")
+    if forgotten := len(kinds) - foreign:
+        told.append(f"{forgotten} that this database has forgotten, which are removed within minutes")
+    return f"holds attempts: {' and '.join(told)}; `GET /api/v1/events` says more" if told else OK
 
 
 def _bell(platform: Platform) -> str:

@@ -351,3 +351,26 @@ class Lease(Base):
     holder: Mapped[str]
     token: Mapped[int] = mapped_column(BigInteger)
     expires_at: Mapped[datetime]
+
+
+class Identity(Base):
+    """One row, ``name`` "database": the random id by which engines tell this database's objects from another's.
+
+    A copy of the database has it, too: see :mod:`core.db.identity`.
+    """
+
+    __tablename__ = "identity"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str]
+
+
+class Stranger(Base):
+    """An attempt that the executor holds and this database does not know. ``database_id``: whose it is, as the engine
+    says; empty where it does not say. ``is_foreign``: another database's, so that it is left alone.
+    """
+
+    __tablename__ = "strangers"
+    attempt_id: Mapped[str] = mapped_column(primary_key=True)
+    database_id: Mapped[str]
+    is_foreign: Mapped[bool] = mapped_column(Boolean)
+    since: Mapped[datetime]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from core.domain.ids import AttemptId, JobId
@@ -17,6 +17,8 @@ ATTEMPT: Final = "trainmaster/attempt"
 ROLE: Final = "trainmaster/role"
 INDEX: Final = "trainmaster/index"
 GENERATION: Final = "trainmaster/generation"
+# The id of the database that knows the attempt: two of them under one instance do not take away each other's things.
+DATABASE: Final = "trainmaster/database"
 
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
 _VALUE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -36,7 +38,11 @@ def replica_labels(instance: str, order: ReplicaOrder) -> dict[str, str]:
 def attempt_labels(instance: str, order: ReplicaOrder) -> dict[str, str]:
     """What all replicas of an attempt share: its network, its Service."""
     labels = {INSTANCE: instance, JOB: order.key.job_id, ATTEMPT: order.key.attempt_id}
-    return {**labels, PROJECT: label_value(order.project)} if order.project else labels
+    if order.project:
+        labels[PROJECT] = label_value(order.project)
+    if order.database_id:
+        labels[DATABASE] = order.database_id
+    return labels
 
 
 def key_of(labels: Mapping[str, str]) -> ReplicaKey | None:
@@ -51,6 +57,16 @@ def key_of(labels: Mapping[str, str]) -> ReplicaKey | None:
         )
     except (KeyError, ValueError):
         return None
+
+
+def databases(found: Iterable[Mapping[str, str] | None]) -> dict[AttemptId, str]:
+    """By the labels of what an engine holds: attempt -> the database that knows it, empty where nothing of it says so."""
+    held: dict[AttemptId, str] = {}
+    for own in found:
+        if own and own.get(ATTEMPT):
+            attempt_id = AttemptId(own[ATTEMPT])
+            held[attempt_id] = own.get(DATABASE) or held.get(attempt_id, "")
+    return held
 
 
 def selector(instance: str, attempt_id: AttemptId | None = None) -> dict[str, str]:

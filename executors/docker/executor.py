@@ -160,15 +160,14 @@ class DockerExecutor:
                 newest[who] = seen
         return tuple(newest.values())
 
-    def attempts(self) -> frozenset[AttemptId]:
+    def attempts(self) -> Mapping[AttemptId, str]:
         own = labels.selector(self._rules.instance)
         found = [
             *self._ask(lambda: self._engine.containers(own)),
             *self._ask(lambda: self._engine.networks(own)),
             *self._ask(lambda: self._engine.volumes(own)),
         ]
-        marks = [(thing.get("Labels") or {}).get(labels.ATTEMPT) for thing in found]
-        return frozenset(AttemptId(mark) for mark in marks if mark)
+        return labels.databases(thing.get("Labels") for thing in found)
 
     def remove(self, attempt_id: AttemptId) -> None:
         """Raises :class:`ExecutorTryAgain` when the engine does not get rid of a container within twenty seconds."""

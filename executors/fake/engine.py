@@ -213,9 +213,9 @@ class FakeEngine:
                     newest[key.role, key.index] = replica
             return tuple(self._observation(replica) for replica in newest.values())
 
-    def attempts(self) -> frozenset[AttemptId]:
+    def attempts(self) -> Mapping[AttemptId, str]:
         with self._lock:
-            return frozenset(self._keys)
+            return {name: self._replicas[keys[0]].order.database_id for name, keys in self._keys.items()}
 
     def remove(self, attempt_id: AttemptId) -> None:
         with self._lock:

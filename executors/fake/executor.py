@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Final, TypeVar
 
@@ -50,7 +50,7 @@ class FakeExecutor:
     def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:  # noqa: ARG002 (always)
         return self._read("observe", attempt_id, lambda: self.engine.observe(attempt_id))
 
-    def attempts(self) -> frozenset[AttemptId]:
+    def attempts(self) -> Mapping[AttemptId, str]:
         return self._read("attempts", "", self.engine.attempts)
 
     def remove(self, attempt_id: AttemptId) -> None:

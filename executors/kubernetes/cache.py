@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from core.domain.ids import AttemptId
@@ -94,11 +94,11 @@ class PodCache:
         with self._changed:
             return tuple(self._own.get(attempt_id, {}).values())
 
-    def attempts(self) -> frozenset[AttemptId]:
-        """All attempts that have pods. No request is made."""
+    def marks(self) -> Sequence[Mapping[str, str]]:
+        """The labels of one pod of each attempt that has any. No request is made."""
         self.reflector.require()
         with self._changed:
-            return frozenset(self._own)
+            return [next(iter(pods.values()))["metadata"]["labels"] for pods in self._own.values()]
 
     def foreign_use(self) -> Mapping[str, Use]:
         """By node: what is taken there beyond what the planner counts itself. ``pods`` counts all pods, ours too."""

@@ -12,7 +12,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -97,14 +97,11 @@ class Ending:
             # The network policy is the Service's and goes with it.
             self._delete(path("services", namespace, names.attempt_name(attempt_id)))
 
-    def attempts(self) -> frozenset[AttemptId]:
-        """Attempts that have a Service, with or without Pods."""
+    def marks(self) -> Sequence[Mapping[str, str]]:
+        """The labels of the Services of all attempts, with or without Pods."""
         query = {"labelSelector": _selector(labels.selector(self._options.instance))}
-        found: set[AttemptId] = set()
-        for page in self._cluster.list_pages(path("services", self._namespaces.scope()), query):
-            own = (item["metadata"].get("labels") or {} for item in page["items"])
-            found |= {AttemptId(one[labels.ATTEMPT]) for one in own if labels.ATTEMPT in one}
-        return frozenset(found)
+        pages = self._cluster.list_pages(path("services", self._namespaces.scope()), query)
+        return [item["metadata"].get("labels") or {} for page in pages for item in page["items"]]
 
     def forget_old_tombstones(self) -> None:
         """Delete those that are an hour old; looks every five minutes at most."""

@@ -12,7 +12,7 @@ It keeps nothing: pods are found again by labels, through a copy that a watch ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -20,7 +20,7 @@ from core.domain.errors import ExecutorError
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports
 from executors.base import NodeInfo, Observation, ReplicaKey, ReplicaOrder
-from executors.containers import names
+from executors.containers import labels, names
 from executors.kubernetes import render
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.client import Cluster, Json
@@ -111,10 +111,10 @@ class KubernetesExecutor:
                 newest[key.role, key.index] = seen
         return tuple(newest.values())
 
-    def attempts(self) -> frozenset[AttemptId]:
+    def attempts(self) -> Mapping[AttemptId, str]:
         """Also forgets which attempts were removed long ago: it is the sweep's call, every few minutes."""
         self._ending.forget_old_tombstones()
-        return self._pods.attempts() | self._ending.attempts()
+        return labels.databases([*self._pods.marks(), *self._ending.marks()])
 
     def remove(self, attempt_id: AttemptId) -> None:
         """Blocks while kubelet ends what still runs: a second or two, at most ten.

@@ -152,9 +152,10 @@ class ProcessExecutor:
                 newest[key.role, key.index] = found
         return tuple(newest.values())
 
-    def attempts(self) -> frozenset[AttemptId]:
+    def attempts(self) -> Mapping[AttemptId, str]:
+        """Without their database: the folder is this platform's alone."""
         try:
-            return frozenset(AttemptId(entry.name) for entry in os.scandir(self._attempts) if entry.is_dir())
+            return {AttemptId(entry.name): "" for entry in os.scandir(self._attempts) if entry.is_dir()}
         except FileNotFoundError as error:
             raise ExecutorTryAgain(f"The folder {self._attempts} is away; is its disk mounted?") from error
 

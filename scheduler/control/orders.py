@@ -46,12 +46,13 @@ class VolumeFacts:
 
 @dataclass(frozen=True, slots=True)
 class OrderBook:
-    """What the orders of one attempt share."""
+    """What the orders of one attempt share. ``database_id``: of the database that knows it."""
 
     job: JobFacts
     attempt: AttemptFacts
     volumes: Mapping[str, VolumeFacts]
     secrets: Mapping[str, str]
+    database_id: str = ""
 
     @property
     def layout(self) -> Layout:
@@ -100,6 +101,7 @@ def build_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrd
         request=request,
         image=role.image or spec.image,
         project=job.project,
+        database_id=book.database_id,
         code_digest=spec.code,
         code_path=_code_path(control, spec),
         mounts=_mounts(book),

@@ -20,6 +20,7 @@ from core import secrets
 from core.bell import TOPIC_RECONCILE
 from core.db import leases
 from core.db.engine import unit_of_work
+from core.db.identity import ensure_id, find_id
 from core.db.leases import HeldLease
 from core.domain.errors import (
     AttemptRemoved,
@@ -382,7 +383,9 @@ class _Round:
                 opened = secrets.open_secrets(session, self.control.secret_key, job.project_id, job.spec.secrets)
             except TrainmasterError as error:
                 raise ExecutorRefused(f"secrets: {error.sentence}") from error
-        book = OrderBook(job, self.rows.attempt, volumes, opened)
+            database_id = find_id(session)
+        database_id = database_id or ensure_id(self.control.sessions)
+        book = OrderBook(job, self.rows.attempt, volumes, opened, database_id)
         check_places(self.control, book)
         return book
 

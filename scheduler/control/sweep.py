@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -12,11 +12,12 @@ from sqlalchemy.orm import Session
 
 from core.bell import TOPIC_TICK
 from core.db.engine import unit_of_work
+from core.db.identity import ensure_id
 from core.db.rows import AnyRow
 from core.db.tables import Attempt, Event, IdempotencyKey, Job, Lease, LoginCode, Token
 from core.domain.errors import ExecutorTryAgain, StaleWrite
 from core.domain.exits import ExitKind
-from core.domain.ids import AttemptId, JobId
+from core.domain.ids import JobId
 from core.domain.lifecycle import JobEvent
 from core.domain.states import JobState
 from core.settings import Settings
@@ -26,6 +27,7 @@ from scheduler.control import fence
 from scheduler.control.context import Control
 from scheduler.control.journal import Journal
 from scheduler.control.queue import move_queued
+from scheduler.control.strangers import note_strangers
 from scheduler.control.tick import TICK_LEASE
 
 log = structlog.get_logger(__name__)
@@ -37,9 +39,6 @@ _LOGIN_CODE_AGE: Final = timedelta(hours=1)
 # Lists show for so long that a token has expired or was revoked; its events stay.
 _TOKEN_AGE: Final = timedelta(days=30)
 _LEASE_AGE: Final = timedelta(days=1)
-# An attempt that the database has never heard of may be one that a restored or wrong database lost: it gets so long.
-UNKNOWN_PATIENCE: Final = timedelta(minutes=10)
-_TOLD: Final = 10  # names in one line of the log
 _BATCH: Final = 500
 # Events go in small bites, and a sweep takes only so many: the next one is minutes away.
 _EVENT_BATCH: Final = 500
@@ -47,35 +46,14 @@ _EVENT_BATCHES: Final = 40
 _TERMINAL: Final = tuple(state.value for state in JobState if state.is_terminal)
 
 
-class Strangers:
-    """What the executor holds and the database never heard of, by when this process first saw it so."""
-
-    def __init__(self) -> None:
-        self._since: dict[AttemptId, datetime] = {}
-
-    def overdue(self, unknown: Collection[AttemptId], now: datetime) -> frozenset[AttemptId]:
-        """Those of ``unknown`` whose patience is over; whoever is new is told loudly."""
-        fresh = sorted(set(unknown) - self._since.keys())
-        self._since = {attempt_id: self._since.get(attempt_id, now) for attempt_id in unknown}
-        if fresh:
-            log.error(
-                "sweep.unknown",
-                count=len(fresh),
-                attempts=fresh[:_TOLD],
-                removed_in_s=UNKNOWN_PATIENCE.total_seconds(),
-                hint="The database does not know them: is it the right one, or restored from a backup? "
-                "Stop the scheduler to keep them.",
-            )
-        return frozenset(name for name, since in self._since.items() if now - since >= UNKNOWN_PATIENCE)
-
-
-def sweep_executor(control: Control, strangers: Strangers) -> int:
+def sweep_executor(control: Control) -> int:
     """Remove from the executor what no live attempt owns any more; how many attempts that were.
 
     An attempt is in the database before anything of it is created, so what has ended there is nobody's. What is not
-    there at all may be lost to an empty, wrong or restored database: it is removed after ``UNKNOWN_PATIENCE`` only.
+    there at all may be lost to an empty, wrong or restored database: see :mod:`scheduler.control.strangers`.
     """
     held = control.executor.attempts()  # before the database is read: whatever is held then is in there
+    database_id = ensure_id(control.sessions)
     known: set[str] = set()
     live: set[str] = set()
     names = sorted(held)
@@ -86,9 +64,10 @@ def sweep_executor(control: Control, strangers: Strangers) -> int:
                 known.add(name)
                 if ended_at is None:
                     live.add(name)
-    overdue = strangers.overdue(held - known, control.clock())
+    strangers = {name: whose for name, whose in held.items() if name not in known}
+    overdue = note_strangers(control, strangers, database_id)
     removed = 0
-    for attempt_id in sorted((held & known) - live | overdue):
+    for attempt_id in sorted((held.keys() & known) - live | overdue):
         try:
             control.executor.remove(attempt_id)
         except ExecutorTryAgain:

@@ -26,7 +26,7 @@ from scheduler.control.context import Control
 from scheduler.control.due import due_attempts
 from scheduler.control.nodes import sync_nodes
 from scheduler.control.reconcile import Reconciler, Verdict
-from scheduler.control.sweep import Strangers, expire_waiting, sweep_executor
+from scheduler.control.sweep import expire_waiting, sweep_executor
 from scheduler.control.tick import Ticker
 
 TOPIC_DUE, TOPIC_NODES, TOPIC_SWEEP = "due", "nodes", "sweep"
@@ -159,7 +159,6 @@ class Process:
         )
         self.reconciler = Reconciler(self.control)
         self.ticker = Ticker(self.control)
-        self.strangers = Strangers()
 
     def work_on(self, topic: str, key: str) -> Callable[[], None]:
         match topic:
@@ -172,7 +171,7 @@ class Process:
             case "nodes":
                 return self._nodes
             case _:
-                return lambda: [sweep_executor(self.control, self.strangers), None][1]
+                return lambda: [sweep_executor(self.control), None][1]
 
     def _tick(self) -> None:
         report = self.ticker.tick()

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
-from sqlalchemy import update
+import pytest
+from sqlalchemy import delete, update
 
 from core.db.engine import unit_of_work
+from core.db.identity import ensure_id
 from core.db.tables import (
     Attempt,
+    Event,
     IdempotencyKey,
+    Identity,
     Job,
     Lease,
     LoginCode,
+    Replica,
+    Stranger,
     Token,
     WaitReason,
 )
 from core.domain.ids import AttemptId
 from executors.base import ReplicaKey
 from executors.fake import Script
-from scheduler.control import sweep
+from scheduler.control import strangers, sweep
+from scheduler.control.strangers import UNKNOWN_PATIENCE
 from scheduler.control.sweep import (
     delete_outlived,
     expire_waiting,
@@ -29,21 +37,70 @@ from scheduler.control.sweep import (
 )
 
 
-def test_the_sweep_removes_what_nobody_knows_and_nothing_else(plane):
+def put_stranger(plane, job: str, *, database_id: str) -> AttemptId:
+    """An attempt on the engine that no database row knows."""
+    order = plane.engine.order_of(ReplicaKey(job, plane.one(Attempt).id, "worker", 0))
+    stranger = AttemptId(f"att-of-{database_id or 'nobody'}")
+    key = replace(order.key, attempt_id=stranger, job_id="other")
+    plane.engine.create(replace(order, key=key, database_id=database_id))
+    return stranger
+
+
+@pytest.mark.parametrize("is_told", [True, False], ids=["its own", "without a database"])
+def test_the_sweep_removes_what_its_database_has_forgotten_after_a_while_and_nothing_else(plane, is_told):
     plane.engine.script("worker", Script(run_for=None))
     job = plane.submit()
     plane.settle()
-    order = plane.engine.order_of(ReplicaKey(job, plane.one(Attempt).id, "worker", 0))
-    from dataclasses import replace
-
-    plane.engine.create(replace(order, key=replace(order.key, attempt_id=AttemptId("att-unknown"), job_id="other")))
-    strangers = sweep.Strangers()
-    assert sweep_executor(plane.control, strangers) == 0
-    plane.engine.advance(sweep.UNKNOWN_PATIENCE - timedelta(seconds=1))
-    assert sweep_executor(plane.control, strangers) == 0
+    own_id = ensure_id(plane.sessions)
+    put_stranger(plane, job, database_id=own_id if is_told else "")
+    assert sweep_executor(plane.control) == 0
+    plane.engine.advance(UNKNOWN_PATIENCE - timedelta(seconds=1))
+    plane.start()  # whoever takes over goes on counting
+    assert sweep_executor(plane.control) == 0
     plane.engine.advance(timedelta(seconds=1))
-    assert sweep_executor(plane.control, strangers) == 1
-    assert plane.engine.attempts() == {plane.one(Attempt).id}
+    assert sweep_executor(plane.control) == 1
+    assert plane.engine.attempts() == {plane.one(Attempt).id: own_id}
+    (told,) = plane.all(Event, kind=strangers.FORGOTTEN)
+    assert "10 minutes" in told.reason
+    assert sweep_executor(plane.control) == 0
+    assert plane.all(Stranger) == []
+
+
+def test_what_another_database_made_is_left_alone_for_ever_and_told_of_once(plane):
+    plane.engine.script("worker", Script(run_for=None))
+    job = plane.submit()
+    plane.settle()
+    stranger = put_stranger(plane, job, database_id="feedbeef")
+    for _ in range(3):
+        assert sweep_executor(plane.control) == 0
+        plane.engine.advance(2 * UNKNOWN_PATIENCE)
+    assert stranger in plane.engine.attempts()
+    (told,) = plane.all(Event, kind=strangers.FOREIGN)
+    assert (told.data["attempts"], told.data["databases"]) == ([stranger], ["feedbeef"])
+    assert "left alone" in told.reason
+    assert plane.one(Stranger).is_foreign
+
+
+def test_an_emptied_database_leaves_alone_what_runs_and_a_restored_one_takes_it_back(plane):
+    plane.engine.script("worker", Script(run_for=None))
+    plane.submit()
+    plane.settle()
+    before = ensure_id(plane.sessions)
+    held = plane.engine.attempts()
+    with unit_of_work(plane.sessions) as session:
+        for table in (Replica, Attempt, Job, Identity):
+            session.execute(delete(table))
+    plane.start()
+    sweep_executor(plane.control)
+    plane.engine.advance(2 * UNKNOWN_PATIENCE)
+    assert sweep_executor(plane.control) == 0
+    assert plane.engine.attempts() == held
+    assert ensure_id(plane.sessions) != before
+    with unit_of_work(plane.sessions) as session:
+        session.execute(update(Identity).values(id=before))
+        session.execute(delete(Stranger))
+    sweep_executor(plane.control)
+    assert not plane.one(Stranger).is_foreign
 
 
 def test_what_has_ended_in_the_database_is_swept_at_once(plane):
@@ -52,7 +109,7 @@ def test_what_has_ended_in_the_database_is_swept_at_once(plane):
     plane.settle()
     with unit_of_work(plane.sessions) as session:
         session.execute(update(Attempt).values(ended_at=plane.engine.now))
-    assert sweep_executor(plane.control, sweep.Strangers()) == 1
+    assert sweep_executor(plane.control) == 1
     assert not plane.engine.attempts()
 
 

@@ -13,6 +13,7 @@ from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId, JobId
 from core.domain.resources import Request
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
+from executors.containers import labels
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.client import AlreadyExists, Cluster, Gone, NotFound, Refused, path
 from executors.kubernetes.namespaces import Namespaces
@@ -114,7 +115,7 @@ def test_the_copy_follows_pods_and_a_fresh_list_confirms_absence(admin, namespac
     until(lambda: len(pods.pods(ATTEMPT)) == 4)
     until(lambda: pods.foreign_use()["node-that-is-not"].pods >= 5)
     assert pods.wait_for_change(5) == {ATTEMPT}
-    assert pods.attempts() == {ATTEMPT}
+    assert [mark[labels.ATTEMPT] for mark in pods.marks()] == [ATTEMPT]
     admin.delete(path("pods", namespace, "a"), options={"gracePeriodSeconds": 0})
     assert len(pods.fresh(ATTEMPT)) == 3
     until(lambda: len(pods.pods(ATTEMPT)) == 3)

@@ -13,7 +13,7 @@ from api.main import create_app
 from core.db.bootstrap import add_login_code
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.leases import TICK_DONE, mark
-from core.db.tables import Lease, LoginCode, Node, User
+from core.db.tables import Lease, LoginCode, Node, Stranger, User
 from core.settings import Settings
 
 PAGE = {"Sec-Fetch-Site": "same-origin"}
@@ -190,6 +190,11 @@ def test_health_tells_each_part_in_words(
     with unit_of_work(sessions) as session:
         mark(session, TICK_DONE, holder="s", now=clock.now)
     assert stranger.get("/api/v1/health").json()["status"] == "ok"
+    with unit_of_work(sessions) as session:
+        session.add(Stranger(attempt_id="att-a", database_id="feed", is_foreign=True, since=clock.now))
+    health = stranger.get("/api/v1/health").json()
+    assert health["status"] == "degraded"
+    assert health["parts"]["executor"].startswith("holds attempts: 1 of another database")
     clock.advance(120)
     assert stranger.get("/api/v1/health").json()["parts"]["scheduler"].startswith("last seen 120 s ago")
     assert stranger.get("/api/v1/ready").status_code == 200

@@ -10,6 +10,7 @@ import pytest
 
 from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId
+from executors.containers import labels
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.client import path
 from executors.kubernetes.namespaces import Namespaces
@@ -81,7 +82,7 @@ def test_own_pods_are_kept_lean_and_of_others_only_what_they_take(server, cache)
     assert own["metadata"]["name"] == "a"
     assert "managedFields" not in own["metadata"]
     assert own["spec"]["containers"] == [{"name": "main", "image": "i", "resources": {"requests": {"cpu": "1"}}}]
-    assert cache.attempts() == {ATTEMPT}
+    assert [mark[labels.ATTEMPT] for mark in cache.marks()] == [ATTEMPT]
     assert cache.foreign_use() == {"node-0": Use(2000, 0, {}, 3)}
 
 
@@ -90,7 +91,7 @@ def test_a_pod_with_our_labels_in_a_namespace_that_is_not_ours_is_foreign(server
     other["metadata"]["namespace"] = "elsewhere"
     server.say(page([other], 9))
     assert cache.pods(ATTEMPT) == ()
-    assert cache.attempts() == frozenset()
+    assert cache.marks() == []
     assert cache.foreign_use() == {"node-0": Use(1000, 0, {}, 1)}
 
 
@@ -129,10 +130,9 @@ def test_a_version_that_the_server_forgot_costs_exactly_one_list(server, cache):
         page([pod("b", 20), pod("d", 21)], 30),
     )
     cache.reflector.start()
-    until(lambda: cache.reflector.counts["watches"] == 2)
+    until(lambda: [a.query.get("resourceVersion") for a in server.asked if "watch" in a.query] == ["9", "30"])
     assert names(cache.pods(ATTEMPT)) == ["b", "d"]
     assert cache.reflector.counts["lists"] == 2
-    assert [a.query.get("resourceVersion") for a in server.asked if "watch" in a.query] == ["9", "30"]
 
 
 def test_a_page_that_came_too_late_begins_the_list_anew_and_loses_nothing(server, cache):
