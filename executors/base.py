@@ -229,3 +229,15 @@ class CreatesGangs(Protocol):
     def create_all(self, orders: Sequence[ReplicaOrder]) -> Sequence[ExecutorError | None]:
         """``create`` of each, all of one attempt; for each, in turn, what stood against it."""
         ...
+
+
+@runtime_checkable
+class TellsLeftovers(Protocol):
+    """A capability of drivers whose engine may not get rid of a replica, and then has to go on without."""
+
+    def leftovers(self, attempt_id: AttemptId) -> Sequence[str]:
+        """After ``remove``: a sentence on each replica that it gave up and that may still hold what it has.
+
+        Told once, and lost with the process.
+        """
+        ...

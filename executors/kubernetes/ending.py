@@ -30,6 +30,7 @@ from executors.kubernetes.client import AlreadyExists, Cluster, Conflict, Json, 
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.observe import has_begun, is_beginning, is_over, is_stuck, runs_nothing, stop_asked
 from executors.kubernetes.options import Options
+from executors.kubernetes.words import given_up
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +66,7 @@ class Ending:
         self._pods = pods
         self._clock = clock
         self._forgot_at: float | None = None
+        self._given_up: dict[AttemptId, dict[str, str]] = {}  # by pod, until somebody asks
         self._rest = threading.Event()  # never set: a wait that needs no clock
 
     def stop(self, key: ReplicaKey, grace: timedelta) -> None:
@@ -96,6 +98,10 @@ class Ending:
         for namespace in namespaces:
             # The network policy is the Service's and goes with it.
             self._delete(path("services", namespace, names.attempt_name(attempt_id)))
+
+    def leftovers(self, attempt_id: AttemptId) -> Sequence[str]:
+        """See :class:`executors.base.TellsLeftovers`."""
+        return tuple(self._given_up.pop(attempt_id, {}).values())
 
     def marks(self) -> Sequence[Mapping[str, str]]:
         """The labels of the Services of all attempts, with or without Pods."""
@@ -212,14 +218,12 @@ class Ending:
         """Whether kubelet has heard that the pod must end, and will not end it soon though it reports."""
         late = _late(pod, self._clock())
         if late > _UNENDING:
-            log.warning(
-                "kubernetes.pod_given_up",
-                pod=pod["metadata"]["name"],
-                node=pod["spec"].get("nodeName"),
-                late_s=late.total_seconds(),
-                why="Its node does not end it: its container runtime is down, or a process hangs in the kernel, as on a "
-                "file server that is away. It is forgotten and may still hold what it has.",
-            )
+            attempt_id = AttemptId(pod["metadata"]["labels"][labels.ATTEMPT])
+            sentence = given_up(pod["metadata"]["name"], str(pod["spec"].get("nodeName")), late.total_seconds())
+            told = self._given_up.setdefault(attempt_id, {})
+            if pod["metadata"]["name"] not in told:
+                log.warning("kubernetes.pod_given_up", pod=pod["metadata"]["name"], why=sentence)
+            told[pod["metadata"]["name"]] = sentence
             return True
         return is_stuck(pod) and late > _HEARD
 

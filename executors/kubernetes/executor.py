@@ -129,6 +129,10 @@ class KubernetesExecutor:
         self._ending.remove(attempt_id)
         self._starting.forget(attempt_id)
 
+    def leftovers(self, attempt_id: AttemptId) -> Sequence[str]:
+        """See :class:`executors.base.TellsLeftovers`."""
+        return self._ending.leftovers(attempt_id)
+
     def wait_for_change(self, timeout_s: float) -> frozenset[AttemptId]:
         """See :class:`executors.base.TellsChanges`."""
         return self._pods.wait_for_change(timeout_s)

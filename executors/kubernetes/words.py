@@ -139,6 +139,15 @@ def rebooted(node: str) -> str:
     return f"Node {node} lost the container, as after a restart of the machine."
 
 
+def given_up(name: str, node: str, late_s: float) -> str:
+    """A pod that outlives its deletion on a node that reports."""
+    return (
+        f"Pod {name} was given up {late_s:.0f} s after its grace: node {node} does not end it, for its container runtime is "
+        "down or a process hangs in the kernel, as on a file server that is away. It may still hold its GPUs and memory; "
+        "look at the node."
+    )
+
+
 def _clip(message: str) -> str:
     """One line, of a length that can be read, that ends as a sentence does."""
     text = " ".join(message.split())

@@ -33,7 +33,7 @@ from core.domain.errors import (
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.states import AttemptState, ReplicaState, Wanted
-from executors.base import Observation, ReplicaKey
+from executors.base import Observation, ReplicaKey, TellsLeftovers
 from scheduler.control import fence
 from scheduler.control.addresses import TakenAddresses, addresses_of
 from scheduler.control.backoff import retry_delay
@@ -320,9 +320,11 @@ class _Round:
     def _end(self, decision: Decision) -> None:
         if decision.end is None:
             return
-        self.control.executor.remove(self.rows.attempt.id)
+        executor = self.control.executor
+        executor.remove(self.rows.attempt.id)
+        left = executor.leftovers(self.rows.attempt.id) if isinstance(executor, TellsLeftovers) else ()
         with fence.fenced(self.control, self.lease) as session:
-            rings = self._writer(session).end(decision.end)
+            rings = self._writer(session).end(decision.end, left)
         log.info(
             "attempt.ended",
             attempt=self.rows.attempt.id,

@@ -98,8 +98,13 @@ class AttemptWriter:
             self._tell_replicas("replica.starting", members, f"{names(members)} handed to {where}.", actor=EXECUTOR)
         self._touch_job()
 
-    def end(self, end: End) -> list[tuple[str, str]]:
-        """The attempt is over and nothing of it is left. Returns the bells to ring after the commit."""
+    def end(self, end: End, leftovers: Sequence[str] = ()) -> list[tuple[str, str]]:
+        """The attempt is over and nothing of it is left but ``leftovers``, in words: what the engine could not end.
+
+        Returns the bells to ring after the commit.
+        """
+        for sentence in leftovers:
+            self.journal.tell("replica.given_up", sentence, at=self.now, actor=EXECUTOR)
         move = advance(self.attempt.state, AttemptEvent.END)
         self._attempt(
             state=move.state.value,

@@ -19,7 +19,7 @@ from core.db.tables import (
 from core.domain.exits import ExitCause
 from core.tokens import verify_attempt_token
 from executors.base import ReplicaKey
-from executors.fake import Fault, Script
+from executors.fake import FakeExecutor, Fault, Script
 from scheduler.control.environment import EnvironmentNote
 from scheduler.control.nodes import sync_nodes
 
@@ -44,6 +44,15 @@ def test_the_history_of_an_ordinary_job_reads_like_a_story(plane):
     assert attempt.end["sentence"] == "All 2 workers finished."
     assert attempt.started_at is not None
     assert not plane.engine.attempts()
+
+
+def test_what_the_engine_could_not_end_is_told_in_the_history_of_the_job(plane, monkeypatch):
+    job = plane.submit()
+    monkeypatch.setattr(FakeExecutor, "leftovers", lambda _, attempt_id: [f"{attempt_id} hangs."], raising=False)
+    plane.settle()
+    plane.advance(11)
+    assert plane.state(job) == "succeeded"
+    assert plane.one(Event, kind="replica.given_up").reason == f"{plane.one(Attempt).id} hangs."
 
 
 def test_gpus_are_given_to_one_replica_each_and_back_at_the_end(plane):
