@@ -1,4 +1,4 @@
-"""Starting one job on the nodes that the plan named: every line is checked again against the truth."""
+"""Starting jobs on the nodes that the plan named: every line is checked again against the truth."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final, cast
 
-from sqlalchemy import insert, null, select, update
+from sqlalchemy import Table, insert, null, select, tuple_, update
 from sqlalchemy.orm import Session
 
+from core.db.repositories.events import append_events, event_row
 from core.db.repositories.nodes import is_holding, usage
 from core.db.tables import Attempt, Job, Node, Replica
 from core.domain.errors import StaleWrite
@@ -18,20 +20,30 @@ from core.domain.lifecycle import JobEvent, advance
 from core.domain.resources import Amounts, Gang, Request
 from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
 from core.ids import new_id
-from scheduler.control.journal import Journal
-from scheduler.control.snapshot import node_view
+from scheduler.control.fleet import node_view
+from scheduler.control.journal import SCHEDULER
 from scheduler.planning.model import Placement, Start
+
+_MOVE: Final = advance(JobState.QUEUED, JobEvent.PLACE)
+_INSERT_ATTEMPT: Final = insert(cast("Table", Attempt.__table__))
+_INSERT_REPLICA: Final = insert(cast("Table", Replica.__table__))
 
 
 @dataclass(slots=True)
 class _Room:
-    """What is left on one node while the gang is placed."""
+    """What is left on one node while gangs are placed. ``why_not``: why it takes none."""
 
     cpu_milli: int
     memory_bytes: int
     gpus: dict[str, list[str]]  # model -> ids of free devices
+    why_not: str
+
+    def copy(self) -> _Room:
+        return _Room(self.cpu_milli, self.memory_bytes, dict(self.gpus), self.why_not)
 
     def take(self, request: Request, model: str | None) -> list[str]:
+        if self.why_not:
+            raise StaleWrite(self.why_not)
         self.cpu_milli -= request.cpu_milli
         self.memory_bytes -= request.memory_bytes
         if self.cpu_milli < 0 or self.memory_bytes < 0:
@@ -45,23 +57,90 @@ class _Room:
         return free[: request.gpu_count]
 
 
-def place(session: Session, start: Start, *, generation: int, gang: Gang, executor: str, now: datetime) -> AttemptId:
-    """Write the attempt and its replicas, and move the job to starting. The caller holds the tick's lease.
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One start of the plan. ``generation``: the job's, as the plan saw it."""
 
-    Raises:
-        StaleWrite: the job or a node is not any more what the plan saw; nothing is written.
+    start: Start
+    generation: int
+    gang: Gang
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A gang that has found its room: its replicas' rows, without the attempt's id."""
+
+    order: Order
+    attempt_id: AttemptId
+    replicas: list[dict[str, object]]
+
+
+def place_all(
+    session: Session, orders: Sequence[Order], *, executor: str, now: datetime
+) -> dict[JobId, AttemptId | StaleWrite]:
+    """Write attempts and replicas, and move the jobs to starting: each gang wholly or not at all, whatever becomes of the
+    others. The caller holds the tick's lease.
+
+    Returns:
+        By job its new attempt, or why nothing was written: the job or a node is not any more what the plan saw.
     """
-    move = advance(JobState.QUEUED, JobEvent.PLACE)
-    moved = session.execute(
+    told: dict[JobId, AttemptId | StaleWrite] = {}
+    rooms = _rooms(session, {placement.node for order in orders for placement in order.start.placements})
+    drafts: dict[str, _Draft] = {}
+    for order in orders:
+        try:
+            drafts[order.start.job_id] = _draft(order, rooms)
+        except StaleWrite as stale:
+            told[order.start.job_id] = stale
+    moved = _move_jobs(session, list(drafts.values()), now)
+    attempts, replicas, journal = [], [], []
+    for job_id, draft in drafts.items():
+        if job_id not in moved:
+            told[JobId(job_id)] = StaleWrite("the job has moved since the plan was made")
+            continue
+        number, project_id = moved[job_id]
+        told[JobId(job_id)] = draft.attempt_id
+        attempts.append(_attempt(draft, number, executor, now))
+        replicas += draft.replicas
+        journal.append(_line(draft, number, project_id, now))
+    if attempts:
+        connection = session.connection()
+        connection.execute(_INSERT_ATTEMPT, attempts)
+        connection.execute(_INSERT_REPLICA, replicas)
+        append_events(session, journal)
+    return told
+
+
+def _draft(order: Order, rooms: dict[str, _Room]) -> _Draft:
+    """Take room for the whole gang. Raises ``StaleWrite``, and takes none, when a node has too little."""
+    names = {placement.node for placement in order.start.placements}
+    if not names <= rooms.keys():
+        raise StaleWrite("a node of the plan is gone")
+    tried: dict[str, _Room] = {name: rooms[name].copy() for name in names}
+    attempt_id = AttemptId(new_id("att"))
+    requests = {role.role: role.request for role in order.gang.roles}
+    replicas = [
+        _replica(order.start.job_id, attempt_id, rank, placement, requests[placement.role], tried)
+        for rank, placement in enumerate(order.start.placements)
+    ]
+    rooms.update(tried)
+    return _Draft(order, attempt_id, replicas)
+
+
+def _move_jobs(session: Session, drafts: Sequence[_Draft], now: datetime) -> dict[str, tuple[int, str]]:
+    """The jobs that were still as the plan saw them and are starting now: id to number of attempts and project."""
+    if not drafts:
+        return {}
+    seen = [(draft.order.start.job_id, draft.order.generation) for draft in drafts]
+    rows = session.execute(
         update(Job)
         .where(
-            Job.id == start.job_id,
             Job.state == JobState.QUEUED.value,
             Job.wanted == Wanted.RUN.value,
-            Job.generation == generation,
+            tuple_(Job.id, Job.generation).in_(seen),
         )
         .values(
-            state=move.state.value,
+            state=_MOVE.state.value,
             generation=Job.generation + 1,
             attempt_count=Job.attempt_count + 1,
             wait_reason=null(),
@@ -69,40 +148,37 @@ def place(session: Session, start: Start, *, generation: int, gang: Gang, execut
             exit=null(),
             updated_at=now,
         )
-        .returning(Job.attempt_count, Job.project_id)
+        .returning(Job.id, Job.attempt_count, Job.project_id)
         .execution_options(synchronize_session=False)
-    ).one_or_none()
-    if moved is None:
-        raise StaleWrite("the job has moved since the plan was made")
-    rooms = _rooms(session, {placement.node for placement in start.placements})
-    requests = {role.role: role.request for role in gang.roles}
-    attempt_id = AttemptId(new_id("att"))
-    session.execute(
-        insert(Attempt).values(
-            id=attempt_id,
-            job_id=start.job_id,
-            number=moved.attempt_count,
-            state=AttemptState.PLACED.value,
-            generation=1,
-            executor=executor,
-            is_counted=False,
-            created_at=now,
-        )
     )
-    session.execute(
-        insert(Replica),
-        [
-            _replica(start.job_id, attempt_id, rank, placement, requests[placement.role], rooms)
-            for rank, placement in enumerate(start.placements)
-        ],
-    )
-    Journal(session, moved.project_id, start.job_id, attempt_id).tell(
-        move.kind,
-        _where(start.placements, gang),
+    return {row.id: (row.attempt_count, row.project_id) for row in rows}
+
+
+def _attempt(draft: _Draft, number: int, executor: str, now: datetime) -> dict[str, object]:
+    return {
+        "id": draft.attempt_id,
+        "job_id": draft.order.start.job_id,
+        "number": number,
+        "state": AttemptState.PLACED.value,
+        "generation": 1,
+        "executor": executor,
+        "is_counted": False,
+        "created_at": now,
+    }
+
+
+def _line(draft: _Draft, number: int, project_id: str, now: datetime) -> dict[str, object]:
+    placements = draft.order.start.placements
+    return event_row(
         at=now,
-        data={"attempt": moved.attempt_count, "nodes": dict(Counter(p.node for p in start.placements))},
+        kind=_MOVE.kind,
+        actor=SCHEDULER,
+        project_id=project_id,
+        job_id=draft.order.start.job_id,
+        attempt_id=draft.attempt_id,
+        reason=_where(placements, draft.order.gang),
+        data={"attempt": number, "nodes": dict(Counter(p.node for p in placements))},
     )
-    return attempt_id
 
 
 def _replica(
@@ -118,7 +194,7 @@ def _replica(
         "attempt_id": attempt_id,
         "job_id": job_id,
         "role": placement.role,
-        "index": placement.index,
+        "replica_index": placement.index,
         "rank": rank,
         "generation": 1,
         "state": ReplicaState.PENDING.value,
@@ -135,7 +211,7 @@ def _replica(
 
 
 def _rooms(session: Session, names: set[str]) -> dict[str, _Room]:
-    """What is free now on these nodes. Raises ``StaleWrite`` when one of them takes no work any more."""
+    """What is free now on those of these nodes that are there."""
     holders = session.execute(
         select(Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpus, Replica.gpu_model).where(
             is_holding(), Replica.node.in_(names)
@@ -148,17 +224,14 @@ def _rooms(session: Session, names: set[str]) -> dict[str, _Room]:
     rooms: dict[str, _Room] = {}
     for node in session.scalars(select(Node).where(Node.name.in_(names))):
         view = node_view(node, used.get(node.name, Amounts()))
-        if not view.is_schedulable:
-            raise StaleWrite(f"node {node.name} {view.why_not}")
         gpus: defaultdict[str, list[str]] = defaultdict(list)
         for gpu in node.gpus:
             if held[node.name].isdisjoint([gpu["id"], *gpu.get("formerly", ())]):
                 gpus[gpu["model"]].append(gpu["id"])
         # Where others use the engine, too, fewer may be free than there are ids: they are picked by the engine.
         free = {model: ids[: view.free.gpus.get(model, 0)] for model, ids in gpus.items()}
-        rooms[node.name] = _Room(view.free.cpu_milli, view.free.memory_bytes, free)
-    if rooms.keys() != names:
-        raise StaleWrite("a node of the plan is gone")
+        why_not = f"node {node.name} {view.why_not}" if view.why_not else ""
+        rooms[node.name] = _Room(view.free.cpu_milli, view.free.memory_bytes, free, why_not)
     return rooms
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -11,12 +10,13 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
-from core.db.repositories.nodes import is_holding, is_live, labels_of, usage
-from core.db.tables import Attempt, Job, Node, Project, Replica, User, WaitReason
-from core.domain.ids import JobId, NodeId
-from core.domain.resources import Amounts, Gang
+from core.db.repositories.nodes import is_holding, is_live
+from core.db.tables import Attempt, Job, Project, Replica, User, WaitReason
+from core.domain.ids import JobId
+from core.domain.resources import Gang
 from core.domain.states import JobState, Wanted
-from scheduler.planning.model import NodeView, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot
+from scheduler.control.fleet import Fleet, raw_nodes, usage_of
+from scheduler.planning.model import QueuedGang, Reason, ReasonCode, RunningGang, Snapshot
 
 _GANG_CACHE_SIZE: Final = 20_000
 # SQLite takes a limited number of parameters; with more news than this all is read in one go.
@@ -39,14 +39,15 @@ class Loaded:
 
 
 @dataclass(slots=True)
-class QueueCache:
-    """What the last tick read of the queue: a job that waits changes only together with its generation.
+class TickCache:
+    """What the last tick read. A job that waits changes only together with its generation.
 
     ``gangs`` are by shape: equal shapes are equal gangs, and a queue of thousands has a handful of them.
     """
 
     gangs: dict[str, Gang] = field(default_factory=dict)
     jobs: dict[str, tuple[int, QueuedGang]] = field(default_factory=dict)
+    fleet: Fleet = field(default_factory=Fleet)
 
 
 def fingerprint(session: Session) -> tuple[Any, ...]:
@@ -60,15 +61,10 @@ def fingerprint(session: Session) -> tuple[Any, ...]:
     ).one()
     attempts = session.execute(select(func.count(), func.max(Attempt.id)).where(is_live())).one()
     holders = session.execute(select(func.count(), func.max(Replica.id)).where(is_holding())).one()
-    nodes = session.execute(
-        select(
-            Node.name, Node.is_ready, Node.condition, Node.is_cordoned, Node.allocatable, Node.labels, Node.admin_labels
-        )
-    ).all()  # fmt: skip
-    return (tuple(queue), tuple(attempts), tuple(holders), repr(sorted(nodes, key=lambda node: node.name)))
+    return (tuple(queue), tuple(attempts), tuple(holders), raw_nodes(session))
 
 
-def load_snapshot(session: Session, cache: QueueCache, now: datetime) -> Loaded:
+def load_snapshot(session: Session, cache: TickCache, now: datetime) -> Loaded:
     """Queue, running gangs and nodes as one consistent view.
 
     Jobs in back-off are left out; they keep their own reason.
@@ -76,7 +72,7 @@ def load_snapshot(session: Session, cache: QueueCache, now: datetime) -> Loaded:
     running_rows = session.execute(
         select(
             Job.id, Job.name, Job.priority, Job.shape, Job.max_run_time_s,
-            Project.name.label("project"), Attempt.started_at,
+            Project.name.label("project"), Attempt.started_at, Attempt.id.label("attempt_id"),
         )
         .join(Attempt, Attempt.job_id == Job.id)
         .join(Project, Project.id == Job.project_id)
@@ -84,28 +80,17 @@ def load_snapshot(session: Session, cache: QueueCache, now: datetime) -> Loaded:
     ).all()  # fmt: skip
     _fill_gangs(session, cache.gangs, {row.shape for row in running_rows})
     _refresh(session, cache, now)
-    holders = session.execute(
-        select(
-            Replica.job_id, Replica.role, Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpus,
-            Replica.gpu_model,
-        )
-        .where(is_holding())
-        .order_by(Replica.job_id, Replica.rank)
-    ).all()  # fmt: skip
-    used = usage(holders)
-    places: defaultdict[str, list[tuple[str, NodeId]]] = defaultdict(list)
-    models: defaultdict[str, list[str | None]] = defaultdict(list)
-    for row in holders:
-        places[row.job_id].append((row.role, NodeId(row.node)))
-        models[row.job_id].append(row.gpu_model)
+    held = cache.fleet.holders(session)
     snapshot = Snapshot(
         now=now,
-        nodes=tuple(node_view(node, used.get(node.name, Amounts())) for node in session.scalars(select(Node))),
+        nodes=cache.fleet.nodes(session, usage_of(held.values())),
         queued=tuple(queued for _, queued in cache.jobs.values()),
         running=tuple(
             RunningGang(
-                JobId(r.id), r.name, r.project, r.priority, cache.gangs[r.shape], tuple(places[r.id]),
-                _expected_end(r.started_at, r.max_run_time_s), tuple(models[r.id]),
+                JobId(r.id), r.name, r.project, r.priority, cache.gangs[r.shape],
+                tuple((one.role, one.node) for one in held.get(r.attempt_id, ())),
+                _expected_end(r.started_at, r.max_run_time_s),
+                tuple(one.gpu_model for one in held.get(r.attempt_id, ())),
             )
             for r in running_rows
         ),
@@ -121,35 +106,11 @@ def load_snapshot(session: Session, cache: QueueCache, now: datetime) -> Loaded:
     )
 
 
-def node_view(node: Node, used: Amounts) -> NodeView:
-    """The node as the planner sees it."""
-    total = Amounts.from_json(node.allocatable)
-    why_not = ""
-    if not node.is_ready:
-        why_not = "is not ready"
-    elif node.is_cordoned:
-        why_not = "is cordoned"
-    elif node.condition:
-        why_not = f"takes no new work ({node.condition.rstrip('.')})"
-    return NodeView(
-        id=NodeId(node.name),
-        labels=labels_of(node),
-        allocatable=total,
-        free=Amounts(
-            max(0, total.cpu_milli - used.cpu_milli),
-            max(0, total.memory_bytes - used.memory_bytes),
-            {model: max(0, count - used.gpus.get(model, 0)) for model, count in total.gpus.items()},
-        ),
-        is_schedulable=not why_not,
-        why_not=why_not,
-    )
-
-
 def _is_due(now: datetime) -> Any:
     return or_(Job.not_before.is_(None), Job.not_before <= now)
 
 
-def _refresh(session: Session, cache: QueueCache, now: datetime) -> None:
+def _refresh(session: Session, cache: TickCache, now: datetime) -> None:
     """Bring ``cache.jobs`` up to date: all ids and generations are read, the rest only of what is new."""
     is_waiting = and_(Job.state == JobState.QUEUED.value, Job.wanted == Wanted.RUN.value, _is_due(now))
     present = {row.id: row.generation for row in session.execute(select(Job.id, Job.generation).where(is_waiting))}
@@ -163,7 +124,7 @@ def _refresh(session: Session, cache: QueueCache, now: datetime) -> None:
         _read_queued(session, cache, Job.id.in_(fresh[begin : begin + _CHUNK]))
 
 
-def _read_queued(session: Session, cache: QueueCache, where: ColumnElement[bool]) -> None:
+def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool]) -> None:
     rows = session.execute(
         select(
             Job.id, Job.name, Job.priority, Job.queued_at, Job.shape, Job.generation, Job.max_run_time_s,

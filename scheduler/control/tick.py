@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -22,9 +22,9 @@ from core.domain.lifecycle import JobEvent
 from core.domain.states import JobState, Wanted
 from scheduler.control import fence
 from scheduler.control.context import Control
-from scheduler.control.place import place
+from scheduler.control.place import Order, place_all
 from scheduler.control.queue import move_queued
-from scheduler.control.snapshot import Loaded, QueueCache, fingerprint, load_snapshot, reason_to_json
+from scheduler.control.snapshot import Loaded, TickCache, fingerprint, load_snapshot, reason_to_json
 from scheduler.planning import plan
 from scheduler.planning.model import Plan, Reason
 
@@ -34,6 +34,8 @@ TICK_LEASE: Final = leases.TICK
 # Reasons carry numbers that age; without any other change they are made new this often.
 _REFRESH: Final = timedelta(seconds=10)
 _ROWS_PER_WRITE: Final = 500
+# Gangs that start in one transaction. Others wait for its locks: SQLite has one writer.
+_STARTS_PER_WRITE: Final = 50
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -52,7 +54,7 @@ class Ticker:
 
     def __init__(self, control: Control) -> None:
         self.control = control
-        self._cache = QueueCache()
+        self._cache = TickCache()
         self._settled: tuple[Any, ...] | None = None  # the fingerprint after a tick that left nothing to start
         self._ticked_at: datetime | None = None
         self._next_due: datetime | None = None
@@ -130,33 +132,40 @@ class Ticker:
     def _apply_starts(self, lease: HeldLease, loaded: Loaded, made: Plan) -> int:
         control = self.control
         gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.queued}
+        orders = [Order(one, loaded.generations[one.job_id], gangs[one.job_id]) for one in made.starts]
         renewed_at = control.clock()
         started = 0
-        for start in made.starts:
+        for begin in range(0, len(orders), _STARTS_PER_WRITE):
             if control.clock() - renewed_at > control.lease_ttl / 3:
                 lease = fence.renew(control, lease)
                 renewed_at = control.clock()
-            try:
-                with fence.fenced(control, lease) as session:
-                    attempt_id = place(
-                        session,
-                        start,
-                        generation=loaded.generations[start.job_id],
-                        gang=gangs[start.job_id],
-                        executor=control.executor.name,
-                        now=control.clock(),
-                    )
-            except StaleWrite as stale:
-                log.info("job.not_placed", job=start.job_id, why=str(stale))
-                continue
-            except Unavailable:
-                raise  # the next one would fare no better
-            except Exception:
-                log.exception("job.place_failed", job=start.job_id)
+            started += self._start(lease, orders[begin : begin + _STARTS_PER_WRITE])
+        return started
+
+    def _start(self, lease: HeldLease, orders: Sequence[Order]) -> int:
+        """Start them in one transaction; how many did. A gang that it breaks at is found out one by one."""
+        control = self.control
+        try:
+            with fence.fenced(control, lease) as session:
+                told = place_all(session, orders, executor=control.executor.name, now=control.clock())
+        except Unavailable:
+            raise  # the next one would fare no better
+        except StaleWrite as stale:
+            log.info("tick.overtaken", why=str(stale))  # another process ticks
+            return 0
+        except Exception:
+            if len(orders) > 1:
+                return sum(self._start(lease, [order]) for order in orders)
+            log.exception("job.place_failed", job=orders[0].start.job_id)
+            return 0
+        started = 0
+        for job_id, attempt in told.items():
+            if isinstance(attempt, StaleWrite):
+                log.info("job.not_placed", job=job_id, why=str(attempt))
                 continue
             started += 1
-            log.info("job.placed", job=start.job_id, attempt=attempt_id)
-            control.bell.ring(TOPIC_RECONCILE, attempt_id)
+            log.info("job.placed", job=job_id, attempt=attempt)
+            control.bell.ring(TOPIC_RECONCILE, attempt)
         return started
 
     def _apply_waits(self, lease: HeldLease, loaded: Loaded, made: Plan) -> None:

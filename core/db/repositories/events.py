@@ -29,19 +29,50 @@ def append_event(
     data: Mapping[str, Any] | None = None,
 ) -> None:
     """Add one line. ``kind``: noun.verb; ``actor``: ``user:<name>``, ``scheduler``, ``runtime:<role>-<index>``."""
-    session.connection().execute(
-        _INSERT,
-        {
-            "at": at,
-            "kind": kind,
-            "actor": actor,
-            "project_id": project_id,
-            "job_id": job_id,
-            "attempt_id": attempt_id,
-            "reason": reason,
-            "data": dict(data or {}),
-        },
+    append_events(
+        session,
+        [
+            event_row(
+                at=at,
+                kind=kind,
+                actor=actor,
+                project_id=project_id,
+                job_id=job_id,
+                attempt_id=attempt_id,
+                reason=reason,
+                data=data,
+            )
+        ],
     )
+
+
+def append_events(session: Session, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Add lines that :func:`event_row` made, in their order."""
+    session.connection().execute(_INSERT, rows)
+
+
+def event_row(
+    *,
+    at: datetime,
+    kind: str,
+    actor: str,
+    project_id: str | None = None,
+    job_id: str | None = None,
+    attempt_id: str | None = None,
+    reason: str = "",
+    data: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """One line, for :func:`append_events`; the arguments are those of :func:`append_event`."""
+    return {
+        "at": at,
+        "kind": kind,
+        "actor": actor,
+        "project_id": project_id,
+        "job_id": job_id,
+        "attempt_id": attempt_id,
+        "reason": reason,
+        "data": dict(data or {}),
+    }
 
 
 def events_of_job(session: Session, job_id: str, *, after: int, limit: int) -> Sequence[AnyRow]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, and_, select
@@ -16,7 +16,12 @@ _LIVE: Final = tuple(state.value for state in AttemptState if state.is_live)
 
 def labels_of(node: Node) -> dict[str, str]:
     """The labels that selectors meet: what the executor reports, overlaid by the admin's."""
-    return {key: str(value) for key, value in {**node.labels, **node.admin_labels}.items()}
+    return merged_labels(node.labels, node.admin_labels)
+
+
+def merged_labels(reported: Mapping[str, Any], by_admin: Mapping[str, Any]) -> dict[str, str]:
+    """The same of the two columns."""
+    return {key: str(value) for key, value in {**reported, **by_admin}.items()}
 
 
 def is_live() -> ColumnElement[bool]:

@@ -1,0 +1,166 @@
+"""Nodes and what is held on them, as ticks read them: a tick of a large cluster follows another one at once, and little
+has changed since. All of it is compared with the database; only what differs is read whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+import orjson
+from sqlalchemy import Text, cast, func, select
+from sqlalchemy.orm import Session
+
+from core.db.repositories.nodes import is_holding, merged_labels
+from core.db.tables import Node, Replica
+from core.domain.ids import NodeId
+from core.domain.resources import Amounts
+from scheduler.planning.model import NodeView
+
+_CHUNK: Final = 500
+_NOTHING: Final = Amounts()
+
+# The JSON columns as text: telling whether they have changed is much cheaper than reading them.
+_NODES: Final = select(
+    Node.name, Node.is_ready, Node.condition, Node.is_cordoned,
+    cast(Node.allocatable, Text), cast(Node.labels, Text), cast(Node.admin_labels, Text),
+)  # fmt: skip
+# Which of an attempt's replicas hold changes together with their number or with their generations.
+_HELD: Final = (
+    select(Replica.attempt_id, func.count(), func.sum(Replica.generation), func.max(Replica.id))
+    .where(is_holding())
+    .group_by(Replica.attempt_id)
+)
+
+RawNode: TypeAlias = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A replica whose place is taken. ``gpu_count``: devices of ``gpu_model`` that it has."""
+
+    role: str
+    node: NodeId
+    cpu_milli: int
+    memory_bytes: int
+    gpu_model: str | None
+    gpu_count: int
+
+
+@dataclass(slots=True)
+class Fleet:
+    """What the last tick knew. For one thread."""
+
+    _views: dict[str, tuple[RawNode, Amounts, NodeView]] = field(default_factory=dict)
+    _held: dict[str, tuple[tuple[Any, ...], tuple[Holder, ...]]] = field(default_factory=dict)
+
+    def holders(self, session: Session) -> Mapping[str, tuple[Holder, ...]]:
+        """By attempt, in rank order: the replicas whose places are not free."""
+        found = {row[0]: tuple(row[1:]) for row in session.execute(_HELD)}
+        known = self._held
+        self._held = {
+            attempt: known[attempt] for attempt in found if attempt in known and known[attempt][0] == found[attempt]
+        }
+        fresh = [attempt for attempt in found if attempt not in self._held]
+        for begin in range(0, len(fresh), _CHUNK):
+            read = _read_holders(session, fresh[begin : begin + _CHUNK])
+            self._held |= {attempt: (found[attempt], tuple(held)) for attempt, held in read.items()}
+        return {attempt: held for attempt, (_, held) in self._held.items()}
+
+    def nodes(self, session: Session, used: Mapping[str, Amounts]) -> tuple[NodeView, ...]:
+        """All nodes, with what is left of them where ``used`` is taken."""
+        known = self._views
+        self._views = {}
+        for raw in raw_nodes(session):
+            use = used.get(raw[0], _NOTHING)
+            before = known.get(raw[0])
+            if before is None or before[0] != raw:
+                before = (raw, use, _read(raw, use))
+            elif before[1] != use:
+                before = (raw, use, _with_use(before[2], use))
+            self._views[raw[0]] = before
+        return tuple(view for _, _, view in self._views.values())
+
+
+def raw_nodes(session: Session) -> list[RawNode]:
+    """All that a plan depends on of each node, by name; only to be compared."""
+    return sorted(tuple(row) for row in session.execute(_NODES))
+
+
+def usage_of(holders: Iterable[tuple[Holder, ...]]) -> dict[str, Amounts]:
+    """What they hold, by node."""
+    sums: dict[str, list[Any]] = {}
+    for gang in holders:
+        for one in gang:
+            total = sums.get(one.node)
+            if total is None:
+                total = sums[one.node] = [0, 0, {}]
+            total[0] += one.cpu_milli
+            total[1] += one.memory_bytes
+            if one.gpu_model is not None:
+                total[2][one.gpu_model] = total[2].get(one.gpu_model, 0) + one.gpu_count
+    return {node: Amounts(*total) for node, total in sums.items()}
+
+
+def node_view(node: Node, used: Amounts) -> NodeView:
+    """The node as the planner sees it."""
+    return _view(
+        node.name,
+        Amounts.from_json(node.allocatable),
+        merged_labels(node.labels, node.admin_labels),
+        _why_not(node.condition, is_ready=node.is_ready, is_cordoned=node.is_cordoned),
+        used,
+    )
+
+
+def _read_holders(session: Session, attempts: list[str]) -> dict[str, list[Holder]]:
+    rows = session.execute(
+        select(
+            Replica.attempt_id, Replica.role, Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpu_model,
+            Replica.gpus,
+        )
+        .where(is_holding(), Replica.attempt_id.in_(attempts))
+        .order_by(Replica.attempt_id, Replica.rank)
+    )  # fmt: skip
+    found: dict[str, list[Holder]] = {attempt: [] for attempt in attempts}
+    for attempt, role, node, cpu_milli, memory_bytes, model, gpus in rows:
+        found[attempt].append(Holder(role, NodeId(node), cpu_milli, memory_bytes, model, len(gpus)))
+    return found
+
+
+def _read(raw: RawNode, used: Amounts) -> NodeView:
+    name, is_ready, condition, is_cordoned, allocatable, labels, admin_labels = raw
+    return _view(
+        name,
+        Amounts.from_json(orjson.loads(allocatable)),
+        merged_labels(orjson.loads(labels), orjson.loads(admin_labels)),
+        _why_not(condition, is_ready=is_ready, is_cordoned=is_cordoned),
+        used,
+    )
+
+
+def _view(name: str, total: Amounts, labels: Mapping[str, str], why_not: str, used: Amounts) -> NodeView:
+    return NodeView(NodeId(name), labels, total, _left(total, used), not why_not, why_not)
+
+
+def _with_use(view: NodeView, used: Amounts) -> NodeView:
+    return NodeView(
+        view.id, view.labels, view.allocatable, _left(view.allocatable, used), view.is_schedulable, view.why_not
+    )
+
+
+def _left(total: Amounts, used: Amounts) -> Amounts:
+    return Amounts(
+        max(0, total.cpu_milli - used.cpu_milli),
+        max(0, total.memory_bytes - used.memory_bytes),
+        {model: max(0, count - used.gpus.get(model, 0)) for model, count in total.gpus.items()},
+    )
+
+
+def _why_not(condition: str, *, is_ready: bool, is_cordoned: bool) -> str:
+    if not is_ready:
+        return "is not ready"
+    if is_cordoned:
+        return "is cordoned"
+    return f"takes no new work ({condition.rstrip('.')})" if condition else ""
