@@ -10,6 +10,8 @@ from typing import Final, Literal, Self
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+# Under home: the first volumes, unless ``first_volumes`` says otherwise.
+FIRST_FOLDERS: Final = ("output", "data")
 _JOB_ID: Final = 1000  # the first user's id on most systems
 
 
@@ -49,6 +51,15 @@ class Settings(BaseSettings):
         "folders under home.",
     )
     process_port_range: str = Field(default="20000-29999", description="Ports for gangs in process mode.")
+    warm_parents: int = Field(
+        default=2,
+        ge=0,
+        description="Idle Pythons with an imported framework, to start plain processes from, at most; 0: none.",
+    )
+    warm_parent_memory_bytes: int = Field(
+        default=2 * 2**30, gt=0, description="An idle Python that takes more memory than this ends at once."
+    )
+    warm_idle_s: float = Field(default=1800.0, gt=0, description="An idle Python ends after so long without a start.")
     database_pool_size: int = Field(default=10, ge=1)
     drain_s: float = Field(
         default=3.0,
@@ -98,7 +109,9 @@ class Settings(BaseSettings):
         description="GPUs of a Docker engine on another machine: <UUID or index>=<model>:<GiB>, separated by commas.",
     )
     host_paths: str = Field(
-        default="", description="Folders of the nodes that volumes may lie under, separated by colons; empty: any."
+        default="",
+        description="Folders of the nodes that volumes of kind local may lie under, separated by colons; / is all of them. "
+        "Empty: none on Kubernetes, any on a Docker engine.",
     )
     kubernetes_context: str = Field(default="", description="Context of the kubeconfig; empty: its current one.")
     kubernetes_namespace: str = Field(default="trainmaster-jobs", description="Where jobs run.")

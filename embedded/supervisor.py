@@ -20,7 +20,7 @@ from typing import Final
 import structlog
 
 from core.domain.errors import TrainmasterError
-from core.settings import BadSettings, Settings, read_settings
+from core.settings import FIRST_FOLDERS, BadSettings, Settings, read_settings
 from embedded.adoption import adopt, running_before
 from embedded.child import Child, rotate
 from embedded.errors import CannotStart
@@ -101,9 +101,12 @@ class Supervisor:
                 listener.close()
 
     def _child_env(self, port: int, url: str, replica_url: str | None) -> dict[str, str]:
-        replica = {} if replica_url is None else {"TRAINMASTER_REPLICA_API_URL": replica_url}
+        more = {} if replica_url is None else {"TRAINMASTER_REPLICA_API_URL": replica_url}
+        if self.options.executor == "kubernetes" and "TRAINMASTER_HOST_PATHS" not in os.environ:
+            # A cluster of this machine: its pods may mount the two volumes that a new data folder has, and nothing else.
+            more["TRAINMASTER_HOST_PATHS"] = ":".join(str(self.home / folder) for folder in FIRST_FOLDERS)
         return {
-            **replica,
+            **more,
             "TRAINMASTER_HOME": str(self.home),
             "TRAINMASTER_HOST": self.options.host,
             "TRAINMASTER_PORT": str(port),

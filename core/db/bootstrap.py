@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import LoginCode, Membership, Project, Token, User, Volume
 from core.ids import new_id
-from core.settings import BadSettings, Settings
+from core.settings import FIRST_FOLDERS, BadSettings, Settings
 from core.tokens import new_login_code, new_user_token, token_digest, write_private
 
 ADMIN: Final = "admin"
@@ -126,7 +126,7 @@ def _first_volumes(settings: Settings) -> list[FirstVolume]:
                 "TRAINMASTER_FIRST_VOLUMES cannot be used: write a JSON list such as "
                 '[{"name": "output", "kind": "nfs", "root": "/mnt/output", "config": {"server": "nas", "path": "/output"}}].'
             ) from error
-    folders = ((settings.default_volume, "output"), (DATA_VOLUME, "data"))
+    folders = zip((settings.default_volume, DATA_VOLUME), FIRST_FOLDERS, strict=True)
     return [FirstVolume(name=name, kind="local", root=str((settings.home / f).resolve())) for name, f in folders]
 
 

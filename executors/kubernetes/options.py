@@ -10,7 +10,7 @@ from executors.kubernetes.policy import Peer
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``uid``/``gid`` 0: whatever the image says. ``host_paths``: folders that local volumes may lie under; empty: any.
+    """``uid``/``gid`` 0: whatever the image says. ``host_paths``: folders that local volumes may lie under; empty: none.
     ``log_limit_bytes``: of one replica's log; 0: no limit.
 
     ``rules``: which resources are GPUs, and what our pods tolerate. ``pod_security``: the level of namespaces that the

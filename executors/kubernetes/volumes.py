@@ -27,7 +27,7 @@ def render_volume(
     """The entries for ``volumes`` and ``volumeMounts``, both called ``name``.
 
     Args:
-        host_paths: folders of the nodes that local volumes may lie under; empty: any.
+        host_paths: folders of the nodes that local volumes may lie under; empty: none.
         namespace: the pod's, for claims that say theirs; empty: not compared.
 
     Raises:
@@ -57,10 +57,11 @@ def _host_path(source: VolumeSource, host_paths: Sequence[str]) -> Json:
     path = PurePosixPath(_text(source, "path"))
     if not path.is_absolute() or ".." in path.parts:
         raise ExecutorRefused(f"Volume {source.name}: path {path} must be absolute and without '..'.")
-    if host_paths and not any(path.is_relative_to(folder) for folder in host_paths):
+    if not any(path.is_relative_to(folder) for folder in host_paths):
+        allowed = f"under {', '.join(host_paths)} only" if host_paths else "nowhere there"
         raise ExecutorRefused(
-            f"Volume {source.name} lies at {path} on the nodes, and volumes may lie under {', '.join(host_paths)} only; "
-            "ask an administrator (TRAINMASTER_HOST_PATHS)."
+            f"Volume {source.name} lies at {path} on the nodes, and volumes may lie {allowed}; an administrator allows it "
+            f"by TRAINMASTER_HOST_PATHS, such as TRAINMASTER_HOST_PATHS={path}."
         )
     # A node that lacks it says so, instead of giving the job an empty folder of its own.
     return {"path": str(path), "type": "Directory"}

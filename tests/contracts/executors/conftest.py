@@ -273,7 +273,7 @@ class KubernetesBench(DockerBench):
 
     def another(self, **options: Any) -> KubernetesExecutor:
         given = {"patience": self.options.get("patience", Patience())}
-        fields = {"runtime_image": self.runtime_image, "default_image": self.image, **options}
+        fields = {"runtime_image": self.runtime_image, "default_image": self.image, "host_paths": ("/",), **options}
         cluster = Cluster(self.access, qps=1000, note=_note_right)
         made = KubernetesExecutor(cluster, Options(self.instance, self.namespace, **fields), **given)
         self._drivers.append(made)

@@ -86,7 +86,7 @@ def test_a_node_that_is_not_there_is_told(bench):
 def test_kubelets_refusal_is_told_and_placed_again(bench):
     """The pod is bound behind kube-scheduler's back, as when two schedulers meet."""
     order = bench.order(command=("true",), request=Request(cpu_milli=500_000))
-    options = Options(bench.instance, bench.namespace, bench.runtime_image, bench.image)
+    options = _options(bench)
     pod = render.render_pod(order, options, bench.namespace)
     pod["spec"]["nodeName"] = order.node
     bench.executor.create(bench.order(command=("true",)))  # for the namespace
@@ -351,4 +351,4 @@ class _Held(Cluster):
 
 
 def _options(bench):
-    return Options(bench.instance, bench.namespace, bench.runtime_image, bench.image)
+    return Options(bench.instance, bench.namespace, bench.runtime_image, bench.image, host_paths=("/",))

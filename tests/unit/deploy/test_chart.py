@@ -126,7 +126,7 @@ def test_jobs_may_mount_only_the_volumes_folders_of_the_nodes() -> None:
     both = {"home": {"hostPath": "/srv/home"}, "output": {"hostPath": "/srv/o"}, "data": {"hostPath": "/srv/d"}}
     assert env_of_the_scheduler(render(storage=both))[name] == "/srv/o:/srv/d"
     claims = {part: {"claim": part} for part in ("home", "output", "data")}
-    assert env_of_the_scheduler(render(storage=claims))[name] == "/dev/null"
+    assert env_of_the_scheduler(render(storage=claims))[name] == ""
     assert env_of_the_scheduler(render(env={name: "/mnt"}))[name] == "/mnt"
 
 

@@ -24,7 +24,7 @@ from executors.kubernetes.render import (
 )
 from executors.kubernetes.secret import render_secret
 
-OPTIONS = Options("tm", "jobs", "runtime:1", "default:1")
+OPTIONS = Options("tm", "jobs", "runtime:1", "default:1", host_paths=("/srv",))
 OUTPUT = VolumeSource("output", "local", {"path": "/srv/output"}, "alice/job-1")
 ORDER = ReplicaOrder(
     key=ReplicaKey(JobId("job-1"), AttemptId("att-1"), "worker", 2, 3),

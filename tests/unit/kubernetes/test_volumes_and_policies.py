@@ -33,8 +33,8 @@ def volume(kind, **config):
     return VolumeSource("sets", kind, config, "digits/train")
 
 
-def rendered(source, *, read_only=True, **more):
-    return render_volume(source, name="v", target="/data/data", read_only=read_only, **more)
+def rendered(source, *, read_only=True, host_paths=("/srv", "/mnt/data"), **more):
+    return render_volume(source, name="v", target="/data/data", read_only=read_only, host_paths=host_paths, **more)
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,17 @@ def test_a_path_never_leaves_its_volume(path):
 def test_a_local_volume_lies_where_the_administrator_allows(top, is_allowed):
     source = VolumeSource("sets", "local", {"path": top})
     if is_allowed:
-        rendered(source, host_paths=("/srv", "/mnt/data"))
+        rendered(source)
         return
     with pytest.raises(ExecutorRefused, match="Volume sets"):
-        rendered(source, host_paths=("/srv", "/mnt/data"))
+        rendered(source)
+
+
+def test_no_folder_of_the_nodes_is_mounted_unless_the_administrator_says_so():
+    source = VolumeSource("sets", "local", {"path": "/srv/sets"})
+    with pytest.raises(ExecutorRefused, match=r"nowhere there; .*TRAINMASTER_HOST_PATHS=/srv/sets"):
+        rendered(source, host_paths=())
+    assert rendered(source, host_paths=("/",))[0]["hostPath"]["path"] == "/srv/sets"
 
 
 def test_a_claim_of_another_namespace_is_refused_with_both_names():

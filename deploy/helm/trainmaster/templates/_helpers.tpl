@@ -93,14 +93,13 @@ emptyDir: {}
 {{- end -}}
 {{- end -}}
 
-{{/* The nodes' folders that jobs may mount: those of the volumes. With none of them: what nothing lies under, for empty
-means any. */}}
+{{/* The nodes' folders that jobs may mount: those of the volumes. */}}
 {{- define "tm.hostPaths" -}}
 {{- $found := list -}}
 {{- range $name := list "output" "data" -}}
 {{- with (index $.Values.storage $name).hostPath }}{{ $found = append $found . }}{{ end -}}
 {{- end -}}
-{{- join ":" $found | default "/dev/null" -}}
+{{- join ":" $found -}}
 {{- end -}}
 
 {{- define "tm.env" -}}
