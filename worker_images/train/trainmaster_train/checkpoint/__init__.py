@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainmaster_train.checkpoint.errors import CheckpointError, CheckpointNotWrittenError
+from trainmaster_train.checkpoint.finding import find_checkpoint, resume
 from trainmaster_train.checkpoint.folder import (
     COMPLETE,
     META_FILE,
@@ -16,6 +17,9 @@ from trainmaster_train.checkpoint.folder import (
     stage_checkpoint,
     staged_path,
 )
+from trainmaster_train.checkpoint.formats import Found
+from trainmaster_train.checkpoint.saver import Saver
+from trainmaster_train.checkpoint.sharded import load_sharded, save_sharded
 from trainmaster_train.checkpoint.states import Checkpoint, load_checkpoint, load_state, save_checkpoint
 
 __all__ = [
@@ -25,14 +29,20 @@ __all__ = [
     "Checkpoint",
     "CheckpointError",
     "CheckpointNotWrittenError",
+    "Found",
     "Keep",
+    "Saver",
     "best_checkpoint",
     "complete_checkpoints",
+    "find_checkpoint",
     "latest",
     "load_checkpoint",
+    "load_sharded",
     "load_state",
     "read_meta",
+    "resume",
     "save_checkpoint",
+    "save_sharded",
     "seal_checkpoint",
     "stage_checkpoint",
     "staged_path",

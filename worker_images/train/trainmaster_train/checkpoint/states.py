@@ -73,7 +73,7 @@ def write_state(
     try:
         with told_as_not_written(step, staged.parent), closing(manifest.HashedFile(staged / STATE_FILE)) as file:
             try:
-                torch.save(state, cast(Any, file))
+                torch.save(state, cast("Any", file))
             except RuntimeError:
                 if file.error is None:
                     raise

@@ -1,0 +1,147 @@
+"""Going on from the newest complete checkpoint, whatever format wrote it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Union
+
+from trainmaster_train import report
+from trainmaster_train.checkpoint import formats, manifest, sharded
+from trainmaster_train.checkpoint.errors import CheckpointError
+from trainmaster_train.checkpoint.folder import STATE_FILE, read_meta
+from trainmaster_train.checkpoint.formats import Found
+from trainmaster_train.checkpoint.states import Checkpoint, load_checkpoint
+from trainmaster_train.context import current
+
+
+def find_checkpoint(directory: Optional[Union[str, Path]] = None) -> Optional[Found]:
+    """The newest complete checkpoint of any format, for a framework that reads its own: give it the ``path``.
+
+    Looks at ``TRAINMASTER_RESUME_FROM``, else into ``directory``; unstated: the job's ``checkpoints`` folder and its
+    output folder itself. ``None`` when there is none.
+
+    Raises:
+        CheckpointError: the platform names a checkpoint that is not there.
+    """
+    found = _candidates(directory)
+    return found[0] if found else None
+
+
+def resume(
+    directory: Optional[Union[str, Path]] = None,
+    *,
+    into: Optional[Dict[str, Any]] = None,
+    map_location: Any = "cpu",
+    verify: bool = True,
+) -> Optional[Checkpoint]:
+    """Read the newest checkpoint that is complete and undamaged; ``None`` when there is none to go on from.
+
+    One that is damaged is named on stderr, and the next older one is taken. ``state`` is read from files of torch and
+    of this library; for all other formats it is ``None``, and ``path`` is what their framework takes.
+
+    Args:
+        directory: where to look, as in :func:`find_checkpoint`.
+        into: the state (a dict of tensors, DTensors and values) that a sharded checkpoint is read into, in place,
+            whatever number of processes wrote it. Then all processes of the default group call this together.
+        verify: compare the files' hashes, where they were kept.
+
+    Raises:
+        CheckpointError: every complete checkpoint is damaged, the newest needs code to be read, or the platform names
+            one that is not there. Starting from the beginning instead would hide the loss.
+    """
+    if into is not None:
+        return sharded.together(lambda: _newest_whole(directory, verify=verify), lambda found: _fill(found, into))
+    problem: Optional[CheckpointError] = None
+    for found in _candidates(directory):
+        try:
+            _verify(found, verify=verify)
+            checkpoint = _open(found, map_location)
+        except _DamagedError as error:
+            problem = problem or CheckpointError(str(error))
+            _warn(f"{error}; trying the one before it")
+            continue
+        _tell(found)
+        return checkpoint
+    if problem is not None:
+        raise problem
+    return None
+
+
+class _DamagedError(CheckpointError):
+    """This checkpoint is of no use; an older one may be."""
+
+
+def _candidates(directory: Optional[Union[str, Path]]) -> List[Found]:
+    context = current()
+    wanted = context.resume_from
+    if wanted is None:
+        if directory is not None:
+            return formats.find_all(Path(directory))
+        found = formats.find_all(context.checkpoint_dir)
+        # Frameworks that know no `checkpoints` folder write into the output itself. Steps of two of them do not
+        # compare, so these come second.
+        return found + formats.find_all(context.output_dir)
+    chosen = formats.judge(wanted)
+    if chosen is None and not wanted.exists():
+        raise CheckpointError(f"TRAINMASTER_RESUME_FROM: {wanted} is not there; choose another checkpoint")
+    beside = formats.find_all(wanted.parent)
+    if chosen is None:
+        _warn(f"TRAINMASTER_RESUME_FROM: {wanted} was never finished; looking for another one in its folder")
+        return beside
+    # A checkpoint that nobody chose is no better for being newer.
+    return [chosen, *[one for one in beside if one.path != wanted and (one.step or 0) <= (chosen.step or 0)]]
+
+
+def _verify(found: Found, *, verify: bool) -> None:
+    if found.format == "trainmaster":
+        try:
+            manifest.check(found.path, hashes=verify)
+        except CheckpointError as error:
+            raise _DamagedError(str(error)) from error
+
+
+def _open(found: Found, map_location: Any) -> Checkpoint:
+    meta = read_meta(found.path) if found.format == "trainmaster" else {}
+    step, metrics = int(meta.get("step") or found.step or 0), meta.get("metrics", {})
+    state = None
+    if found.format == "torch" or (found.path / STATE_FILE).is_file():
+        try:
+            state = load_checkpoint(found.path, map_location, verify=False).state
+        except CheckpointError as error:
+            if formats.is_proven(found.path):
+                raise  # the file is whole: an older one would be refused as well
+            raise _DamagedError(str(error)) from error
+    return Checkpoint(found.path, step, metrics, state, found.format)
+
+
+def _newest_whole(directory: Optional[Union[str, Path]], *, verify: bool) -> Optional[Found]:
+    problem: Optional[CheckpointError] = None
+    for found in _candidates(directory):
+        try:
+            _verify(found, verify=verify)
+        except _DamagedError as error:
+            problem = problem or CheckpointError(str(error))
+            _warn(f"{error}; trying the one before it")
+            continue
+        return found
+    if problem is not None:
+        raise problem
+    return None
+
+
+def _fill(found: Found, into: Dict[str, Any]) -> Checkpoint:
+    sharded.load_sharded(into, found.path)
+    meta = read_meta(found.path) if found.format == "trainmaster" else {}
+    _tell(found)
+    return Checkpoint(found.path, int(meta.get("step") or found.step or 0), meta.get("metrics", {}), into, found.format)
+
+
+def _tell(found: Found) -> None:
+    if current().is_writer:
+        at_step = "" if found.step is None else f" at step {found.step}"
+        report.append({"kind": "event", "reason": f"goes on from {found.path.name}{at_step} ({found.format})"})
+
+
+def _warn(sentence: str) -> None:
+    print(f"trainmaster: {sentence}.", file=sys.stderr, flush=True)

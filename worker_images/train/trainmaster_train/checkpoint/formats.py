@@ -1,0 +1,293 @@
+"""Complete checkpoints of any format: which of the files and folders that a training left can be gone on from.
+
+Nothing is loaded and no code of a file is run: each format has a trace that only a finished writer leaves, such as the
+directory at the end of a zip file, or the length in a header.
+
+===========================  ==========================================================================================
+trainmaster                  a folder with a ``.complete`` file, and every file of its manifest at its size
+dcp                          torch.distributed.checkpoint: a folder whose ``.metadata`` names no byte that is not there
+huggingface                  ``checkpoint-500/``: ``trainer_state.json``, all shards of its index, every file whole
+torch                        ``.pt``, ``.pth``, ``.bin``: a whole zip file, or one of torch before 1.6
+lightning                    ``.ckpt``, as torch
+safetensors                  as long as its header says
+keras                        ``.keras``: a whole zip file; ``.h5``: as long as its superblock says
+numpy                        ``.npz``: a whole zip file
+tensorflow                   ``ckpt-5.index`` with its footer, and all its ``.data-…-of-…`` files; ``path`` is the prefix
+===========================  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import zipfile
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable, Dict, Iterator, List, Optional, Tuple
+
+from trainmaster_train.checkpoint import dcp_metadata, manifest
+from trainmaster_train.checkpoint.errors import CheckpointError
+from trainmaster_train.checkpoint.folder import COMPLETE, complete_checkpoints, read_meta
+
+FORMATS = (
+    "trainmaster",
+    "dcp",
+    "huggingface",
+    "torch",
+    "lightning",
+    "safetensors",
+    "keras",
+    "numpy",
+    "tensorflow",
+)
+
+_SUFFIXES = (".safetensors", ".weights.h5", ".keras", ".ckpt", ".pth", ".npz", ".bin", ".pt", ".h5")
+# As the platform reads names: the number after "step", else after "epoch", else the last one.
+_STEPS = (
+    re.compile(r"(?:step|iter|iteration|global_step)[-_=.]?(\d{1,18})(?!\d)", re.IGNORECASE),
+    re.compile(r"(?:epoch|ep)[-_=.]?(\d{1,18})(?!\d)", re.IGNORECASE),
+    re.compile(r"(?<!\d)(\d{1,18})(?!\d)"),
+)
+_HUGGINGFACE = ("trainer_state.json", "config.json", "adapter_config.json")
+_SHARD = re.compile(r"^(?P<prefix>.+)\.data-\d{5}-of-(?P<count>\d{5})$")
+_TABLE_FOOTER = struct.pack("<Q", 0xDB4775248B80FB57)  # the magic number of LevelDB's tables, which an .index is
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+_HEADER_LIMIT = 100 * 2**20  # safetensors' own limit
+
+
+@dataclass(frozen=True)
+class Found:
+    """A complete checkpoint. ``path``: what its framework takes (for TensorFlow a prefix, otherwise file or folder).
+
+    ``step``: as its files or its name tell; ``None`` when they do not. ``modified_at``: seconds since 1970.
+    """
+
+    path: Path
+    format: str
+    step: Optional[int]
+    modified_at: float
+
+
+def find_all(folder: Path) -> List[Found]:
+    """The complete checkpoints directly in ``folder``, best to go on from first: the largest step, then the newest.
+
+    Those whose step nobody knows come last. One that is not complete is left out.
+    """
+    found = [one for path in _entries(folder) for one in [judge(path)] if one is not None]
+    found += [
+        Found(path, "trainmaster", _number_in(path.name), path.stat().st_mtime)
+        for path in complete_checkpoints(folder)
+        if path.name.startswith(".") and _is_whole(path)  # moved aside for one that was never finished
+    ]
+    found += _tensorflow(folder)
+    return sorted(found, key=_rank, reverse=True)
+
+
+def judge(path: Path) -> Optional[Found]:
+    """What is at ``path``; ``None`` where that is no complete checkpoint."""
+    try:
+        if path.is_dir():
+            return _judge_folder(path)
+        if path.is_file():
+            return _judge_file(path)
+        return next((one for one in _tensorflow(path.parent) if one.path == path), None)
+    except OSError:
+        return None  # being written or removed at this moment
+
+
+def is_proven(path: Path) -> bool:
+    """Whether a file's form shows that it is whole; only loading tells of a file of torch before 1.6."""
+    if path.is_dir():
+        return True
+    with open(path, "rb") as file:
+        return not _is_old_torch(file.read(2))
+
+
+def _entries(folder: Path) -> List[Path]:
+    try:
+        # A name with a dot in front, or one of these ends, is a writer's own while it writes.
+        return [
+            path
+            for path in folder.iterdir()
+            if not path.name.startswith(".") and not path.name.endswith((".tmp", ".part", ".partial", ".incomplete"))
+        ]
+    except OSError:
+        return []
+
+
+def _rank(found: Found) -> Tuple[bool, int, float, str]:
+    return (found.step is not None, found.step or 0, found.modified_at, str(found.path))
+
+
+def _judge_folder(path: Path) -> Optional[Found]:
+    modified_at = path.stat().st_mtime
+    if (path / COMPLETE).is_file():
+        if not _is_whole(path):
+            return None
+        step = read_meta(path).get("step")
+        return Found(path, "trainmaster", step if isinstance(step, int) else _number_in(path.name), modified_at)
+    if (path / dcp_metadata.METADATA_FILE).is_file():
+        return Found(path, "dcp", _number_in(path.name), modified_at) if dcp_metadata.is_whole(path) else None
+    if any((path / name).is_file() for name in _HUGGINGFACE):
+        step = _huggingface_step(path)
+        return None if step is None else Found(path, "huggingface", step[0], modified_at)
+    return None
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        manifest.check(path, hashes=False)
+        read_meta(path)
+    except (CheckpointError, OSError):
+        return False
+    return True
+
+
+def _huggingface_step(path: Path) -> Optional[Tuple[Optional[int]]]:
+    """The step of a whole checkpoint, which may be unknown; ``None`` for one that is not whole."""
+    step = _number_in(path.name)
+    names = {entry.name for entry in path.iterdir()}
+    try:
+        if "trainer_state.json" in names:
+            step = int(json.loads((path / "trainer_state.json").read_bytes())["global_step"])
+        elif path.name.startswith("checkpoint-"):
+            return None  # the trainer writes its state last
+        indices = [name for name in names if name.endswith((".safetensors.index.json", ".bin.index.json"))]
+        shards = {str(shard) for name in indices for shard in _weights(path / name).values()}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+    tensors = [name for name in names if _suffix(name) in (".safetensors", ".bin", ".pt", ".pth")]
+    if not shards <= names or not tensors:
+        return None
+    return (step,) if all(_WHOLE[_suffix(name)](path / name) for name in tensors) else None
+
+
+def _weights(index: Path) -> Dict[str, str]:
+    found: Dict[str, str] = json.loads(index.read_bytes())["weight_map"]
+    return found
+
+
+def _judge_file(path: Path) -> Optional[Found]:
+    suffix = _suffix(path.name)
+    if suffix not in _WHOLE or not _WHOLE[suffix](path):
+        return None
+    return Found(path, _FORMAT_OF[suffix], _number_in(path.name), path.stat().st_mtime)
+
+
+def _suffix(name: str) -> str:
+    return next((suffix for suffix in _SUFFIXES if name.endswith(suffix)), "")
+
+
+def _number_in(name: str) -> Optional[int]:
+    suffix = _suffix(name)
+    stem = name[: len(name) - len(suffix)] if suffix else name
+    for pattern in _STEPS:
+        numbers = pattern.findall(stem)
+        if numbers:
+            return int(numbers[-1])
+    return None
+
+
+def _is_whole_zip(path: Path) -> bool:
+    """Whether the directory at the end is there, which a writer adds last, and every file that it names."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = path.stat().st_size
+            return all(entry.header_offset + entry.compress_size <= size for entry in archive.infolist())
+    except (zipfile.BadZipFile, ValueError, struct.error):
+        return False
+
+
+def _is_whole_torch(path: Path) -> bool:
+    with open(path, "rb") as file:
+        if _is_old_torch(file.read(2)):
+            return True
+    return _is_whole_zip(path)
+
+
+def _is_old_torch(head: bytes) -> bool:
+    """Before torch 1.6: a pickle, the tensors behind it. Only loading it tells whether it is whole."""
+    return head in (b"\x80\x02", b"\x80\x03", b"\x80\x04")
+
+
+def _is_whole_safetensors(path: Path) -> bool:
+    with open(path, "rb") as file:
+        length = file.read(8)
+        if len(length) < 8:
+            return False
+        (header_bytes,) = struct.unpack("<Q", length)
+        if header_bytes > _HEADER_LIMIT:
+            return False
+        try:
+            header = json.loads(file.read(header_bytes))
+            ends = [int(of["data_offsets"][1]) for name, of in header.items() if name != "__metadata__"]
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return False
+    return path.stat().st_size == 8 + header_bytes + max(ends, default=0)
+
+
+def _is_whole_hdf5(path: Path) -> bool:
+    """Whether the file ends where its superblock says. A library that is killed leaves the two apart."""
+    with open(path, "rb") as file:
+        head = file.read(64)
+    if not head.startswith(_HDF5) or len(head) < 48:
+        return False
+    # HDF5 File Format Specification, III.A: addresses are of 8 bytes in every file that a 64-bit machine wrote.
+    version = head[8]
+    begin = 40 if version == 0 else 44 if version == 1 else 28
+    end: int = struct.unpack_from("<Q", head, begin)[0]
+    return path.stat().st_size == end
+
+
+def _tensorflow(folder: Path) -> Iterator[Found]:
+    shards: Dict[str, List[str]] = {}
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        match = _SHARD.match(name)
+        if match:
+            shards.setdefault(match["prefix"], []).append(match["count"])
+    for prefix, counts in shards.items():
+        index = folder / f"{prefix}.index"
+        with suppress(OSError):
+            # The index is written after all the data, and put in place by renaming.
+            if len(set(counts)) == 1 and len(counts) == int(counts[0]) and _ends_with(index, _TABLE_FOOTER):
+                yield Found(folder / prefix, "tensorflow", _number_in(prefix), index.stat().st_mtime)
+
+
+def _ends_with(path: Path, end: bytes) -> bool:
+    with open(path, "rb") as file:
+        file.seek(0, os.SEEK_END)
+        if file.tell() < len(end):
+            return False
+        file.seek(-len(end), os.SEEK_END)
+        return file.read() == end
+
+
+_WHOLE: Dict[str, Callable[[Path], bool]] = {
+    ".pt": _is_whole_torch,
+    ".pth": _is_whole_torch,
+    ".bin": _is_whole_torch,
+    ".ckpt": _is_whole_torch,
+    ".safetensors": _is_whole_safetensors,
+    ".keras": _is_whole_zip,
+    ".npz": _is_whole_zip,
+    ".h5": _is_whole_hdf5,
+    ".weights.h5": _is_whole_hdf5,
+}
+_FORMAT_OF = {
+    ".pt": "torch",
+    ".pth": "torch",
+    ".bin": "torch",
+    ".ckpt": "lightning",
+    ".safetensors": "safetensors",
+    ".keras": "keras",
+    ".npz": "numpy",
+    ".h5": "keras",
+    ".weights.h5": "keras",
+}

@@ -1,0 +1,158 @@
+"""Saving behind the training's back: the training stops for a copy in memory, a thread does the rest."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Callable, Mapping, Optional, Union
+
+from trainmaster_train import steps
+from trainmaster_train.checkpoint.folder import Keep
+from trainmaster_train.checkpoint.sharded import write_sharded
+from trainmaster_train.checkpoint.staging import Snapshot, Staging, addresses_of
+from trainmaster_train.checkpoint.states import write_state
+
+
+class Saver:
+    """Writes checkpoints in the background, one at a time::
+
+        with Saver(keep=Keep(last=3, best=1, metric="loss")) as saver:
+            ...
+            saver.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, step, {"loss": loss},
+                       optimizer=optimizer)
+
+    It holds memory for one copy of the state, from the first save to its end. A checkpoint that could not be written
+    is told on stderr at once and raised by the next call. Leaving the block waits for the last checkpoint.
+
+    Args:
+        directory: folder of all checkpoints; the job's own when ``None``.
+        keep: as in :func:`trainmaster_train.checkpoint.save_checkpoint`.
+        sharded: every process of the default group makes one, and saves its own shard (``save`` is then collective);
+            otherwise only the process that writes for all (rank 0) makes one.
+    """
+
+    def __init__(
+        self,
+        *,
+        directory: Optional[Union[str, Path]] = None,
+        keep: Optional[Union[int, Keep]] = 3,
+        sharded: bool = False,
+    ) -> None:
+        self._directory = directory
+        self._keep = keep if isinstance(keep, Keep) else Keep(last=keep)
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Optional[Future[Path]] = None
+        self._snapshot = self._snapshot_whole
+        self._write: Callable[..., Path] = write_state
+        self._guards: Any = None
+        self._is_copied = threading.Event()
+        self._is_copied.set()
+        if sharded:
+            self._shard()
+        else:
+            self._staging = Staging()
+
+    def _shard(self) -> None:
+        import torch.distributed as dist
+        from torch.distributed.checkpoint.staging import BlockingAsyncStager
+
+        # Its own group: collectives of two threads must not mix.
+        group = dist.new_group(backend="gloo") if dist.is_available() and dist.is_initialized() else None
+        stager = BlockingAsyncStager(cache_staged_state_dict=True)
+
+        def snapshot(state: Any, optimizer: Optional[Any]) -> Snapshot:
+            del optimizer
+            return Snapshot(stager.stage(state))
+
+        def write(*arguments: Any, **options: Any) -> Path:
+            return write_sharded(*arguments, process_group=group, **options)
+
+        self._snapshot, self._write = snapshot, write
+
+    def save(
+        self,
+        state: Any,
+        step: int,
+        metrics: Optional[Mapping[str, Any]] = None,
+        *,
+        optimizer: Optional[Any] = None,
+    ) -> None:
+        """Copy ``state`` and write it as the checkpoint of ``step`` in the background.
+
+        Waits first while the checkpoint before is still being written.
+
+        Args:
+            optimizer: the optimizer that alone changes the model's parameters. Then these, and its own state, are
+                copied in the background too, while the next step computes, and its ``step()`` waits for that. Nothing
+                else may change them before. (Tensors on the CPU that are not sharded; others are copied at once.)
+
+        Raises:
+            CheckpointNotWrittenError: the checkpoint before this one could not be written.
+            CheckpointError: the parameters were changed before ``optimizer.step()``; also of the one before.
+        """
+        timer = steps.timer()
+        with timer.part(steps.CHECKPOINT):
+            self.wait()
+            snapshot = self._snapshot(state, optimizer)
+            if snapshot.later:
+                self._is_copied.clear()
+                self._guard(optimizer)
+            self._writing = self._pool.submit(self._finish, snapshot, step, dict(metrics or {}), timer)
+
+    def wait(self) -> Optional[Path]:
+        """Wait until the last checkpoint is written; its folder, or ``None`` when nothing was being written.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        writing, self._writing = self._writing, None
+        return None if writing is None else writing.result()
+
+    def close(self) -> None:
+        """Wait for the last checkpoint, and let go of threads and memory."""
+        try:
+            self.wait()
+        finally:
+            self._pool.shutdown()
+            if self._guards is not None:
+                self._guards[1].remove()
+                self._guards = None
+
+    def __enter__(self) -> Saver:  # noqa: PYI034 (Self needs Python 3.11)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _snapshot_whole(self, state: Any, optimizer: Optional[Any]) -> Snapshot:
+        return self._staging.snapshot(state, addresses_of(optimizer))
+
+    def _guard(self, optimizer: Any) -> None:
+        """Have ``optimizer.step()`` wait for the copy."""
+        if self._guards is not None and self._guards[0] is optimizer:
+            return
+        if self._guards is not None:
+            self._guards[1].remove()
+        self._guards = (optimizer, optimizer.register_step_pre_hook(self._before_step))
+
+    def _before_step(self, *_: Any) -> None:
+        if not self._is_copied.is_set():
+            with steps.timer().part(steps.CHECKPOINT):
+                self._is_copied.wait()
+
+    def _finish(self, snapshot: Snapshot, step: int, metrics: Mapping[str, Any], timer: steps.StepTimer) -> Path:
+        started = time.perf_counter()
+        try:
+            try:
+                snapshot.finish()
+            finally:
+                self._is_copied.set()
+            return self._write(snapshot.state, step, metrics, directory=self._directory, keep=self._keep)
+        except Exception as error:
+            print(f"trainmaster: {error}", file=sys.stderr, flush=True)
+            raise
+        finally:
+            timer.add_overlapped(steps.CHECKPOINT, time.perf_counter() - started)

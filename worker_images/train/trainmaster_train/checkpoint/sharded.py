@@ -1,0 +1,172 @@
+"""Checkpoints of which every process writes its own shard (FSDP), through ``torch.distributed.checkpoint``.
+
+All functions here are collective: every process of the group calls them. What fails in one of them fails in all, with
+the rank and the reason, so that nobody waits for a process that has given up.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar, Union
+
+from trainmaster_train import steps
+from trainmaster_train.checkpoint import dcp_metadata, manifest
+from trainmaster_train.checkpoint.errors import CheckpointError, CheckpointNotWrittenError
+from trainmaster_train.checkpoint.folder import Keep, seal_checkpoint, stage_checkpoint
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def save_sharded(
+    state: Dict[str, Any],
+    step: int,
+    metrics: Optional[Mapping[str, Any]] = None,
+    *,
+    directory: Optional[Union[str, Path]] = None,
+    keep: Optional[Union[int, Keep]] = 3,
+    process_group: Any = None,
+) -> Path:
+    """Write ``state`` as the checkpoint of ``step``, each process its own shards. Blocks until it is on the disk.
+
+    Args:
+        state: a dict of tensors, DTensors and plain values, such as ``get_state_dict`` of
+            ``torch.distributed.checkpoint.state_dict`` gives.
+        keep: as in :func:`trainmaster_train.checkpoint.save_checkpoint`.
+        process_group: who writes together; the default group when ``None``.
+
+    Returns:
+        The checkpoint's folder, in every process.
+
+    Raises:
+        CheckpointNotWrittenError: in every process, when it could not be written; earlier ones are whole.
+    """
+    with steps.timer().part(steps.CHECKPOINT):
+        return write_sharded(state, step, metrics, directory=directory, keep=keep, process_group=process_group)
+
+
+def write_sharded(
+    state: Dict[str, Any],
+    step: int,
+    metrics: Optional[Mapping[str, Any]] = None,
+    *,
+    directory: Optional[Union[str, Path]] = None,
+    keep: Optional[Union[int, Keep]] = 3,
+    process_group: Any = None,
+) -> Path:
+    """What :func:`save_sharded` does, uncounted: for a thread behind the training's back."""
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
+
+    rank = _rank(process_group)
+    staged = _first(lambda: stage_checkpoint(step, directory=directory), process_group)
+    try:
+        # Flushed when the checkpoint is sealed, all files at once.
+        writer = FileSystemWriter(staged, sync_files=False)
+        try:
+            save(state, storage_writer=writer, process_group=process_group)
+        except CheckpointException as error:
+            raise CheckpointNotWrittenError(
+                f"the checkpoint of step {step} was not written: {_reasons(error.failures)}; earlier ones are whole"
+            ) from error
+        shares = _all(lambda: _own_digests(staged, rank), process_group)
+        digests = {name: found for share in shares for name, found in share.items()}
+        return _first(
+            lambda: seal_checkpoint(step, metrics, directory=directory, keep=keep, digests=digests), process_group
+        )
+    except BaseException:
+        if rank == 0:
+            shutil.rmtree(staged, ignore_errors=True)
+        raise
+
+
+def load_sharded(state: Dict[str, Any], path: Union[str, Path], *, process_group: Any = None) -> None:
+    """Read a sharded checkpoint into the tensors of ``state``, in place, whatever number of processes wrote it.
+
+    torch unpickles the plain values in it: read only what your own jobs wrote.
+
+    Raises:
+        CheckpointError: it is not sharded, or of another model: the first tensor that does not fit is named.
+    """
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    path = Path(path)
+    if not (path / dcp_metadata.METADATA_FILE).is_file():
+        raise CheckpointError(f"{path}: is no sharded checkpoint; read it with load_checkpoint")
+    try:
+        load(state, storage_reader=FileSystemReader(path), process_group=process_group)
+    except CheckpointException as error:
+        raise CheckpointError(f"{path}: does not fit this model: {_reasons(error.failures)}") from error
+
+
+def together(find: Callable[[], Optional[T]], use: Callable[[T], R]) -> Optional[R]:
+    """Let rank 0 of the default group ``find`` something, and every process ``use`` it."""
+    found = _first(find, None)
+    return None if found is None else use(found)
+
+
+def _own_digests(staged: Path, rank: int) -> Dict[str, str]:
+    # torch names a process's files so: __<rank>_<number>.distcp
+    return {path.name: manifest.digest(path) for path in staged.glob(f"__{rank}_*")}
+
+
+def _reasons(failures: Mapping[int, Any]) -> str:
+    found = {}
+    for rank, failure in failures.items():
+        error = failure[0] if isinstance(failure, tuple) else failure
+        found[rank] = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+    first = min(found)
+    others = "" if len(found) == 1 else f" (and {len(found) - 1} more)"
+    return f"rank {first}: {found[first]}{others}"
+
+
+def _all(call: Callable[[], T], group: Any) -> List[T]:
+    """What ``call`` gives in each process, in rank order, in every process."""
+    return _exchange(_outcome(call), group)
+
+
+def _first(call: Callable[[], T], group: Any) -> T:
+    """What ``call`` gives in the first process, in every process."""
+    mine: Tuple[bool, Any] = _outcome(call) if _rank(group) == 0 else (True, None)
+    found: List[T] = _exchange(mine, group)
+    return found[0]
+
+
+def _outcome(call: Callable[[], T]) -> Tuple[bool, Any]:
+    try:
+        return True, call()
+    except Exception as error:  # noqa: BLE001 (whatever it is, the others must hear of it instead of waiting)
+        return False, error if isinstance(error, CheckpointError) else f"{type(error).__name__}: {error}"
+
+
+def _exchange(mine: Tuple[bool, Any], group: Any) -> List[Any]:
+    outcomes: List[Any] = [mine]
+    if _is_distributed():
+        import torch.distributed as dist
+
+        outcomes = [None] * dist.get_world_size(group)
+        dist.all_gather_object(outcomes, mine, group=group)
+    for rank, (is_good, value) in enumerate(outcomes):
+        if not is_good:
+            if isinstance(value, CheckpointError):
+                raise value
+            raise CheckpointError(f"rank {rank}: {value}")
+    return [value for _, value in outcomes]
+
+
+def _rank(group: Any) -> int:
+    if not _is_distributed():
+        return 0
+    import torch.distributed as dist
+
+    return dist.get_rank(group)
+
+
+def _is_distributed() -> bool:
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_initialized()
