@@ -91,3 +91,43 @@ def test_an_error_in_the_users_own_sitecustomize_is_shown(run, tmp_path):
 def test_without_a_place_for_notes_nothing_is_changed(run):
     notes, done = run("import sys; print(sys.exit.__module__)", TRAINMASTER_EXIT_NOTES="")
     assert (notes, done.stdout) == ([], "sys\n")
+
+
+@pytest.fixture
+def fake_jax(tmp_path):
+    """A package that is asked as JAX is; it prints what it was told."""
+    package = tmp_path / "jax"
+    package.mkdir()
+    (package / "__init__.py").write_text("from jax import distributed\n")
+    (package / "distributed.py").write_text(
+        "def initialize(coordinator_address=None, num_processes=None, process_id=None, local_device_ids=None, **more):\n"
+        "    print(coordinator_address, num_processes, process_id, local_device_ids, sorted(more))\n"
+    )
+    return {"JAX_COORDINATOR_ADDRESS": "h:2222", "JAX_NUM_PROCESSES": "4", "JAX_PROCESS_ID": "3"}
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("jax.distributed.initialize()", "h:2222 4 3 None []"),
+        ("jax.distributed.initialize(local_device_ids=[1])", "h:2222 4 3 [1] []"),
+        ("jax.distributed.initialize('other:1', 2, 0)", "other:1 2 0 None []"),
+        ("jax.distributed.initialize(num_processes=2, process_id=1)", "None 2 1 None []"),
+        (
+            "jax.distributed.initialize(cluster_detection_method='mpi4py')",
+            "None None None None ['cluster_detection_method']",
+        ),
+    ],
+)
+def test_jax_is_told_of_the_gang_unless_the_program_names_one(run, fake_jax, call, told):
+    noted, done = run(f"import jax\n{call}", **fake_jax)
+    assert (done.stdout.strip(), done.stderr, noted) == (told, "", ["0"])
+
+
+def test_a_program_without_jax_imports_and_ends_as_ever(run):
+    noted, done = run(
+        "import json, sys\ntry:\n    import jax\nexcept ImportError:\n    print(sorted(p for p in sys.path if 'hooks' in p))",
+        JAX_NUM_PROCESSES="2",
+        JAX_PROCESS_ID="0",
+    )
+    assert (done.stdout.strip(), done.stderr, noted) == ("[]", "", ["0"])

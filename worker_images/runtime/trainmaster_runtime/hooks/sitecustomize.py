@@ -7,10 +7,22 @@
 Python imports this at start, for the folder is on PYTHONPATH. It takes itself off sys.path, lets the user's own
 sitecustomize run, and registers one atexit function. It is registered first, so it runs last: after it, only the
 interpreter's teardown is left, and that may hang (PyTorch's DDP on the GIL does). TRAINMASTER_EXIT_HOOK=0 turns it off.
+
+In a gang it also lets JAX find its peers: see trainmaster_jax.py.
 """
 
 import os
 import sys
+
+
+def _watch_jax():
+    if "JAX_PROCESS_ID" in os.environ and "JAX_NUM_PROCESSES" in os.environ:
+        try:
+            import trainmaster_jax
+
+            trainmaster_jax.watch()
+        except ImportError:  # Python 2: no JAX there
+            pass
 
 
 def _chain():
@@ -31,8 +43,8 @@ def _install(path):
     import builtins
     from _thread import get_ident
 
-    outcome = {"code": 0}  # what the process will exit with, as far as can be known from here
-    born = os.getpid()
+    # What the process will exit with, as far as can be known from here; is_sure: the interpreter said it itself.
+    outcome = {"code": 0, "is_sure": False, "path": path, "born": os.getpid(), "leave": None}
     main = get_ident()
 
     class _Exit(SystemExit):
@@ -43,7 +55,7 @@ def _install(path):
                 sys._getframe(1)
             except ValueError:
                 if get_ident() == main:
-                    outcome["code"] = _number(self.code)
+                    outcome.update(code=_number(self.code), is_sure=True)
 
     _Exit.__name__ = _Exit.__qualname__ = "SystemExit"
     _Exit.__module__ = "builtins"
@@ -62,24 +74,37 @@ def _install(path):
 
     def failed(kind, value, trace):
         if get_ident() == main:
-            outcome["code"] = 1
+            # An interrupt ends by its signal; and a program may call this for an error that it has caught.
+            outcome.update(code=1, is_sure=not _has_caller() and not issubclass(kind, KeyboardInterrupt))
         hook(kind, value, trace)
 
     sys.excepthook = failed
 
     def note():
-        if os.getpid() != born:
+        if os.getpid() != outcome["born"]:
             return  # a forked copy; its end is its parent's affair
         code = outcome["code"]
         text = "?" if code == 0 and _raises_by_hand() else str(code)
         try:
-            fd = os.open(path, os.O_WRONLY | os.O_APPEND)
-            os.write(fd, ("%d %s\n" % (born, text)).encode())
+            fd = os.open(outcome["path"], os.O_WRONLY | os.O_APPEND)
+            os.write(fd, ("%d %s\n" % (outcome["born"], text)).encode())
             os.close(fd)
         except OSError:
             pass
+        if outcome["is_sure"] and outcome["leave"] is not None:
+            outcome["leave"](code)
 
     atexit.register(note)
+    return outcome
+
+
+def _has_caller():
+    """Whether a Python function has called the one that asks."""
+    try:
+        sys._getframe(2)
+    except ValueError:
+        return False
+    return True
 
 
 def _number(status):
@@ -98,9 +123,32 @@ def _raises_by_hand():
         return False
 
 
+def _be_warm():
+    """The module of preloaded parents, when this process is to be one."""
+    try:
+        __import__("trainmaster_jax")  # for the children; by then this folder is no longer on sys.path
+    except ImportError:
+        pass
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    try:
+        from trainmaster_runtime.warm import parent
+    finally:
+        sys.path.pop(0)
+    parent.note_reads()
+    return parent
+
+
+_parent = _be_warm() if os.environ.get("TRAINMASTER_WARM") else None
+_outcome = None
+_watch_jax()
 _chain()
 if os.environ.get("TRAINMASTER_EXIT_HOOK", "1") != "0" and os.environ.get("TRAINMASTER_EXIT_NOTES"):
     try:
-        _install(os.environ["TRAINMASTER_EXIT_NOTES"])
+        _outcome = _install(os.environ["TRAINMASTER_EXIT_NOTES"])
     except ImportError:  # Python 2: no watchdog there
         pass
+if _parent is not None:
+    _parent.wait(os.environ["TRAINMASTER_WARM"], _outcome)
+    # Only a forked process of the user's comes here; the parent itself never returns.
+    _parent = None
+    _watch_jax()
