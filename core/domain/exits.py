@@ -139,6 +139,29 @@ _RULES: Final = (
         hopeless=True,
     ),
     _rule(
+        r"^ImportError: Keras cannot be imported",
+        ExitKind.USER_ERROR,
+        "TF_USE_LEGACY_KERAS asks for Keras 2: install it with `pip install --no-deps tf_keras`, or take the variable away",
+        hopeless=True,
+    ),
+    _rule(
+        r"unsupported type \(<class 'tensorflow\.python\.distribute\.values\.PerReplica'>\)",
+        ExitKind.USER_ERROR,
+        "Keras 3 cannot `fit` over several workers; set env.TF_USE_LEGACY_KERAS to 1 where the package tf_keras is installed",
+        hopeless=True,
+    ),
+    _rule(
+        r"^AttributeError: module 'tensorflow(?:\.[\w.]+)?' has no attribute 'estimator'",
+        ExitKind.USER_ERROR,
+        "TensorFlow has no estimators since 2.16; install tensorflow 2.15 where the job runs",
+        hopeless=True,
+    ),
+    _rule(
+        r"^AttributeError: module 'keras(?:\.[\w.]+)?' has no attribute",
+        ExitKind.USER_ERROR,
+        "this is Keras 3; where the script is for Keras 2, set env.TF_USE_LEGACY_KERAS to 1 and install the package tf_keras",
+    ),
+    _rule(
         r"^ImportError\b",
         ExitKind.USER_ERROR,
         "the installed version of a package does not fit; pin the version that has it",
@@ -206,6 +229,7 @@ _EXCEPTION: Final = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout|Warning|Iteration|NotFound)\b(?::\s.*)?$"
 )
 _QUOTE_CHARS: Final = 300
+_RUNTIME: Final = "trainmaster: "  # how the runtime begins its lines in a log
 
 _SIGNAL_HINTS: Final = {
     signal.SIGKILL: (
@@ -288,7 +312,8 @@ def classify(facts: ExitFacts) -> Verdict:
 
 def _from_log(facts: ExitFacts) -> Verdict:
     lines = [_PREFIX.sub("", line).rstrip() for line in facts.log_tail.splitlines()]
-    lines = [line for line in lines if line]
+    # The runtime's own lines tell what it did about the end, not what led to it.
+    lines = [line for line in lines if line and not line.startswith(_RUNTIME)]
     exception = next((line for line in reversed(lines) if _EXCEPTION.match(line)), None)
     ending = _ending(facts)
     # The exception is the best witness; other lines count only when it says nothing that we know.

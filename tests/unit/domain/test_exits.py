@@ -32,6 +32,23 @@ def test_the_last_line_of_a_traceback_is_quoted():
     assert not verdict.is_hopeless
 
 
+def test_the_runtimes_own_lines_are_not_taken_for_the_programs_last_word():
+    log = "the data is not what it should be\ntrainmaster: the command finished its work and does not exit: it is ended"
+    sentence = classify(end(log)).sentence
+    assert sentence == "worker-0 failed with exit code 1; its last line was: the data is not what it should be."
+    assert (
+        classify(end(log.splitlines()[1])).sentence == "worker-0 failed with exit code 1; it wrote nothing to its log."
+    )
+
+
+def test_a_script_for_keras_2_under_keras_3_is_told():
+    verdict = classify(
+        end(TRACEBACK.format(line="AttributeError: module 'keras.utils' has no attribute 'experimental'"))
+    )
+    assert "this is Keras 3" in verdict.sentence
+    assert not verdict.is_hopeless
+
+
 @pytest.mark.parametrize(
     ("log", "code", "words"),
     [
@@ -47,6 +64,17 @@ def test_the_last_line_of_a_traceback_is_quoted():
         ("bash: line 1: trainx: command not found", 127, "write the command's full path"),
         ("", 127, "does not exist"),
         ("", 126, "not executable"),
+        ("ImportError: Keras cannot be imported. Check that it is installed.", 1, "pip install --no-deps tf_keras"),
+        (
+            "}) with an unsupported type (<class 'tensorflow.python.distribute.values.PerReplica'>) to a Tensor.",
+            1,
+            "env.TF_USE_LEGACY_KERAS",
+        ),
+        (
+            TRACEBACK.format(line="AttributeError: module 'tensorflow' has no attribute 'estimator'"),
+            1,
+            "install tensorflow 2.15",
+        ),
         ("usage: train.py\ntrain.py: error: unrecognized arguments: --epoch 3", 2, "correct the job's command or args"),
     ],
 )
