@@ -218,7 +218,7 @@ def _is_whole_safetensors(path: Path) -> bool:
         length = file.read(8)
         if len(length) < 8:
             return False
-        (header_bytes,) = struct.unpack("<Q", length)
+        header_bytes = int.from_bytes(length, "little")
         if header_bytes > _HEADER_LIMIT:
             return False
         try:
@@ -238,7 +238,7 @@ def _is_whole_hdf5(path: Path) -> bool:
     # HDF5 File Format Specification, III.A: addresses are of 8 bytes in every file that a 64-bit machine wrote.
     version = head[8]
     begin = 40 if version == 0 else 44 if version == 1 else 28
-    end: int = struct.unpack_from("<Q", head, begin)[0]
+    end = int.from_bytes(head[begin : begin + 8], "little")
     return path.stat().st_size == end
 
 

@@ -80,7 +80,8 @@ def _read(folder: Path) -> Dict[str, Dict[str, Any]]:
 class HashedFile:
     """A new file that reckons its SHA-256 while it is written, so that nobody needs to read it again.
 
-    ``error``: what the file system refused; torch hides it behind an error of its own.
+    ``error``: what the file system refused. It is kept, and the rest swallowed, instead of raised: an exception that
+    passes through torch's C++ while another thread runs may dead-lock, and arrives without its cause otherwise.
     """
 
     def __init__(self, path: Path) -> None:
@@ -90,17 +91,23 @@ class HashedFile:
 
     def write(self, data: Any) -> int:
         rest = memoryview(data).cast("B")
-        self._digest.update(rest)
-        try:
-            while rest:
-                rest = rest[os.write(self._file, rest) :]
-        except OSError as error:
-            self.error = error
-            raise
-        return len(data)
+        size = len(rest)
+        if self.error is None:
+            self._digest.update(rest)
+            try:
+                while rest:
+                    rest = rest[os.write(self._file, rest) :]
+            except OSError as error:
+                self.error = error
+        return size
 
     def flush(self) -> None:
         """Nothing is held back here."""
+
+    def check(self) -> None:
+        """Raise what the file system refused."""
+        if self.error is not None:
+            raise self.error
 
     def hexdigest(self) -> str:
         return self._digest.hexdigest()

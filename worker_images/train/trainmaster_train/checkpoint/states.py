@@ -72,12 +72,8 @@ def write_state(
     staged = stage_checkpoint(step, directory=directory)
     try:
         with told_as_not_written(step, staged.parent), closing(manifest.HashedFile(staged / STATE_FILE)) as file:
-            try:
-                torch.save(state, cast("Any", file))
-            except RuntimeError:
-                if file.error is None:
-                    raise
-                raise file.error from None  # what torch makes of it names no cause
+            torch.save(state, cast("Any", file))
+            file.check()
         digests = {STATE_FILE: file.hexdigest()}
         return seal_checkpoint(step, metrics, directory=directory, keep=keep, digests=digests)
     except BaseException:
