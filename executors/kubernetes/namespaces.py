@@ -22,6 +22,7 @@ from executors.kubernetes.options import Options
 LEVELS: Final = ("restricted", "baseline", "privileged")
 AUTO: Final = "auto"
 _ENFORCE: Final = "pod-security.kubernetes.io/enforce"
+_SOMEBODY_ELSES: Final[Json] = {"metadata": {}}
 # On namespaces that we made and whose level follows from what runs there.
 _FITTED: Final = "trainmaster/pod-security"
 # What is left of every name, however it is made to fit.
@@ -121,8 +122,9 @@ class Namespaces:
         except Refused as refused:
             if refused.http_status != 403:
                 raise
-            # We may not look at it: then it is the administrator's, and the first call into it tells whether it is there.
-            return {"metadata": {}}
+            # We may not look at it. The one namespace is the administrator's then, and the first call into it tells
+            # whether it is there; a project's may be missing: trying to make it tells.
+            return None if self._options.is_per_project else _SOMEBODY_ELSES
 
     def _create(self, namespace: str, project: str, level: str) -> Json:
         own = {labels.INSTANCE: self._options.instance, "app.kubernetes.io/managed-by": "trainmaster"}
@@ -136,11 +138,12 @@ class Namespaces:
         try:
             return self._cluster.post(path("namespaces"), body)
         except AlreadyExists:
-            return self._cluster.get(path("namespaces", "", namespace))
+            return self._find(namespace) or _SOMEBODY_ELSES
         except Refused as refused:
             raise ExecutorRefused(
-                f"Namespace {namespace} does not exist, and the platform may not create it: create it "
-                f"(kubectl create namespace {namespace}), or give the platform that right. {refused.sentence}"
+                f"Namespace {namespace} does not exist, or the platform has no rights in it, and it may not create it: "
+                f"create it (kubectl create namespace {namespace}) and bind the platform's rights there, or give it the "
+                f"right to make namespaces. {refused.sentence}"
             ) from refused
 
 

@@ -18,8 +18,6 @@ from typing import Any, Protocol
 import pytest
 
 from core.domain.errors import ExecutorTryAgain
-from core.domain.ids import AttemptId, JobId
-from core.domain.resources import Request
 from executors.base import Executor, MountOrder, Observation, Phase, ReplicaKey, ReplicaOrder
 from executors.docker import DockerExecutor
 from executors.docker.engine import Engine
@@ -33,6 +31,7 @@ from executors.kubernetes.observe import Patience
 from executors.kubernetes.options import Options
 from executors.process import ProcessExecutor, procfs
 from tests.integration.kubernetes.rights import CLUSTER_WIDE, IN_THE_NAMESPACE, Limited, right_of
+from tests.orders import bare_order
 
 ENDED = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.LOST})
 
@@ -72,22 +71,8 @@ _numbers = itertools.count(1)
 
 def plain_order(node: str, **fields: Any) -> ReplicaOrder:
     """An order with fresh names."""
-    role = fields.pop("role", "worker")
-    index = fields.pop("index", 0)
-    generation = fields.pop("generation", 1)
     attempt = fields.pop("attempt", None) or f"att-{_SUITE}-{next(_numbers)}"
-    order = ReplicaOrder(
-        key=ReplicaKey(JobId("job-1"), AttemptId(attempt), role, index, generation),
-        job_name="job",
-        attempt_number=1,
-        node=node,
-        command=("true",),
-        args=(),
-        env={},
-        process_env=({},),
-        request=Request(),
-    )
-    return replace(order, **fields)
+    return bare_order(attempt, node=node, **fields)
 
 
 class ProcessBench:
@@ -262,6 +247,7 @@ class KubernetesBench(DockerBench):
     def __init__(self, folder: Path, runtime_image: str, namespace: str, access: Access, **options: Any) -> None:
         self.namespace = namespace
         self.access = access
+        self.note: Callable[[str, str], None] = options.pop("note", _note_right)
         super().__init__(folder, runtime_image, **options)
         # Nodes that another test has only written down have no kubelet, which would renew a lease.
         leases = self.engine.get(url("leases", "kube-node-lease", group="coordination.k8s.io/v1"))["items"]
@@ -273,8 +259,9 @@ class KubernetesBench(DockerBench):
 
     def another(self, **options: Any) -> KubernetesExecutor:
         given = {"patience": self.options.get("patience", Patience())}
+        access = options.pop("access", self.access)
         fields = {"runtime_image": self.runtime_image, "default_image": self.image, "host_paths": ("/",), **options}
-        cluster = Cluster(self.access, qps=1000, note=_note_right)
+        cluster = Cluster(access, qps=1000, note=self.note)
         made = KubernetesExecutor(cluster, Options(self.instance, self.namespace, **fields), **given)
         self._drivers.append(made)
         return made

@@ -130,9 +130,26 @@ def two_nodes(cluster: Cluster) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def environment(cluster_name: str) -> dict[str, str]:
+def kubeconfig(cluster: Cluster, cluster_name: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a service account with the rights of ``deploy/kubernetes/rbac.yaml``, and no others."""
+    from executors.kubernetes.client import Cluster as Api
+    from tests.integration.kubernetes.rights import Limited
+
+    assert cluster.nodes, "nobody is there to run anything"
+    admin = Api()
+    limited = Limited(admin, cluster_name, cluster_name, "rbac.yaml")
+    try:
+        yield limited.kubeconfig(tmp_path_factory.mktemp("access")).kubeconfig
+    finally:
+        limited.close()
+        admin.close()
+
+
+@pytest.fixture(scope="session")
+def environment(cluster_name: str, kubeconfig: str) -> dict[str, str]:
     """Settings of the platform under test."""
     return {
+        "KUBECONFIG": kubeconfig,
         "TRAINMASTER_EXECUTOR": "kubernetes",
         "TRAINMASTER_INSTANCE": cluster_name,
         "TRAINMASTER_KUBERNETES_NAMESPACE": cluster_name,

@@ -10,9 +10,8 @@ from dataclasses import replace
 import pytest
 
 from core.domain.errors import ExecutorRefused
-from core.domain.ids import AttemptId, JobId
-from core.domain.resources import Request
-from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
+from core.domain.ids import AttemptId
+from executors.base import MountOrder, VolumeSource
 from executors.containers import labels
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.client import AlreadyExists, Cluster, Gone, NotFound, Refused, path
@@ -22,6 +21,7 @@ from executors.kubernetes.options import Options
 from executors.kubernetes.policy import policies_url, render_policy
 from executors.kubernetes.volumes import render_volume
 from tests.integration.kubernetes.rights import Limited
+from tests.orders import bare_order
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
 
@@ -45,21 +45,8 @@ def until(condition: Callable[[], bool], limit_s: float = 15.0) -> None:
         time.sleep(0.02)
 
 
-def order(project="vision", mounts=()):
-    return ReplicaOrder(
-        key=ReplicaKey(JobId("job-1"), ATTEMPT, "worker", 0),
-        job_name="digits",
-        attempt_number=1,
-        node="node-0",
-        command=("true",),
-        args=(),
-        env={},
-        process_env=({},),
-        request=Request(),
-        project=project,
-        mounts=mounts,
-        api_url="http://192.0.2.7:8765",
-    )
+def order(project="vision", **fields):
+    return bare_order(ATTEMPT, project=project, api_url="http://192.0.2.7:8765", **fields)
 
 
 @pytest.fixture
@@ -180,7 +167,7 @@ def test_a_network_policy_is_taken_and_goes_with_its_owner(admin, namespace, ins
     ids=lambda source: source.kind,
 )
 def test_the_api_server_takes_each_kind_of_volume_as_it_is_rendered(admin, namespace, source):
-    volume, mount = render_volume(source, name="v", target="/data/data", read_only=True)
+    volume, mount = render_volume(source, name="v", target="/data/data", read_only=True, host_paths=("/srv",))
     body = pod("a", volumes=[volume])
     body["spec"]["containers"][0]["volumeMounts"] = [mount]
     stored = admin.post(path("pods", namespace), body)["spec"]

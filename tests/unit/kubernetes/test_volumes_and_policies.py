@@ -7,26 +7,13 @@ from dataclasses import replace
 import pytest
 
 from core.domain.errors import ExecutorRefused
-from core.domain.ids import AttemptId, JobId
-from core.domain.resources import Request
-from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
+from executors.base import MountOrder, VolumeSource
 from executors.kubernetes.namespaces import needed_level
 from executors.kubernetes.policy import Peer, parse_egress, render_policy
 from executors.kubernetes.volumes import render_volume
+from tests.orders import bare_order
 
-ORDER = ReplicaOrder(
-    key=ReplicaKey(JobId("job-1"), AttemptId("att-1"), "worker", 0),
-    job_name="digits",
-    attempt_number=1,
-    node="node-0",
-    command=("true",),
-    args=(),
-    env={},
-    process_env=({},),
-    request=Request(),
-    project="vision",
-    api_url="http://192.0.2.7:8765",
-)
+ORDER = bare_order(project="vision", api_url="http://192.0.2.7:8765")
 
 
 def volume(kind, **config):
