@@ -55,6 +55,16 @@ class Platform:
             check=False,
         )
 
+    def end(self) -> None:
+        """Down, with all of its jobs cancelled."""
+        subprocess.run(
+            [sys.executable, "-m", "embedded", "down", "--home", str(self.home), "--jobs", "cancel"],
+            capture_output=True,
+            check=False,
+            timeout=150,
+        )
+        self.stop()
+
     def stop(self) -> None:
         if "client" in self.__dict__:
             self.client.close()
@@ -132,13 +142,7 @@ def own_platform(tmp_path: Path) -> Iterator[Platform]:
     """A platform of the test's own, to be broken."""
     started = start_platform(tmp_path / "home")
     yield started
-    subprocess.run(
-        [sys.executable, "-m", "embedded", "down", "--home", str(started.home), "--jobs", "cancel"],
-        capture_output=True,
-        check=False,
-        timeout=150,
-    )
-    started.stop()
+    started.end()
 
 
 @pytest.fixture(scope="session")

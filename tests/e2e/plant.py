@@ -15,11 +15,9 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
-import redis
 from sqlalchemy import Engine, create_engine, make_url, text
 from trainmaster import Client
 from trainmaster.client import RetryPolicy
@@ -28,6 +26,7 @@ from core.db.bootstrap import prepare_home, read_token
 from core.db.engine import make_engine, make_sessions
 from core.settings import Settings
 from migrations import upgrade
+from tests.brokers import empty_broker
 from tests.wire import Wire
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -221,7 +220,7 @@ class Plant:
 def new_plant(home: Path) -> Iterator[Plant]:
     """With a database and a Redis number of its own."""
     home.mkdir(parents=True)
-    with _database() as database_url, _broker() as broker_url:
+    with _database() as database_url, empty_broker(REDIS_URL, claim_s=600) as broker_url:
         plant = Plant(home, database_url, broker_url)
         try:
             yield plant
@@ -240,24 +239,6 @@ def _database() -> Iterator[str]:
     with admin.connect() as connection:
         connection.execute(text(f"drop database if exists {name} with (force)"))
     admin.dispose()
-
-
-@contextmanager
-def _broker() -> Iterator[str]:
-    """A number of the server that nobody else uses now."""
-    numbers = list(range(1, 16))
-    random.SystemRandom().shuffle(numbers)
-    for number in numbers:
-        url = urlsplit(REDIS_URL)._replace(path=f"/{number}").geturl()
-        database = redis.Redis.from_url(url)
-        if database.dbsize() == 0 and database.set("trainmaster-test", os.getpid(), nx=True, ex=600):
-            break
-        database.close()
-    else:
-        pytest.skip("all databases of the Redis server are in use")
-    yield url
-    database.flushdb()
-    database.close()
 
 
 def free_ports(count: int) -> list[int]:

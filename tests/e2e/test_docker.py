@@ -90,13 +90,7 @@ def containers(
     monkeypatch.setenv("TRAINMASTER_DEFAULT_IMAGE", PYTHON)
     started = launch(tmp_path / "home")
     yield started
-    subprocess.run(
-        [sys.executable, "-m", "embedded", "down", "--home", str(started.home), "--jobs", "cancel"],
-        capture_output=True,
-        check=False,
-        timeout=150,
-    )
-    started.stop()
+    started.end()
     assert left() == []
     for mark in docker("volume", "ls", "-q", "--filter", f"label=trainmaster/instance={instance}").split():
         docker("volume", "rm", mark)

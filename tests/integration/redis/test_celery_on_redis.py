@@ -13,9 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from random import SystemRandom
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -30,6 +28,7 @@ from core.db.tables import Attempt, Event, Job, Project, User
 from core.domain.resources import gang_of
 from core.settings import Settings
 from migrations import upgrade
+from tests.brokers import empty_broker
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 REDIS_URL: Final = os.environ.get("TRAINMASTER_TEST_REDIS_URL", "")
@@ -45,24 +44,8 @@ pytestmark = [
 
 @pytest.fixture
 def broker() -> Iterator[str]:
-    """A database of the server that nobody else uses now; only that one is emptied."""
-    claim = f"trainmaster-test-{os.getpid()}"
-    numbers = list(range(1, 16))
-    SystemRandom().shuffle(numbers)
-    for number in numbers:
-        url = (
-            urlsplit(REDIS_URL)._replace(path=f"/{number}").geturl()
-        )  # the URL's own number would win over an argument
-        database = redis.Redis.from_url(url)
-        # An empty database that takes our claim is ours; the claim outlives a killed test by minutes only.
-        if database.dbsize() == 0 and database.set("trainmaster-test", claim, nx=True, ex=300):
-            break
-        database.close()
-    else:
-        pytest.skip("all databases of the Redis server are in use")
-    yield url
-    database.flushdb()
-    database.close()
+    with empty_broker(REDIS_URL) as url:
+        yield url
 
 
 class Plant:
