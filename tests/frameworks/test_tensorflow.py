@@ -8,7 +8,11 @@ import pytest
 
 from tests.frameworks.conftest import EXAMPLES, SCRIPTS
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("frameworks")]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.xdist_group("frameworks"),
+    pytest.mark.timeout(600),  # two waits of minutes, for a machine that does much else
+]
 
 EXAMPLE = EXAMPLES / "tensorflow"
 ACCURACY = 0.9
