@@ -1,0 +1,212 @@
+"""Which values lie on which ps: a pure function of the model, the optimizer's groups and the number of ps.
+
+Dense parameters of one optimizer group and dtype lie one after the other in a *slab*; ps ``k`` of ``n`` holds the
+``k``-th of ``n`` equal slices of each slab. So shards are balanced to within one element per slab whatever the layers
+look like, large tensors are split, and a checkpoint of ``n`` shards can be read by any other number of ps. A slice
+is handled in *blocks* of at most ``BLOCK_BYTES``: the unit that is sent, so that sending, receiving and computing
+overlap.
+
+Weights of embeddings with ``sparse=True`` are *tables*: row ``r`` lies on ps ``r % n``, so that the frequent (low) rows
+of sorted vocabularies are spread too. Their rows alone are pulled and pushed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+import torch
+
+from trainmaster_train.ps.errors import ParameterServerError
+
+# Small enough that a message of this size is served from the allocator's free memory instead of fresh pages (which
+# costs more than sending it), large enough that Python's share per block does not count.
+BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Member:
+    """A dense parameter and its place in its slab."""
+
+    name: str
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Slab:
+    """All dense parameters of one optimizer group and dtype."""
+
+    group: int
+    dtype: torch.dtype
+    members: Tuple[Member, ...]
+
+    @property
+    def size(self) -> int:
+        return self.members[-1].end
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of a slab that lies on one ps."""
+
+    slab: int
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """An embedding's weight."""
+
+    name: str
+    group: int
+    dtype: torch.dtype
+    rows: int
+    columns: int
+
+    def rows_of(self, ps: int, count: int) -> int:
+        """How many rows lie on ``ps`` of ``count``."""
+        return len(range(ps, self.rows, count))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """``signature`` is what two processes compare: JSON with every tensor and the optimizer's settings."""
+
+    slabs: Tuple[Slab, ...]
+    tables: Tuple[Table, ...]
+    signature: Mapping[str, Any]
+
+    def blocks(self, ps: int, count: int) -> List[Block]:
+        """What ``ps`` of ``count`` holds of the slabs, in the order in which it is sent."""
+        blocks: List[Block] = []
+        for number, slab in enumerate(self.slabs):
+            begin, end = slice_of(slab.size, ps, count)
+            size = max(1, BLOCK_BYTES // slab.dtype.itemsize)
+            blocks += [Block(number, at, min(at + size, end)) for at in range(begin, end, size)]
+        return blocks
+
+    def bytes_of(self, ps: int, count: int) -> int:
+        """Bytes of the values that ``ps`` of ``count`` holds, without the optimizer's state."""
+        dense = sum(
+            (block.end - block.begin) * self.slabs[block.slab].dtype.itemsize for block in self.blocks(ps, count)
+        )
+        return dense + sum(t.rows_of(ps, count) * t.columns * t.dtype.itemsize for t in self.tables)
+
+
+def slice_of(size: int, ps: int, count: int) -> Tuple[int, int]:
+    """Begin and end of the slice of ``ps`` of ``count`` in ``size`` elements."""
+    return size * ps // count, size * (ps + 1) // count
+
+
+def layout_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Layout:
+    """The layout of the trainable parameters of ``model`` that ``optimizer`` updates. Reads shapes only, so a model on
+    the device ``meta`` serves.
+
+    Raises:
+        ParameterServerError: the two do not belong together, or there is nothing to train.
+    """
+    names: Dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    groups: Dict[torch.Tensor, int] = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if parameter not in names:
+                raise ParameterServerError(
+                    "optimizer: has a parameter that is not the model's; make it of model.parameters()"
+                )
+            groups[parameter] = number
+    missing = [name for parameter, name in names.items() if parameter.requires_grad and parameter not in groups]
+    if missing:
+        raise ParameterServerError(
+            f"optimizer: lacks the model's parameter {missing[0]}; give it all, or freeze that one"
+        )
+    tables = _tables(model, names, groups)
+    are_tables = {table.name for table in tables}
+    slabs: Dict[Tuple[int, torch.dtype], List[Member]] = {}
+    tensors = []
+    for parameter, name in names.items():
+        if not parameter.requires_grad:
+            continue
+        if not parameter.dtype.is_floating_point:
+            raise ParameterServerError(
+                f"{name}: a parameter of {parameter.dtype} cannot be trained here; use a floating dtype"
+            )
+        tensors.append([name, list(parameter.shape), str(parameter.dtype), groups[parameter], name in are_tables])
+        if name not in are_tables and parameter.numel():
+            members = slabs.setdefault((groups[parameter], parameter.dtype), [])
+            begin = members[-1].end if members else 0
+            members.append(Member(name, begin, begin + parameter.numel()))
+    if not tensors:
+        raise ParameterServerError("model: has no parameter that requires a gradient")
+    return Layout(
+        slabs=tuple(Slab(group, dtype, tuple(members)) for (group, dtype), members in slabs.items()),
+        tables=tuple(tables),
+        signature={"tensors": tensors, "optimizer": type(optimizer).__name__, "groups": _settings(optimizer)},
+    )
+
+
+def difference(mine: Mapping[str, Any], theirs: Mapping[str, Any], *, settings: bool = True) -> Optional[str]:
+    """The first difference of two signatures as words ("`fc.weight` is 10×64 here and 10×32 there"), or ``None``.
+
+    Args:
+        settings: compare the optimizer's settings too.
+    """
+    there = {tensor[0]: tensor for tensor in theirs.get("tensors", [])}
+    for tensor in mine["tensors"]:
+        other = there.pop(tensor[0], None)
+        if other is None:
+            return f"`{tensor[0]}` is not there"
+        for what, at in (("", 1), ("of dtype ", 2), ("in optimizer group ", 3), ("sparse: ", 4)):
+            if tensor[at] != other[at]:
+                return f"`{tensor[0]}` is {what}{_word(tensor[at])} here and {what}{_word(other[at])} there"
+    if there:
+        return f"`{next(iter(there))}` is not here"
+    if mine["optimizer"] != theirs.get("optimizer"):
+        return f"the optimizer is {mine['optimizer']} here and {theirs.get('optimizer')} there"
+    if settings:
+        for number, (one, other) in enumerate(zip(mine["groups"], theirs.get("groups", []))):
+            for name in sorted({*one, *other}):
+                if one.get(name) != other.get(name):
+                    return (
+                        f"the optimizer's {name} (group {number}) is {one.get(name)} here and {other.get(name)} there"
+                    )
+    return None
+
+
+def learning_rates(optimizer: torch.optim.Optimizer) -> List[float]:
+    return [float(group["lr"]) for group in optimizer.param_groups]
+
+
+def _word(value: Any) -> str:
+    return "×".join(map(str, value)) or "a single number" if isinstance(value, list) else str(value)
+
+
+def _tables(
+    model: torch.nn.Module, names: Mapping[torch.Tensor, str], groups: Mapping[torch.Tensor, int]
+) -> List[Table]:
+    found: Dict[torch.Tensor, Table] = {}
+    for module in model.modules():
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse:
+            weight = module.weight
+            if weight.requires_grad and weight not in found:
+                if isinstance(module, torch.nn.Embedding) and module.max_norm is not None:
+                    raise ParameterServerError(
+                        f"{names[weight]}: max_norm changes rows in the forward pass; leave it out"
+                    )
+                found[weight] = Table(names[weight], groups[weight], weight.dtype, *weight.shape)
+    return list(found.values())
+
+
+def _settings(optimizer: torch.optim.Optimizer) -> List[Dict[str, Any]]:
+    """What changes the result and is the same for all, as JSON has it. The learning rate may change: the chief's counts."""
+    plain = (bool, int, float, str, type(None))
+    return [
+        {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in group.items()
+            if name not in ("params", "lr", "initial_lr", "foreach", "fused", "capturable", "differentiable")
+            and (isinstance(value, plain) or (isinstance(value, tuple) and all(isinstance(v, plain) for v in value)))
+        }
+        for group in optimizer.param_groups
+    ]

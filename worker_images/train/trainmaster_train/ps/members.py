@@ -1,0 +1,83 @@
+"""Which workers a ps waits for. Pure: the time is an argument, in seconds of a monotonic clock."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Optional, Sequence, Set
+
+from trainmaster_train.ps.options import Options
+
+
+class Members:
+    """Workers 0 to ``count`` - 1: there, lost (it may come back), or left (it is done)."""
+
+    def __init__(self, count: int, options: Options, *, now: float) -> None:
+        self.count = count
+        self._options = options
+        self._identities: Dict[int, bytes] = {}
+        self._left: Set[int] = set()
+        self._joined: Set[int] = set()
+        self._absent_since: Dict[int, float] = dict.fromkeys(range(count), now)
+        self._last_seen = now
+
+    def joined(self, worker: int, identity: bytes) -> Optional[bytes]:
+        """``worker`` is there; the connection that it had before, if that was not noticed to be gone."""
+        before = self._identities.get(worker)
+        self._identities[worker] = identity
+        self._absent_since.pop(worker, None)
+        self._left.discard(worker)
+        self._joined.add(worker)
+        self.count = max(self.count, worker + 1)
+        return before if before != identity else None
+
+    def left(self, worker: int) -> None:
+        """``worker`` said good-bye: nobody waits for it until it joins again."""
+        self._identities.pop(worker, None)
+        self._left.add(worker)
+
+    def lost(self, worker: int, identity: bytes, now: float) -> bool:
+        """The connection is gone; whether it was the newest one of ``worker``."""
+        if self._identities.get(worker) != identity:
+            return False
+        del self._identities[worker]
+        self._absent_since[worker] = now
+        self._last_seen = now
+        return True
+
+    def identity_of(self, worker: int) -> Optional[bytes]:
+        return self._identities.get(worker)
+
+    def absent(self) -> List[int]:
+        return [worker for worker in range(self.count) if worker not in self._identities]
+
+    def expected(self, now: float) -> List[int]:
+        """Whose gradients a step needs: of all that are there, and of those that are away not long enough yet."""
+        return [
+            worker
+            for worker in range(self.count)
+            if worker in self._identities
+            or (worker not in self._left and now - self._absent_since.get(worker, now) < self._patience_s(worker))
+        ]
+
+    def idle_s(self, now: float) -> float:
+        """For how long nobody has been there."""
+        if self._identities:
+            self._last_seen = now
+        return now - self._last_seen
+
+    def describe(self, workers: Sequence[int], now: float) -> str:
+        """``worker 1 (lost 12 s ago), worker 2 (never came)``."""
+        words = []
+        for worker in workers[:8]:
+            if worker in self._identities:
+                words.append(f"worker {worker} (still computing)")
+            elif worker in self._left:
+                words.append(f"worker {worker} (left)")
+            elif worker in self._joined:
+                words.append(f"worker {worker} (lost {now - self._absent_since[worker]:.0f} s ago)")
+            else:
+                words.append(f"worker {worker} (never came)")
+        return ", ".join(words) + (f" and {len(workers) - 8} more" if len(workers) > 8 else "")
+
+    def _patience_s(self, worker: int) -> float:
+        # Who never came has a container to start and libraries to import.
+        return self._options.lost_timeout_s if worker in self._joined else self._options.join_timeout_s

@@ -1,0 +1,189 @@
+"""One entry for every role."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from contextlib import contextmanager
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+
+import torch
+
+from trainmaster_train import report
+from trainmaster_train.checkpoint import CheckpointError, latest
+from trainmaster_train.context import Context, ContextError, current
+from trainmaster_train.ps.errors import ParameterServerError
+from trainmaster_train.ps.evaluator import evaluate_checkpoints
+from trainmaster_train.ps.keeping import restore_shard
+from trainmaster_train.ps.layout import layout_of
+from trainmaster_train.ps.options import Options
+from trainmaster_train.ps.server import Server
+from trainmaster_train.ps.shard import Shard, check_optimizer
+from trainmaster_train.ps.wire import job_key
+from trainmaster_train.ps.worker import Servers
+
+Evaluate = Callable[[], Mapping[str, Any]]
+
+
+def run(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    train: Callable[[Servers], Optional[Mapping[str, Any]]],
+    *,
+    evaluate: Optional[Evaluate] = None,
+    options: Optional[Options] = None,
+) -> None:
+    """Do what this replica's role asks for, as ``TRAINMASTER_LAYOUT`` or ``TF_CONFIG`` say.
+
+    - worker, chief: joins the ps, calls ``train(servers)``, and leaves. The chief (rank 0) also writes the last
+      checkpoint, with the metrics that ``train`` returned, and reports them.
+    - ps: holds its shard, from the newest checkpoint if there is one, until SIGTERM or SIGINT.
+    - evaluator: loads each new checkpoint into ``model``, calls ``evaluate()`` and reports the metrics that it returns,
+      until the training is done or SIGTERM comes.
+
+    What cannot go on ends the process with exit code 1 and one sentence.
+
+    Args:
+        model: the same in every replica; on a ps only its shapes count (``with torch.device("meta")`` saves memory).
+        optimizer: an ordinary one over the model's parameters; the ps make theirs like it.
+        train: the training loop; see :class:`Servers`.
+    """
+    options = options or Options()
+    try:
+        context = current()
+        _run(context, model, optimizer, train, evaluate, options)
+    except (ParameterServerError, CheckpointError, ContextError) as error:
+        sys.exit(f"{_name()}: {error}.")
+
+
+def _run(
+    context: Context,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    train: Callable[[Servers], Optional[Mapping[str, Any]]],
+    evaluate: Optional[Evaluate],
+    options: Options,
+) -> None:
+    if not context.peers.get("ps"):
+        raise ParameterServerError("no ps in TRAINMASTER_LAYOUT or TF_CONFIG: give the job `ps: 1`")
+    key = job_key(context.token_file)
+    if context.role == "ps":
+        serve(context, model, optimizer, key=key, options=options)
+    elif context.role == "evaluator":
+        if evaluate is None:
+            raise ParameterServerError("an evaluator needs something to do: give ps.run(evaluate=…)")
+        with _stop_signals() as stopped:
+            evaluate_checkpoints(model, evaluate, context=context, key=key, options=options, stopped=stopped)
+    else:
+        work(context, model, optimizer, train, key=key, options=options)
+
+
+def serve(
+    context: Context,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    key: bytes,
+    options: Options,
+) -> None:
+    """Be the ps ``context.index``; returns after SIGTERM or SIGINT, when no update is half applied."""
+    check_optimizer(optimizer)
+    addresses = context.peers["ps"]
+    layout = layout_of(model, optimizer)
+    name = f"ps {context.index}"
+    try:
+        shard = Shard(layout, optimizer, context.index, len(addresses))
+        start = latest()
+        if start is not None:
+            restore_shard(shard, start)
+            print(f"resuming from {start.name}: {shard.version} updates are done.", flush=True)
+    except MemoryError as error:
+        raise ParameterServerError(
+            f"{name} has no memory for {error}: give the ps more memory, or the job more ps"
+        ) from error
+    workers = sum(len(context.peers.get(role, ())) for role in ("chief", "worker"))
+    with _stop_signals() as stopped:
+        server = Server(
+            shard,
+            options,
+            key=key,
+            address=addresses[context.index],
+            workers=max(1, workers),
+            is_filled=start is not None,
+        )
+        stopped.then(server.stop)
+        mebibytes = layout.bytes_of(context.index, len(addresses)) / 2**20
+        print(f"{name} of {len(addresses)} serves {mebibytes:.1f} MiB at {addresses[context.index]}.", flush=True)
+        server.serve()
+    print(f"{stopped.name}: stopped after update {server.version}; {server.summary}.", flush=True)
+
+
+def work(
+    context: Context,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    train: Callable[[Servers], Optional[Mapping[str, Any]]],
+    *,
+    key: bytes,
+    options: Options,
+) -> None:
+    """Be a worker: join, train, and leave; the chief keeps what came out."""
+    servers = Servers(model, optimizer, context=context, key=key, options=options)
+    try:
+        metrics: Dict[str, Any] = dict(train(servers) or {})
+        if servers.is_chief:
+            servers.checkpoint(**metrics)
+            report.progress(servers.version, servers.version, **metrics)
+        print(f"worker {servers.worker}: done after {servers.own_steps} own steps; {servers.staleness}.", flush=True)
+    except BaseException as error:
+        # So that the ps and the other workers are told at once, and do not wait for this one.
+        servers.close(is_done=False, why=str(error) or type(error).__name__)
+        raise
+    servers.close()
+
+
+class Stopped:
+    """Whether a signal asked this process to stop, and which."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self._event = threading.Event()
+        self._actions: List[Callable[[], None]] = []
+
+    def __bool__(self) -> bool:
+        return self._event.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        return self._event.wait(timeout_s)
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Call ``action`` when the signal comes, or now if it has."""
+        self._actions.append(action)
+        if self:
+            action()
+
+    def note(self, number: int, _frame: Any = None) -> None:
+        self.name = signal.Signals(number).name
+        self._event.set()
+        for action in self._actions:
+            action()
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Stopped]:
+    stopped = Stopped()
+    before = {number: signal.signal(number, stopped.note) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _name() -> str:
+    try:
+        context = current()
+    except ContextError:
+        return "this replica"
+    return f"{context.role}-{context.index}"

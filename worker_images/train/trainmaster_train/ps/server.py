@@ -1,0 +1,399 @@
+"""A ps: serves its shard to the workers until it is told to stop.
+
+One thread does everything but receiving and sending (ZeroMQ's own threads) and writing checkpoints: so an update is
+applied whole or not at all. A ps never ends because the workers left, for it cannot know who comes back; the platform
+stops it when the training is done.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+import torch
+import zmq
+
+from trainmaster_train.ps.codec import Codec, raw, read
+from trainmaster_train.ps.errors import ParameterServerError, RefusedError
+from trainmaster_train.ps.layout import difference
+from trainmaster_train.ps.members import Members
+from trainmaster_train.ps.options import Options
+from trainmaster_train.ps.rounds import Push, Rounds, Verdict
+from trainmaster_train.ps.saving import Saving
+from trainmaster_train.ps.sessions import Door, Partial, Request, Session
+from trainmaster_train.ps.shard import Shard
+from trainmaster_train.ps.snapshots import Shadow, Snapshots
+from trainmaster_train.ps.wire import WireError, bind_address, gate_password, names
+
+TICK_S = 1.0
+LOG_EVERY = 200  # updates
+
+
+class Server:
+    """``workers``: how many the layout has; ``is_filled``: the shard has its values (of a checkpoint)."""
+
+    def __init__(
+        self, shard: Shard, options: Options, *, key: bytes, address: str, workers: int, is_filled: bool = False
+    ) -> None:
+        """Listen at ``address``.
+
+        Raises:
+            ParameterServerError: the address is not free.
+        """
+        self._shard = shard
+        self._options = options
+        self._rounds = Rounds(shard, options)
+        self._members = Members(workers, options, now=time.monotonic())
+        self._snapshots = Snapshots(shard)
+        self._codec = Codec(options.wire, options.topk_ratio)
+        self._plain = Codec("full", 1.0)
+        self._is_filled = is_filled
+        self._is_done = False
+        self._sessions: Dict[bytes, Session] = {}
+        self._ready: List[Push] = []  # whole, but held back
+        self._door = Door(key, gate_password(key))
+        try:
+            self._door.socket.bind(bind_address(address))
+        except zmq.ZMQError as error:
+            self._door.close()
+            raise ParameterServerError(f"ps {shard.ps} cannot listen at {address}: {error.strerror}") from error
+        self._wake_read, self._wake_write = os.pipe()
+        self._is_stopped = False
+        self._saving = Saving(shard, self._wake)
+        self._told: Set[str] = set()
+
+    @property
+    def summary(self) -> str:
+        return str(self._rounds.staleness)
+
+    @property
+    def version(self) -> int:
+        return self._shard.version
+
+    def stop(self) -> None:
+        """Let :meth:`serve` return after the update that is being applied. From any thread or signal handler."""
+        self._is_stopped = True
+        self._wake()
+
+    def serve(self) -> None:
+        """Serve until :meth:`stop`.
+
+        Raises:
+            ParameterServerError: there is no memory for what the workers want, or none came for too long.
+        """
+        poller = zmq.Poller()
+        poller.register(self._door.socket, zmq.POLLIN)
+        poller.register(self._door.gate, zmq.POLLIN)
+        poller.register(self._wake_read, zmq.POLLIN)
+        next_tick = time.monotonic() + TICK_S
+        try:
+            while not self._is_stopped:
+                ready = dict(poller.poll(int(max(0.0, next_tick - time.monotonic()) * 1000)))
+                if self._door.gate in ready and not self._door.answer_gate():
+                    self._tell_once("somebody with a wrong token knocked and was not let in")
+                if self._wake_read in ready:
+                    os.read(self._wake_read, 4096)
+                if self._door.socket in ready:
+                    self._receive()
+                    self._answer_saved()
+                if time.monotonic() >= next_tick:
+                    next_tick = time.monotonic() + TICK_S
+                    self._tick()
+        except MemoryError as error:
+            sentence = f"ps {self._shard.ps} has no memory for {error}: give the ps more memory, or the job more ps"
+            for session in list(self._sessions.values()):
+                self._send(session, {"op": "fatal", "sentence": sentence})
+            raise ParameterServerError(sentence) from error
+        finally:
+            self._door.close(linger_s=1.0)
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+
+    def _wake(self) -> None:
+        with suppress(OSError):
+            os.write(self._wake_write, b"x")
+
+    def _receive(self) -> None:
+        """Whatever is wrong with a message ends its connection and nothing else."""
+        identity, *parts = self._door.socket.recv_multipart(copy=False)
+        name = identity.bytes
+        session = self._sessions.get(name)
+        try:
+            if session is None:
+                session = self._door.greet(name, parts[0].bytes if parts else b"")
+                if session is not None:
+                    self._sessions[name] = session
+                    self._send(session, {"op": "welcome"})
+                return
+            header = session.seal.open(parts[0].bytes, len(parts) - 1)
+            self._serve_one(Request(session, header, parts[1:]))
+        except WireError as error:
+            print(f"ps {self._shard.ps}: {session.who if session else 'somebody'} is cut off: {error}.", flush=True)
+            self._forget(name)
+        except zmq.ZMQError:
+            self._forget(name)
+
+    def _serve_one(self, request: Request) -> None:
+        operation = getattr(self, f"_op_{request.header.get('op')}", None)
+        try:
+            if operation is None:
+                self._refuse(
+                    request, f"{request.header.get('op')!r} is nothing that a ps does; use one version everywhere"
+                )
+            elif not request.session.is_known and request.header.get("op") not in ("join", "watch"):
+                self._refuse(request, "join first")
+            else:
+                operation(request)
+        except RefusedError as error:
+            self._refuse(request, str(error))
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise WireError(f"a request that makes no sense ({type(error).__name__}: {error})") from error
+
+    def _refuse(self, request: Request, sentence: str) -> None:
+        print(f"ps {self._shard.ps}: {request.session.who} is refused: {sentence}.", flush=True)
+        self._reply(request, {"refused": sentence})
+
+    # What the workers ask for.
+
+    def _op_join(self, request: Request) -> None:
+        worker, count = int(request.header["worker"]), int(request.header["ps"])
+        request.session.who = str(request.header["who"])[:100]
+        if count != self._shard.count:
+            raise RefusedError(
+                f"you see {count} ps and this is one of {self._shard.count}: start all with the same layout"
+            )
+        found = difference(self._shard.layout.signature, request.header["signature"])
+        if found is not None:
+            raise RefusedError(
+                f"{request.session.who} has another model than ps {self._shard.ps}: {found} "
+                f"(here: the ps, there: {request.session.who}); start all replicas with the same script and arguments"
+            )
+        if request.header["wire"] != self._options.wire or request.header["mode"] != self._options.mode:
+            raise RefusedError(
+                f"{request.session.who} wants mode {request.header['mode']} and wire {request.header['wire']}, ps {self._shard.ps} has "
+                f"{self._options.mode} and {self._options.wire}; start all replicas with the same options"
+            )
+        request.session.worker, request.session.is_known, request.session.is_chief = (
+            worker,
+            True,
+            bool(request.header["chief"]),
+        )
+        before = self._members.joined(worker, request.session.identity)
+        if before is not None:  # a connection that was not noticed to be gone
+            self._sessions.pop(before, None)
+        print(f"ps {self._shard.ps}: {request.session.who} joined at update {self._shard.version}.", flush=True)
+        self._reply(request, {"version": self._shard.version, "is_filled": self._is_filled})
+
+    def _op_watch(self, request: Request) -> None:
+        """An evaluator: asks how things stand, and nothing else."""
+        request.session.who, request.session.is_known = "an evaluator", True
+        self._reply(request, {"version": self._shard.version})
+
+    def _op_fill(self, request: Request) -> None:
+        """First values, in several messages; where there are values already nothing changes."""
+        if not request.session.is_chief:
+            raise RefusedError("the first values come from the chief")
+        if not self._is_filled:
+            if "table" in request.header:
+                table = self._shard.check_rows(request.header["table"], torch.empty(0))
+                values = read(request.frames[0], table.dtype, None).view(-1, table.columns)
+                self._shard.set_rows(table.name, int(request.header["begin"]), values)
+            for number, frame in zip(request.header.get("blocks", ()), request.frames):
+                block = self._shard.values[number]
+                block.copy_(read(frame, block.dtype, block.numel()))
+        if request.header.get("last"):
+            self._set_rates(request.header)
+            self._is_filled = True
+            self._snapshots.forget()
+            self._reply(request, {})
+            self._answer_pulls()
+
+    def _op_pull(self, request: Request) -> None:
+        request.session.waits_for_pull.append(int(request.header["id"]))
+        self._answer_pulls()
+
+    def _op_rows(self, request: Request) -> None:
+        rows = self._shard.rows(request.header["table"], read(request.frames[0], torch.int64, None))
+        self._reply(request, {"version": self._shard.version}, [raw(rows)])
+
+    def _op_push(self, request: Request) -> None:
+        if not self._is_filled:
+            raise RefusedError(f"ps {self._shard.ps} has no values yet: the chief sends them first")
+        partial = request.session.partial
+        if partial is None or partial.push_id != request.header["id"]:
+            partial = Partial(
+                int(request.header["id"]), int(request.header["version"]), [None] * len(self._shard.blocks)
+            )
+            request.session.partial = partial
+        rest = list(request.frames)
+        for number, exponent in zip(request.header["blocks"], request.header["exponents"]):
+            values = self._shard.values[number]
+            own, rest = self._split(rest, self._codec.frame_count(values.dtype))
+            partial.gradients[number] = self._codec.decode(own, values.numel(), values.dtype, exponent)
+        for name in request.header.get("tables", ()):
+            (indices, gradient), rest = self._split(rest, 2)
+            places = read(indices, torch.int64, None)
+            table = self._shard.check_rows(name, places)
+            rows = read(gradient, table.dtype, len(places) * table.columns).view(-1, table.columns)
+            partial.rows[name] = (places, rows)
+        if request.header.get("last"):
+            request.session.partial = None
+            self._set_rates(request.header)
+            request.session.waits_for_push = partial.push_id
+            self._ready.append(partial.whole(request.session.worker, self._shard.values))
+            self._proceed()
+
+    def _op_hold(self, request: Request) -> None:
+        """Stop here, so that a checkpoint can be of the same step everywhere."""
+        self._reply(request, {"version": self._saving.hold(time.monotonic())})
+
+    def _op_save(self, request: Request) -> None:
+        """Write the shard into a staged checkpoint; answers when it is written."""
+        if not self._is_filled:
+            raise RefusedError(f"ps {self._shard.ps} has no values yet")
+        self._saving.ask(request, time.monotonic())
+        self._proceed()
+
+    def _op_release(self, _request: Request) -> None:
+        self._saving.release()
+        self._proceed()
+
+    def _op_status(self, request: Request) -> None:
+        status = {"version": self._shard.version, "missing": self._waiting_for(), "is_done": self._is_done}
+        self._reply(request, {**status, **self._rounds.staleness.as_dict()})
+
+    def _op_bye(self, request: Request) -> None:
+        why = str(request.header.get("why") or "done")[:500]
+        print(f"ps {self._shard.ps}: {request.session.who} left: {why}.", flush=True)
+        self._is_done = self._is_done or bool(request.header.get("is_done"))
+        self._members.left(request.session.worker)
+        self._reply(request, {})
+        self._sessions.pop(request.session.identity, None)
+        self._proceed()
+
+    # What follows from it.
+
+    def _proceed(self) -> None:
+        """Apply what can be applied, and save where that was asked for."""
+        while True:
+            self._saving.proceed()
+            self._answer_saved()
+            if self._saving.is_held:
+                return
+            if self._ready:
+                verdict = self._rounds.take(self._ready.pop(0))
+                if verdict is not None:
+                    self._answer([verdict])
+            elif not self._rounds.contributors:
+                return
+            if self._rounds.contributors:
+                if self._rounds.is_complete(self._expected()):
+                    self._answer(self._rounds.close())
+                elif not self._ready:
+                    return
+
+    def _answer_saved(self) -> None:
+        for request, answer in self._saving.answers():
+            self._reply(request, answer)
+
+    def _expected(self) -> List[int]:
+        if self._shard.version < self._options.warmup_updates:
+            return [0]
+        return self._members.expected(time.monotonic())
+
+    def _answer(self, verdicts: Sequence[Verdict]) -> None:
+        """Tell the workers what became of their gradients, and give them the new values."""
+        for verdict in verdicts:
+            session = self._session_of(verdict.worker)
+            if session is not None and session.waits_for_push is not None:
+                header = {"re": session.waits_for_push, "outcome": verdict.outcome, "staleness": verdict.staleness}
+                session.waits_for_push = None
+                self._send_values(session, header)
+        if self._shard.version % LOG_EVERY == 0 and any(v.outcome == "applied" for v in verdicts):
+            print(f"ps {self._shard.ps}: update {self._shard.version}: {self._rounds.staleness}.", flush=True)
+        if self._shard.version == self._options.warmup_updates:
+            self._answer_pulls()
+
+    def _answer_pulls(self) -> None:
+        for session in list(self._sessions.values()):
+            may = session.is_chief or self._shard.version >= self._options.warmup_updates
+            while session.waits_for_pull and self._is_filled and may:
+                session.shadow = None
+                self._send_values(session, {"re": session.waits_for_pull.pop(0)})
+
+    def _send_values(self, session: Session, header: Dict[str, Any]) -> None:
+        header["version"] = self._shard.version
+        if session.shadow is not None:
+            frames, header["exponents"] = session.shadow.frames()
+            self._send(session, {**header, "is_delta": True}, frames)
+            return
+        if self._codec.is_lossy:
+            session.shadow = Shadow(self._shard, self._codec)
+        copy = self._snapshots.frames()
+        copy.track(self._send(session, header, copy.frames, track=True))
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        missing = self._waiting_for()
+        for session in list(self._sessions.values()):
+            # Finds out who is gone, and tells the others what they wait for, so that their errors can say it.
+            self._send(session, {"op": "note", "missing": missing})
+        self._saving.release_after(now)
+        if self._members.idle_s(now) > self._options.idle_timeout_s:
+            raise ParameterServerError(
+                f"ps {self._shard.ps}: no worker was there for {self._options.idle_timeout_s:.0f} s; "
+                f"{missing or 'all'} stayed away"
+            )
+        self._proceed()
+
+    def _waiting_for(self) -> str:
+        """Who is missing, in words; empty when nobody waits for anybody."""
+        now = time.monotonic()
+        if not self._is_filled:
+            return "the first values of the chief (worker 0)"
+        if self._shard.version < self._options.warmup_updates:
+            done = f"{self._shard.version} of {self._options.warmup_updates}"
+            return f"the end of the warm-up, in which the chief (worker 0) trains alone: {done} updates"
+        if self._options.mode == "sync" and self._rounds.contributors:
+            absent = [worker for worker in self._expected() if worker not in self._rounds.contributors]
+            return self._members.describe(absent, now) if absent else ""
+        absent = self._members.absent()
+        return self._members.describe(absent, now) if len(absent) == self._members.count else ""
+
+    def _session_of(self, worker: int) -> Optional[Session]:
+        identity = self._members.identity_of(worker)
+        return self._sessions.get(identity) if identity is not None else None
+
+    def _set_rates(self, header: Mapping[str, Any]) -> None:
+        if header.get("rates"):
+            self._shard.set_learning_rates([float(rate) for rate in header["rates"]])
+
+    @staticmethod
+    def _split(frames: List[Any], count: int) -> Tuple[List[Any], List[Any]]:
+        if len(frames) < count:
+            raise WireError("a message with fewer frames than its header says")
+        return frames[:count], frames[count:]
+
+    def _reply(self, to: Request, header: Mapping[str, Any], frames: Sequence[Any] = ()) -> None:
+        self._send(to.session, {"re": to.header.get("id"), **header}, frames)
+
+    def _send(
+        self, session: Session, header: Dict[str, Any], frames: Sequence[Any] = (), *, track: bool = False
+    ) -> Any:
+        try:
+            return self._door.send(session, header, frames, track=track)
+        except zmq.ZMQError:  # it is gone, or does not read its answers
+            self._forget(session.identity)
+            return None
+
+    def _forget(self, identity: bytes) -> None:
+        session = self._sessions.pop(identity, None)
+        if session is not None and self._members.lost(session.worker, identity, time.monotonic()):
+            print(f"ps {self._shard.ps}: {session.who} is gone; {names([session.worker])} may come back.", flush=True)
+
+    def _tell_once(self, sentence: str) -> None:
+        if sentence not in self._told:
+            self._told.add(sentence)
+            print(f"ps {self._shard.ps}: {sentence}.", flush=True)

@@ -1,0 +1,140 @@
+"""Messages between workers and ps over ZeroMQ: a sealed header and frames of raw values.
+
+A message is a header frame (32 bytes of HMAC-SHA256, then a JSON object) followed by any number of frames with raw
+bytes, which are sent from and read in the memory where they lie. Nothing that arrives is unpickled or executed.
+
+Who may talk is decided twice. ZeroMQ's PLAIN mechanism lets nobody send a message who does not know the gate's
+password. Then both sides prove on each other's random nonce that they know the job's key, which gives each
+connection two keys of its own; each header is sealed with one of them and its number in the connection. The
+values themselves are neither sealed nor encrypted: this is for the network inside a job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from trainmaster_train.ps.errors import ParameterServerError
+
+TAG_BYTES = 32
+NONCE_BYTES = 32
+PROTOCOL = 1
+GATE_USER = b"trainmaster-ps"
+
+_NUMBER = struct.Struct(">Q")
+
+
+class WireError(ParameterServerError):
+    """The other side is not what it should be, or sent what it must not."""
+
+
+def job_key(token_file: Optional[Path]) -> bytes:
+    """The key that all replicas of an attempt share and nobody else knows: made from the attempt's token, or from
+    ``PS_KEY`` when there is no platform.
+
+    Raises:
+        ParameterServerError: there is neither.
+    """
+    secret = os.environ.get("PS_KEY", "")
+    if token_file is not None and token_file.exists():
+        secret = token_file.read_text(encoding="utf-8").strip()
+    if not secret:
+        raise ParameterServerError(
+            "no key: outside the platform set PS_KEY to the same long random text for every process"
+        )
+    return _mac(secret.encode(), b"trainmaster parameter server")
+
+
+def gate_password(key: bytes) -> bytes:
+    """What opens the gate. It crosses the network in the clear, and knowing it proves nothing beyond the gate."""
+    return _mac(key, b"gate").hex().encode()
+
+
+def proof(key: bytes, side: bytes, nonces: bytes) -> str:
+    return _mac(key, b"proof of the " + side + nonces).hex()
+
+
+class Seal:
+    """Seals what one side sends, and opens what the other one sent, in order."""
+
+    def __init__(self, key: bytes, nonces: bytes, *, is_server: bool) -> None:
+        here, there = (b"server", b"worker") if is_server else (b"worker", b"server")
+        self._send_key = _mac(key, b"headers of the " + here + nonces)
+        self._receive_key = _mac(key, b"headers of the " + there + nonces)
+        self._sent = 0
+        self._received = 0
+
+    def close(self, header: Mapping[str, Any], frames: Sequence[Any] = ()) -> bytes:
+        """The header frame of a message with ``frames``."""
+        text = json.dumps({**header, "frames": len(frames)}, separators=(",", ":")).encode()
+        tag = _mac(self._send_key, _NUMBER.pack(self._sent), text)
+        self._sent += 1
+        return tag + text
+
+    def open(self, data: bytes, frame_count: int) -> Dict[str, Any]:
+        """The header in a header frame.
+
+        Raises:
+            WireError: it was not sealed by the other side of this connection, at this place in it, with so many frames.
+        """
+        tag = _mac(self._receive_key, _NUMBER.pack(self._received), data[TAG_BYTES:])
+        if not hmac.compare_digest(data[:TAG_BYTES], tag):
+            raise WireError("a header's seal is wrong: it was changed, repeated or is out of order")
+        self._received += 1
+        header = read_plain(data[TAG_BYTES:])
+        if header.get("frames") != frame_count:
+            raise WireError("a message with more or fewer frames than its header says")
+        return header
+
+
+def plain(header: Mapping[str, Any]) -> bytes:
+    """A header of the handshake, which has no seal yet."""
+    return json.dumps(header).encode()
+
+
+def read_plain(data: bytes) -> Dict[str, Any]:
+    try:
+        header = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise WireError("a header that is no JSON") from error
+    if not isinstance(header, dict):
+        raise WireError("a header that is no JSON object")
+    return header
+
+
+def bind_address(address: str) -> str:
+    """Where to listen for ``host:port``: on the loopback alone when the host is there, else on all interfaces, for a
+    service name need not resolve to an address that this container has.
+    """
+    host, port = split_address(address)
+    return f"tcp://{'127.0.0.1' if host in ('127.0.0.1', 'localhost') else '*'}:{port}"
+
+
+def connect_address(address: str) -> str:
+    host, port = split_address(address)
+    return f"tcp://{host}:{port}"
+
+
+def split_address(address: str) -> Tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ParameterServerError(f"{address!r} in the layout is not host:port")
+    return host, int(port)
+
+
+def names(numbers: Sequence[int], role: str = "worker") -> str:
+    """``worker 0, worker 2``."""
+    shown: List[str] = [f"{role} {number}" for number in numbers[:8]]
+    return ", ".join(shown) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
+
+
+def _mac(key: bytes, *parts: bytes) -> bytes:
+    mac = hmac.new(key, digestmod=hashlib.sha256)
+    for part in parts:
+        mac.update(part)
+    return mac.digest()
