@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final, cast
 
-from sqlalchemy import or_, select, update
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import Table, bindparam, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from core.db.tables import Lease
@@ -20,6 +21,26 @@ BEAT: Final = "beat"
 TICK_DONE: Final = "tick.done"
 
 
+# Built once: every look at an attempt begins and ends with them.
+_leases: Final = cast("Table", Lease.__table__)
+_CHANGE: Final = update(_leases).where(_leases.c.name == bindparam("is_name"), _leases.c.token == bindparam("is_token"))
+
+
+def _acquire(insert: Callable[[Table], Any]) -> Any:
+    """One statement for a lease that is there and for one that is not."""
+    fresh = insert(_leases).values(
+        name=bindparam("is_name"), holder=bindparam("new_holder"), token=1, expires_at=bindparam("new_end")
+    )
+    return fresh.on_conflict_do_update(
+        index_elements=[_leases.c.name],
+        set_={"holder": fresh.excluded.holder, "token": _leases.c.token + 1, "expires_at": fresh.excluded.expires_at},
+        where=or_(_leases.c.expires_at <= bindparam("is_now"), _leases.c.holder == fresh.excluded.holder),
+    ).returning(_leases.c.token)
+
+
+_ACQUIRE: Final = {"postgresql": _acquire(postgresql.insert), "sqlite": _acquire(sqlite.insert)}
+
+
 @dataclass(frozen=True, slots=True)
 class HeldLease:
     name: str
@@ -29,22 +50,15 @@ class HeldLease:
 
 def acquire(session: Session, name: str, *, holder: str, now: datetime, ttl: timedelta) -> HeldLease | None:
     """The lease, or ``None`` while somebody else holds it. The holder itself gets it again, with the next token."""
-    taken = session.execute(
-        update(Lease)
-        .where(Lease.name == name, or_(Lease.expires_at <= now, Lease.holder == holder))
-        .values(holder=holder, token=Lease.token + 1, expires_at=now + ttl)
-        .returning(Lease.token)
-    ).scalar_one_or_none()
-    if taken is not None:
-        return HeldLease(name, holder, taken)
-    if session.execute(select(Lease.name).where(Lease.name == name)).scalar_one_or_none() is not None:
-        return None
-    try:
-        with session.begin_nested():
-            session.add(Lease(name=name, holder=holder, token=1, expires_at=now + ttl))
-    except IntegrityError:
-        return None  # somebody else made it in the same moment
-    return HeldLease(name, holder, 1)
+    token = (
+        session.connection()
+        .execute(
+            _ACQUIRE[session.get_bind().dialect.name],
+            {"is_name": name, "new_holder": holder, "new_end": now + ttl, "is_now": now},
+        )
+        .scalar_one_or_none()
+    )
+    return None if token is None else HeldLease(name, holder, token)
 
 
 def check(session: Session, lease: HeldLease) -> None:
@@ -54,16 +68,14 @@ def check(session: Session, lease: HeldLease) -> None:
         StaleWrite: somebody else has taken the lease since.
     """
     # An update, not a select: it locks the row on PostgreSQL and takes the write lock on SQLite.
-    hit = session.execute(
-        update(Lease).where(Lease.name == lease.name, Lease.token == lease.token).values(holder=lease.holder)
-    )
-    if hit.rowcount != 1:  # type: ignore[attr-defined]
+    mine = {"is_name": lease.name, "is_token": lease.token, "holder": lease.holder}
+    if session.connection().execute(_CHANGE, mine).rowcount != 1:
         raise StaleWrite(f"lease {lease.name} has been taken over")
 
 
 def release(session: Session, lease: HeldLease, *, now: datetime) -> None:
     """Give it back early. Harmless when it is no longer ours."""
-    session.execute(update(Lease).where(Lease.name == lease.name, Lease.token == lease.token).values(expires_at=now))
+    session.connection().execute(_CHANGE, {"is_name": lease.name, "is_token": lease.token, "expires_at": now})
 
 
 def mark(session: Session, name: str, *, holder: str, now: datetime) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
+from typing import cast as typed
 
 import orjson
-from sqlalchemy import Text, cast, func, select
+from sqlalchemy import Table, Text, cast, func, select
 from sqlalchemy.orm import Session
 
 from core.db.repositories.nodes import is_holding, merged_labels
+from core.db.rows import AnySelect
 from core.db.tables import Node, Replica
 from core.domain.ids import NodeId
 from core.domain.resources import Amounts
@@ -22,15 +24,16 @@ _CHUNK: Final = 500
 _NOTHING: Final = Amounts()
 
 # The JSON columns as text: telling whether they have changed is much cheaper than reading them.
-_NODES: Final = select(
-    Node.name, Node.is_ready, Node.condition, Node.is_cordoned,
-    cast(Node.allocatable, Text), cast(Node.labels, Text), cast(Node.admin_labels, Text),
+_nodes, _replicas = typed("Table", Node.__table__), typed("Table", Replica.__table__)
+_NODES: Final[AnySelect] = select(
+    _nodes.c.name, _nodes.c.is_ready, _nodes.c.condition, _nodes.c.is_cordoned,
+    cast(_nodes.c.allocatable, Text), cast(_nodes.c.labels, Text), cast(_nodes.c.admin_labels, Text),
 )  # fmt: skip
 # Which of an attempt's replicas hold changes together with their number or with their generations.
-_HELD: Final = (
-    select(Replica.attempt_id, func.count(), func.sum(Replica.generation), func.max(Replica.id))
+_HELD: Final[AnySelect] = (
+    select(_replicas.c.attempt_id, func.count(), func.sum(_replicas.c.generation), func.max(_replicas.c.id))
     .where(is_holding())
-    .group_by(Replica.attempt_id)
+    .group_by(_replicas.c.attempt_id)
 )
 
 RawNode: TypeAlias = tuple[Any, ...]
@@ -57,7 +60,7 @@ class Fleet:
 
     def holders(self, session: Session) -> Mapping[str, tuple[Holder, ...]]:
         """By attempt, in rank order: the replicas whose places are not free."""
-        found = {row[0]: tuple(row[1:]) for row in session.execute(_HELD)}
+        found = {row[0]: tuple(row[1:]) for row in session.connection().execute(_HELD)}
         known = self._held
         self._held = {
             attempt: known[attempt] for attempt in found if attempt in known and known[attempt][0] == found[attempt]
@@ -85,7 +88,7 @@ class Fleet:
 
 def raw_nodes(session: Session) -> list[RawNode]:
     """All that a plan depends on of each node, by name; only to be compared."""
-    return sorted(tuple(row) for row in session.execute(_NODES))
+    return sorted(tuple(row) for row in session.connection().execute(_NODES))
 
 
 def usage_of(holders: Iterable[tuple[Holder, ...]]) -> dict[str, Amounts]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from sqlalchemy import exists, select
+from sqlalchemy import Table, bindparam, exists, select
 from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
 
 from core.db.repositories.nodes import is_live
+from core.db.rows import AnyRow, AnySelect
 from core.db.tables import Attempt, Checkpoint, Event, Job, Node, Project, Replica
 from core.domain.exits import ExitCause, ExitFacts
 from core.domain.ids import AttemptId, JobId
@@ -22,6 +23,39 @@ from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
 from scheduler.control.facts import AttemptFacts, JobFacts, Member, PastEnd, Stop
 
 _SPEC_CACHE_SIZE: Final = 1024
+
+# Built once, and of plain columns: a look reads all of this, and building statements and objects took longer than the
+# database itself.
+_attempts, _jobs, _replicas, _nodes = (cast("Table", one.__table__) for one in (Attempt, Job, Replica, Node))
+_projects, _checkpoints = cast("Table", Project.__table__), cast("Table", Checkpoint.__table__)
+_ATTEMPT: Final[AnySelect] = (
+    select(
+        _attempts.c.id, _attempts.c.number, _attempts.c.state, _attempts.c.generation, _attempts.c.layout,
+        _attempts.c.resume_from, _attempts.c.stop, _attempts.c.created_at, _attempts.c.started_at,
+        _attempts.c.decided_at,
+        _jobs.c.id.label("job_id"), _jobs.c.name, _jobs.c.project_id, _jobs.c.state.label("job_state"), _jobs.c.wanted,
+        _jobs.c.generation.label("job_generation"), _jobs.c.restart_count, _jobs.c.attempt_count,
+        _jobs.c.resume_from.label("job_resume_from"), _jobs.c.output_volume, _jobs.c.output_path,
+        _jobs.c.created_at.label("job_created_at"),
+        _projects.c.name.label("project"),
+        exists().where(_checkpoints.c.attempt_id == _attempts.c.id).label("has_checkpoint"),
+    )
+    .join(_jobs, _jobs.c.id == _attempts.c.job_id)
+    .join(_projects, _projects.c.id == _jobs.c.project_id)
+    .where(_attempts.c.id == bindparam("is_attempt"), is_live())
+)  # fmt: skip
+_REPLICAS: Final[AnySelect] = (
+    select(
+        _replicas.c.id, _replicas.c.role, _replicas.c.replica_index, _replicas.c.generation, _replicas.c.state,
+        _replicas.c.node, _replicas.c.gpus, _replicas.c.exit, _replicas.c.detail, _replicas.c.facts,
+        _replicas.c.started_at, _replicas.c.ended_at, _replicas.c.progress,
+        _nodes.c.is_ready, _nodes.c.seen_at,
+    )
+    .outerjoin(_nodes, _nodes.c.name == _replicas.c.node)
+    .where(_replicas.c.attempt_id == bindparam("is_attempt"))
+    .order_by(_replicas.c.rank)
+)  # fmt: skip
+_SPEC: Final = select(_jobs.c.spec).where(_jobs.c.id == bindparam("is_job"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,40 +78,38 @@ class SpecCache:
         self._specs: OrderedDict[str, JobSpec] = OrderedDict()
         self._lock = Lock()
 
-    def parse(self, job_id: str, spec: dict[str, Any]) -> JobSpec:
+    def read(self, session: Session, job_id: str) -> JobSpec:
+        """The job's spec; from the database only if it is not known yet."""
         with self._lock:
             known = self._specs.get(job_id)
-            if known is None:
-                known = self._specs[job_id] = JobSpec.model_validate(spec)
-            self._specs.move_to_end(job_id)
+            if known is not None:
+                self._specs.move_to_end(job_id)
+                return known
+        spec = JobSpec.model_validate(session.execute(_SPEC, {"is_job": job_id}).scalar_one())
+        with self._lock:
+            self._specs[job_id] = spec
             if len(self._specs) > _SPEC_CACHE_SIZE:
                 self._specs.popitem(last=False)
-            return known
+        return spec
 
 
 def load_attempt(
     session: Session, attempt_id: AttemptId, specs: SpecCache, *, now: datetime, node_grace: timedelta
 ) -> AttemptRows | None:
     """The rows of a live attempt, or ``None`` when there is none of this id, or it has ended."""
-    found = session.execute(
-        select(Attempt, Job, Project.name, exists().where(Checkpoint.attempt_id == Attempt.id))
-        .join(Job, Job.id == Attempt.job_id)
-        .join(Project, Project.id == Job.project_id)
-        .where(Attempt.id == attempt_id, is_live())
-    ).one_or_none()
+    connection = session.connection()
+    found = connection.execute(_ATTEMPT, {"is_attempt": attempt_id}).one_or_none()
     if found is None:
         return None
-    attempt, job, project, has_checkpoint = found
-    replicas = session.scalars(select(Replica).where(Replica.attempt_id == attempt_id).order_by(Replica.rank)).all()
-    used = {replica.node for replica in replicas}
+    replicas = connection.execute(_REPLICAS, {"is_attempt": attempt_id}).all()
     return AttemptRows(
-        job=_job(job, project, specs),
-        attempt=_attempt(attempt),
+        job=_job(found, specs.read(session, found.job_id)),
+        attempt=_attempt(found),
         members=tuple(_member(replica) for replica in replicas),
-        lost_nodes=_lost_nodes(session, used, now=now, grace=node_grace),
-        previous=_previous(session, attempt),
-        has_checkpoint=bool(has_checkpoint),
-        wish=_wish(session, job),
+        lost_nodes=_lost_nodes(replicas, now=now, grace=node_grace),
+        previous=_previous(session, found),
+        has_checkpoint=found.has_checkpoint,
+        wish=_wish(session, found),
     )
 
 
@@ -110,86 +142,85 @@ def _exit(data: Mapping[str, Any] | None) -> ExitFacts | None:
     )
 
 
-def _job(job: Job, project: str, specs: SpecCache) -> JobFacts:
+def _job(row: AnyRow, spec: JobSpec) -> JobFacts:
     return JobFacts(
-        id=JobId(job.id),
-        name=job.name,
-        project_id=job.project_id,
-        project=project,
-        state=JobState(job.state),
-        wanted=Wanted(job.wanted),
-        generation=job.generation,
-        restart_count=job.restart_count,
-        attempt_count=job.attempt_count,
-        resume_from=job.resume_from,
-        output_volume=job.output_volume,
-        output_path=job.output_path,
-        created_at=job.created_at,
-        spec=specs.parse(job.id, job.spec),
+        id=JobId(row.job_id),
+        name=row.name,
+        project_id=row.project_id,
+        project=row.project,
+        state=JobState(row.job_state),
+        wanted=Wanted(row.wanted),
+        generation=row.job_generation,
+        restart_count=row.restart_count,
+        attempt_count=row.attempt_count,
+        resume_from=row.job_resume_from,
+        output_volume=row.output_volume,
+        output_path=row.output_path,
+        created_at=row.job_created_at,
+        spec=spec,
     )
 
 
-def _attempt(attempt: Attempt) -> AttemptFacts:
+def _attempt(row: AnyRow) -> AttemptFacts:
     return AttemptFacts(
-        id=AttemptId(attempt.id),
-        number=attempt.number,
-        state=AttemptState(attempt.state),
-        generation=attempt.generation,
-        layout=Layout.from_json(attempt.layout) if attempt.layout is not None else None,
-        resume_from=attempt.resume_from,
-        stop=Stop.from_json(attempt.stop) if attempt.stop is not None else None,
-        created_at=attempt.created_at,
-        started_at=attempt.started_at,
-        decided_at=attempt.decided_at,
+        id=AttemptId(row.id),
+        number=row.number,
+        state=AttemptState(row.state),
+        generation=row.generation,
+        layout=Layout.from_json(row.layout) if row.layout is not None else None,
+        resume_from=row.resume_from,
+        stop=Stop.from_json(row.stop) if row.stop is not None else None,
+        created_at=row.created_at,
+        started_at=row.started_at,
+        decided_at=row.decided_at,
     )
 
 
-def _member(replica: Replica) -> Member:
+def _member(row: AnyRow) -> Member:
     return Member(
-        id=replica.id,
-        role=replica.role,
-        index=replica.index,
-        generation=replica.generation,
-        state=ReplicaState(replica.state),
-        node=replica.node,
-        gpus=tuple(replica.gpus),
-        exit=_exit(replica.exit),
-        detail=replica.detail,
-        has_facts=bool(replica.facts),
-        started_at=replica.started_at,
-        ended_at=replica.ended_at,
-        has_step=bool(replica.progress.get("step")),
+        id=row.id,
+        role=row.role,
+        index=row.replica_index,
+        generation=row.generation,
+        state=ReplicaState(row.state),
+        node=row.node,
+        gpus=tuple(row.gpus),
+        exit=_exit(row.exit),
+        detail=row.detail,
+        has_facts=bool(row.facts),
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+        has_step=bool(row.progress.get("step")),
     )
 
 
-def _lost_nodes(session: Session, names: set[str], *, now: datetime, grace: timedelta) -> dict[str, datetime]:
-    """Nodes of ``names`` that are not ready and were last seen ready longer ago than ``grace``; or not known at all."""
-    rows = session.execute(select(Node.name, Node.is_ready, Node.seen_at).where(Node.name.in_(names))).all()
-    return {name: seen_at for name, is_ready, seen_at in rows if not is_ready and now - seen_at > grace}
+def _lost_nodes(replicas: Sequence[AnyRow], *, now: datetime, grace: timedelta) -> dict[str, datetime]:
+    """Their nodes that are not ready and were last seen ready longer ago than ``grace``; not those nobody knows."""
+    return {row.node: row.seen_at for row in replicas if row.is_ready is False and now - row.seen_at > grace}
 
 
-def _wish(session: Session, job: Job) -> str:
+def _wish(session: Session, row: AnyRow) -> str:
     """Who asked to cancel or pause, and why; empty when nobody did."""
-    if job.wanted == Wanted.RUN:
+    if row.wanted == Wanted.RUN:
         return ""
     asked = session.execute(
         select(Event.actor, Event.reason)
-        .where(Event.job_id == job.id, Event.kind == f"job.{job.wanted}_requested")
+        .where(Event.job_id == row.job_id, Event.kind == f"job.{row.wanted}_requested")
         .order_by(Event.id.desc())
         .limit(1)
     ).first()
     if asked is None:
         return ""
-    done = "Cancelled" if job.wanted == Wanted.CANCEL else "Paused"
+    done = "Cancelled" if row.wanted == Wanted.CANCEL else "Paused"
     sentence = f"{done} by {asked.actor.removeprefix('user:')}"
     return f"{sentence}: {asked.reason}" if asked.reason else f"{sentence}."
 
 
-def _previous(session: Session, attempt: Attempt) -> PastEnd | None:
-    if attempt.number == 1:
+def _previous(session: Session, row: AnyRow) -> PastEnd | None:
+    if row.number == 1:
         return None
     end = session.execute(
-        select(Attempt.end).where(Attempt.job_id == attempt.job_id, Attempt.number == attempt.number - 1)
+        select(Attempt.end).where(Attempt.job_id == row.job_id, Attempt.number == row.number - 1)
     ).scalar_one_or_none()
     if end is None:
         return None

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from sqlalchemy import Update, update
+from sqlalchemy import Table, bindparam, update
 from sqlalchemy.orm import Session
 
 from core.bell import TOPIC_TICK
@@ -27,6 +27,26 @@ from scheduler.planning.model import ReasonCode
 
 _DETAIL_CHARS: Final = 2000
 
+# Built once: what else is changed is told with their parameters, column by column.
+_attempts, _jobs, _replicas = (cast("Table", one.__table__) for one in (Attempt, Job, Replica))
+_CHANGE_ATTEMPT: Final = (
+    update(_attempts)
+    .where(_attempts.c.id == bindparam("is_id"), _attempts.c.generation == bindparam("is_generation"))
+    .values(generation=_attempts.c.generation + 1)
+)
+_CHANGE_REPLICA: Final = update(_replicas).where(
+    _replicas.c.id == bindparam("is_id"),
+    _replicas.c.generation == bindparam("is_generation"),
+    _replicas.c.state == bindparam("is_state"),
+)
+_NOTE_REPLICA: Final = update(_replicas).where(_replicas.c.id == bindparam("is_id"))
+_NOTE_PENDING: Final = _NOTE_REPLICA.where(_replicas.c.state == ReplicaState.PENDING.value)
+_TOUCH_JOB: Final = update(_jobs).where(_jobs.c.id == bindparam("is_id"))
+_START_JOB: Final = _TOUCH_JOB.where(_jobs.c.started_at.is_(None))
+_COUNT_RESTARTS: Final = _TOUCH_JOB.values(restart_count=_jobs.c.restart_count + bindparam("more"))
+_CHANGE_JOB: Final = _TOUCH_JOB.where(_jobs.c.state == bindparam("is_state")).values(generation=_jobs.c.generation + 1)
+_CHANGE_SAME_JOB: Final = _CHANGE_JOB.where(_jobs.c.generation == bindparam("is_generation"))
+
 
 class AttemptWriter:
     """Writes one transaction about one attempt. The caller has checked the lease in it."""
@@ -39,6 +59,7 @@ class AttemptWriter:
         self.attempt: AttemptFacts = rows.attempt
         self.journal = Journal(session, self.job.project_id, self.job.id, self.attempt.id)
         self.job_state = self.job.state
+        self.is_touched = False
 
     # Public: one of these per transaction
 
@@ -73,25 +94,17 @@ class AttemptWriter:
         if decision.stop is not None:
             self._stopping(decision.stop)
         if decision.counted_restarts:
-            self.session.execute(
-                update(Job)
-                .where(Job.id == self.job.id)
-                .values(restart_count=Job.restart_count + decision.counted_restarts)
-            )
+            self._count_restarts(decision.counted_restarts)
         self._touch_job()
 
     def created(self, members: Sequence[Member], details: Mapping[str, str]) -> None:
         """``members`` were taken by the executor; ``details``: replica id -> why it was not."""
         self._attempt()
-        for member in members:
-            move = advance(member.state, ReplicaEvent.CREATE)
-            self._replica(member, state=move.state.value, detail="")
-        for replica_id, detail in details.items():
-            self.session.execute(
-                update(Replica)
-                .where(Replica.id == replica_id, Replica.state == ReplicaState.PENDING.value)
-                .values(detail=detail[:_DETAIL_CHARS])
-            )
+        created = {m.id: advance(m.state, ReplicaEvent.CREATE).state.value for m in members}
+        self._replicas((member, {"state": created[member.id], "detail": ""}) for member in members)
+        if details:
+            rows = [{"is_id": key, "detail": detail[:_DETAIL_CHARS]} for key, detail in details.items()]
+            self.session.connection().execute(_NOTE_PENDING, rows)
         if members:
             nodes = sorted({member.node for member in members})
             where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
@@ -140,32 +153,28 @@ class AttemptWriter:
     def _job(self, event: JobEvent, reason: str, end: End | None = None) -> frozenset[Effect]:
         """Move the job. Compared with its generation: a user may have asked for something else meanwhile."""
         move = advance(self.job_state, event)
-        values: dict[str, Any] = {
-            "state": move.state.value,
-            "generation": Job.generation + 1,
-            "updated_at": self.now,
-            **_stamps(move, self.now),
-        }
+        values: dict[str, Any] = {"state": move.state.value, "updated_at": self.now, **_stamps(move, self.now)}
         if end is not None and move.state.is_terminal:
             values["exit"] = end.to_json()
         if event is JobEvent.REQUEUE and end is not None:
             values |= self._requeue(end)
-        expected = Job.state == self.job_state.value
+        seen: dict[str, Any] = {"is_id": self.job.id, "is_state": self.job_state.value}
+        statement = _CHANGE_JOB
         if self.job_state is self.job.state:
-            expected = expected & (Job.generation == self.job.generation)
-        _changed(self.session, update(Job).where(Job.id == self.job.id, expected).values(**values), "the job")
+            statement, seen = _CHANGE_SAME_JOB, seen | {"is_generation": self.job.generation}
+        if self.session.connection().execute(statement, seen | values).rowcount != 1:
+            raise StaleWrite("the job has moved since it was read")
+        self.is_touched = True
         if Effect.STAMP_STARTED in move.effects:
-            self.session.execute(
-                update(Job).where(Job.id == self.job.id, Job.started_at.is_(None)).values(started_at=self.now)
-            )
+            self.session.connection().execute(_START_JOB, {"is_id": self.job.id, "started_at": self.now})
+        if end is not None and event is JobEvent.REQUEUE and end.is_counted:
+            self._count_restarts(1)
         self.job_state = move.state
         self.journal.tell(move.kind, reason, at=self.now, data={"attempt": self.attempt.number})
         return move.effects
 
     def _requeue(self, end: End) -> dict[str, Any]:
         values: dict[str, Any] = {"wait_reason": None, "not_before": None}
-        if end.is_counted:
-            values["restart_count"] = Job.restart_count + 1
         if end.delay:
             at = self.now + end.delay
             values["not_before"] = at
@@ -178,18 +187,19 @@ class AttemptWriter:
 
     def _attempt(self, **values: Any) -> None:
         """Change the attempt; even without values it is locked and its generation compared."""
-        statement = (
-            update(Attempt)
-            .where(Attempt.id == self.attempt.id, Attempt.generation == self.attempt.generation)
-            .values(generation=Attempt.generation + 1, **values)
-        )
-        _changed(self.session, statement, "the attempt")
+        seen = {"is_id": self.attempt.id, "is_generation": self.attempt.generation}
+        if self.session.connection().execute(_CHANGE_ATTEMPT, seen | values).rowcount != 1:
+            raise StaleWrite("the attempt has moved since it was read")
 
     def _moves(self, moves: Iterable[ReplicaMove]) -> None:
         told: defaultdict[ReplicaEvent, list[ReplicaMove]] = defaultdict(list)
+        changes: dict[str, tuple[Member, dict[str, Any]]] = {}
         for item in moves:
-            self._replica_move(item)
+            # One that ran and ended since the last look moves twice: compared with what was read, written once.
+            _, values = changes.setdefault(item.member.id, (item.member, {}))
+            values |= self._new_values(item)
             told[item.event].append(item)
+        self._replicas(changes.values())
         for event, group in told.items():
             kind = advance(group[0].member.state, event).kind
             members = [item.member for item in group]
@@ -200,7 +210,7 @@ class AttemptWriter:
             else:
                 self._tell_replicas(kind, members, f"{names(members)} {_WORDS[event]}.", actor=EXECUTOR)
 
-    def _replica_move(self, item: ReplicaMove) -> None:
+    def _new_values(self, item: ReplicaMove) -> dict[str, Any]:
         move = advance(item.member.state, item.event)
         values: dict[str, Any] = {"state": move.state.value}
         if Effect.STAMP_STARTED in move.effects:
@@ -212,7 +222,7 @@ class AttemptWriter:
             values["exit"] = exit_to_json(item.exit, verdict.kind.value, verdict.sentence)
         if item.event is ReplicaEvent.RESTART:
             values |= {
-                "generation": Replica.generation + 1,
+                "generation": item.member.generation + 1,
                 "exit": None,
                 "started_at": None,
                 "ended_at": None,
@@ -220,26 +230,32 @@ class AttemptWriter:
                 "facts": {},
                 "report_seq": 0,
             }
-        self._replica(item.member, **values)
+        return values
 
-    def _replica(self, member: Member, **values: Any) -> None:
-        statement = (
-            update(Replica)
-            .where(
-                Replica.id == member.id,
-                Replica.generation == member.generation,
-                Replica.state == member.state.value,
-            )
-            .values(**values)
-        )
-        _changed(self.session, statement, member.name)
+    def _replicas(self, changes: Iterable[tuple[Member, Mapping[str, Any]]]) -> None:
+        """Write the new values of each, compared with what was read: many at once where the same columns change."""
+        alike: defaultdict[tuple[str, ...], list[tuple[Member, Mapping[str, Any]]]] = defaultdict(list)
+        for member, values in changes:
+            alike[tuple(sorted(values))].append((member, values))
+        for group in alike.values():
+            rows = [
+                {"is_id": m.id, "is_generation": m.generation, "is_state": m.state.value, **values}
+                for m, values in group
+            ]
+            if self.session.connection().execute(_CHANGE_REPLICA, rows).rowcount != len(rows):
+                raise StaleWrite(f"{names(m for m, _ in group)}: one has moved since it was read")
 
     def _notes(self, notes: Iterable[Note]) -> None:
+        plain, with_facts = [], []
         for note in notes:
-            values: dict[str, Any] = {"detail": note.detail[:_DETAIL_CHARS]}
+            values = {"is_id": note.member.id, "detail": note.detail[:_DETAIL_CHARS]}
             if note.facts:
-                values["facts"] = note.facts
-            self.session.execute(update(Replica).where(Replica.id == note.member.id).values(**values))
+                with_facts.append(values | {"facts": note.facts})
+            else:
+                plain.append(values)
+        for rows in (plain, with_facts):
+            if rows:
+                self.session.connection().execute(_NOTE_REPLICA, rows)
 
     def _tell_replicas(self, kind: str, members: Sequence[Member], reason: str, *, actor: str) -> None:
         listed = [member.name for member in members[:100]]
@@ -247,7 +263,11 @@ class AttemptWriter:
 
     def _touch_job(self) -> None:
         """Whoever caches the job by its time of change must look again."""
-        self.session.execute(update(Job).where(Job.id == self.job.id).values(updated_at=self.now))
+        if not self.is_touched:
+            self.session.connection().execute(_TOUCH_JOB, {"is_id": self.job.id, "updated_at": self.now})
+
+    def _count_restarts(self, more: int) -> None:
+        self.session.connection().execute(_COUNT_RESTARTS, {"is_id": self.job.id, "more": more})
 
 
 _WORDS: Final = {
@@ -277,9 +297,3 @@ def _stamps(move: Move[JobState], now: datetime) -> dict[str, Any]:
     if Effect.CLEAR_EXIT in move.effects:
         values["exit"] = None
     return values
-
-
-def _changed(session: Session, statement: Update, what: str) -> None:
-    hit = session.execute(statement.execution_options(synchronize_session=False))
-    if hit.rowcount != 1:  # type: ignore[attr-defined]
-        raise StaleWrite(f"{what} has moved since it was read")

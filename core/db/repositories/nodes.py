@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from sqlalchemy import ColumnElement, and_, select
+from sqlalchemy import ColumnElement, Table, and_, select
 
 from core.db.tables import Attempt, Node, Replica
 from core.domain.resources import Amounts
 from core.domain.states import AttemptState, ReplicaState
 
+# Of the tables, not of their classes: both kinds of statement may use them.
+_attempts, _replicas = cast("Table", Attempt.__table__), cast("Table", Replica.__table__)
 _LIVE: Final = tuple(state.value for state in AttemptState if state.is_live)
 
 
@@ -26,7 +28,7 @@ def merged_labels(reported: Mapping[str, Any], by_admin: Mapping[str, Any]) -> d
 
 def is_live() -> ColumnElement[bool]:
     """Attempts that have not ended. Listed by state, as that has an index and only few attempts are live."""
-    return Attempt.state.in_(_LIVE)
+    return _attempts.c.state.in_(_LIVE)
 
 
 def is_holding() -> ColumnElement[bool]:
@@ -35,8 +37,8 @@ def is_holding() -> ColumnElement[bool]:
     One that was stopped, lost or never created may still be on its way somewhere: its place is free when the executor
     has confirmed that nothing of the attempt is left. One that failed may be started again where it was.
     """
-    live = select(Attempt.id).where(is_live())
-    return and_(Replica.attempt_id.in_(live), Replica.state != ReplicaState.SUCCEEDED.value)
+    live = select(_attempts.c.id).where(is_live())
+    return and_(_replicas.c.attempt_id.in_(live), _replicas.c.state != ReplicaState.SUCCEEDED.value)
 
 
 def usage(holders: Iterable[Any]) -> dict[str, Amounts]:
