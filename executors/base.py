@@ -71,12 +71,15 @@ class VolumeSource:
 class MountOrder:
     """``source``: the folder as a path on the node, for drivers that mount paths; it means nothing where ``volume`` is
     of a kind that only the engine can mount (pvc, csi). ``volume``: the same for drivers that mount volumes.
+    ``inode``: of the folder when the platform looked at it, where its number tells it from all others; a driver that
+    mounts paths has it compared with what was mounted.
     """
 
     source: str
     target: str
     read_only: bool
     volume: VolumeSource | None = None
+    inode: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ LINK_LIMIT: Final = 40
 
 _O_PATH: Final = getattr(os, "O_PATH", os.O_RDONLY)
 _FOLDER: Final = _O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOUNTS: Final = Path("/proc/self/mountinfo")
 _AWAY: Final = frozenset({errno.EIO, errno.ESTALE, errno.ENOTCONN, errno.EHOSTDOWN, errno.ETIMEDOUT})
 
 
@@ -67,12 +68,17 @@ def split_path(path: str, *, field: str = "path") -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file or folder. ``path`` is relative to the tree; a link is shown as what it leads to."""
+    """A file or folder. ``path`` is relative to the tree; a link is shown as what it leads to.
+
+    ``device``, ``inode``: which one it is, as stat(2) tells it.
+    """
 
     path: str
     is_dir: bool
     size_bytes: int
     mtime_ns: int
+    device: int = 0
+    inode: int = 0
 
 
 class Tree:
@@ -288,7 +294,23 @@ def _close_all(stack: list[int]) -> None:
 
 def _entry(path: str, status: os.stat_result) -> Entry:
     is_dir = stat.S_ISDIR(status.st_mode)
-    return Entry(path, is_dir, 0 if is_dir else status.st_size, status.st_mtime_ns)
+    size_bytes = 0 if is_dir else status.st_size
+    return Entry(path, is_dir, size_bytes, status.st_mtime_ns, status.st_dev, status.st_ino)
+
+
+def has_lasting_inodes(device: int) -> bool:
+    """Whether a file of the file system ``device`` keeps its inode's number: FUSE's may have another one any time."""
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    for line in lines:
+        mount, _, rest = line.partition(" - ")
+        # https://www.kernel.org/doc/html/latest/filesystems/proc.html, section 3.5
+        if mount.split(" ")[2] == wanted:
+            return not rest.startswith("fuse")
+    return False
 
 
 def _make(folder: int, name: str, *, mode: int, owner: tuple[int, int] | None) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from core.domain.errors import ExecutorRefused
 from executors.base import ReplicaOrder
-from executors.containers.places import STOP_ASKED, WORK
+from executors.containers.places import PLACES, STOP_ASKED, WORK
 from executors.order_file import order_fields
 
 _DEVICES: Final = "CUDA_VISIBLE_DEVICES"
@@ -25,6 +25,7 @@ def render_order(
     termination_path: str | None = None,
     enforced: Collection[str] = ("cpu", "memory"),
     log_limit_bytes: int = 0,
+    is_watched: bool = False,
 ) -> dict[str, bytes]:
     """File name to content. All of it is secret: the environment holds the user's secrets, ``token`` the attempt's.
 
@@ -37,6 +38,8 @@ def render_order(
         enforced: limits that the engine enforces, of ``cpu``, ``memory`` and ``pids``. The runtime watches over
             memory and pids where they are missing, and tells in the log that a CPU limit is not kept.
         log_limit_bytes: room that the replica's log takes at most; 0: no limit. Images without Python keep it all.
+        is_watched: the engine follows paths when it starts the container, after they were looked at, and its machine is
+            this one: `start` compares the inodes of what it mounted with those that were seen, before anything runs.
 
     Raises:
         ExecutorRefused: there is no command to run, or the archive can neither be found nor fetched.
@@ -66,6 +69,9 @@ def render_order(
     files = {"order.json": json.dumps(fields).encode(), "order.sh": _script(fields).encode()}
     if order.token is not None:
         files["token"] = order.token.encode()
+    seen = [f"{mount.inode} {mount.target}\n" for mount in order.mounts if mount.inode is not None]
+    if is_watched and seen:
+        files[PLACES] = "".join(seen).encode()
     return files
 
 

@@ -20,6 +20,8 @@ STATUS: Final = f"{STATE}/status.json"
 ASKED: Final = "/trainmaster/asked"
 STOP_ASKED: Final = f"{ASKED}/stop"
 TERMINATION_LOG: Final = "/dev/termination-log"  # Kubernetes' own default
+# In ORDER: what must be mounted where, a line each, "<inode> <target>"; `start` compares.
+PLACES: Final = "places"
 OWN: Final = f"{WORK}/.trainmaster"
 
 

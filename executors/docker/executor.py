@@ -192,7 +192,10 @@ class DockerExecutor:
     def _learn(self) -> Mapping[str, Any]:
         """What the engine says of its machine."""
         info = self._ask(self._engine.info)
-        self._rules = replace(self._rules, shm_bytes=int(info.get("MemTotal") or 0) // 2 or self._rules.shm_bytes)
+        # Docker Desktop's engine is in a virtual machine, though its socket is here.
+        is_here = self._engine.is_local and info.get("OperatingSystem") != "Docker Desktop"
+        shm_bytes = int(info.get("MemTotal") or 0) // 2 or self._rules.shm_bytes
+        self._rules = replace(self._rules, shm_bytes=shm_bytes, is_here=is_here)
         self._node = nodes.node_name(info)
         return info
 
@@ -247,6 +250,7 @@ class DockerExecutor:
             code_path=places.CODE if wanted.code_path is not None else None,
             enforced=("cpu", "memory", "pids"),
             log_limit_bytes=self._rules.log_limit_bytes,
+            is_watched=self._rules.is_here,
         )
         scratch = dict.fromkeys([places.WORK, *(folder.target for folder in places.scratch_folders(wanted))])
         code = None if wanted.code_path is None else Path(wanted.code_path)

@@ -24,7 +24,8 @@ class Rules:
     """What holds for all containers of a platform. ``uid`` 0: the image's own user. ``host_paths`` empty: any.
 
     ``shm_bytes``: size of /dev/shm where an order states neither it nor a memory limit; the driver takes half of the
-    machine's memory, as the kernel does. ``log_limit_bytes``: of one replica's log; 0: no limit.
+    machine's memory, as the kernel does. ``log_limit_bytes``: of one replica's log; 0: no limit. ``is_here``: the engine's
+    containers see the files of this machine, under its kernel; the driver finds out.
     """
 
     instance: str
@@ -33,6 +34,7 @@ class Rules:
     host_paths: tuple[str, ...] = ()
     shm_bytes: int = 2**30
     log_limit_bytes: int = 0
+    is_here: bool = False
 
 
 def container_name(key: ReplicaKey) -> str:

@@ -237,9 +237,11 @@ def _resources(order: ReplicaOrder, options: Options) -> Json:
 def _volumes(order: ReplicaOrder, options: Options, namespace: str, kept: Kept) -> tuple[list[Json], list[Json]]:
     """Volumes and where the main container has them, parents first."""
     shm: Json = {"medium": "Memory"}
-    if order.shm_bytes is not None:
-        shm["sizeLimit"] = str(order.shm_bytes)
-    # Without a size it is as large as the memory limit; the engine's own 64 MiB would fail every data loader.
+    # The engine's own 64 MiB would fail every data loader. Its pages count against the memory limit; that a volume
+    # without a size is not larger than that is so from 1.22 on only.
+    size_bytes = order.shm_bytes if order.shm_bytes is not None else order.memory_limit_bytes
+    if size_bytes is not None:
+        shm["sizeLimit"] = str(size_bytes)
     volumes: list[Json] = [{"name": "shm", "emptyDir": shm}]
     mounts: list[Json] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 (a mount of the container's)
     # Readable for the group alone where the group is ours, else for whoever the image runs as.

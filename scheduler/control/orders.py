@@ -19,7 +19,7 @@ from core.domain.errors import ExecutorRefused, ExecutorTryAgain, TrainmasterErr
 from core.domain.layout import Layout
 from core.domain.resources import gang_of
 from core.storage.archives import ArchiveStore
-from core.storage.tree import LeavesVolume
+from core.storage.tree import LeavesVolume, has_lasting_inodes
 from core.storage.volumes import find_place, split_location, tree_of
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
 from scheduler.control.context import Control
@@ -46,13 +46,16 @@ class VolumeFacts:
 
 @dataclass(frozen=True, slots=True)
 class OrderBook:
-    """What the orders of one attempt share. ``database_id``: of the database that knows it."""
+    """What the orders of one attempt share. ``database_id``: of the database that knows it. ``inodes``: what
+    :func:`check_places` saw.
+    """
 
     job: JobFacts
     attempt: AttemptFacts
     volumes: Mapping[str, VolumeFacts]
     secrets: Mapping[str, str]
     database_id: str = ""
+    inodes: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @property
     def layout(self) -> Layout:
@@ -119,10 +122,14 @@ def build_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrd
     )
 
 
-def check_places(control: Control, book: OrderBook) -> None:
+def check_places(control: Control, book: OrderBook) -> dict[tuple[str, str], int]:
     """Look again, before each start, whether the job's paths lie where its user was allowed to go.
 
     Since the submission a job of the same project may have put a link in the way. Blocks on the file system.
+
+    Returns:
+        The inode of each folder by its volume's name and its path there, for those drivers whose engine follows the path
+        again, later. Not of folders whose file system gives out new numbers at any time (FUSE).
 
     Raises:
         ExecutorRefused: a link leads out of the volume, or to another project's folder.
@@ -133,18 +140,22 @@ def check_places(control: Control, book: OrderBook) -> None:
     if spec.input is not None:
         places.append(("input", *split_location(spec.input, field="input")))
     places += [(f"mounts.{number}", mount.volume, mount.path) for number, mount in enumerate(spec.mounts)]
+    inodes = {}
     for where, name, path in places:
         volume = book.volumes.get(name)
         if volume is None or volume.root is None:
             continue
         try:
-            find_place(tree_of(volume), path, is_shared=name == control.default_volume)
+            found = find_place(tree_of(volume), path, is_shared=name == control.default_volume)
+            if has_lasting_inodes(found.device):
+                inodes[name, path] = found.inode
         except LeavesVolume as error:
             raise ExecutorRefused(f"{where}: {error.sentence}") from error
         except Unavailable as away:
             raise ExecutorTryAgain(away.sentence) from away
         except TrainmasterError:
             pass  # not there or not to be seen by us: the engine knows better
+    return inodes
 
 
 def _code_path(control: Control, spec: JobSpec) -> str | None:
@@ -183,4 +194,5 @@ def _mount(book: OrderBook, name: str, path: str, target: str, *, where: str, re
         raise ExecutorRefused(f"{where}: volume {name} has no path that this executor could mount.")
     source = str(PurePosixPath(volume.source or "/") / path)
     config = {**volume.config, "path": volume.source} if volume.kind == "local" else volume.config
-    return MountOrder(source, target, read_only, VolumeSource(name, volume.kind, config, path))
+    inode = book.inodes.get((name, path))
+    return MountOrder(source, target, read_only, VolumeSource(name, volume.kind, config, path), inode)

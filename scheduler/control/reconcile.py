@@ -388,8 +388,7 @@ class _Round:
             database_id = find_id(session)
         database_id = database_id or ensure_id(self.control.sessions)
         book = OrderBook(job, self.rows.attempt, volumes, opened, database_id)
-        check_places(self.control, book)
-        return book
+        return replace(book, inodes=check_places(self.control, book))
 
     def _try_again(self, why: str) -> Look:
         self.memory.tries += 1

@@ -351,6 +351,30 @@ def test_a_container_that_ended_is_not_started_again_by_a_creator_that_is_late(d
     assert docker_bench.starts(order) == 1
 
 
+@pytest.mark.parametrize("image", ["python:3.11-slim", "without Python"])
+def test_a_folder_that_was_replaced_by_a_link_since_it_was_looked_at_is_not_used(docker_bench, tmp_path, image):
+    if image == "without Python":
+        image = docker_bench.runtime_image
+    place, target = docker_bench.output / "place", docker_bench.folder / "somebody-elses"
+    for folder in (place, target):
+        folder.mkdir()
+        folder.chmod(0o777)
+    mount = MountOrder(str(place), "/data/output", read_only=False, inode=place.stat().st_ino)
+    order = docker_bench.order(command=("/trainmaster/runtime/busybox", "touch", "/data/output/seen"), mounts=(mount,))
+    order = replace(order, image=image)
+    docker_bench.executor.create(order)
+    assert docker_bench.ended(order).phase is Phase.SUCCEEDED
+    assert (place / "seen").exists()
+    place.rename(docker_bench.output / "aside")
+    place.symlink_to(target)
+    again = replace(order, key=replace(order.key, generation=2))
+    docker_bench.executor.create(again)
+    seen = docker_bench.ended(again)
+    assert seen.exit.cause is ExitCause.START_REFUSED
+    assert "replaced by another one" in seen.exit.sentence
+    assert list(target.iterdir()) == [], "nothing of the job ran, and no log was written there"
+
+
 # Several platforms, several control planes, an engine that is away
 
 

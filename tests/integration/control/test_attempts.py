@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 from core import secrets
 from core.db.engine import unit_of_work
@@ -110,6 +111,7 @@ def test_the_order_carries_contracts_mounts_secrets_and_a_token_of_its_own(plane
         ("/data/output", str(plane.folder / "default/job"), False),
         ("/mnt/sets", str(plane.folder / "sets"), True),
     }
+    assert all(m.inode == Path(m.source).stat().st_ino for m in order.mounts)
     assert order.deadline_s == 3600
     assert (order.cpu_limit_milli, order.memory_limit_bytes) == (2000, 2**30)
     assert verify_attempt_token(KEY, order.token) == attempt.id

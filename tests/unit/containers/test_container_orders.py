@@ -40,6 +40,14 @@ def order(**changes):
     return ReplicaOrder(**{**values, **changes})
 
 
+def test_what_must_be_mounted_is_told_by_inode_where_the_engine_follows_paths_later():
+    mounts = (MountOrder("/srv/out", "/data/output", False, inode=7), MountOrder("/srv/in", "/data/data", True))
+    files = render_order(order(mounts=mounts), image_command=None, is_watched=True)
+    assert files["places"] == b"7 /data/output\n"
+    assert "places" not in render_order(order(mounts=mounts), image_command=None)
+    assert "places" not in render_order(order(), image_command=None, is_watched=True)
+
+
 def test_order_json_is_the_runtimes_order_with_the_places_of_a_container():
     files = render_order(
         order(code_digest="sha256:" + "a" * 64, code_path="/home/platform/archives/a"),

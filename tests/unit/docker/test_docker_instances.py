@@ -35,6 +35,8 @@ ORDER = ReplicaOrder(
 class OneContainer:
     """An engine that holds one container, of ``instance``; it notes what is done to it."""
 
+    is_local = True
+
     def __init__(self, instance: str, status: str, volumes: tuple[str, ...] = ()) -> None:
         self.done: list[str] = []
         self._volumes = volumes

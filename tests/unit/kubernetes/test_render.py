@@ -205,6 +205,8 @@ def test_limits_are_the_users_and_gpus_are_asked_for_as_limits_too():
     assert "env" not in spec["containers"][0]
     assert spec["tolerations"][-1] == {"key": "amd.com/gpu", "operator": "Exists"}
     assert spec["volumes"][0] == {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1048576"}}
+    unstated = render_pod(replace(order, shm_bytes=None), replace(OPTIONS, rules=rules), "jobs")["spec"]
+    assert unstated["volumes"][0]["emptyDir"]["sizeLimit"] == "1073741824", "its pages count against the memory limit"
 
 
 def test_uid_0_means_what_the_image_says():

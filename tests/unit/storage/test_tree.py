@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from core.domain.errors import Conflict, InvalidRequest, NotFound, TrainmasterError, Unavailable
+from core.storage import tree as trees
 from core.storage.tree import LeavesVolume, Tree, split_path
 
 SECRET = b"outside"
@@ -184,3 +185,19 @@ def test_deleting_a_very_deep_tree_needs_no_recursion(root: Path) -> None:
 def test_the_trees_own_top_is_emptied_and_stays(root: Path) -> None:
     Tree(root, "a").delete("")
     assert list((root / "a").iterdir()) == []
+
+
+def test_inodes_of_fuse_are_not_relied_on(tmp_path, monkeypatch):
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
+        "40 22 0:50 / /mnt/far rw - fuse.sshfs far: rw\n"
+        "41 22 0:51 / /mnt/nas rw master:2 - nfs4 nas:/x rw\n"
+    )
+    monkeypatch.setattr(trees, "_MOUNTS", mounts)
+    assert [trees.has_lasting_inodes(os.makedev(*numbers)) for numbers in ((8, 1), (0, 50), (0, 51), (9, 9))] == [
+        True,
+        False,
+        True,
+        False,
+    ]
