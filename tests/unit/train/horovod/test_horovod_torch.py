@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+import importlib.util
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def operations(run_ranks):
+    return run_ranks("operations", 3)
+
+
+def test_every_rank_knows_its_place(operations):
+    assert [told["place"] for told in operations] == [[rank, 3, rank, 3, 0, 1] for rank in range(3)]
+    assert all(told["homogeneous"] for told in operations)
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        ("average", [2.0, 4.0, 8.0]),
+        ("Sum", [6.0, 12.0, 24.0]),
+        ("Min", [1.0, 2.0, 4.0]),
+        ("Max", [3.0, 6.0, 12.0]),
+        ("Product", [6.0, 48.0, 384.0]),
+        ("scaled", [30.0, 60.0, 120.0]),
+        ("integers", [1, 10]),
+        ("int16", [3]),
+        ("half", [2.0, 4.0, 8.0]),
+        ("bfloat16", [6.0, 12.0, 24.0]),
+        ("strided", [[0.0, 9.0], [3.0, 12.0], [6.0, 15.0]]),
+        ("in place", [6.0, 12.0, 24.0]),
+        ("same tensor", True),
+        ("group", [[3.0, 3.0], [3.0, 3.0, 3.0], 15.0]),
+        ("gathered", [[1, 1], [2, 2], [2, 2]]),
+        ("gathered evenly", [[0, 1], [1, 1], [2, 1]]),
+        ("group gathered", [[0, 1, 2], [1.0] * 6]),
+        ("broadcast", [True, True, True]),
+        ("scalar broadcast", 1),
+        ("object", 1),
+        ("objects", [["of", 0], ["of", 1], ["of", 2]]),
+    ],
+)
+def test_an_operation_gives_every_rank_the_same(operations, operation, expected):
+    assert [told[operation] for told in operations] == [expected] * 3
+
+
+def test_a_tensor_that_is_not_reduced_in_place_stays_as_it_was(operations):
+    assert [told["kept"] for told in operations] == [[1.0, 2.0, 4.0], [2.0, 4.0, 8.0], [3.0, 6.0, 12.0]]
+
+
+def test_alltoall_and_reducescatter_give_each_rank_its_share(operations):
+    assert [told["alltoall"] for told in operations] == [
+        [[0, 100, 200], [1, 1, 1]],
+        [[1, 2, 101, 102, 201, 202], [2, 2, 2]],
+        [[3, 4, 5, 103, 104, 105, 203, 204, 205], [3, 3, 3]],
+    ]
+    assert [told["even alltoall"] for told in operations] == [[0, 10, 20], [1, 11, 21], [2, 12, 22]]
+    # Four rows among three ranks: the first gets two.
+    assert [told["scattered"] for told in operations] == [
+        [[0.0, 6.0], [12.0, 18.0]],
+        [[24.0, 30.0]],
+        [[36.0, 42.0]],
+    ]
+    assert [told["scattered average"] for told in operations] == [[1.0]] * 3
+
+
+def test_a_process_set_runs_operations_of_its_own(operations):
+    assert [told["set"] for told in operations] == [[True, 2, 0], [False, 2, -1], [True, 2, 1]]
+    for rank in (0, 2):
+        assert operations[rank]["set sum"] == [4.0, 8.0, 16.0]
+        assert operations[rank]["set broadcast"] == [3.0, 6.0, 12.0]
+        assert operations[rank]["set gathered"] == [0, 2, 2, 2]
+    assert operations[1]["not in set"] == ["ValueError", "rank 1 is not in process set 1."]
+    assert all(told["removed"] == [True, False] for told in operations)
+
+
+def test_what_cannot_be_asked_is_refused_in_a_sentence(operations):
+    told = operations[0]
+    assert "power of two; here are 3" in told["adasum of three"][1]
+    assert told["bad splits"] == ["ValueError", "alltoall: splits [1, 1, 1] must be 3 counts that add up to 4 rows."]
+    assert "root_rank=7" in told["bad root"][1]
+    assert "not both" in told["both"][1]
+    assert "unsqueeze(0)" in told["scalar gathered"][1]
+    assert "'allreduce.twice' is on its way already" in told["twice"][1]
+    assert told["after shutdown"] == ["ValueError", "Horovod has not been initialized; use hvd.init()."]
+
+
+def test_gradients_flow_through_the_operations(run_ranks):
+    first, second = run_ranks("gradients", 2)
+    assert first["allreduce"] == second["allreduce"] == [3.0, 3.0]
+    assert (first["allgather"], second["allgather"]) == ([1.0], [10.0, 10.0])
+    assert (first["broadcast"], second["broadcast"]) == ([0.0, 0.0], [3.0, 3.0])
+    assert (first["alltoall"], second["alltoall"]) == ([1.0, 2.0], [10.0, 20.0])
+    assert first["reducescatter"] == second["reducescatter"] == [0.5, 1.0]
+    assert first["grouped"] == [5.0]
+    # Orthogonal ones are added, equal ones are taken once.
+    assert first["adasum"] == second["adasum"] == [[1.0, 1.0], [2.0, 4.0]]
+
+
+def test_ranks_may_start_their_operations_in_any_order(run_ranks):
+    assert run_ranks("any_order", 3) == [[True] * 5 + [[1, 1], True]] * 3
+
+
+def test_small_and_large_tensors_are_put_together_and_taken_apart_again(run_ranks):
+    assert run_ranks("many", 2) == [[], []]
+
+
+def test_a_rank_that_joined_takes_part_with_zeros(run_ranks):
+    told = run_ranks("joins", 3)
+    assert [t["sums"] for t in told] == [
+        [[3.0, 3.0]],
+        [[3.0, 3.0], [2.0, 2.0]],
+        [[3.0, 3.0], [2.0, 2.0], [1.0, 1.0], [2]],
+    ]
+    assert [t["last"] for t in told] == [2, 2, 2]
+    assert [t["again"] for t in told] == [[3.0]] * 3
+    assert told[2]["refusal"][0] == "HorovodInternalError"
+    assert "ranks 0, 1 called hvd.join()" in told[2]["refusal"][1]
+
+
+def test_tensors_that_do_not_fit_are_named_on_every_rank(run_ranks):
+    for told in run_ranks("mismatch", 2):
+        kinds = {entry[0] for entry in told[:4]}
+        assert kinds == {"HorovodInternalError"}
+        assert "allreduce 'allreduce.shape' differs" in told[0][1]
+        assert "[3]" in told[0][1]
+        assert "[4]" in told[0][1]
+        assert "float64" in told[1][1]
+        assert "root rank 1" in told[2][1]
+        assert "allgather 'allgather.rows' differs" in told[3][1]
+        assert told[4] == [2.0]
+
+
+def test_a_stall_is_told_with_name_and_missing_ranks_and_ends(run_ranks):
+    told = run_ranks("stall", 3, HOROVOD_STALL_CHECK_TIME_SECONDS="0.3", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1.5")
+    assert "allreduce 'allreduce.lonely' has waited" in told.log
+    assert "ranks 0, 2 asked for it, rank 1 did not" in told.log
+    for kind, sentence in (told[0], told[2], told[1]):
+        assert kind == "HorovodInternalError"
+        assert "rank 1 did not; that is the end" in sentence
+
+
+def test_the_others_hear_of_a_dead_rank_at_once(run_ranks):
+    told = run_ranks("death", 3)
+    assert told[2] is None
+    for kind, sentence, waited_s, later in told[:2]:
+        assert kind == later == "HorovodInternalError"
+        assert "rank 2 is gone" in sentence
+        assert waited_s < 60  # far below every deadline, whatever the machine does beside
+
+
+def test_a_rank_that_left_in_good_order_fails_only_what_needs_it(run_ranks):
+    (kind, sentence), _ = run_ranks("departure", 2)
+    assert kind == "HorovodInternalError"
+    assert "rank 1 ended, or called hvd.shutdown()" in sentence
+
+
+@pytest.fixture(scope="module")
+def optimizers(run_ranks):
+    return run_ranks("optimizers", 2)
+
+
+@pytest.fixture(scope="module")
+def scenarios():
+    path = Path(__file__).with_name("scenarios.py")
+    described = importlib.util.spec_from_file_location("horovod_scenarios", path)
+    module = importlib.util.module_from_spec(described)
+    described.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def reference(scenarios):
+    """The same steps by one process: the mean of both ranks' gradients, by hand."""
+
+    def trained(passes=1):
+        net = scenarios.model()
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
+        for _ in range(3):
+            optimizer.zero_grad()
+            for rank in (0, 1):
+                x, y = scenarios.data(rank)
+                # Passes are added up, not averaged.
+                (((net(x) - y) ** 2).mean() * passes / 2).backward()
+            optimizer.step()
+        return scenarios.weights(net)
+
+    return trained
+
+
+@pytest.mark.parametrize("way", ["plain", "groups", "predivide", "closure"])
+def test_two_ranks_train_as_one_process_with_all_data(optimizers, reference, way):
+    assert optimizers[0][way] == optimizers[1][way]
+    assert optimizers[0][way] == pytest.approx(reference(), abs=2e-5)
+
+
+def test_half_precision_gradients_train_nearly_alike(optimizers, reference):
+    assert optimizers[0]["half"] == optimizers[1]["half"]
+    assert optimizers[0]["half"] == pytest.approx(reference(), abs=0.02)
+
+
+def test_several_backward_passes_are_one_step(optimizers, reference):
+    assert optimizers[0]["passes"] == optimizers[1]["passes"]
+    assert optimizers[0]["passes"] == pytest.approx(reference(passes=2), abs=2e-5)
+
+
+def test_the_optimizer_keeps_its_class_and_works_with_a_schedule(optimizers):
+    assert optimizers[0]["class"] == ["Adam", True]
+    assert optimizers[0]["rate"] == 0.025
+
+
+def test_gradients_can_be_looked_at_between_synchronize_and_step(optimizers):
+    assert [told["synchronized"] for told in optimizers] == [True, True]
+    assert "call it before backward()" in optimizers[0]["too early"][1]
+
+
+def test_a_parameter_that_one_rank_skipped_counts_as_zero_there(optimizers):
+    assert [told["dynamic"] for told in optimizers] == [[-0.5, -0.5]] * 2
+
+
+def test_more_backward_passes_than_announced_are_an_error(optimizers):
+    kind, sentence = optimizers[0]["too many"]
+    assert kind == "AssertionError"
+    assert "backward_passes_per_step=1" in sentence
+
+
+def test_an_optimizer_without_state_takes_the_roots(optimizers):
+    assert optimizers[0]["state"] == optimizers[1]["state"]
+    assert optimizers[1]["state"][0] == 0.1
+    assert len(optimizers[1]["state"][1]) == 4
+
+
+@pytest.mark.parametrize("as_dense", [False, True])
+def test_sparse_gradients_add_up_where_rows_meet(optimizers, as_dense):
+    expected = [[0.5, 0.5], [0.5, 0.5], [0.0, 0.0], [0.0, 0.0], [2.0, 2.0]]
+    assert [told[f"embedding {as_dense}"] for told in optimizers] == [expected] * 2
+
+
+def test_adasum_of_ranks_that_agree_is_what_each_would_do_alone(optimizers):
+    assert optimizers[0]["adasum"] == optimizers[1]["adasum"]
+    assert optimizers[0]["adasum"] == pytest.approx(optimizers[0]["alone"], abs=2e-5)
+
+
+def test_names_of_parameters_are_checked(optimizers):
+    told = optimizers[0]
+    assert "0.weight is named twice" in told["doubled"][1]
+    assert "3 of the optimizer's 4 parameters have no name" in told["unnamed"][1]
+    assert "pairs of name and parameter" in told["no pairs"][1]
+    assert "op=hvd.Average only" in told["factor"][1]
+
+
+def test_an_elastic_function_goes_on_from_its_last_commit_in_another_gang(run_ranks):
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    ports = ",".join(str(server.getsockname()[1]) for server in servers)
+    for server in servers:
+        server.close()
+    told = run_ranks("elastic", 2, NEXT_PORTS=ports)
+    for rank in told:
+        # Step 1 was not committed when the gang broke; the change after step 2 loses none.
+        assert rank["steps"] == [0, 1, 1, 2, 3]
+        assert rank["rejoined"] == 2
+        assert len(rank["resets"]) == 2
+        assert rank["left"] == [4, 5, 6, 7, 8, 9]
+        assert rank["size"] == 2
+
+
+def test_a_lone_process_needs_nobody(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    import trainmaster_train.horovod.torch as hvd
+
+    hvd.init()
+    try:
+        assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.cross_size()) == (0, 1, 0, 1)
+        assert hvd.allreduce(torch.tensor([3.0])).tolist() == [3.0]
+        assert hvd.allgather(torch.ones(2, 1)).tolist() == [[1.0], [1.0]]
+        assert hvd.alltoall(torch.arange(3)).tolist() == [0, 1, 2]
+        assert hvd.reducescatter(torch.ones(3)).tolist() == [1.0, 1.0, 1.0]
+        assert hvd.broadcast_object("mine") == "mine"
+        assert hvd.join() == 0
+        hvd.barrier()
+        net = torch.nn.Linear(1, 1)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), net.named_parameters())
+        net(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+    finally:
+        hvd.shutdown()
+    assert not hvd.is_initialized()
+    assert "torch.distributed" in sys.modules

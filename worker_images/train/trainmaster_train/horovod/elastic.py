@@ -1,0 +1,137 @@
+"""What elastic training is for every framework: a state that is kept in memory, and a function that is run again.
+
+The world changes outside of a script: whoever runs it (the platform) ends the old gang and says where the new one
+meets. :func:`meet_anew` is the place where it plugs in; without anything there, a broken gang ends the process, and
+the platform starts all of them again, from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any, Callable, List, Optional
+
+from trainmaster_train.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
+
+# Waits until the process may meet the others again, with the environment of the new gang set; False: it may not.
+Rejoin = Callable[[], bool]
+# Whether the gang is about to change.
+Changing = Callable[[], bool]
+
+_rejoin: Optional[Rejoin] = None
+_is_changing: Changing = lambda: False  # noqa: E731 (a default, not a function of its own)
+
+
+def meet_anew(rejoin: Optional[Rejoin], is_changing: Optional[Changing] = None) -> None:
+    """Say how a process comes into the next gang, and how it learns that there is going to be one.
+
+    Args:
+        rejoin: called after the old gang was left, before ``init``; sets the ranks and the address in the environment.
+        is_changing: asked at each commit; ``True`` makes all ranks meet anew.
+    """
+    global _rejoin, _is_changing  # noqa: PLW0603 (one launcher for each process)
+    _rejoin = rejoin
+    _is_changing = is_changing or (lambda: False)
+
+
+class State:
+    """What training needs to go on: saved in memory by :meth:`commit`, restored after a failure, made the same on all
+    ranks by :meth:`sync`. ``bcast_object`` and ``any_rank`` are the framework's.
+    """
+
+    def __init__(self, bcast_object: Callable[[Any], Any], any_rank: Callable[[bool], bool]) -> None:
+        self._bcast_object = bcast_object
+        self._any_rank = any_rank
+        self._reset_callbacks: List[Callable[[], None]] = []
+
+    def register_reset_callbacks(self, callbacks: List[Callable[[], None]]) -> None:
+        """Called after each change of the gang, before training goes on: to scale a learning rate, say."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def commit(self) -> None:
+        """Keep the state as it is now, and let the gang change if it is to.
+
+        Raises:
+            HostsUpdatedInterrupt: it changes; for :func:`run_elastic`.
+        """
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Raises :class:`HostsUpdatedInterrupt` on all ranks if any of them knows of a change."""
+        if _rejoin is not None and self._any_rank(_is_changing()):
+            raise HostsUpdatedInterrupt
+
+    def save(self) -> None:
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Whatever must be made anew for another gang; nothing by default."""
+
+
+class ObjectState(State):
+    """A state of plain values, which are its attributes: ``ObjectState(…, epoch=0, batch=0)``."""
+
+    def __init__(self, bcast_object: Callable[[Any], Any], any_rank: Callable[[bool], bool], **values: Any) -> None:
+        super().__init__(bcast_object, any_rank)
+        self._values = dict(values)
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    def save(self) -> None:
+        self._values = copy.deepcopy({name: getattr(self, name) for name in self._values})
+
+    def restore(self) -> None:
+        for name, value in copy.deepcopy(self._values).items():
+            setattr(self, name, value)
+
+    def sync(self) -> None:
+        """All take rank 0's, as they are now."""
+        current = {name: getattr(self, name) for name in self._values}
+        self._values = self._bcast_object(current)
+        self.restore()
+
+
+def run_elastic(
+    function: Callable[..., Any], init: Callable[[], None], shutdown: Callable[[], None]
+) -> Callable[..., Any]:
+    """``function(state, …)`` run until it returns, over changes of the gang and deaths of its members.
+
+    A death takes the state back to the last commit; a change keeps it. Where nothing says how to meet anew
+    (:func:`meet_anew`), the first failure is raised.
+    """
+
+    @functools.wraps(function)
+    def run(state: State, *args: Any, **kwargs: Any) -> Any:
+        must_sync = True
+        while True:
+            try:
+                if must_sync:
+                    state.sync()
+                return function(state, *args, **kwargs)
+            except HorovodInternalError:
+                shutdown()
+                if _rejoin is None or not _rejoin():
+                    raise
+                state.restore()
+                must_sync = True
+            except HostsUpdatedInterrupt as change:
+                shutdown()
+                if _rejoin is None or not _rejoin():
+                    raise
+                must_sync = not change.skip_sync
+            init()
+            state.on_reset()
+
+    return run

@@ -1,0 +1,103 @@
+"""One process's membership in the gang: what ``hvd.init()`` makes and ``hvd.shutdown()`` ends, for every framework."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+
+from trainmaster_train.horovod.engine import Engine
+from trainmaster_train.horovod.handles import Backend, Handle
+from trainmaster_train.horovod.link import Link, accept_all, connect, listen
+from trainmaster_train.horovod.messages import ADD_SET, BARRIER, GLOBAL_SET, JOIN, Request
+from trainmaster_train.horovod.place import Place
+from trainmaster_train.horovod.settings import Settings
+
+# Rank 0 gives a text to all, and the others get it.
+Publish = Callable[[str], None]
+Fetch = Callable[[], str]
+
+
+class Gang:
+    """Ranks that reached each other, and the engine that runs their operations."""
+
+    def __init__(self, place: Place, links: Dict[int, Link], backend: Backend, settings: Settings) -> None:
+        self.place = place
+        self.backend = backend
+        self.engine = Engine(place.rank, place.size, links, backend, settings)
+        self._counts: Dict[str, int] = {}
+
+    def unnamed(self, kind: str, process_set: int = GLOBAL_SET) -> str:
+        """A name for an operation that was given none: the n-th of its kind is the same on all ranks."""
+        key = f"{kind}.{process_set}" if process_set else kind
+        self._counts[key] = self._counts.get(key, 0) + 1
+        return f"{key}.noname.{self._counts[key]}"
+
+    def run(self, request: Request, job: Any = None) -> Handle:
+        """Submit one operation and wait for its end."""
+        (handle,) = self.engine.submit([request], [job], will_wait=True)
+        return self.engine.wait(handle)
+
+    def barrier(self, process_set: int = GLOBAL_SET) -> None:
+        self.run(Request(self.unnamed(BARRIER, process_set), BARRIER, process_set=process_set))
+
+    def join(self) -> int:
+        """Wait until all ranks joined; the rank that did last. Until then zeros are given for this rank."""
+        return self.run(Request("join", JOIN)).last
+
+    def add_set(self, ranks: Sequence[int]) -> int:
+        """The number of a new process set. All ranks call it alike.
+
+        Raises:
+            ValueError: ``ranks`` is empty, or has one that is not there.
+        """
+        members = tuple(sorted({int(rank) for rank in ranks}))
+        if not members or members[0] < 0 or members[-1] >= self.place.size:
+            raise ValueError(f"process set {list(ranks)}: its ranks must be among 0 to {self.place.size - 1}.")
+        return self.run(Request(self.unnamed(ADD_SET), ADD_SET, shape=members), members).last
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+def meet(
+    rank: int,
+    size: int,
+    said: Dict[str, Any],
+    *,
+    rank_0_host: str,
+    publish: Publish,
+    fetch: Fetch,
+    settings: Settings,
+) -> Tuple[Dict[int, Link], List[Dict[str, Any]]]:
+    """Connect every rank with rank 0; the links, and what each rank said of itself.
+
+    Args:
+        rank_0_host: a name or address of rank 0 that others know; used by rank 0 alone.
+
+    Raises:
+        HorovodInternalError: not everybody came in time; says who is missing.
+    """
+    if size == 1:
+        return {}, [said]
+    if rank == 0:
+        with listen(rank_0_host) as listener:
+            port = listener.getsockname()[1]
+            secret = secrets.token_hex(16)
+            hosts = list(dict.fromkeys([rank_0_host, *_own_addresses()]))
+            publish(json.dumps({"hosts": hosts, "port": port, "secret": secret}))
+            return accept_all(listener, size=size, secret=secret, hello=said, timeout_s=settings.start_s)
+    where = json.loads(fetch())
+    addresses = [(host, where["port"]) for host in where["hosts"]]
+    link, everybody = connect(addresses, rank=rank, secret=where["secret"], hello=said, timeout_s=settings.start_s)
+    return {0: link}, everybody
+
+
+def _own_addresses() -> List[str]:
+    """Addresses of this host's name that others may reach; without the loopback's, which would be their own."""
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET, socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return [str(entry[4][0]) for entry in found if not str(entry[4][0]).startswith("127.")]

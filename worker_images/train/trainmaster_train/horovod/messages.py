@@ -1,0 +1,75 @@
+"""What the ranks and the coordinator say to each other, as values and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any, List, NamedTuple, Optional, Tuple
+
+ALLREDUCE = "allreduce"
+ALLGATHER = "allgather"
+BROADCAST = "broadcast"
+ALLTOALL = "alltoall"
+REDUCESCATTER = "reducescatter"
+BARRIER = "barrier"
+JOIN = "join"
+# A new process set: all ranks agree on its members before any makes it.
+ADD_SET = "add_process_set"
+
+GLOBAL_SET = 0
+
+
+class Request(NamedTuple):
+    """One rank is ready for one operation on one tensor.
+
+    ``shape`` is the rank's own. ``op`` is a reduction's name. ``root``: the rank that broadcasts. ``splits``: rows for
+    each rank of an alltoall. ``group``/``group_size``: operations that only go together. ``device``: ``cpu``, ``cuda``.
+    """
+
+    name: str
+    kind: str
+    dtype: str = ""
+    shape: Tuple[int, ...] = ()
+    op: str = ""
+    root: int = 0
+    prescale: float = 1.0
+    postscale: float = 1.0
+    splits: Tuple[int, ...] = ()
+    process_set: int = GLOBAL_SET
+    group: str = ""
+    group_size: int = 0
+    device: str = "cpu"
+    item_bytes: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        count = self.item_bytes
+        for extent in self.shape:
+            count *= extent
+        return count
+
+
+class Response(NamedTuple):
+    """What all ranks of a process set do next, in the order in which they get these.
+
+    ``names``: the tensors, several where they are fused. ``rows``: of each rank in the set's order, the first extent
+    (allgather) or the splits (alltoall). ``like``: the requests, where a rank that has joined must take part with
+    zeros. ``error``: nothing is done, and whoever waits for it fails with this sentence. ``last``: the rank that
+    joined last, or the number of a new process set.
+    """
+
+    kind: str
+    process_set: int
+    names: Tuple[str, ...]
+    rows: Tuple[Any, ...] = ()
+    like: Tuple[Request, ...] = ()
+    error: Optional[str] = None
+    last: int = -1
+
+
+def request_of(data: List[Any]) -> Request:
+    request = Request(*data)
+    return request._replace(shape=tuple(request.shape), splits=tuple(request.splits))
+
+
+def response_of(data: List[Any]) -> Response:
+    kind, process_set, names, rows, like, error, last = data
+    return Response(kind, process_set, tuple(names), tuple(rows), tuple(map(request_of, like)), error, last)

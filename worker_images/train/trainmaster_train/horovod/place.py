@@ -1,0 +1,84 @@
+"""Where a process stands among the others: Horovod's ranks, from whichever launcher's environment is there."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+# Who names ranks, most particular first: variables of rank, size, local rank, local size.
+_LAUNCHERS = (
+    ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """``local_*`` count inside a host (a replica), ``cross_*`` the hosts that have a process of this local rank."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    cross_rank: int = 0
+    cross_size: int = 1
+    is_homogeneous: bool = True
+
+
+def world(environ: Optional[Mapping[str, str]] = None) -> Tuple[int, int]:
+    """``(rank, size)`` of this process; ``(0, 1)`` where no launcher says anything.
+
+    Raises:
+        ValueError: a variable holds what it cannot hold; names it.
+    """
+    env = os.environ if environ is None else environ
+    for rank_name, size_name, _, _ in _LAUNCHERS:
+        if env.get(rank_name) and env.get(size_name):
+            rank, size = _number(env, rank_name), _number(env, size_name)
+            if not 0 <= rank < size:
+                raise ValueError(f"{rank_name}: {rank} is not a rank of {size_name}={size}")
+            return rank, size
+    return 0, 1
+
+
+def hello(environ: Optional[Mapping[str, str]] = None) -> Dict[str, Any]:
+    """What a process says of itself, so that all can count the local and cross ranks alike."""
+    env = os.environ if environ is None else environ
+    host = env.get("HOROVOD_HOSTNAME") or env.get("GROUP_RANK") or socket.gethostname()
+    for _, _, local_name, local_size_name in _LAUNCHERS:
+        if env.get(local_name) and env.get(local_size_name):
+            return {"host": host, "local_rank": _number(env, local_name)}
+    return {"host": host, "local_rank": None}
+
+
+def place_of(rank: int, everybody: List[Dict[str, Any]]) -> Place:
+    """``everybody``: each rank's :func:`hello`, in rank order."""
+    hosts: Dict[str, List[int]] = {}
+    for other, said in enumerate(everybody):
+        hosts.setdefault(str(said["host"]), []).append(other)
+    # A launcher's own local ranks count, if they are complete on every host; else the order of ranks.
+    local: Dict[int, int] = {}
+    for members in hosts.values():
+        told = [everybody[other]["local_rank"] for other in members]
+        is_complete = sorted(t for t in told if t is not None) == list(range(len(members)))
+        local.update({other: told[i] if is_complete else i for i, other in enumerate(members)})
+    mine = hosts[str(everybody[rank]["host"])]
+    across = [members for members in hosts.values() if len(members) > local[rank]]
+    return Place(
+        rank=rank,
+        size=len(everybody),
+        local_rank=local[rank],
+        local_size=len(mine),
+        cross_rank=across.index(mine),
+        cross_size=len(across),
+        is_homogeneous=len({len(members) for members in hosts.values()}) == 1,
+    )
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    try:
+        return int(env[name])
+    except ValueError as error:
+        raise ValueError(f"{name}: {env[name]!r} is not a whole number") from error

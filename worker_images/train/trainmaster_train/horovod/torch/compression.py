@@ -1,0 +1,42 @@
+"""How gradients travel: as they are, or as half precision."""
+
+from __future__ import annotations
+
+from typing import Optional, Tuple
+
+import torch
+
+
+class NoneCompressor:
+    """As they are."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Optional[torch.dtype]]:
+        """``(what travels, what decompress needs)``."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, _context: Optional[torch.dtype]) -> torch.Tensor:
+        return tensor
+
+
+class FP16Compressor:
+    """Floating point numbers as 16 bits; others as they are."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> Tuple[torch.Tensor, Optional[torch.dtype]]:
+        """``(what travels, what decompress needs)``."""
+        if tensor.dtype.is_floating_point and tensor.dtype != torch.float16:
+            return tensor.to(torch.float16), tensor.dtype
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, context: Optional[torch.dtype]) -> torch.Tensor:
+        return tensor if context is None else tensor.to(context)
+
+
+class Compression:
+    """What ``compression=`` takes."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor

@@ -1,0 +1,171 @@
+"""``hvd.elastic``: training that goes on when the gang changes."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sized
+
+import torch
+
+from trainmaster_train.horovod.elastic import ObjectState, State, meet_anew, run_elastic
+from trainmaster_train.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
+from trainmaster_train.horovod.torch import basics
+from trainmaster_train.horovod.torch.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from trainmaster_train.horovod.torch.ops import allreduce
+from trainmaster_train.horovod.torch.submit import Max
+
+__all__ = [
+    "ElasticSampler",
+    "HorovodInternalError",
+    "HostsUpdatedInterrupt",
+    "ObjectState",
+    "State",
+    "TorchState",
+    "meet_anew",
+    "run",
+]
+
+
+def run(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator: ``function(state, …)`` is run again with the new gang, from the last commit after a death."""
+    return run_elastic(function, basics.init, basics.shutdown)
+
+
+class TorchState(ObjectState):
+    """Models, optimizers, samplers and plain values: ``TorchState(model=…, optimizer=…, epoch=0, batch=0)``."""
+
+    def __init__(
+        self,
+        model: Optional[torch.nn.Module] = None,
+        optimizer: Optional[torch.optim.Optimizer] = None,
+        **values: Any,
+    ) -> None:
+        given = {"model": model, "optimizer": optimizer, **values}
+        self._parts = {name: value for name, value in given.items() if _has_state(value)}
+        for name, value in self._parts.items():
+            setattr(self, name, value)
+        self._saved: Dict[str, Any] = {}
+        plain = {name: value for name, value in given.items() if name not in self._parts and value is not None}
+        super().__init__(broadcast_object, _any_rank, **plain)
+        self.save()
+
+    def save(self) -> None:
+        self._saved = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts.items()}
+        super().save()
+
+    def restore(self) -> None:
+        for name, part in self._parts.items():
+            part.load_state_dict(copy.deepcopy(self._saved[name]))
+        super().restore()
+
+    def sync(self) -> None:
+        """All take rank 0's models and optimizers; what samplers have done is put together from all ranks."""
+        for part in self._parts.values():
+            if isinstance(part, torch.nn.Module):
+                broadcast_parameters(part.state_dict(), 0)
+            elif isinstance(part, torch.optim.Optimizer):
+                broadcast_optimizer_state(part, 0)
+            elif isinstance(part, ElasticSampler):
+                part.merge(allgather_object(part.state_dict()))
+            else:
+                part.load_state_dict(broadcast_object(part.state_dict(), 0))
+        # Not restore(): that would bring back what was just replaced.
+        self._saved = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts.items()}
+        self._values = broadcast_object({name: getattr(self, name) for name in self._values}, 0)
+        for name, value in copy.deepcopy(self._values).items():
+            setattr(self, name, value)
+
+    def reset(self) -> None:
+        for part in self._parts.values():
+            if isinstance(part, ElasticSampler):
+                part.reset()
+
+
+class ElasticSampler(torch.utils.data.Sampler[int]):
+    """Shares a data set's indices out among the ranks; after a change of the gang only those not yet processed.
+
+    Call :meth:`record_batch` after each batch, and :meth:`set_epoch` at the end of each epoch.
+    """
+
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
+        self.dataset = dataset
+        self.shuffle = shuffle
+        self.seed = seed
+        self.epoch = 0
+        self.processed_indices: List[int] = []
+        self.rank, self.num_replicas = 0, 1
+        self.remaining_indices: List[int] = []
+        self.num_samples = self.total_size = 0
+        self.indices: List[int] = []
+        self.reset()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin an epoch: another order, nothing processed yet."""
+        self.epoch = epoch
+        self.processed_indices = []
+        self.reset()
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """Note that this rank has processed a batch, so that it is not given out again in this epoch."""
+        self.record_indices(self.get_indices(batch_idx, batch_size))
+
+    def record_indices(self, indices: List[int]) -> None:
+        self.processed_indices = [*self.processed_indices, *indices]
+
+    def get_indices(self, batch_idx: int, batch_size: int) -> List[int]:
+        return self.indices[batch_idx * batch_size : (batch_idx + 1) * batch_size]
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"epoch": self.epoch, "processed_indices": list(self.processed_indices)}
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        self.epoch = state_dict["epoch"]
+        self.processed_indices = list(state_dict["processed_indices"])
+        self.reset()
+
+    def merge(self, states: List[Dict[str, Any]]) -> None:
+        """Take together what all ranks have processed; the epoch is rank 0's."""
+        done = sorted({index for state in states for index in state["processed_indices"]})
+        self.load_state_dict({"epoch": states[0]["epoch"], "processed_indices": done})
+
+    def reset(self) -> None:
+        """Share out anew what is left, among the ranks that there are now."""
+        if basics.is_initialized():
+            self.rank, self.num_replicas = basics.rank(), basics.size()
+        done = set(self.processed_indices)
+        order = list(range(len(self.dataset)))
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+            order = torch.randperm(len(order), generator=generator).tolist()
+        self.remaining_indices = [index for index in order if index not in done]
+        self.num_samples = math.ceil(len(self.remaining_indices) / self.num_replicas)
+        self.total_size = self.num_samples * self.num_replicas
+        self.indices = self._own()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices)
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def _own(self) -> List[int]:
+        left = self.remaining_indices
+        if not left:
+            return []
+        # All ranks get as many: the last ones take some of the first indices again.
+        padded = (left * math.ceil(self.total_size / len(left)))[: self.total_size]
+        return padded[self.rank :: self.num_replicas]
+
+
+def _has_state(value: Any) -> bool:
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def _any_rank(value: bool) -> bool:
+    return bool(allreduce(torch.tensor([int(value)]), op=Max).item())

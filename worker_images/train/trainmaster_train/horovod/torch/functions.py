@@ -1,0 +1,142 @@
+"""Parameters, optimizer states and Python objects from one rank to all."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union
+
+import torch
+
+from trainmaster_train.horovod.torch.basics import ProcessSet, global_process_set, rank
+from trainmaster_train.horovod.torch.ops import allgather, broadcast_, broadcast_async_, synchronize
+
+Named = Union[Mapping[str, Any], Iterable[Tuple[str, Any]]]
+
+
+def broadcast_parameters(params: Named, root_rank: int, process_set: ProcessSet = global_process_set) -> None:
+    """Make the tensors of ``params`` (a ``state_dict()`` or ``named_parameters()``) those of ``root_rank``, in place.
+
+    Values that are no tensors are left alone; :func:`broadcast_object` is for them.
+
+    Raises:
+        ValueError: ``params`` is neither; or names a tensor twice.
+    """
+    if isinstance(params, Mapping):
+        named = [(str(name), params[name]) for name in sorted(params)]
+    elif isinstance(params, (list, tuple)) or hasattr(params, "__next__"):
+        named = [pair if isinstance(pair, tuple) else ("", pair) for pair in params]
+    else:
+        raise ValueError(
+            f"broadcast_parameters takes a state_dict() or named_parameters(), not {type(params).__name__}."
+        )
+    handles = [
+        broadcast_async_(
+            value.data if isinstance(value, torch.nn.Parameter) else value, root_rank, name or None, process_set
+        )
+        for name, value in named
+        if isinstance(value, torch.Tensor)
+    ]
+    for handle in handles:
+        synchronize(handle)
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: Optional[torch.nn.Module] = None,  # noqa: ARG001 (Horovod's signature)
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Make the state and options of ``optimizer`` those of ``root_rank``: also where only that one has made steps.
+
+    Raises:
+        ValueError: the optimizer keeps no state that can be sent (LBFGS).
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError(  # noqa: TRY004 (Horovod raises this one)
+            "broadcast_optimizer_state cannot send the state of LBFGS, as in Horovod."
+        )
+    is_root = rank() == root_rank
+    state = optimizer.state_dict() if is_root else None
+    tensors: List[torch.Tensor] = []
+    plan = broadcast_object(_take_out(state, tensors) if is_root else None, root_rank, process_set=process_set)
+    if not is_root:
+        tensors = []
+        state = _put_in(plan, tensors)
+    for tensor in tensors:
+        broadcast_(tensor, root_rank, process_set=process_set)
+    if not is_root:
+        assert state is not None  # noqa: S101 (what the root sent)
+        optimizer.load_state_dict(state)
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: Optional[str] = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """``obj`` of ``root_rank``, on every rank. Whatever pickle takes."""
+    if rank() == root_rank:
+        data = torch.frombuffer(bytearray(_pickled(obj)), dtype=torch.uint8)
+        length = torch.tensor([data.numel()])
+        broadcast_(length, root_rank, _suffixed(name, "length"), process_set)
+        broadcast_(data, root_rank, _suffixed(name, "data"), process_set)
+        return obj
+    length = torch.zeros(1, dtype=torch.int64)
+    broadcast_(length, root_rank, _suffixed(name, "length"), process_set)
+    data = torch.empty(int(length.item()), dtype=torch.uint8)
+    broadcast_(data, root_rank, _suffixed(name, "data"), process_set)
+    return _unpickled(data)
+
+
+def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
+    """The objects of all ranks, in their order."""
+    data = torch.frombuffer(bytearray(_pickled(obj)), dtype=torch.uint8)
+    lengths = allgather(torch.tensor([data.numel()]), _suffixed(name, "lengths"), process_set)
+    everything = allgather(data, _suffixed(name, "data"), process_set)
+    return [_unpickled(part) for part in everything.split(lengths.tolist())]
+
+
+def _suffixed(name: Optional[str], what: str) -> Optional[str]:
+    return f"{name}.{what}" if name else None
+
+
+def _pickled(obj: Any) -> bytes:
+    buffer = io.BytesIO()
+    pickle.dump(obj, buffer, protocol=pickle.HIGHEST_PROTOCOL)
+    return buffer.getvalue()
+
+
+def _unpickled(data: torch.Tensor) -> Any:
+    # From a rank of the same job, which runs the same user's code anyway.
+    return pickle.loads(data.cpu().numpy().tobytes())  # noqa: S301
+
+
+class _Tensor:
+    """Stands for a tensor that is sent by itself."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.shape, self.dtype = tuple(tensor.shape), tensor.dtype
+
+
+def _take_out(value: Any, tensors: List[torch.Tensor]) -> Any:
+    """``value`` with placeholders for its tensors, which are put into ``tensors``."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value.detach().cpu())
+        return _Tensor(value)
+    if isinstance(value, dict):
+        return {key: _take_out(item, tensors) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_take_out(item, tensors) for item in value)
+    return value
+
+
+def _put_in(value: Any, tensors: List[torch.Tensor]) -> Any:
+    """The other way round: new tensors for the placeholders, in the same order."""
+    if isinstance(value, _Tensor):
+        # On the CPU: load_state_dict takes each to its parameter's device.
+        tensors.append(torch.empty(value.shape, dtype=value.dtype))
+        return tensors[-1]
+    if isinstance(value, dict):
+        return {key: _put_in(item, tensors) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_put_in(item, tensors) for item in value)
+    return value

@@ -1,0 +1,337 @@
+"""The operations: blocking, as handles, in place, in groups."""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence, Union
+
+import torch
+
+from trainmaster_train.horovod.messages import ALLGATHER, ALLTOALL
+from trainmaster_train.horovod.torch import gradients
+from trainmaster_train.horovod.torch.basics import ProcessSet, gang, global_process_set, set_number
+from trainmaster_train.horovod.torch.compression import Compression
+from trainmaster_train.horovod.torch.submit import (
+    AnyHandle,
+    AsyncHandle,
+    Average,
+    ReduceOp,
+    Reduction,
+    SparseHandle,
+    Sum,
+    check_rows,
+    gather_rows,
+    how_of,
+    reduce_tensors,
+    scatter_tensors,
+    scatterable,
+    send_from,
+    splits_of,
+    submit,
+)
+
+Tensor = torch.Tensor
+Compressor = Any
+
+
+def poll(handle: AnyHandle) -> bool:
+    """Whether :func:`synchronize` would return at once."""
+    return handle.is_done()
+
+
+def synchronize(handle: AnyHandle) -> Any:
+    """Wait for the operation; its result.
+
+    Raises:
+        HorovodInternalError: it failed.
+    """
+    return handle.result()
+
+
+def join(device: int = -1) -> int:
+    """Wait until all ranks have joined, and meanwhile take part in their allreduces with zeros (and in their
+    allgathers with nothing). Returns the rank that joined last.
+    """
+    if device >= 0 and torch.cuda.is_available():
+        torch.cuda.set_device(device)
+    return gang().join()
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until all ranks are here."""
+    gang().barrier(set_number(process_set))
+
+
+# Allreduce
+
+
+def allreduce(
+    tensor: Tensor,
+    average: Optional[bool] = None,
+    name: Optional[str] = None,
+    compression: Compressor = Compression.none,
+    op: Optional[ReduceOp] = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """The tensors of all ranks as one, in a new tensor; by default their average. Gradients flow through it."""
+    small, context = compression.compress(tensor)
+    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    reduced: Tensor = compression.decompress(gradients.Allreduce.apply(small, name, how), context)
+    return reduced
+
+
+def allreduce_async(
+    tensor: Tensor,
+    average: Optional[bool] = None,
+    name: Optional[str] = None,
+    op: Optional[ReduceOp] = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> AsyncHandle:
+    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    return reduce_tensors([tensor], name, how)
+
+
+def allreduce_(
+    tensor: Tensor,
+    average: Optional[bool] = None,
+    name: Optional[str] = None,
+    op: Optional[ReduceOp] = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Tensor:
+    """:func:`allreduce` in place."""
+    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    result: Tensor = reduce_tensors([tensor], name, how, is_in_place=True, will_wait=True).result()
+    return tensor if result.data_ptr() == tensor.data_ptr() else result
+
+
+def allreduce_async_(
+    tensor: Tensor,
+    average: Optional[bool] = None,
+    name: Optional[str] = None,
+    op: Optional[ReduceOp] = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> AsyncHandle:
+    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    return reduce_tensors([tensor], name, how, is_in_place=True)
+
+
+def grouped_allreduce(
+    tensors: Sequence[Tensor],
+    average: Optional[bool] = None,
+    name: Optional[str] = None,
+    compression: Compressor = Compression.none,
+    op: Optional[ReduceOp] = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> List[Tensor]:
+    """:func:`allreduce` of several tensors that go together."""
+    small, contexts = zip(*(compression.compress(tensor) for tensor in tensors))
+    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    results = gradients.GroupedAllreduce.apply(name, how, *small)
+    return [compression.decompress(result, context) for result, context in zip(results, contexts)]
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[Tensor],
+    average: Optional[bool] = None,
+    name: Optional[str] = None,
+    op: Optional[ReduceOp] = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> AsyncHandle:
+    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    return reduce_tensors(tensors, name, how, is_group=True)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[Tensor],
+    average: Optional[bool] = None,
+    name: Optional[str] = None,
+    op: Optional[ReduceOp] = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> List[Tensor]:
+    """:func:`grouped_allreduce` in place."""
+    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    reduce_tensors(tensors, name, how, is_in_place=True, is_group=True, will_wait=True).result()
+    return list(tensors)
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Tensor],
+    average: Optional[bool] = None,
+    name: Optional[str] = None,
+    op: Optional[ReduceOp] = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> AsyncHandle:
+    how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
+    return reduce_tensors(tensors, name, how, is_in_place=True, is_group=True)
+
+
+def sparse_allreduce_async(
+    tensor: Tensor, name: str, op: ReduceOp, process_set: ProcessSet = global_process_set
+) -> SparseHandle:
+    """The sum or average of sparse tensors: what each rank has is gathered, and added up where indices meet."""
+    if op not in (Average, Sum):
+        raise ValueError(f"a sparse allreduce knows Average and Sum, not {op.name}.")
+    tensor = tensor.coalesce()
+    values = allgather_async(tensor.values(), f"{name}.values", process_set)
+    indices = allgather_async(tensor.indices().transpose(0, 1).contiguous(), f"{name}.indices", process_set)
+    divisor = len(gang().engine.members(set_number(process_set))) if op == Average else 1
+    return SparseHandle(tensor, values, indices, divisor)
+
+
+# Others
+
+
+def allgather(tensor: Tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> Tensor:
+    """The tensors of all ranks one behind another, by their first dimension, in which they may differ."""
+    result: Tensor = gradients.Allgather.apply(tensor, name, set_number(process_set))
+    return result
+
+
+def allgather_async(
+    tensor: Tensor, name: Optional[str] = None, process_set: ProcessSet = global_process_set
+) -> AsyncHandle:
+    return gather_rows(tensor, name, set_number(process_set))
+
+
+def grouped_allgather(
+    tensors: Sequence[Tensor], name: Optional[str] = None, process_set: ProcessSet = global_process_set
+) -> List[Tensor]:
+    """:func:`allgather` of several tensors that go together."""
+    results: List[Tensor] = grouped_allgather_async(tensors, name, process_set).result()
+    return results
+
+
+def grouped_allgather_async(
+    tensors: Sequence[Tensor], name: Optional[str] = None, process_set: ProcessSet = global_process_set
+) -> AsyncHandle:
+    number = set_number(process_set)
+    for tensor in tensors:
+        check_rows(tensor, ALLGATHER)
+    return submit(tensors, ALLGATHER, name, number, is_group=True)
+
+
+def broadcast(
+    tensor: Tensor, root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set
+) -> Tensor:
+    """The tensor of ``root_rank`` (its global rank, also in a process set), in a new tensor on each rank."""
+    result: Tensor = gradients.Broadcast.apply(tensor, root_rank, name, set_number(process_set))
+    return result
+
+
+def broadcast_async(
+    tensor: Tensor, root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set
+) -> AsyncHandle:
+    return send_from(tensor, root_rank, name, set_number(process_set))
+
+
+def broadcast_(
+    tensor: Tensor, root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set
+) -> Tensor:
+    """:func:`broadcast` in place."""
+    send_from(tensor, root_rank, name, set_number(process_set), is_in_place=True, will_wait=True).result()
+    return tensor
+
+
+def broadcast_async_(
+    tensor: Tensor, root_rank: int, name: Optional[str] = None, process_set: ProcessSet = global_process_set
+) -> AsyncHandle:
+    return send_from(tensor, root_rank, name, set_number(process_set), is_in_place=True)
+
+
+def alltoall(
+    tensor: Tensor,
+    splits: Union[Tensor, Sequence[int], None] = None,
+    name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Rows of ``tensor`` to each rank, ``splits`` to each (unstated: as many to each).
+
+    Returns:
+        The rows from all ranks in their order; with ``splits`` also how many came from each.
+    """
+    number = set_number(process_set)
+    output, received = gradients.Alltoall.apply(tensor, splits_of(tensor, splits, number), name, number)
+    return output if splits is None else (output, received)
+
+
+def alltoall_async(
+    tensor: Tensor,
+    splits: Union[Tensor, Sequence[int], None] = None,
+    name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+) -> AsyncHandle:
+    number = set_number(process_set)
+    sent = splits_of(tensor, splits, number)
+    return submit([tensor], ALLTOALL, name, number, splits=sent, with_splits=splits is not None)
+
+
+def reducescatter(
+    tensor: Tensor,
+    op: ReduceOp = Average,
+    name: Optional[str] = None,
+    compression: Compressor = Compression.none,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Tensor:
+    """The average (or sum) of all tensors, of which each rank gets its share of the rows, the first ranks one more."""
+    small, context = compression.compress(tensor)
+    how = Reduction(scatterable(op), prescale_factor, postscale_factor, set_number(process_set))
+    reduced: Tensor = compression.decompress(gradients.Reducescatter.apply(small, name, how), context)
+    return reduced
+
+
+def reducescatter_async(
+    tensor: Tensor,
+    op: ReduceOp = Average,
+    name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> AsyncHandle:
+    return scatter_tensors(
+        [tensor], name, Reduction(scatterable(op), prescale_factor, postscale_factor, set_number(process_set))
+    )
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Tensor],
+    op: ReduceOp = Average,
+    name: Optional[str] = None,
+    compression: Compressor = Compression.none,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> List[Tensor]:
+    """:func:`reducescatter` of several tensors that go together."""
+    small, contexts = zip(*(compression.compress(tensor) for tensor in tensors))
+    how = Reduction(scatterable(op), prescale_factor, postscale_factor, set_number(process_set))
+    results = scatter_tensors(small, name, how, is_group=True).result()
+    return [compression.decompress(result, context) for result, context in zip(results, contexts)]
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[Tensor],
+    op: ReduceOp = Average,
+    name: Optional[str] = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> AsyncHandle:
+    how = Reduction(scatterable(op), prescale_factor, postscale_factor, set_number(process_set))
+    return scatter_tensors(tensors, name, how, is_group=True)

@@ -1,0 +1,222 @@
+"""From a tensor to a request: what is asked of the engine, and the handle that waits for it."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+
+import torch
+
+from trainmaster_train.horovod.coordinator import ADASUM
+from trainmaster_train.horovod.handles import Handle
+from trainmaster_train.horovod.messages import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Request
+from trainmaster_train.horovod.torch.backend import AVERAGE, Job
+from trainmaster_train.horovod.torch.basics import gang
+
+
+class ReduceOp(NamedTuple):
+    """How the ranks' tensors become one."""
+
+    name: str
+
+
+Average = ReduceOp(AVERAGE)
+Sum = ReduceOp("sum")
+Adasum = ReduceOp(ADASUM)
+Min = ReduceOp("min")
+Max = ReduceOp("max")
+Product = ReduceOp("product")
+
+Tensor = torch.Tensor
+
+
+class AsyncHandle:
+    """What an operation ``…_async`` returns, for :func:`poll` and :func:`synchronize`."""
+
+    def __init__(self, handles: Sequence[Handle], jobs: Sequence[Job], *, is_group: bool, with_splits: bool) -> None:
+        self._handles = handles
+        self._jobs = jobs
+        self._is_group = is_group
+        self._with_splits = with_splits
+
+    def is_done(self) -> bool:
+        return all(gang().engine.poll(handle) for handle in self._handles)
+
+    def result(self) -> Any:
+        for handle in self._handles:
+            gang().engine.wait(handle)
+        outputs = [job.output for job in self._jobs]
+        if self._is_group:
+            return outputs
+        return (outputs[0], self._jobs[0].received) if self._with_splits else outputs[0]
+
+
+class SparseHandle:
+    """Of a sparse allreduce, which gathers values and indices."""
+
+    def __init__(self, tensor: Tensor, values: AsyncHandle, indices: AsyncHandle, divisor: int) -> None:
+        self._tensor = tensor
+        self._values = values
+        self._indices = indices
+        self._divisor = divisor
+
+    def is_done(self) -> bool:
+        return self._values.is_done() and self._indices.is_done()
+
+    def result(self) -> Tensor:
+        values, indices = self._values.result(), self._indices.result()
+        if self._divisor != 1:
+            values = values / self._divisor
+        return torch.sparse_coo_tensor(indices.transpose(0, 1), values, self._tensor.shape).coalesce()
+
+
+AnyHandle = Union[AsyncHandle, SparseHandle]
+
+
+class Reduction(NamedTuple):
+    op: ReduceOp
+    prescale: float
+    postscale: float
+    process_set: int
+
+
+def how_of(
+    average: Optional[bool], op: Optional[ReduceOp], prescale: float, postscale: float, process_set: int
+) -> Reduction:
+    """The arguments of an allreduce, checked."""
+    return Reduction(reduction(average, op), prescale, postscale, process_set)
+
+
+def reduction(average: Optional[bool], op: Optional[ReduceOp]) -> ReduceOp:
+    """Horovod's older ``average=`` and its ``op=`` as one. Raises ``ValueError`` for both, or for what is no op."""
+    if average is not None and op is not None:
+        raise ValueError("give op= or average=, not both (average= is the older one).")
+    if op is not None and not isinstance(op, ReduceOp):
+        raise ValueError(f"op={op!r}: use hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max or hvd.Product.")
+    if op is None:
+        return Sum if average is False else Average
+    return op
+
+
+def reduce_tensors(
+    tensors: Sequence[Tensor],
+    name: Optional[str],
+    how: Reduction,
+    *,
+    is_in_place: bool = False,
+    is_group: bool = False,
+    will_wait: bool = False,
+) -> AsyncHandle:
+    members = gang().engine.members(how.process_set)
+    if how.op == Adasum:
+        if len(members) & (len(members) - 1):
+            raise ValueError(f"Adasum needs a number of ranks that is a power of two; here are {len(members)}.")
+        if any(not tensor.is_floating_point() for tensor in tensors):
+            raise ValueError("Adasum adds gradients: it needs floating point tensors.")
+    return submit(
+        tensors,
+        ALLREDUCE,
+        name,
+        how.process_set,
+        op=how.op.name,
+        prescale=how.prescale,
+        postscale=how.postscale,
+        is_in_place=is_in_place,
+        is_group=is_group,
+        will_wait=will_wait,
+    )
+
+
+def scatter_tensors(
+    tensors: Sequence[Tensor], name: Optional[str], how: Reduction, *, is_group: bool = False
+) -> AsyncHandle:
+    for tensor in tensors:
+        check_rows(tensor, REDUCESCATTER)
+    return submit(
+        tensors,
+        REDUCESCATTER,
+        name,
+        how.process_set,
+        op=how.op.name,
+        prescale=how.prescale,
+        postscale=how.postscale,
+        is_group=is_group,
+    )
+
+
+def gather_rows(tensor: Tensor, name: Optional[str], process_set: int, *, will_wait: bool = False) -> AsyncHandle:
+    check_rows(tensor, ALLGATHER)
+    return submit([tensor], ALLGATHER, name, process_set, will_wait=will_wait)
+
+
+def send_from(
+    tensor: Tensor,
+    root: int,
+    name: Optional[str],
+    process_set: int,
+    *,
+    is_in_place: bool = False,
+    will_wait: bool = False,
+) -> AsyncHandle:
+    members = gang().engine.members(process_set)
+    if root not in members:
+        raise ValueError(f"root_rank={root} is not among the ranks {list(members)[:16]} of the process set.")
+    return submit([tensor], BROADCAST, name, process_set, root=root, is_in_place=is_in_place, will_wait=will_wait)
+
+
+def submit(
+    tensors: Sequence[Tensor],
+    kind: str,
+    name: Optional[str],
+    process_set: int,
+    *,
+    is_in_place: bool = False,
+    is_group: bool = False,
+    will_wait: bool = False,
+    with_splits: bool = False,
+    **more: Any,
+) -> AsyncHandle:
+    mine = gang()
+    base = name or mine.unnamed(f"grouped_{kind}" if is_group else kind, process_set)
+    if name:
+        base = f"{kind}.{name}"
+    fields: Dict[str, Any] = {"process_set": process_set, **more}
+    if is_group:
+        fields.update(group=base, group_size=len(tensors))
+    jobs = []
+    for number, tensor in enumerate(tensors):
+        request = Request(
+            name=f"{base}_{number + 1}of{len(tensors)}" if is_group else base,
+            kind=kind,
+            dtype=str(tensor.dtype)[len("torch.") :],
+            shape=tuple(tensor.shape),
+            device=tensor.device.type,
+            item_bytes=tensor.element_size(),
+            **fields,
+        )
+        jobs.append(Job(request, tensor, is_in_place=is_in_place))
+    handles = mine.engine.submit([job.request for job in jobs], jobs, will_wait=will_wait)
+    return AsyncHandle(handles, jobs, is_group=is_group, with_splits=with_splits)
+
+
+def check_rows(tensor: Tensor, kind: str) -> None:
+    if tensor.dim() == 0:
+        raise ValueError(f"{kind} needs a tensor with at least one dimension; use tensor.unsqueeze(0) for a scalar.")
+
+
+def splits_of(tensor: Tensor, splits: Union[Tensor, Sequence[int], None], process_set: int) -> Tuple[int, ...]:
+    check_rows(tensor, ALLTOALL)
+    size = len(gang().engine.members(process_set))
+    if splits is None:
+        if tensor.shape[0] % size:
+            raise ValueError(f"alltoall: {tensor.shape[0]} rows do not come out even for {size} ranks; give splits=.")
+        return (tensor.shape[0] // size,) * size
+    rows = tuple(int(count) for count in (splits.tolist() if isinstance(splits, Tensor) else splits))
+    if len(rows) != size or min(rows) < 0 or sum(rows) != tensor.shape[0]:
+        raise ValueError(f"alltoall: splits {list(rows)} must be {size} counts that add up to {tensor.shape[0]} rows.")
+    return rows
+
+
+def scatterable(op: ReduceOp) -> ReduceOp:
+    if op not in (Average, Sum):
+        raise ValueError(f"reducescatter knows Average and Sum, not {getattr(op, 'name', op)}.")
+    return op
