@@ -56,16 +56,27 @@ class Saver:
             self._staging = Staging()
 
     def _shard(self) -> None:
+        import torch
         import torch.distributed as dist
-        from torch.distributed.checkpoint.staging import BlockingAsyncStager
+        from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
         # Its own group: collectives of two threads must not mix.
         group = dist.new_group(backend="gloo") if dist.is_available() and dist.is_initialized() else None
-        stager = BlockingAsyncStager(cache_staged_state_dict=True)
+        has_cuda = torch.cuda.is_available()
+        stager = DefaultStager(
+            StagingOptions(
+                use_pinned_memory=has_cuda,
+                use_shared_memory=False,
+                use_async_staging=False,
+                use_non_blocking_copy=has_cuda,
+            )
+        )
 
         def snapshot(state: Any, optimizer: Optional[Any]) -> Snapshot:
             del optimizer
-            return Snapshot(stager.stage(state))
+            staged = stager.stage(state)
+            assert isinstance(staged, dict)  # noqa: S101 (a future only with use_async_staging)
+            return Snapshot(staged)
 
         def write(*arguments: Any, **options: Any) -> Path:
             return write_sharded(*arguments, process_group=group, **options)
