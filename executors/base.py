@@ -119,6 +119,7 @@ class ReplicaOrder:
     peer_hosts: tuple[str, ...] = ()  # names that must resolve before the start
     deadline_s: float | None = None  # max_run_time, counted from the start of the user's process
     api_url: str | None = None
+    may_start_warm: bool = True  # from a preloaded process, by drivers that have such
     token: str | None = None  # good for this attempt alone; never logged, never in the environment
 
 

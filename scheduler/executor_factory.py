@@ -30,7 +30,7 @@ def make_executor(settings: Settings) -> ExecutorSetup:
     """
     match settings.executor:
         case "process":
-            from executors.process import ProcessExecutor
+            from executors.process import ProcessExecutor, WarmLimits
 
             driver = ProcessExecutor(
                 settings.run_dir,
@@ -38,6 +38,7 @@ def make_executor(settings: Settings) -> ExecutorSetup:
                 hidden=(settings.home,),
                 api_url=settings.replica_api_url or settings.api_url,
                 log_limit_bytes=settings.job_log_limit_bytes,
+                warm=WarmLimits(settings.warm_parents, settings.warm_parent_memory_bytes, settings.warm_idle_s),
             )
             # A look reads one small file per replica. Where the kernel tells of changes it is only for hints that were lost.
             return ExecutorSetup(driver, timedelta(milliseconds=1_000 if driver.listen() else 150))

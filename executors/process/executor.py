@@ -31,6 +31,7 @@ from executors.process.gpulook import GpuLook
 from executors.process.ports import PortBook, PortRange
 from executors.process.render import check, mark_of, render, state_name
 from executors.process.state import ReplicaFolder, read_replica
+from executors.process.warm import WarmLimits, WarmStarts
 
 # What a job gets of the control plane's environment; its secrets and settings are not among it.
 PASSED_ENV: Final = (
@@ -62,6 +63,7 @@ class ProcessExecutor:
         hidden: folders that no job may see, such as the platform's home; what a job needs of them it gets at its own
             places. Only a private view hides anything.
         log_limit_bytes: of one replica's log; 0: no limit.
+        warm: keep preloaded parents to fork replicas from; ``None``: execute every command.
         api_url: where this platform's API is now. Replicas that were started under another one find it here.
     """
 
@@ -82,6 +84,7 @@ class ProcessExecutor:
         hidden: Sequence[Path] = (),
         api_url: str | None = None,
         log_limit_bytes: int = 0,
+        warm: WarmLimits | None = None,
     ) -> None:
         self._run_dir = run_dir.absolute()
         self._attempts = self._run_dir / "attempts"
@@ -100,6 +103,9 @@ class ProcessExecutor:
         self._hidden = tuple(str(path.absolute()) for path in hidden)
         self._node = machine.node_name()
         self._log_limit_bytes = log_limit_bytes
+        self._warm = None
+        if warm is not None and warm.parents > 0:
+            self._warm = WarmStarts(self._run_dir / "warm", warm, python=python, runtime=self._runtime)
         self._api_file = self._run_dir / "api.json"
         if api_url is not None:
             # One file for all replicas: orders are written once, and running jobs outlive the platform's address.
@@ -127,7 +133,7 @@ class ProcessExecutor:
             if lock is None:
                 return
             self._write_order(folder, order)
-            self._launch(folder, lock)
+            self._start(folder, order, lock)
 
     def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
         folder = ReplicaFolder(self._folder(key))
@@ -250,8 +256,26 @@ class ProcessExecutor:
         # The Python, all of its environment (<prefix>/bin/python), and the runtime with its hook.
         return [os.path.realpath(self._python), self._python, str(Path(self._python).parents[1]), str(self._runtime)]
 
-    def _launch(self, folder: Path, lock: int) -> None:
-        """Start the runtime; it inherits the lock and goes on when this process dies."""
+    def _start(self, folder: Path, order: ReplicaOrder, lock: int) -> None:
+        """Start the runtime; it gets the lock and goes on when this process dies."""
+        environment = self._environment()
+        road = None if self._warm is None else self._warm.road(order, environment)
+        code = None
+        if self._warm is not None and road is not None:
+            with open(folder / "runtime.log", "ab", opener=_private) as log:
+                code = self._warm.start(road, ReplicaFolder(folder), environment, lock=lock, log=log.fileno())
+        if code is None:
+            code = self._launch(folder, lock, environment)
+        if code == _NOT_CLAIMED:
+            self._check_tombstone(AttemptId(folder.parent.name))
+        elif code != 0:
+            text = (folder / "runtime.log").read_text(errors="replace").strip().splitlines()
+            raise ExecutorTryAgain(f"The runtime of {folder.name} did not start: {text[-1] if text else 'no reason'}")
+        if self._warm is not None and road is not None:
+            self._warm.learn(road, ReplicaFolder(folder))
+
+    def _launch(self, folder: Path, lock: int, environment: Mapping[str, str]) -> int:
+        """Execute the runtime; returns its launcher's code."""
         # -I -S: neither the user's site-packages nor the platform's slow its start down or get into it.
         command = [self._python, "-I", "-S", str(self._runtime / "__main__.py"), "--detach", "--lock-fd", str(lock)]
         with open(folder / "runtime.log", "ab", opener=_private) as log:
@@ -262,7 +286,7 @@ class ProcessExecutor:
                     stdout=log,
                     stderr=log,
                     cwd="/",
-                    env=self._environment(),
+                    env=environment,
                     pass_fds=(lock,),
                     start_new_session=True,
                     timeout=_CLAIM_S,
@@ -272,11 +296,7 @@ class ProcessExecutor:
                 raise ExecutorTryAgain(
                     f"The runtime of {folder.name} does not start; the machine is too busy."
                 ) from error
-        if done.returncode == _NOT_CLAIMED:
-            self._check_tombstone(AttemptId(folder.parent.name))
-        elif done.returncode != 0:
-            text = (folder / "runtime.log").read_text(errors="replace").strip().splitlines()
-            raise ExecutorTryAgain(f"The runtime of {folder.name} did not start: {text[-1] if text else 'no reason'}")
+        return done.returncode
 
     def _environment(self) -> Mapping[str, str]:
         env = {name: os.environ[name] for name in PASSED_ENV if name in os.environ}

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
-from trainmaster.spec import JobSpec
+from trainmaster.spec import JobSpec, Warm
 
 from core import tokens
 from core.db.tables import Volume
@@ -117,6 +117,7 @@ def build_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrd
         peers_grace=timedelta(seconds=spec.grace.peers),
         peer_hosts=tuple(dict.fromkeys(replica.host for replica in layout.replicas)),
         deadline_s=spec.max_run_time,
+        may_start_warm=spec.warm is Warm.AUTO,
         api_url=control.api_url,
         token=tokens.attempt_token(control.secret_key, attempt.id),
     )

@@ -13,6 +13,7 @@ from trainmaster.spec.model import (
     RoleSpec,
     Topology,
     TopologyLevel,
+    Warm,
 )
 from trainmaster.spec.parse import (
     SpecError,
@@ -35,6 +36,7 @@ __all__ = [
     "SpecMistake",
     "Topology",
     "TopologyLevel",
+    "Warm",
     "parse_spec",
     "parse_spec_text",
     "read_spec_text",

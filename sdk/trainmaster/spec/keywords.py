@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Required, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
-    from trainmaster.spec.model import Contract, Grace, Mount, RoleSpec, Topology
+    from trainmaster.spec.model import Contract, Grace, Mount, RoleSpec, Topology, Warm
 
 Word: TypeAlias = str | int | float | bool
 
@@ -34,6 +34,7 @@ class SpecKeywords(TypedDict, total=False):
     ttl: str | float | None
     labels: Mapping[str, Word]
     contract: Contract | str
+    warm: Warm | str
     sparse: bool
     node_selector: Mapping[str, Word]
     topology: Topology | Mapping[str, Any] | None

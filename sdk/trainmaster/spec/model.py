@@ -67,6 +67,7 @@ __all__ = [
     "Text",
     "Topology",
     "TopologyLevel",
+    "Warm",
     "role_order",
 ]
 
@@ -99,6 +100,13 @@ class RestartPolicy(StrEnum):
     REPLICA = "replica"  # only this replica starts again, the others go on (TensorFlow ps training takes it back)
     NEVER = "never"  # the job fails
     IGNORE = "ignore"  # the others go on without it
+
+
+class Warm(StrEnum):
+    """Whether processes may be forked from a Python that has imported the framework already."""
+
+    AUTO = "auto"
+    NEVER = "never"
 
 
 class Contract(StrEnum):
@@ -285,6 +293,11 @@ class JobSpec(_Model):
         default=Contract.DEFAULT,
         description="How the command is called: `default`; `uai`: `python <command>` with UAI Train's arguments; `mxnet`: "
         "adds the scheduler replica that ps-lite programs need.",
+    )
+    warm: Annotated[Warm, choice(Warm)] = Field(
+        default=Warm.AUTO,
+        description="`auto`: without an image, a process may be forked from a Python that has imported the framework "
+        "already; `never`: every process is executed anew.",
     )
     sparse: Flag = Field(
         default=False, description="TF_CONFIG of elastic ps jobs: a worker sees only itself and every ps."

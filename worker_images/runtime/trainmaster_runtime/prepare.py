@@ -83,9 +83,16 @@ class Ground:
         if os.path.exists(self.own + "/token"):
             own["TRAINMASTER_TOKEN_FILE"] = OWN + "/token"
         if env.get("TRAINMASTER_EXIT_HOOK", "1") != "0":
-            own["TRAINMASTER_EXIT_NOTES"] = OWN + "/exits"
-            own["PYTHONPATH"] = _HOOKS + (":" + env["PYTHONPATH"] if env.get("PYTHONPATH") else "")
+            own.update(exit_hook_env(env, OWN + "/exits"))
         return own
+
+
+def exit_hook_env(env: dict[str, str], notes: str) -> dict[str, str]:
+    """What lets Python read the exit hook at its start. ``notes``: the file that it appends to."""
+    return {
+        "TRAINMASTER_EXIT_NOTES": notes,
+        "PYTHONPATH": _HOOKS + (":" + env["PYTHONPATH"] if env.get("PYTHONPATH") else ""),
+    }
 
 
 def prepare(order: Order, state: StateFolder, token: str, log: JobLog, check_stop: Callable[[float], None]) -> Ground:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from trainmaster_runtime.order import Order
     from trainmaster_runtime.record import StateFolder
     from trainmaster_runtime.report import Reporter
+    from trainmaster_runtime.warm.child import Fork
 
 
 class StopAsked(Exception):
@@ -43,8 +44,10 @@ class StopAsked(Exception):
 class Replica:
     """Runs the order. One object, one run, in the main thread."""
 
-    def __init__(self, order: Order, state: StateFolder, *, token_path: str) -> None:
+    def __init__(self, order: Order, state: StateFolder, *, token_path: str, warm: Fork | None = None) -> None:
         self._order = order
+        self._warm = warm
+        self._start = ""  # how its processes came to be, where that is not by execution
         self._token = read_text(token_path)
         self._state = state
         self._stop = StopWish(state, order.asked_path, order.stop_grace_s)
@@ -159,14 +162,15 @@ class Replica:
         for number, program in enumerate(programs):
             read, write = os.pipe()
             rank = program.env.get("RANK", str(number))
-            pid, told = spawn.spawn(program, output=write, view=ground.view, groups=ground.groups)
+            pid, told = spawn.spawn(program, output=write, view=ground.view, groups=ground.groups, warm=self._warm)
             os.close(write)
             os.set_blocking(read, False)
             prefix = b"[rank %s] " % rank.encode() if many else b""
             self._processes.append(Process(number, pid, read, prefix))
             waiting.append(told)
-        errors = [spawn.start_error(told) for told in waiting]
-        return next((error for error in errors if error is not None), None)
+        answers = [spawn.start_error(told) for told in waiting]
+        self._start = next((answer for answer in answers if isinstance(answer, str)), "")
+        return next((answer for answer in answers if not isinstance(answer, str)), None)
 
     def _start_watches(self, limits: Limits, isolation: str) -> None:
         order = self._order
@@ -186,6 +190,8 @@ class Replica:
             "limits": limits.told(),
             "log": self._log_shown,
         }
+        if self._start:
+            self._facts["start"] = self._start
 
     def _tell_running(self) -> None:
         self._state.tell(phase="running", detail="", started_at=clock.stamp(clock.now()), facts=self._facts)

@@ -11,6 +11,7 @@ from trainmaster_runtime import syscalls
 
 # The kernel, short of memory, takes the jobs before the platform (-1000 … 1000, 0 is everybody's).
 OOM_SCORE_ADJ = "500"
+_HOW_ENDS = "\0"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from trainmaster_runtime.cgroups import Groups
     from trainmaster_runtime.view import View
+    from trainmaster_runtime.warm.child import Fork, Ready
 
 
 class Program:
@@ -53,22 +55,28 @@ def argv_of(command: list[str] | str, args: list[str]) -> list[str]:
     return [*command, *args]
 
 
-def spawn(program: Program, *, output: int, view: View | None, groups: Groups) -> tuple[int, int]:
+def spawn(
+    program: Program, *, output: int, view: View | None, groups: Groups, warm: Fork | None = None
+) -> tuple[int, int]:
     """Fork and execute; stdout and stderr go to ``output``. Returns ``(pid, fd)``.
 
     ``fd`` reaches its end when the program is executed, or delivers why it is not: see :func:`start_error`.
+
+    Args:
+        warm: where this runtime was forked from a preloaded parent; the new process may then go on as it is, and
+            raises :class:`trainmaster_runtime.warm.child.Started`.
     """
     told, tell = os.pipe()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(program, output, view, groups, tell, parent)
+        _become(program, output, view, groups, tell, parent, warm)
     os.close(tell)
     return pid, told
 
 
-def start_error(told: int) -> StartError | None:
-    """Wait until the program is executed; ``None`` if it is."""
+def start_error(told: int) -> StartError | str:
+    """Wait until the program is executed. If it is: how, in words for people, ``""`` for the usual way."""
     text = b""
     while True:
         chunk = os.read(told, 4096)
@@ -76,13 +84,23 @@ def start_error(told: int) -> StartError | None:
             break
         text += chunk
     os.close(told)
-    if not text:
-        return None
-    cause, code, sentence = text.decode("utf-8", "replace").split("\n", 2)
+    how, _, failure = text.decode("utf-8", "replace").rpartition(_HOW_ENDS)
+    if not failure:
+        return how
+    cause, code, sentence = failure.split("\n", 2)
     return StartError(cause, int(code) if code else None, sentence)
 
 
-def _become(program: Program, output: int, view: View | None, groups: Groups, tell: int, parent: int) -> NoReturn:
+def _become(
+    program: Program,
+    output: int,
+    view: View | None,
+    groups: Groups,
+    tell: int,
+    parent: int,
+    warm: Fork | None,
+) -> NoReturn:
+    ready = None
     try:
         try:
             os.setsid()
@@ -103,13 +121,29 @@ def _become(program: Program, output: int, view: View | None, groups: Groups, te
             syscalls.die_with_parent(signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(137)
-            _execute(program)
+            if warm is not None:
+                ready = _take(warm, program, tell)
+            if ready is None:
+                _execute(program)
         except StartError as error:
             os.write(tell, _message(error.cause, error.exit_code, error.sentence))
         except OSError as error:
             os.write(tell, _message("start_failed", None, "The process could not be started: %s." % error.strerror))
     finally:
-        os._exit(127)
+        if ready is None:
+            os._exit(127)
+    from trainmaster_runtime.warm.child import Started
+
+    raise Started(ready)
+
+
+def _take(warm: Fork, program: Program, tell: int) -> Ready | None:
+    answer = warm.take(program)
+    if isinstance(answer, str):
+        os.write(tell, ("executed: " + answer + _HOW_ENDS).encode())
+        return None
+    os.write(tell, ("forked from a preloaded parent" + _HOW_ENDS).encode())
+    return answer
 
 
 def _execute(program: Program) -> None:

@@ -24,6 +24,11 @@ _Offset = ctypes.c_long  # off_t of 64 bit systems
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_MM = 35
+_PR_SET_MM_MAP = 14
+_MAP_PRIVATE_ANONYMOUS = 0x22
+_PROT_READ_WRITE = 0x3
+_CAPABILITY_VERSION_3 = 0x20080522
 
 _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
@@ -47,6 +52,68 @@ def adopt_orphans() -> None:
 def be_dumpable() -> None:
     """Let processes of the same user open this one's /proc files again, after a change of credentials closed them."""
     _call(_libc.prctl, _PR_SET_DUMPABLE, ctypes.c_ulong(1), 0, 0, 0)
+
+
+class _MemoryMap(ctypes.Structure):
+    """``struct prctl_mm_map`` of linux/prctl.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_uint64) for name in ("start_code", "end_code", "start_data", "end_data")),
+        *((name, ctypes.c_uint64) for name in ("start_brk", "brk", "start_stack", "arg_start", "arg_end")),
+        *((name, ctypes.c_uint64) for name in ("env_start", "env_end", "auxv")),
+        ("auxv_size", ctypes.c_uint32),
+        ("exe_fd", ctypes.c_uint32),
+    )
+
+
+def show_words(argv: list[str], env: dict[str, str]) -> None:
+    """Let /proc/self/cmdline and /proc/self/environ show these, as after an execution. Any user may, from Linux 3.18 on.
+
+    Raises ``OSError`` where the kernel was built without CONFIG_CHECKPOINT_RESTORE.
+    """
+    words = b"".join(os.fsencode(word) + b"\0" for word in argv)
+    text = words + b"".join(os.fsencode("%s=%s" % item) + b"\0" for item in env.items())
+    _libc.mmap.restype = _libc.sbrk.restype = ctypes.c_void_p
+    # Memory of its own that nobody gives back: the kernel reads from it for as long as the process lives.
+    area = _libc.mmap(
+        None, ctypes.c_size_t(len(text) or 1), _PROT_READ_WRITE, _MAP_PRIVATE_ANONYMOUS, -1, ctypes.c_long(0)
+    )
+    if area in (None, ctypes.c_void_p(-1).value):
+        raise OSError(12, os.strerror(12))
+    ctypes.memmove(area, text, len(text))
+    with open("/proc/self/stat", "rb") as stream:
+        fields = stream.read().rpartition(b")")[2].split()
+    split = area + len(words)
+    # Numbers as in proc(5), which counts from 1 and the first two stand before the bracket.
+    shown = _MemoryMap(
+        start_code=int(fields[26 - 3]),
+        end_code=int(fields[27 - 3]),
+        start_data=int(fields[45 - 3]),
+        end_data=int(fields[46 - 3]),
+        start_brk=int(fields[47 - 3]),
+        brk=_libc.sbrk(0),
+        start_stack=int(fields[28 - 3]),
+        arg_start=area,
+        arg_end=split,
+        env_start=split,
+        env_end=area + len(text),
+        exe_fd=0xFFFFFFFF,
+    )
+    _call(
+        _libc.prctl,
+        _PR_SET_MM,
+        ctypes.c_ulong(_PR_SET_MM_MAP),
+        ctypes.byref(shown),
+        ctypes.c_ulong(ctypes.sizeof(shown)),
+        ctypes.c_ulong(0),
+    )
+
+
+def drop_rights() -> None:
+    """Give up all capabilities, as a user who is not root does by executing a program."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    none = (ctypes.c_uint32 * 6)()
+    _call(_libc.capset, ctypes.byref(header), ctypes.byref(none))
 
 
 def unshare(flags: int) -> None:

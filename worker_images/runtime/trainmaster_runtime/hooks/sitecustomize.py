@@ -125,10 +125,6 @@ def _raises_by_hand():
 
 def _be_warm():
     """The module of preloaded parents, when this process is to be one."""
-    try:
-        __import__("trainmaster_jax")  # for the children; by then this folder is no longer on sys.path
-    except ImportError:
-        pass
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     try:
         from trainmaster_runtime.warm import parent
@@ -151,4 +147,6 @@ if _parent is not None:
     _parent.wait(os.environ["TRAINMASTER_WARM"], _outcome)
     # Only a forked process of the user's comes here; the parent itself never returns.
     _parent = None
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     _watch_jax()
+    sys.path.pop(0)

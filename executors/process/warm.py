@@ -1,0 +1,248 @@
+"""Warm starts: replicas forked from an idle Python that has imported the framework already.
+
+The executor looks whether there is such a parent for what an order would execute, and asks it; whatever it does not hear
+in time is started the usual way. Its memory is the folder ``warm``; ``trainmaster_runtime.warm.places`` lists the files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import resource
+import shlex
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from core import file_locks
+from executors.base import ReplicaOrder
+from executors.process.state import ReplicaFolder
+
+# Variables that frameworks, and the libraries below them, read while they are imported. Python's reads are noted by the
+# parent itself; these are for what C code reads unseen. What belongs to one job (TF_CONFIG, the devices) is not among them.
+IMPORT_ENV: Final = (
+    *("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_"),
+    *("NUMEXPR_", "NUMPY_", "NPY_", "TORCH_", "PYTORCH_", "ATEN_", "TRITON_", "CUDA_DEVICE_ORDER", "CUDA_HOME"),
+    *("CUDA_PATH", "CUDA_LAUNCH", "CUDA_MODULE", "CUBLAS_", "CUDNN_", "TF_CPP_", "TF_ENABLE_", "TF_FORCE_", "TF_GPU_"),
+    *("TF_NUM_", "TF_USE_", "TF_XLA_", "XLA_", "KERAS_", "DNNL_", "ONEDNN_", "PROTOCOL_BUFFERS_", "ABSL_"),
+    *("PATH", "HOME", "USER", "LOGNAME", "TZ", "TMPDIR"),
+)
+_FRAMEWORKS: Final = ("torch", "tensorflow")
+_PYTHON: Final = re.compile(r"python(\d(\.\d+)?)?")
+_PLAIN_TEXT: Final = re.compile(r"[\w ./:=,@%+-]+", re.ASCII)
+_NAME_BYTES: Final = 24
+_HELLO_S: Final = 0.3  # an idle parent answers within 10 ms
+_ANSWER_S: Final = 2.0
+CLAIMED: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WarmLimits:
+    """``parents``: how many at most; ``memory_bytes``: of each, beyond what it shares with files; ``settle_s``: how long a
+    job has had its framework before a parent imports the same.
+    """
+
+    parents: int
+    memory_bytes: int
+    idle_s: float
+    settle_s: float = 10.0  # twice what importing takes: the first job is past its start
+
+
+@dataclass(frozen=True, slots=True)
+class Road:
+    """Where the parent for an order is, or would be: ``folder`` is of its kind, ``about`` makes one, ``hint`` is the
+    file that names the framework of this command.
+    """
+
+    folder: Path
+    about: Mapping[str, Any]
+    hint: Path
+
+
+class WarmStarts:
+    """Safe to use from several threads and processes.
+
+    Args:
+        python, runtime: run the waiter, as they run the runtime.
+    """
+
+    def __init__(self, folder: Path, limits: WarmLimits, *, python: str, runtime: Path) -> None:
+        self._folder = folder
+        self._limits = limits
+        self._python = python
+        self._waiter = runtime / "warm" / "waiter.py"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def road(self, order: ReplicaOrder, environment: Mapping[str, str]) -> Road | None:
+        """The road of ``order``; ``None`` where only executing the command will do."""
+        if not order.may_start_warm or not sys.platform.startswith("linux"):
+            return None
+        words = _plain_words(order.command)
+        env = {**environment, **order.env, **(order.process_env[0] if order.process_env else {})}
+        if words is None or not _PYTHON.fullmatch(Path(words[0]).name) or env.get("TRAINMASTER_EXIT_HOOK", "1") == "0":
+            return None
+        python = _find(words[0], env.get("PATH", ""))
+        kept = {name: value for name, value in env.items() if name.startswith(IMPORT_ENV)}
+        kept.setdefault("PYTHONUNBUFFERED", "1")
+        # What lies in the job's own folders is nobody else's.
+        if python is None or any("/data" in value for value in (python, *kept.values())):
+            return None
+        about: dict[str, Any] = {"python": python, "argv0": words[0], "env": kept, "names": IMPORT_ENV}
+        key = _digest([about, _inherited(), str(self._waiter)])
+        about |= {
+            "parents": self._limits.parents,
+            "memory_bytes": self._limits.memory_bytes,
+            "idle_s": self._limits.idle_s,
+            "settle_s": self._limits.settle_s,
+        }
+        folder = self._folder / key
+        # Its arguments are left out: a study's trials differ in them. A file's name, or -m and the module's, decides.
+        return Road(folder, about, folder / "hints" / _digest([order.project, *words[: 3 if "-m" in words[:3] else 2]]))
+
+    def start(
+        self, road: Road, state: ReplicaFolder, environment: Mapping[str, str], *, lock: int, log: int
+    ) -> int | None:
+        """Let a parent fork the runtime, as if it had been executed with ``--detach``.
+
+        Returns:
+            The code that it would have ended with, or ``None``: execute it.
+        """
+        hint = _read(road.hint)
+        for framework in (hint,) if hint else _FRAMEWORKS:
+            folder = road.folder / framework
+            if not (folder / "socket").exists():
+                continue
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+                if not _reach(asked, folder):
+                    continue
+                return self._ask(asked, state, environment, fds=(lock, log), is_known=bool(hint))
+        return None
+
+    def _ask(
+        self,
+        asked: socket.socket,
+        state: ReplicaFolder,
+        environment: Mapping[str, str],
+        *,
+        fds: Sequence[int],
+        is_known: bool,
+    ) -> int | None:
+        request = {"order": str(state.path / "order.json"), "env": dict(environment), "is_known": is_known}
+        try:
+            # First the small part: descriptors must come with at least one byte.
+            socket.send_fds(asked, [b" "], list(fds))
+            asked.sendall(json.dumps(request).encode() + b"\n")
+            asked.settimeout(_ANSWER_S)
+            try:
+                answer = asked.recv(1)
+            except TimeoutError:
+                if _take_road(state):
+                    # It holds descriptors of ours, and may hold them for ever: what does not answer must not stay.
+                    _kill_peer(asked)
+                    return None
+                asked.settimeout(None)
+                answer = asked.recv(1)
+        except OSError:
+            return None
+        return {b"1": CLAIMED, b"0": 75}.get(answer)
+
+    def learn(self, road: Road, state: ReplicaFolder) -> None:
+        """Have a process look on what the replica loads, unless that is known and there is a parent for it."""
+        hint = _read(road.hint)
+        if hint and file_locks.is_held(road.folder / hint / "lock"):
+            return
+        if file_locks.is_held(road.folder / "waiting"):
+            return
+        road.folder.mkdir(mode=0o700, exist_ok=True)
+        ReplicaFolder(road.folder).write("about.json", road.about)
+        # It lives on by itself, and holds the lock when this returns.
+        subprocess.run(
+            [self._python, "-I", "-S", str(self._waiter), str(road.folder), str(state.path), str(road.hint)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            env={},
+            start_new_session=True,
+            check=False,
+        )
+
+
+def _plain_words(command: Sequence[str] | str | None) -> Sequence[str] | None:
+    """A command without anything that only a shell understands."""
+    if command is None or not isinstance(command, str):
+        return command or None
+    return shlex.split(command) or None if _PLAIN_TEXT.fullmatch(command) else None
+
+
+def _find(name: str, path: str) -> str | None:
+    candidates = [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in path.split(":")]
+    return next((c for c in candidates if c.startswith("/") and os.access(c, os.X_OK)), None)
+
+
+def _inherited() -> list[Any]:
+    """What a process gets of the one that starts it; a replica must not see a difference."""
+    status = dict(line.split(":\t", 1) for line in _read(Path("/proc/self/status")).splitlines() if ":\t" in line)
+    limits = [resource.getrlimit(number) for name, number in vars(resource).items() if name.startswith("RLIMIT_")]
+    kept = [status.get(name) for name in ("Umask", "Uid", "Gid", "Groups", "CapBnd", "Seccomp", "NoNewPrivs")]
+    place = [_read(Path("/proc/self/cgroup")), sorted(os.sched_getaffinity(0)), os.getpriority(os.PRIO_PROCESS, 0)]
+    return [kept, limits, place, _read(Path("/proc/self/oom_score_adj"))]
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:_NAME_BYTES]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _reach(asked: socket.socket, folder: Path) -> bool:
+    """Connect to the parent of ``folder``, and hear that it is ready."""
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        asked.settimeout(_HELLO_S)
+        # By the descriptor: a socket's address holds 107 bytes, and the home's path may be longer.
+        asked.connect(f"/proc/self/fd/{opened}/socket")
+        return _peer(asked)[1] == os.geteuid() and asked.recv(1) == b"+"
+    except OSError:
+        return False
+    finally:
+        os.close(opened)
+
+
+def _peer(asked: socket.socket) -> tuple[int, int]:
+    """Pid and user of who listens."""
+    size = struct.calcsize("3i")
+    pid, uid, _ = struct.unpack("3i", asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return pid, uid
+
+
+def _kill_peer(asked: socket.socket) -> None:
+    try:
+        os.kill(_peer(asked)[0], signal.SIGKILL)
+    except OSError:  # gone by itself
+        pass
+
+
+def _take_road(state: ReplicaFolder) -> bool:
+    """Whether this process starts the order, and not a forked runtime that comes late."""
+    try:
+        os.close(os.open(state.path / "road", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,289 @@
+"""A forked process: whether it may run its program as it is, and how it comes to look freshly started."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import shlex
+import signal
+import sys
+import time
+
+from trainmaster_runtime import syscalls
+from trainmaster_runtime.warm import frameless
+from trainmaster_runtime.warm.leaving import leave
+
+_PLAIN_TEXT = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 ._/:=,@%+-")
+_ALL_ARGS = ' "$@"'
+_MODULE_ENDS = (".py", ".pyc", ".so")
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import CodeType
+    from typing import Any
+
+    from trainmaster_runtime.spawn import Program
+
+
+class Parent:
+    """What a preloaded parent knows of itself; every fork inherits it.
+
+    Attributes:
+        python: the path that was executed; ``argv0``: the name it was called by.
+        env: its environment while it imported; ``read``: the names that were asked for then, ``names``: beginnings of
+            those that libraries may have read unseen.
+        identity: (path, device, inode) of what must be the same file where the program runs.
+        kept_fds: opened by the framework, and to stay open.
+        said: what the import wrote to stdout and stderr.
+        end: the exit hook's state.
+    """
+
+    def __init__(self, *, framework: str, python: str, argv0: str, env: dict[str, str], names: list[str]) -> None:
+        self.framework = framework
+        self.python = python
+        self.argv0 = argv0
+        self.env = env
+        self.names = tuple(names)
+        self.read: set[str] = set()
+        self.identity: list[tuple[str, int, int]] = []
+        self.kept_fds: set[int] = set()
+        self.said = (b"", b"")
+        self.path: list[str] = []
+        self.end: dict[str, Any] = {}
+
+
+class Ready:
+    """A program that this process may run as it is: ``code`` for a file, else the module ``target``."""
+
+    def __init__(self, program: Program, argv: list[str], target: str, args: list[str]) -> None:
+        self.program = program
+        self.argv = argv
+        self.target = target
+        self.args = args
+        self.file: str | None = None
+        self.code: CodeType | None = None
+
+
+class Started(BaseException):
+    """Carries a :class:`Ready` up to where the interpreter can go on to it."""
+
+    def __init__(self, ready: Ready) -> None:
+        super().__init__()
+        self.ready = ready
+
+
+class Fork:
+    """The warm road of one replica. ``is_known``: its command was seen to use the framework."""
+
+    def __init__(self, parent: Parent, *, is_known: bool) -> None:
+        self._parent = parent
+        self._is_known = is_known
+
+    def take(self, program: Program) -> Ready | str:
+        """Whether the calling process, in its place already, may run ``program`` as it is; else why it must be executed.
+
+        On ``Ready`` the process shows the program's command line and environment.
+        """
+        parent = self._parent
+        ready = _parse(program)
+        if ready is None:
+            return "the command is no plain call of Python"
+        argv0 = ready.argv[0]
+        if argv0 != parent.argv0 or _find(argv0, program.env) != parent.python:
+            return "another Python"
+        name = self._other_variable(program.env)
+        if name is not None:
+            return "%s differs" % name
+        if not all(_is_same(*file) for file in parent.identity):
+            return "the job sees other files in the place of this Python's"
+        why_not = self._load(ready)
+        if why_not is not None:
+            return why_not
+        folder = os.path.dirname(os.path.realpath(ready.target)) if ready.code is not None else os.getcwd()
+        hidden = _shadowed(folder)
+        if hidden is not None:
+            return "%s lies beside the program and has a loaded module's name" % hidden
+        try:
+            if os.geteuid() != 0:
+                # As executing would: rights of the user namespace that it has just entered are not the job's.
+                syscalls.drop_rights()
+                syscalls.be_dumpable()
+            syscalls.show_words(ready.argv, program.env)
+        except OSError as error:
+            return "the kernel does not let it look like its command: %s" % error.strerror
+        return ready
+
+    def _other_variable(self, env: dict[str, str]) -> str | None:
+        mine = self._parent.env
+        guessed = (name for name in {*env, *mine} if name.startswith(self._parent.names))
+        for name in {*self._parent.read, *guessed}:
+            if env.get(name) != mine.get(name):
+                return name
+        return None
+
+    def _load(self, ready: Ready) -> str | None:
+        if ready.code is None and ready.file is None:
+            return None if self._is_known else "it is not known whether the module uses %s" % self._parent.framework
+        assert ready.file is not None  # noqa: S101 - set by _parse beside `target`
+        try:
+            with open(ready.file, "rb") as stream:
+                source = stream.read()
+            ready.code = compile(source, ready.file, "exec", dont_inherit=True)
+        except (OSError, SyntaxError, ValueError):
+            return "the program cannot be read"  # the interpreter tells it in its own words
+        if not self._is_known and self._parent.framework not in _imports(source):
+            return "the program does not import %s itself" % self._parent.framework
+        return None
+
+    def become(self, ready: Ready) -> None:
+        """Make this process the program's own, and let the interpreter run it next. Nothing here can fail."""
+        parent, program = self._parent, ready.program
+        _close_all_but(parent.kept_fds)
+        os.environ.clear()
+        os.environ.update(program.env)
+        time.tzset()
+        sys.path[:] = parent.path
+        sys.argv[:] = ["-m" if ready.code is None else ready.target, *ready.args]
+        if hasattr(sys, "orig_argv"):
+            sys.orig_argv[:] = ready.argv
+        # What Python sets at its start, where the runtime left the system's own.
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        importlib.invalidate_caches()
+        _renew_chance()
+        for fd, text in zip((1, 2), parent.said):
+            if text:
+                os.write(fd, text)
+        end = parent.end
+        end.update(code=0, path=program.env.get("TRAINMASTER_EXIT_NOTES", os.devnull), born=os.getpid(), leave=leave)
+        for name in [name for name in sys.modules if name.split(".")[0] == "trainmaster_runtime"]:
+            del sys.modules[name]
+        if ready.code is None:
+            import runpy
+
+            frameless.run_next(
+                runpy.__dict__["_run_module_as_main"],  # what `python -m` itself calls
+                ready.target,
+                True,
+                first_path=None,
+                finished=lambda: end.update(code=0, is_sure=True),
+            )
+            return
+        main = sys.modules["__main__"].__dict__
+        main["__file__"] = ready.file
+        main["__loader__"] = importlib.machinery.SourceFileLoader("__main__", str(ready.file))
+        if sys.version_info < (3, 15):
+            main["__cached__"] = None
+        frameless.run_next(
+            exec,
+            ready.code,
+            main,
+            first_path=os.path.dirname(os.path.realpath(ready.target)),
+            finished=lambda: end.update(code=0, is_sure=True),
+        )
+
+
+def _parse(program: Program) -> Ready | None:
+    """``python [-u] file args`` or ``python [-u] -m module args``, by itself or as a shell's only command."""
+    argv = program.argv
+    if argv[:2] == ["/bin/sh", "-c"]:
+        text, args = argv[2], argv[4:]
+        before, _, behind = text.rpartition(_ALL_ARGS)
+        text = behind or before
+        if not _PLAIN_TEXT.issuperset(text):
+            return None
+        argv = [*shlex.split(text), *args]
+    words = argv[1:]
+    if words[:1] == ["-u"] and program.env.get("PYTHONUNBUFFERED"):
+        words = words[1:]
+    if words[:1] == ["-m"]:
+        if len(words) < 2 or words[1].startswith("-"):
+            return None
+        return Ready(program, argv, words[1], words[2:])
+    if not words or words[0].startswith("-") or not os.path.isfile(words[0]):
+        return None
+    ready = Ready(program, argv, words[0], words[1:])
+    ready.file = words[0]
+    if not os.path.isabs(words[0]) and sys.version_info >= (3, 9):
+        # Python makes it absolute, and no cleaner than that.
+        ready.file = os.getcwd() + "/" + words[0]
+    return ready
+
+
+def _find(name: str, env: dict[str, str]) -> str | None:
+    """The program's path, as :func:`trainmaster_runtime.spawn` would execute it."""
+    if "/" in name:
+        return name
+    for folder in (env.get("PATH") or os.defpath).split(":"):
+        path = os.path.join(folder or ".", name)
+        if os.access(path, os.X_OK) and os.path.isfile(path):
+            return path
+    return None
+
+
+def _is_same(path: str, device: int, inode: int) -> bool:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return False
+    return (status.st_dev, status.st_ino) == (device, inode)
+
+
+def _imports(source: bytes) -> set[str]:
+    """Packages that the text imports anywhere in it; nothing is followed."""
+    import ast
+
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def _shadowed(folder: str) -> str | None:
+    """What in ``folder`` a fresh interpreter would have found before a module that is loaded here already."""
+    if getattr(sys.flags, "safe_path", False):
+        return None
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return None
+    for name in names:
+        if name.split(".")[0] not in sys.modules or name.split(".")[0] in sys.builtin_module_names:
+            continue
+        if name.endswith(_MODULE_ENDS) or os.path.exists("%s/%s/__init__.py" % (folder, name)):
+            return name
+    return None
+
+
+def _close_all_but(kept: set[int]) -> None:
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        if fd > 2 and fd not in kept:
+            try:
+                os.close(fd)
+            except OSError:  # the listing's own
+                pass
+
+
+def _renew_chance() -> None:
+    """Random states that were made while the parent imported; Python's own ``random`` sees to itself at a fork."""
+    numpy_random: Any = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    process: Any = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+
+
+def can_look_fresh() -> bool:
+    """Whether the kernel lets a process set its own command line; asked in a child that ends."""
+    try:
+        syscalls.show_words(["?"], {})
+    except (OSError, ValueError):
+        return False
+    return ctypes.sizeof(ctypes.c_void_p) == 8

@@ -1,0 +1,283 @@
+"""The parent: imports the framework once, then forks a runtime for each order until it has rested long enough.
+
+It imports, and does nothing else of the framework's: no operation, no device, no thread. Where that cannot be kept (an
+extension starts threads at import, a device is opened) it says so in ``unfit`` and ends.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+
+from trainmaster_runtime import clock, procfs
+from trainmaster_runtime.warm import places
+from trainmaster_runtime.warm.child import Fork, Parent, Ready, can_look_fresh
+
+# What DDP's constructor imports stands among it.
+_MODULES = {
+    "torch": ("torch", "torch.distributed", "torch.nn.parallel", "torch.utils.data", "torch._dynamo"),
+    "tensorflow": ("tensorflow",),
+}
+_LOOK_S = 5.0
+_REQUEST_S = 2.0
+_SAID_BYTES = 65_536
+_OWN = {"TRAINMASTER_WARM", "TRAINMASTER_WARM_LOCK", "TRAINMASTER_EXIT_NOTES", "TRAINMASTER_EXIT_HOOK"}
+_OWN |= {"JAX_PROCESS_ID", "JAX_NUM_PROCESSES"}  # asked for by the hook, and again by each child
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Unfit(Exception):
+    """No parent can be made here; the message says why."""
+
+
+def wait(folder: str, end: dict[str, Any]) -> None:
+    """Be the parent of ``folder``. Returns in the user's processes alone, where the interpreter goes on to the program.
+
+    Args:
+        end: the exit hook's state.
+    """
+    about = places.read(os.path.dirname(folder) + "/about.json") or {}
+    framework = os.path.basename(folder)
+    lock = int(os.environ.pop("TRAINMASTER_WARM_LOCK"))
+    os.set_inheritable(lock, False)
+    os.environ.pop("TRAINMASTER_WARM")
+    parent = Parent(
+        framework=framework,
+        python=about["python"],
+        argv0=about["argv0"],
+        env=dict(os.environ),
+        names=about["names"],
+    )
+    parent.env.pop("TRAINMASTER_EXIT_NOTES")
+    parent.end = end
+    try:
+        _preload(parent, about["memory_bytes"])
+    except BaseException as error:  # noqa: BLE001 - whatever an import raises, SystemExit too, is told and is no job's affair
+        places.write(folder + "/unfit", "%s: %s\n" % (type(error).__name__, error))
+        os._exit(1)
+    places.write(
+        folder + "/parent.json", json.dumps({"pid": os.getpid(), "start_ticks": procfs.start_ticks(os.getpid())})
+    )
+    started = _Service(parent, folder, about["idle_s"]).run()
+    if started is not None:
+        fork, ready = started
+        fork.become(ready)
+
+
+def note_reads() -> None:
+    """Note from now on which variables are asked for: a job in which one of them differs cannot use what was imported."""
+
+    def note(self: Any, name: Any) -> Any:
+        if isinstance(name, str):
+            _read.add(name)
+        return _ask(self, name)
+
+    os._Environ.__getitem__ = note  # type: ignore[method-assign] # noqa: SLF001
+
+
+_ask = os._Environ.__getitem__  # noqa: SLF001 - every way to ask comes by here
+_read: set[str] = set()
+
+
+def _preload(parent: Parent, memory_bytes: int) -> None:
+    before = _open_fds()
+    for name in _MODULES[parent.framework]:
+        importlib.import_module(name)
+    os._Environ.__getitem__ = _ask  # type: ignore[method-assign] # noqa: SLF001
+    parent.read = _read - _OWN
+    parent.kept_fds = _open_fds() - before
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent.said = (_said(1), _said(2))
+    for fd in (1, 2):
+        os.dup2(0, fd)
+    parent.path = list(sys.path)
+    gc.collect()
+    # Libraries with a pool of threads (OpenBLAS) end it before a fork and make it anew when it is used.
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if can_look_fresh() else 1)
+    if os.waitpid(child, 0)[1] != 0:
+        raise Unfit("the kernel does not let a process set its own command line")
+    if procfs.thread_count(os.getpid()) != 1:
+        raise Unfit("importing it starts threads")
+    for fd in parent.kept_fds:
+        if os.readlink("/proc/self/fd/%d" % fd).startswith(("/dev/", "socket:", "pipe:", "anon_inode:")):
+            raise Unfit("importing it opens %s" % os.readlink("/proc/self/fd/%d" % fd))
+    if procfs.memory_bytes(os.getpid()) > memory_bytes:
+        raise Unfit("it takes %d bytes of memory" % procfs.memory_bytes(os.getpid()))
+    module = sys.modules[parent.framework]
+    for path in (sys.executable, module.__file__ or "", sys.prefix, os.path.dirname(os.__file__)):
+        status = os.stat(path)
+        parent.identity.append((path, status.st_dev, status.st_ino))
+
+
+def _said(fd: int) -> bytes:
+    with open("/proc/self/fd/%d" % fd, "rb") as stream:
+        return stream.read(_SAID_BYTES)
+
+
+def _open_fds() -> set[int]:
+    found = {int(name) for name in os.listdir("/proc/self/fd")}
+    return {fd for fd in found if os.path.exists("/proc/self/fd/%d" % fd)}
+
+
+class _Service:
+    def __init__(self, parent: Parent, folder: str, idle_s: float) -> None:
+        self._parent = parent
+        self._folder = folder
+        self._idle_s = idle_s
+        self._environment = _Environment()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._address = folder + "/socket"
+        self._inode = self._listen()
+        # The runtimes that it forks end whenever they do; nobody here wants to know.
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+    def _listen(self) -> int:
+        opened = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.unlink(self._address)
+        except FileNotFoundError:
+            pass
+        mask = os.umask(0o177)
+        # By the descriptor: a socket's address holds 107 bytes, and a folder's path may be longer.
+        self._listener.bind("/proc/self/fd/%d/socket" % opened)
+        os.umask(mask)
+        os.close(opened)
+        self._listener.listen(64)
+        return os.stat(self._address).st_ino
+
+    def run(self) -> tuple[Fork, Ready] | None:
+        """Serve; returns in the user's processes. The parent's own process ends in here."""
+        until = clock.monotonic() + self._idle_s
+        while True:
+            asked = bool(select.select([self._listener], [], [], _LOOK_S)[0])
+            if self._is_over() or (not asked and clock.monotonic() > until):
+                os._exit(0)
+            if asked:
+                until = clock.monotonic() + self._idle_s
+                started = self._serve()
+                if started is not None:
+                    return started
+
+    def _is_over(self) -> bool:
+        """Whether the environment has changed, or somebody has taken the socket away."""
+        try:
+            is_mine = os.stat(self._address).st_ino == self._inode
+        except OSError:
+            is_mine = False
+        if is_mine and self._environment.is_unchanged():
+            return False
+        if is_mine:
+            os.unlink(self._address)
+        return True
+
+    def _serve(self) -> tuple[Fork, Ready] | None:
+        try:
+            asking, _ = self._listener.accept()
+        except OSError:
+            return None
+        with asking:
+            try:
+                asking.settimeout(_REQUEST_S)
+                if not _is_own(asking):
+                    return None
+                asking.sendall(b"+")
+                request, fds = _receive(asking)
+            except (OSError, ValueError):
+                return None
+            try:
+                os.utime(self._folder + "/used")
+            except OSError:
+                places.write(self._folder + "/used", "")
+            if os.fork() > 0:
+                for fd in fds:
+                    os.close(fd)
+                return None
+            self._listener.close()
+            tell = os.dup(asking.fileno())
+        return self._be_runtime(request, fds, tell)
+
+    def _be_runtime(self, request: dict[str, Any], fds: list[int], tell: int) -> tuple[Fork, Ready]:
+        from trainmaster_runtime import main
+        from trainmaster_runtime.warm.child import Started
+
+        try:
+            lock, log = fds
+            for fd in (1, 2):
+                os.dup2(log, fd)
+            os.close(log)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.environ.clear()
+            os.environ.update(request["env"])
+            # Nothing of the job's own may get into the runtime.
+            library = os.path.dirname(os.__file__)
+            sys.path[:] = [entry for entry in sys.path if entry in (library, library + "/lib-dynload")]
+            fork = Fork(self._parent, is_known=request["is_known"])
+            main.run_forked(request["order"], lock, tell, fork)
+        except Started as started:
+            return fork, started.ready
+        except BaseException:  # noqa: BLE001 - as an executed runtime would end
+            traceback.print_exc()
+        os._exit(1)
+
+
+def _is_own(asking: socket.socket) -> bool:
+    who = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return bool(struct.unpack("3i", who)[1] == os.geteuid())
+
+
+def _receive(asking: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """One line of JSON, with two descriptors. Raises ``ValueError`` for less."""
+    fds = array.array("i")
+    text = b""
+    while not text.endswith(b"\n"):
+        data, extra, _, _ = asking.recvmsg(65_536, socket.CMSG_SPACE(2 * fds.itemsize))
+        for level, kind, content in extra:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+        if not data:
+            break
+        text += data
+    if len(fds) != 2 or not text.endswith(b"\n"):
+        for fd in fds:
+            os.close(fd)
+        raise ValueError("a line and two descriptors are wanted")
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return json.loads(text), list(fds)
+
+
+class _Environment:
+    """Whether what was imported, and what a fresh interpreter would find, is still the same on disk."""
+
+    def __init__(self) -> None:
+        files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+        paths = {str(path) for path in files if path and os.path.isabs(path)}
+        paths.update(entry for entry in sys.path if entry)
+        paths.add(sys.prefix + "/pyvenv.cfg")
+        self._seen = {path: _look(path) for path in paths}
+
+    def is_unchanged(self) -> bool:
+        return all(_look(path) == seen for path, seen in self._seen.items())
+
+
+def _look(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return (status.st_mtime_ns, status.st_size, status.st_ino)

@@ -1,0 +1,92 @@
+"""``python -I -S waiter.py <key folder> <state folder> <hint file>``: becomes a parent when that is in nobody's way.
+
+The first job of its kind starts cold, and nothing competes with its start: this process looks on, twice a second, which
+framework the job loads, and imports it for the jobs to come when the job has had it for a while, or has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if not __package__:
+    _folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [os.path.dirname(os.path.dirname(_folder)), *(entry for entry in sys.path if entry != _folder)]
+
+from trainmaster_runtime import clock, procfs
+from trainmaster_runtime.prepare import exit_hook_env
+from trainmaster_runtime.warm import places
+
+_LOOK_S = 0.5
+_LIBRARIES = {"torch": b"/libtorch_python.so", "tensorflow": b"/libtensorflow_"}
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def main(folder: str, state: str, hint: str) -> None:
+    waiting = places.take(folder + "/waiting")
+    about = places.read(folder + "/about.json")
+    if waiting is None or about is None or os.fork() > 0:
+        return
+    os.setsid()
+    framework = _see(state, about["settle_s"])
+    if framework is None:
+        return
+    os.makedirs(os.path.dirname(hint), mode=0o700, exist_ok=True)
+    places.write(hint, framework)
+    own = folder + "/" + framework
+    os.makedirs(own, mode=0o700, exist_ok=True)
+    if places.is_unfit(own):
+        return
+    lock = places.take(own + "/lock")
+    if lock is None:
+        return
+    places.make_room(os.path.dirname(folder), about["parents"])
+    _become_parent(about, own, lock)
+
+
+def _see(state: str, settle_s: float) -> str | None:
+    """The framework that the replica of ``state`` has loaded, when it has run with it for ``settle_s`` or has ended."""
+    found = None
+    found_at = 0.0
+    while True:
+        runtime = places.read(state + "/runtime.json")
+        has_ended = runtime is None or procfs.start_ticks(runtime["pid"]) != runtime["start_ticks"]
+        has_ended = has_ended or os.path.exists(state + "/exit.json")
+        if found is None and runtime is not None and not has_ended:
+            found = _loaded_below(runtime["pid"])
+            found_at = clock.monotonic()
+        if has_ended or (found is not None and clock.monotonic() > found_at + settle_s):
+            return found
+        clock.pause(_LOOK_S)
+
+
+def _loaded_below(runtime: int) -> str | None:
+    for pid in procfs.descendants(runtime):
+        try:
+            with open("/proc/%d/maps" % pid, "rb") as stream:
+                maps = stream.read()
+        except OSError:
+            continue
+        for framework, library in _LIBRARIES.items():
+            if library in maps:
+                return framework
+    return None
+
+
+def _become_parent(about: dict[str, Any], own: str, lock: int) -> None:
+    env = dict(about["env"])
+    env.update(exit_hook_env(env, os.devnull), TRAINMASTER_WARM=own, TRAINMASTER_WARM_LOCK=str(lock))
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        opened = os.open(own + "/" + name, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(opened, fd)
+        os.close(opened)
+    os.set_inheritable(lock, True)
+    # It never comes to the module: see `frameless`.
+    os.execve(about["python"], [about["argv0"], "-m", "trainmaster_warm"], env)  # noqa: S606 - that is the product
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
