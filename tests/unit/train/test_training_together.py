@@ -1,0 +1,197 @@
+"""Two real processes that train together with the library's helpers, on gloo."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trainmaster_train as tm
+
+pytest.importorskip("torch")
+
+HEAD = """
+import json, os, sys, warnings
+import torch
+import torch.distributed as dist
+import trainmaster_train as tm
+from trainmaster_train import distributed, steps
+
+warnings.simplefilter("ignore")
+torch.set_num_threads(1)
+def tell(**found):
+    os.write(1, (json.dumps(found) + "\\n").encode())
+"""
+
+DDP = """
+world = distributed.init()
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+steps_of = {}
+models = []
+for compression in ("none", "fp16", "bf16", "powersgd"):
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(*[torch.nn.Linear(40, 40) for _ in range(4)])
+    distributed.ddp._POWERSGD_BEGINS = 2
+    if compression == "powersgd":
+        os.environ["TRAINMASTER_COMPRESSION"] = compression
+    model = distributed.wrap(net, compression=None if compression == "powersgd" else compression, rank=2)
+    models.append(model)  # they live to the end: the case in which torch alone may hang
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    torch.manual_seed(2 + world.rank)
+    for batch, is_due in distributed.accumulate(model, torch.randn(8, 16, 40), 2):
+        with steps.timer().step():
+            model(batch).square().mean().backward()
+            if is_due:
+                optimizer.step()
+                optimizer.zero_grad()
+        last = steps.timer().last
+        assert abs(sum(last.parts.values()) - last.seconds) <= 0.02 * last.seconds, last
+        steps_of.setdefault(compression, []).append((last.bytes_sent, last.parts["communication"]))
+    mine = torch.cat([value.flatten() for value in net.state_dict().values()])
+    all_of_them = [torch.empty_like(mine) for _ in range(world.size)]
+    dist.all_gather(all_of_them, mine)
+    assert torch.equal(*all_of_them), compression
+
+data = TensorDataset(torch.arange(8.0))
+for _ in distributed.batches(DataLoader(data, batch_size=2)): pass
+sampler = DistributedSampler(data)
+loader = DataLoader(data, batch_size=2, sampler=sampler)
+for epoch in range(2):
+    sampler.set_epoch(epoch)
+    for _ in distributed.batches(loader): pass
+before = dict(count=len(distributed.loading._warned))
+for _ in distributed.batches(loader): pass
+wrong = DistributedSampler(data, num_replicas=3, rank=0)
+for _ in distributed.batches(DataLoader(data, sampler=wrong)): pass
+tell(rank=world.rank, size=world.size, contract=world.contract, steps=steps_of, warned=before["count"])
+if world.rank == 1:
+    import time
+    time.sleep(0.3)
+distributed.shutdown()
+"""
+
+
+def run(folder: Path, code: str, *arguments: str, world: int = 2, **env: str) -> list[dict[str, Any]]:
+    """What each rank told last, in rank order; every process must end well."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    common = {
+        **os.environ,
+        "PYTHONPATH": str(Path(tm.__file__).parent.parent),
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(world),
+        **env,
+    }
+    processes = []
+    for rank in range(world):
+        logs = [(folder / f"{rank}.{kind}").open("w+") for kind in ("out", "err")]
+        command = [sys.executable, "-c", HEAD + code, *arguments]
+        ranked = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        processes.append((subprocess.Popen(command, env=ranked, stdout=logs[0], stderr=logs[1]), logs))
+    try:
+        codes = [process.wait(timeout=200) for process, _ in processes]
+    finally:
+        for process, logs in processes:
+            process.kill()
+            process.wait()
+            for log in logs:
+                log.close()
+    errors = [(folder / f"{rank}.err").read_text() for rank in range(world)]
+    assert codes == [0] * world, "\n".join(errors)
+    return [json.loads((folder / f"{rank}.out").read_text().splitlines()[-1]) for rank in range(world)]
+
+
+def test_every_compression_trains_the_same_model_everywhere_and_all_leave(alone: Path, tmp_path: Path) -> None:
+    told = run(tmp_path, DDP)
+
+    assert [(found["rank"], found["size"], found["contract"]) for found in told] == [(0, 2, "torch"), (1, 2, "torch")]
+    for found in told:
+        assert found["warned"] == 1
+        steps = found["steps"]
+        gradients = 4 * (40 * 40 + 40) * 4  # bytes; with two ranks each sends them once
+        sent = {name: [count for count, _ in of] for name, of in steps.items()}
+        # Every other step only accumulates, and the watchers of the models before see no exchange of theirs.
+        assert sent["none"] == [0, gradients] * 4
+        assert sent["fp16"] == sent["bf16"] == [0, gradients // 2] * 4
+        assert 0 < sent["powersgd"][1] < gradients // 2
+        assert all(seconds > 0 for _, seconds in steps["none"][1::2])
+    warnings = (tmp_path / "0.err").read_text()
+    assert "each of the 2 processes reads all of the data: give the DataLoader `sampler=Distributed" in warnings
+    assert "two epochs in the same order: call `sampler.set_epoch(epoch)`" in warnings
+    assert "the DistributedSampler is of process 0 of 3" in warnings
+
+
+FSDP = """
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+world = distributed.init()
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.ReLU(), torch.nn.Linear(24, 1))
+fully_shard(model, mesh=init_device_mesh("cpu", (world.size,)))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+def step():
+    torch.manual_seed(5)
+    optimizer.zero_grad()
+    model(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step()
+
+def total():
+    return sum(float(p.full_tensor().double().abs().sum()) for p in model.parameters())
+
+def state():
+    of_model, of_optimizer = get_state_dict(model, optimizer)
+    return {"model": of_model, "optimizer": of_optimizer}
+
+first = 0
+into = state()
+found = tm.resume(into=into)
+if found is not None:
+    set_state_dict(model, optimizer, model_state_dict=into["model"], optim_state_dict=into["optimizer"])
+    first = found.step
+resumed = total()
+step()
+tm.save_sharded(state(), first + 1, {"loss": 0.5})
+with tm.Saver(sharded=True) as saver:
+    step()
+    saver.save(state(), first + 2, {"loss": 0.25})
+    saved = total()
+    step()  # while it is being written
+if len(sys.argv) > 1:
+    try:
+        tm.save_sharded(state(), first + 3, directory=sys.argv[1])
+    except tm.CheckpointNotWrittenError as error:
+        tell(first=first, resumed=resumed, saved=saved, error=str(error), path=str(found.path if found else ""))
+else:
+    tell(first=first, resumed=resumed, saved=saved, path=str(found.path if found else ""))
+distributed.shutdown()
+"""
+
+
+def test_a_sharded_checkpoint_is_resumed_by_another_number_of_processes(alone: Path, tmp_path: Path) -> None:
+    (tmp_path / "no-folder").write_text("a file where a folder is wanted")
+    by_two = run(tmp_path, FSDP, str(tmp_path / "no-folder"))
+    assert [found["first"] for found in by_two] == [0, 0]
+    # What fails in rank 0 is told in every rank, and none waits.
+    assert {found["error"] for found in by_two} == {by_two[0]["error"]}
+    assert "the checkpoint of step 3 was not written" in by_two[0]["error"]
+    newest = alone / "checkpoints" / "step-00000002"
+    assert tm.latest() == newest
+    assert len(list(newest.glob("*.distcp"))) == 2
+
+    (by_one,) = run(tmp_path, FSDP, world=1)
+
+    assert (by_one["first"], by_one["path"]) == (2, str(newest))
+    assert by_one["resumed"] == pytest.approx(by_two[0]["saved"], rel=1e-6)
+    reports = [json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()]
+    told = [line["step"] for line in reports if line["kind"] == "checkpoint"]
+    assert told == [1, 2, 3, 4]

@@ -1,0 +1,189 @@
+"""DistributedDataParallel with compression by configuration, gradient accumulation and the step timer."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, TypeVar
+
+from trainmaster_train import steps
+
+T = TypeVar("T")
+
+COMPRESSIONS = ("none", "fp16", "bf16", "powersgd")
+_VARIABLE = "TRAINMASTER_COMPRESSION"
+# PowerSGD (Vogels et al., 2019) does badly on the first, large gradients; torch's own default is 1000 steps.
+_POWERSGD_BEGINS = 100
+# With CUDA, reading torch's measurements waits for the device; this seldom it costs nothing.
+_READ_EVERY_ON_GPU = 100
+
+
+def wrap(
+    model: Any,
+    *,
+    optimizer: Optional[Any] = None,
+    compression: Optional[str] = None,
+    rank: int = 1,
+    **options: Any,
+) -> Any:
+    """``model`` as ``DistributedDataParallel``, its communication measured by the step timer.
+
+    Args:
+        optimizer: its steps end the timer's steps, for a loop without ``with timer.step()``.
+        compression: of the gradients on the wire: ``none``, ``fp16``, ``bf16`` or ``powersgd``. Unstated, the
+            environment's ``TRAINMASTER_COMPRESSION`` says, which a job's spec can set; else ``none``.
+        rank: of PowerSGD's approximation: 1 or 2 as a rule.
+        options: ``DistributedDataParallel``'s own.
+
+    Raises:
+        ValueError: no such compression, or one that the model's types do not allow.
+    """
+    from torch.nn.parallel import DistributedDataParallel
+
+    chosen = compression if compression is not None else os.environ.get(_VARIABLE) or "none"
+    if chosen not in COMPRESSIONS:
+        name = "compression" if compression is not None else _VARIABLE
+        raise ValueError(f"{name}: {chosen!r} is none of {', '.join(COMPRESSIONS)}")
+    if chosen == "powersgd":
+        options.update(_one_bucket(model))
+    wrapped = DistributedDataParallel(model, **options)
+    ratio = _compress(wrapped, chosen, rank)
+    watch(wrapped, optimizer=optimizer, sent_share=ratio)
+    return wrapped
+
+
+def watch(model: Any, *, optimizer: Optional[Any] = None, sent_share: float = 1.0) -> None:
+    """Have the step timer know what a ``DistributedDataParallel`` communicates: for a script that makes its own.
+
+    The part ``communication`` is what the backward pass had to wait for; what was hidden behind it is told apart.
+
+    Args:
+        optimizer: as in :func:`wrap`.
+        sent_share: of the gradients' bytes that a compression leaves.
+    """
+    timer = steps.timer()
+    watcher = _Watcher(model, sent_share)
+    timer.at_end(watcher.read)
+    if optimizer is not None:
+        optimizer.register_step_post_hook(lambda *_: timer.end_step())
+
+
+def accumulate(model: Any, batches: Iterable[T], every: int) -> Iterator[Tuple[T, bool]]:
+    """``batches``, each with whether an optimizer step is due after it; gradients are exchanged in these only::
+
+        for batch, is_due in accumulate(model, batches, 4):
+            (loss_of(batch) / 4).backward()
+            if is_due:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    The last batch is always due, also of a group that is not full.
+    """
+    if every < 1:
+        raise ValueError(f"every: {every} batches make no step; give at least 1")
+    source = iter(batches)
+    try:
+        batch = next(source)
+    except StopIteration:
+        return
+    number, is_last = 0, False
+    while not is_last:
+        number += 1
+        try:
+            following: List[T] = [next(source)]
+        except StopIteration:
+            following, is_last = [], True
+        if is_last or number % every == 0 or not hasattr(model, "no_sync"):
+            yield batch, is_last or number % every == 0
+        else:
+            with model.no_sync():
+                yield batch, False
+        if following:
+            batch = following[0]
+
+
+class _Watcher:
+    """Reads what torch itself measures of each backward pass."""
+
+    def __init__(self, model: Any, sent_share: float) -> None:
+        import torch.distributed as dist
+
+        self._model = model
+        world_size = dist.get_world_size(model.process_group)
+        gradients = sum(
+            parameter.numel() * parameter.element_size() for parameter in model.parameters() if parameter.requires_grad
+        )
+        # A ring sends each byte twice, but for one share (Patarasuk and Yuan, 2009).
+        self._sent_bytes = int(gradients * sent_share * 2 * (world_size - 1) / world_size)
+        self._is_on_gpu = any(parameter.is_cuda for parameter in model.parameters())
+        model._set_ddp_runtime_logging_sample_rate(_READ_EVERY_ON_GPU if self._is_on_gpu else 1)  # noqa: SLF001 (torch has no other way)
+        self._ended: Optional[int] = None
+        self._waited_s = self._hidden_s = 0.0
+
+    def read(self, timer: steps.StepTimer) -> None:
+        logger = getattr(self._model, "logger", None)
+        if logger is None:  # the process group is gone
+            return
+        logger.set_runtime_stats_and_log()
+        data = self._model._get_ddp_logging_data()  # noqa: SLF001 (as above)
+        ended = data.get("backward_comm_time_end")
+        if ended != self._ended:
+            self._ended = ended
+            self._hidden_s = max(0, data.get("backward_compute_comm_overlap_time", 0)) / 1e9
+            self._waited_s = max(0.0, data.get("backward_comm_time", 0) / 1e9 - self._hidden_s)
+        elif not self._is_on_gpu:
+            return  # no gradient was exchanged in this step
+        timer.claim(steps.COMMUNICATION, self._waited_s)
+        timer.add_overlapped(steps.COMMUNICATION, self._hidden_s)
+        timer.add_bytes_sent(self._sent_bytes)
+
+
+def _one_bucket(model: Any) -> Dict[str, float]:
+    """Options by which all gradients are one bucket: with two or more, PowerSGD's collectives dead-lock on gloo."""
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    types = sorted({str(parameter.dtype) for parameter in trained})
+    if len(types) > 1:
+        raise ValueError(f"compression: powersgd needs parameters of one type; these are {' and '.join(types)}")
+    total = sum(parameter.numel() * parameter.element_size() for parameter in trained)
+    return {"bucket_cap_mb": total / 2**20 + 1}
+
+
+def _compress(model: Any, compression: str, rank: int) -> float:
+    """Register the hook of ``compression``; the share of the bytes that it leaves."""
+    if compression == "none":
+        return 1.0
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    if compression == "powersgd":
+        state = powerSGD_hook.PowerSGDState(
+            process_group=None, matrix_approximation_rank=rank, start_powerSGD_iter=_POWERSGD_BEGINS
+        )
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        return _powersgd_share(model, rank)
+    # torch wants a hook's annotations to be its own classes, or none.
+    hook = default_hooks.fp16_compress_hook if compression == "fp16" else lambda _, bucket: _as_bf16(bucket)
+    model.register_comm_hook(None, hook)
+    whole = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    half = sum(parameter.numel() * min(2, parameter.element_size()) for parameter in model.parameters())
+    return half / whole if whole else 1.0
+
+
+def _powersgd_share(model: Any, rank: int) -> float:
+    """What PowerSGD sends of a step's gradients once it has begun: two thin matrices for each large enough tensor."""
+    whole = sent = 0
+    for parameter in model.parameters():
+        rows = parameter.shape[0] if parameter.dim() > 1 else 1
+        thin = rank * (rows + parameter.numel() // rows)
+        whole += parameter.numel()
+        sent += thin if parameter.dim() > 1 and thin * 2 < parameter.numel() else parameter.numel()
+    return sent / whole if whole else 1.0
+
+
+def _as_bf16(bucket: Any) -> Any:
+    """Gradients as bfloat16 on the wire. torch's own hook refuses every backend but NCCL."""
+    import torch
+    import torch.distributed as dist
+
+    gradients = bucket.buffer()
+    small = gradients.to(torch.bfloat16).div_(dist.get_world_size())
+    sent = dist.all_reduce(small, async_op=True).get_future()
+    return sent.then(lambda future: gradients.copy_(future.value()[0]))

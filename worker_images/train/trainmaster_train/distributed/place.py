@@ -1,0 +1,193 @@
+"""Which process of how many this is, whatever launcher started it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from trainmaster_train.context import ContextError
+
+# torch's own choice where nobody names a port.
+_DEFAULT_PORT = 29500
+_UNRANKED = frozenset({"ps", "evaluator"})
+
+
+@dataclass(frozen=True)
+class Place:
+    """``address``: host and port where rank 0 waits for the others; ``None`` for a process that is alone.
+
+    ``contract``: who said so, such as ``torchrun`` or ``TF_CONFIG``.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    address: Optional[Tuple[str, int]] = None
+    contract: str = "alone"
+
+
+def find_place(environ: Optional[Mapping[str, str]] = None, *, local_rank: Optional[int] = None) -> Place:
+    """The place that the environment tells, by the first contract of which it has all that is needed.
+
+    In this order: torch (torchrun, the platform), UAI Train (``RANK`` is the node's number there), Horovod, Open MPI and
+    MPICH, ``TF_CONFIG``, Vertex's ``CLUSTER_SPEC``. Without any, a process that is alone.
+
+    Args:
+        local_rank: number of this process on its node, for a script that starts a process for each GPU itself, as
+            UAI Train's do; all nodes have ``WORKER_GPU_NUM`` processes then.
+
+    Raises:
+        ContextError: a variable holds what it cannot hold, or this replica (a ps) is not among those that train together.
+    """
+    env = os.environ if environ is None else environ
+    for read in _CONTRACTS:
+        place = read(env, local_rank)
+        if place is not None:
+            return _checked(place)
+    return Place()
+
+
+def _torch(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place]:
+    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= env.keys():
+        return None
+    return Place(
+        rank=_number(env, "RANK"),
+        world_size=_number(env, "WORLD_SIZE"),
+        local_rank=_number(env, "LOCAL_RANK", 0) if local_rank is None else local_rank,
+        local_world_size=_number(env, "LOCAL_WORLD_SIZE", 1),
+        address=(env["MASTER_ADDR"], _number(env, "MASTER_PORT", _DEFAULT_PORT)),
+        contract="torchrun" if "TORCHELASTIC_RUN_ID" in env else "torch",
+    )
+
+
+def _uai(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place]:
+    if not {"RANK", "WORKER_NUM", "MASTER_ADDR"} <= env.keys():
+        return None
+    processes = 1 if local_rank is None else max(1, _number(env, "WORKER_GPU_NUM", 1))
+    within = local_rank or 0
+    return Place(
+        rank=_number(env, "RANK") * processes + within,
+        world_size=_number(env, "WORKER_NUM") * processes,
+        local_rank=within,
+        local_world_size=processes,
+        address=(env["MASTER_ADDR"], _number(env, "MASTER_PORT", _DEFAULT_PORT)),
+        contract="UAI Train",
+    )
+
+
+def _horovod(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place]:
+    del local_rank
+    return _of_launcher(env, "Horovod", "HOROVOD_{}", env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR"))
+
+
+def _mpi(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place]:
+    del local_rank
+    host = env.get("TRAINMASTER_HOSTS", "").split(",")[0].partition(":")[0]
+    found = _of_launcher(env, "Open MPI", "OMPI_COMM_WORLD_{}", host or None)
+    if found is not None or "PMI_RANK" not in env:
+        return found
+    names = {"RANK": "PMI_RANK", "SIZE": "PMI_SIZE", "LOCAL_RANK": "MPI_LOCALRANKID", "LOCAL_SIZE": "MPI_LOCALNRANKS"}
+    return _of_launcher(
+        {short: env[name] for short, name in names.items() if name in env} | _master(env), "MPICH", "{}", host or None
+    )
+
+
+def _of_launcher(env: Mapping[str, str], contract: str, form: str, host: Optional[str]) -> Optional[Place]:
+    """``form`` makes a variable's name of ``RANK``, ``SIZE``, ``LOCAL_RANK`` and ``LOCAL_SIZE``."""
+    if form.format("RANK") not in env or form.format("SIZE") not in env:
+        return None
+    size = _number(env, form.format("SIZE"))
+    local_size = _number(env, form.format("LOCAL_SIZE"), 1)
+    host = env.get("MASTER_ADDR") or host or ("127.0.0.1" if local_size == size else None)
+    if host is None:
+        raise ContextError(
+            f"MASTER_ADDR: {contract} tells the ranks, but not where rank 0 is; set it to that host's name"
+        )
+    return Place(
+        rank=_number(env, form.format("RANK")),
+        world_size=size,
+        local_rank=_number(env, form.format("LOCAL_RANK"), 0),
+        local_world_size=local_size,
+        address=(host, _number(env, "MASTER_PORT", _DEFAULT_PORT)),
+        contract=contract,
+    )
+
+
+def _tf_config(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place]:
+    del local_rank
+    cluster, task = _cluster(env, "TF_CONFIG")
+    ranked = [role for role in ("chief", "master", "worker") if role in cluster]
+    return _of_cluster("TF_CONFIG", cluster, task, ranked)
+
+
+def _vertex(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place]:
+    del local_rank
+    cluster, task = _cluster(env, "CLUSTER_SPEC")
+    return _of_cluster(
+        "CLUSTER_SPEC", cluster, task, [pool for pool in ("workerpool0", "workerpool1") if pool in cluster]
+    )
+
+
+def _of_cluster(
+    name: str, cluster: Mapping[str, List[str]], task: Mapping[str, Any], ranked: Sequence[str]
+) -> Optional[Place]:
+    if not ranked or not task:
+        return None
+    role = task.get("type")
+    if role not in ranked:
+        raise ContextError(f"{name}: a {role} is not among those that train together; start no process group there")
+    before = sum(len(cluster[other]) for other in ranked[: ranked.index(role)])
+    try:
+        host, _, port = cluster[ranked[0]][0].rpartition(":")
+        # The framework's own port: nobody listens there where torch trains.
+        address = (host.strip("[]"), int(port))
+        rank = before + int(task.get("index", 0))
+    except (LookupError, ValueError, TypeError) as error:
+        raise ContextError(f"{name}: must map each role to its list of host:port, and name the task's index") from error
+    return Place(rank=rank, world_size=sum(len(cluster[other]) for other in ranked), address=address, contract=name)
+
+
+def _cluster(env: Mapping[str, str], name: str) -> Tuple[Dict[str, List[str]], Dict[str, Any]]:
+    text = env.get(name, "")
+    if not text:
+        return {}, {}
+    try:
+        value = json.loads(text)
+        return dict(value.get("cluster", {})), dict(value.get("task", {}))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ContextError(f"{name}: must be a JSON object with `cluster` and `task`") from error
+
+
+def _master(env: Mapping[str, str]) -> Dict[str, str]:
+    return {name: env[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in env}
+
+
+def _number(env: Mapping[str, str], name: str, default: Optional[int] = None) -> int:
+    text = env.get(name, "")
+    if not text and default is not None:
+        return default
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ContextError(f"{name}: {text!r} is not a whole number") from error
+
+
+def _checked(place: Place) -> Place:
+    if not 0 <= place.rank < place.world_size:
+        raise ContextError(
+            f"{place.contract}: rank {place.rank} of {place.world_size} processes cannot be; ranks begin with 0"
+        )
+    return place
+
+
+_CONTRACTS: Tuple[Callable[[Mapping[str, str], Optional[int]], Optional[Place]], ...] = (
+    _torch,
+    _uai,
+    _horovod,
+    _mpi,
+    _tf_config,
+    _vertex,
+)
