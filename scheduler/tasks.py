@@ -8,7 +8,7 @@ import structlog
 from celery import Celery
 
 from core.bell import TOPIC_RECONCILE, TOPIC_TICK
-from core.domain.errors import Unavailable
+from core.domain.errors import IllegalTransition, Unavailable
 from scheduler import celery_app
 from scheduler.gate import Gate
 from scheduler.metrics import Meter
@@ -44,8 +44,11 @@ class Tasks:
             if not self._is_postponing:  # told once, not with every ring of an outage
                 log.warning("task.postponed", task=task, why=away.sentence)
             self._is_postponing = True
-        except Exception:
-            log.exception("task.failed", task=task, **({"attempt": key} if key else {}))
+        except Exception as error:
+            about: dict[str, object] = {"attempt": key} if key else {}
+            if isinstance(error, IllegalTransition):
+                about["history"] = [{name: str(value) for name, value in line.items()} for line in error.history]
+            log.exception("task.failed", task=task, **about)
         self._meter.tasks.labels(task, outcome).inc()
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import select
 from api.archives.service import store_of
 from api.work import Platform
 from core.db.tables import Attempt, Job
-from core.domain.errors import NotFound, Unauthenticated
+from core.domain.errors import AttemptEnded, NotFound
 from core.domain.ids import AttemptId
 
 
@@ -18,7 +18,7 @@ def open_code(platform: Platform, attempt_id: AttemptId) -> int:
 
     Raises:
         NotFound: the job has no code, or its archive is gone.
-        Unauthenticated: the attempt has ended, or its job was deleted.
+        AttemptEnded: it has ended, or its job was deleted.
     """
     with platform.read() as work:
         row = work.session.execute(
@@ -29,7 +29,7 @@ def open_code(platform: Platform, attempt_id: AttemptId) -> int:
     if row is None:
         raise NotFound(f"There is no attempt {attempt_id}.")
     if row.deleted_at is not None or row.ended_at is not None:
-        raise Unauthenticated("The attempt of this token has ended; its replicas start no more.")
+        raise AttemptEnded("The attempt of this token has ended; its replicas start no more.")
     digest = row.spec.get("code")
     if digest is None:
         raise NotFound("The job was submitted without code.")

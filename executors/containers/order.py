@@ -37,7 +37,7 @@ def render_order(
         termination_path: a file that gets the exit record too, cut to 4096 bytes, such as ``/dev/termination-log``.
         enforced: limits that the engine enforces, of ``cpu``, ``memory`` and ``pids``. The runtime watches over
             memory and pids where they are missing, and tells in the log that a CPU limit is not kept.
-        log_limit_bytes: room that the replica's log takes at most; 0: no limit. Images without Python keep it all.
+        log_limit_bytes: room that the replica's log takes at most; 0: no limit.
         is_watched: the engine follows paths when it starts the container, after they were looked at, and its machine is
             this one: `start` compares the inodes of what it mounted with those that were seen, before anything runs.
 
@@ -108,6 +108,8 @@ def _script(fields: Mapping[str, Any]) -> str:
         "TM_STOP_GRACE": _seconds(fields["stop_grace_s"]),
         "TM_DEADLINE": "" if fields["deadline_s"] is None else _seconds(fields["deadline_s"]),
         "TM_MEMORY": str(fields["memory_limit_bytes"] or ""),
+        "TM_LOG_LIMIT": str(fields["log_limit_bytes"]),
+        "TM_WHO": json.dumps({part: key[part] for part in ("role", "index", "generation")})[1:-1],
     }
     lines = [f"{variable}={shlex.quote(value)}" for variable, value in values.items()]
     lines += _function("tm_env", _exports(fields["env"]))

@@ -14,6 +14,7 @@ from enum import Enum, auto
 from typing import Final
 
 import structlog
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core import secrets
@@ -22,10 +23,13 @@ from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.identity import ensure_id, find_id
 from core.db.leases import HeldLease
+from core.db.repositories.events import last_events_of_job
+from core.db.tables import Attempt
 from core.domain.errors import (
     AttemptRemoved,
     ExecutorRefused,
     ExecutorTryAgain,
+    IllegalTransition,
     StaleWrite,
     TrainmasterError,
     Unavailable,
@@ -33,7 +37,7 @@ from core.domain.errors import (
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.states import AttemptState, ReplicaState, Wanted
-from executors.base import Observation, ReplicaKey, TellsLeftovers
+from executors.base import Observation, Phase, ReplicaKey, TellsLeftovers
 from scheduler.control import fence
 from scheduler.control.addresses import TakenAddresses, addresses_of
 from scheduler.control.backoff import retry_delay
@@ -54,6 +58,9 @@ _MAX_ROUNDS: Final = 12
 # Stopping is asked again this often, in case the engine lost it.
 _STOP_AGAIN: Final = timedelta(seconds=5)
 _PORTS_LEASE: Final = "ports"
+# What a replica that was just created waits for is worth a line when it waits for so long.
+_TELL_AFTER: Final = timedelta(seconds=2)
+_TOLD_EVENTS: Final = 20  # of a job whose move was illegal
 
 # What the executor shows of an attempt, comparable: a change is worth a look.
 Fingerprint = frozenset[tuple[str, int, int, str, str]]
@@ -110,8 +117,17 @@ class Reconciler:
             return Look(Verdict.BUSY)
         try:
             return self._look(attempt_id)
+        except IllegalTransition as illegal:
+            # A bug, and who looks for it needs to know what the job went through.
+            illegal.history = self._history(attempt_id)
+            raise
         finally:
             self._leave(attempt_id)
+
+    def _history(self, attempt_id: AttemptId) -> tuple[dict[str, object], ...]:
+        with unit_of_work(self.control.sessions, read_only=True) as session:
+            job_id = session.execute(select(Attempt.job_id).where(Attempt.id == attempt_id)).scalar_one_or_none()
+            return () if job_id is None else tuple(last_events_of_job(session, job_id, limit=_TOLD_EVENTS))
 
     def _enter(self, attempt_id: AttemptId) -> bool:
         with self._lock:
@@ -197,7 +213,6 @@ class _Round:
         try:
             if attempt.state is AttemptState.PLACED and is_meant and not is_stuck:
                 self._prepare()
-                return Look(Verdict.AGAIN)
             seen = self._observe()
             decision = decide(self._sight(seen))
             look = self._carry_out(decision, seen)
@@ -233,6 +248,7 @@ class _Round:
                 if self.taken.read(session, except_attempt=attempt.id) & addresses_of(layout):
                     raise StaleWrite("another gang was given one of these ports in the same moment")
             self._writer(session).start(layout, resume_from, note)
+        self.rows = self.rows.started(layout, resume_from)
 
     def _layout(self) -> Layout:
         roles = self.rows.job.spec.roles
@@ -303,9 +319,18 @@ class _Round:
             fingerprint(seen),
             self._is_hot(decision),
         )
+        if is_created and not decision.has_writes:
+            return self._after_creation(look)
         if decision.creates and not is_created:
             return replace(look, verdict=Verdict.AGAIN, next_look=self.control.clock() + retry_delay(self.memory.tries))
         return look
+
+    def _after_creation(self, look: Look) -> Look:
+        """Another round only if there is something to write: mostly the engine has just begun, and will tell."""
+        seen = self.control.executor.observe(self.rows.attempt.id)
+        if any(one.phase is not Phase.PENDING for one in seen):
+            return look
+        return Look(Verdict.SETTLED, self.control.clock() + _TELL_AFTER, fingerprint(seen), is_hot=True)
 
     def _is_hot(self, decision: Decision) -> bool:
         attempt = self.rows.attempt

@@ -8,8 +8,10 @@ import os
 import stat
 import tarfile
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, Self, TypeAlias
@@ -45,6 +47,9 @@ DEFAULT_IGNORES: Final = (
 # The server's own default; it says no by itself when its limit is lower.
 DEFAULT_LIMIT_BYTES: Final = 512 * 2**20
 _LARGEST_SHOWN: Final = 5
+_PREFIX: Final = "trainmaster-code-"
+_SUFFIX: Final = ".tar.gz"
+_LEFT_S: Final = 86_400.0
 # A file is taken for incompressible when all of so many pieces of it are: by then chance plays no part.
 _PIECES: Final = 16
 _PIECE_BYTES: Final = 64 * 2**10
@@ -127,7 +132,8 @@ def pack_folder(
         listed(files)
     if total > limit_bytes and _incompressible_bytes(files) > limit_bytes:
         raise _too_large(folder, files, limit_bytes)
-    descriptor, name = tempfile.mkstemp(prefix="trainmaster-code-", suffix=".tar.gz")
+    _forget_old_archives()
+    descriptor, name = tempfile.mkstemp(prefix=_PREFIX, suffix=_SUFFIX)
     target = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as raw:
@@ -144,6 +150,15 @@ def pack_folder(
     except BaseException:
         target.unlink(missing_ok=True)
         raise
+
+
+def _forget_old_archives() -> None:
+    """Remove what a packing left that was killed: a day old, which no upload is."""
+    oldest = time.time() - _LEFT_S  # noqa: TID251 (compared with the file system's own clock)
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*{_SUFFIX}"):
+        with suppress(OSError):  # another user's, or gone
+            if path.stat().st_mtime < oldest:
+                path.unlink()
 
 
 def list_folder(folder: Path) -> tuple[list[FolderEntry], tuple[str, ...]]:

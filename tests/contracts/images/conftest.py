@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import threading
@@ -166,6 +167,7 @@ def run(suite: str, runtime_files: Path, tmp_path: Path) -> Run:
         image_command: tuple[str, ...] | None = None,
         code: Path | None = None,
         gang: Box | None = None,
+        log_limit_bytes: int = 0,
         **fields: Any,
     ) -> Box:
         number = uuid.uuid4().hex[:12]
@@ -206,6 +208,7 @@ def run(suite: str, runtime_files: Path, tmp_path: Path) -> Run:
             image_command=image_command,
             code_path=places.CODE if code else None,
             termination_path=places.TERMINATION_LOG,
+            log_limit_bytes=log_limit_bytes,
         )
         for name, content in files.items():
             (folder / "order" / name).write_bytes(content)
@@ -247,6 +250,8 @@ class CodeApi:
     def __init__(self, content: bytes, troubles: list[str]) -> None:
         api = self
         self.served: list[str] = []  # the Range of each request
+        self.reported: list[dict[str, Any]] = []
+        self.report_status = 200
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
@@ -265,6 +270,17 @@ class CodeApi:
                     self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
                 self.end_headers()
                 self.wfile.write(content[start : len(content) // 2 if trouble == "half" else None])
+
+            def do_POST(self) -> None:
+                assert self.path == "/api/v1/runtime/report"
+                assert self.headers["Authorization"] == "Bearer t0ken"
+                assert self.headers["Content-Type"] == "application/json"
+                api.reported.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                answer = b'{"code": "attempt_ended"}' if api.report_status == 410 else b'{"acked": 0}'
+                self.send_response(api.report_status)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
 
             def log_message(self, *args: Any) -> None:
                 pass

@@ -349,6 +349,36 @@ def test_the_images_own_code_at_data_stays_visible(image: str, run: Any, suite: 
     assert (box.code, box.log.splitlines()[-1]) == (0, "own code"), box.raw_log
 
 
+@pytest.mark.parametrize("image", ["plain"], indirect=True)
+def test_without_python_a_long_log_keeps_its_beginning_and_its_last_lines(image: str, run: Any) -> None:
+    text = "i=0; while [ $i -lt 3000 ]; do echo line $i of many; i=$((i+1)); done; exit 2"
+    box = run(image, ("sh", "-c", text), log_limit_bytes=20_000)
+    lines = box.log.splitlines()
+    assert "line 0 of many" in lines
+    (at,) = [number for number, line in enumerate(lines) if "has reached its limit of 20000 bytes" in line]
+    assert lines[at - 1] != "line 2999 of many"
+    assert lines[at + 1 : at + 201] == [f"line {number} of many" for number in range(2800, 3000)]
+    assert len(box.raw_log) < 20_000 + 200 * 60 + 1000
+    assert "line 2999" in box.exit.log_tail
+
+
+@pytest.mark.parametrize("image", ["plain"], indirect=True)
+def test_without_python_too_a_replica_of_an_ended_attempt_is_ended(image: str, run: Any, code_api: Any) -> None:
+    api = code_api(b"", troubles=[])
+    api.report_status = 410
+    box = run(
+        image,
+        ("sleep", "600"),
+        api_url=api.url,
+        token="t0ken",
+        options=("--network", "host"),
+        stop_grace=timedelta(seconds=2),
+    )
+    assert api.reported[0] == {"role": "worker", "index": 0, "generation": 1, "items": []}
+    assert box.exit.cause is ExitCause.STOPPED
+    assert "this attempt has ended" in box.raw_log
+
+
 @with_tools
 def test_a_long_log_is_kept_whole_and_its_tail_is_cut_to_fit(image: str, run: Any) -> None:
     box = run(image, ("sh", "-c", 'i=0; while [ $i -lt 3000 ]; do echo "line $i \\"\\\\ ü"; i=$((i+1)); done; exit 2'))

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from core import secrets
 from core.db.engine import unit_of_work
 from core.db.tables import (
@@ -17,10 +19,12 @@ from core.db.tables import (
     Secret,
     WaitReason,
 )
+from core.domain.errors import IllegalTransition
 from core.domain.exits import ExitCause
 from core.tokens import verify_attempt_token
 from executors.base import ReplicaKey
 from executors.fake import FakeExecutor, Fault, Script
+from scheduler.control import write
 from scheduler.control.environment import EnvironmentNote
 from scheduler.control.nodes import sync_nodes
 
@@ -45,6 +49,22 @@ def test_the_history_of_an_ordinary_job_reads_like_a_story(plane):
     assert attempt.end["sentence"] == "All 2 workers finished."
     assert attempt.started_at is not None
     assert not plane.engine.attempts()
+
+
+def test_an_illegal_move_is_raised_with_what_the_job_went_through(plane, monkeypatch):
+    plane.submit()
+    plane.ticker.tick()
+
+    def refuse(_state, _event):
+        raise IllegalTransition("It is no move in its table.")
+
+    monkeypatch.setattr(write, "advance", refuse)
+    with pytest.raises(IllegalTransition) as refused:
+        plane.reconciler.reconcile(plane.one(Attempt).id)
+    assert [line["kind"] for line in refused.value.history] == ["job.placed"]
+    monkeypatch.undo()
+    plane.settle()
+    assert plane.reconciler.reconcile(plane.one(Attempt).id).seen, "the attempt is nobody's because of it"
 
 
 def test_what_the_engine_could_not_end_is_told_in_the_history_of_the_job(plane, monkeypatch):

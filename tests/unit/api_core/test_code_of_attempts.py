@@ -47,7 +47,8 @@ def test_an_ended_attempt_gets_no_code(
     attempt: tuple[str, str], end_attempt: Callable[[str], None], reporter: Callable[[str], TestClient]
 ) -> None:
     end_attempt(attempt[1])
-    assert reporter(attempt[1]).get(PATH).status_code == 401
+    answer = reporter(attempt[1]).get(PATH)
+    assert (answer.status_code, answer.json()["code"]) == (410, "attempt_ended")
 
 
 def test_a_lost_archive_says_what_to_do(

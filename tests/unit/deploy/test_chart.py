@@ -120,6 +120,11 @@ def test_no_two_releases_share_an_instance() -> None:
     assert env_of_the_scheduler(render(instance="mine"))["TRAINMASTER_INSTANCE"] == "mine"
 
 
+def test_the_region_that_jobs_are_told_is_a_value() -> None:
+    assert env_of_the_scheduler(render())["TRAINMASTER_REGION"] == "local"
+    assert env_of_the_scheduler(render(jobs={"region": "eu-1"}))["TRAINMASTER_REGION"] == "eu-1"
+
+
 def test_jobs_may_mount_only_the_volumes_folders_of_the_nodes() -> None:
     name = "TRAINMASTER_HOST_PATHS"
     assert env_of_the_scheduler(render())[name] == "/srv/output"

@@ -233,3 +233,17 @@ def test_a_platforms_own_data_is_never_packed_whatever_its_folder_is_called(tmp_
     (tmp_path / "train.py").write_text("pass")
     entries, _ = list_folder(tmp_path)
     assert [entry.name for entry in entries] == ["train.py"]
+
+
+def test_an_archive_that_a_killed_packing_left_goes_after_a_day(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temp"))
+    (tmp_path / "temp").mkdir()
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "a.py").write_text("pass")
+    old, young = (tmp_path / "temp" / f"trainmaster-code-{name}.tar.gz" for name in ("old", "young"))
+    for path in (old, young):
+        path.touch()
+    day_ago = time.time() - 90_000
+    os.utime(old, (day_ago, day_ago))
+    packed = pack_folder(tmp_path / "code")
+    assert (old.exists(), young.exists(), packed.path.exists()) == (False, True, True)

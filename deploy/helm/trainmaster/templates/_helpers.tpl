@@ -121,6 +121,7 @@ emptyDir: {}
 - {name: TRAINMASTER_KUBERNETES_TOLERATIONS, value: {{ .Values.jobs.tolerations | quote }}}
 - {name: TRAINMASTER_KUBERNETES_EGRESS, value: {{ .Values.jobs.egress | quote }}}
 - {name: TRAINMASTER_KUBERNETES_NETWORK_POLICY, value: {{ .Values.jobs.networkPolicy | quote }}}
+- {name: TRAINMASTER_REGION, value: {{ .Values.jobs.region | quote }}}
 - {name: TRAINMASTER_FIRST_VOLUMES, value: {{ include "tm.firstVolumes" . | quote }}}
 {{- if not (hasKey .Values.env "TRAINMASTER_HOST_PATHS") }}
 - {name: TRAINMASTER_HOST_PATHS, value: {{ include "tm.hostPaths" . | quote }}}
