@@ -113,12 +113,12 @@ def free_ports(count: int) -> list[int]:
             sock.close()
 
 
-def start_allreduce(gang: Gang, *arguments: str, **env: str) -> None:
+def start_allreduce(gang: Gang, *arguments: str, script: str = "allreduce/train.py", **env: str) -> None:
     (port,) = free_ports(1)
     for rank in range(2):
         ranks = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
         address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        gang.start(f"worker-{rank}", "allreduce/train.py", *arguments, **ranks, **address, **env)
+        gang.start(f"worker-{rank}", script, *arguments, **ranks, **address, **env)
 
 
 def test_allreduce_reads_the_digits_and_resumes_after_a_kill(gang: Gang) -> None:
@@ -151,6 +151,23 @@ def test_allreduce_that_is_asked_to_stop_leaves_a_checkpoint_of_its_last_step(ga
     assert gang.ended("worker-0", "worker-1") == [128 + signal.SIGTERM] * 2
     (checkpoint,) = gang.checkpoints()
     assert f"left after step {int(checkpoint.name.removeprefix('step-'))}." in gang.log("worker-0")
+
+
+def test_the_pipeline_trains_in_two_stages_and_each_resumes_its_own_after_a_kill(gang: Gang) -> None:
+    start_allreduce(gang, "--checkpoint-every", "20", script="pipeline/train.py")
+    gang.until(gang.checkpoints, "a first checkpoint")
+    gang.processes["worker-1"].kill()
+    assert gang.ended("worker-0", "worker-1") == [1, -signal.SIGKILL]
+    newest = gang.checkpoints()[-1]
+    assert len(list(newest.glob("*.distcp"))) == 2
+
+    start_allreduce(gang, "--checkpoint-every", "100", script="pipeline/train.py", TRAINMASTER_RESUME_FROM=str(newest))
+
+    assert gang.ended("worker-0", "worker-1") == [0, 0]
+    result = gang.result()
+    assert result["accuracy"] >= ACCURACY
+    assert result["resumed_at"] == int(newest.name.removeprefix("step-")) > 0
+    assert result["stages"] == 2
 
 
 def test_missing_data_is_one_sentence(gang: Gang, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def kill(processes_of: Any, job: Any, role: str, index: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("example", ["allreduce", "parameter_server"])
+@pytest.mark.parametrize("example", ["allreduce", "parameter_server", "pipeline"])
 def test_an_example_trains_to_its_accuracy_and_shows_its_checkpoints(submit: Any, example: str) -> None:
     job = submit(example)
 
