@@ -38,6 +38,8 @@ _LEAST_GAP_S: Final = 0.03
 # All looks together take at most this share of a core: 0.75 s of every minute, of the 3 s that the control plane may
 # cost while nothing happens. Up to a dozen replicas that is no limit.
 _SHARE: Final = 0.0125
+# Where only the words on what a replica waits for have changed, a reconcile may be this young.
+_WORDS_APART_S: Final = 1.0
 # Rung and no answer: the ring was lost, or every worker is busy.
 _RING_AGAIN_S: Final = 1.0
 
@@ -48,6 +50,7 @@ class _Watched:
     next_look: datetime | None
     interval_s: float
     due_s: float
+    noted_s: float
     looked_s: float = 0.0
 
 
@@ -92,11 +95,12 @@ class Watch:
             else:
                 hot_s = _HOT_S if self._every_s is not None else _HOT_TOLD_S
             interval_s = hot_s if look.is_hot else self._steady_s()
-            due_s = time.monotonic() + (0.0 if is_hinted else interval_s)
+            now_s = time.monotonic()
+            due_s = now_s + (0.0 if is_hinted else interval_s)
             if look.next_look is not None:
                 left_s = (look.next_look - self._clock()).total_seconds()
-                due_s = min(due_s, time.monotonic() + max(0.0, left_s))
-            self._watched[attempt_id] = _Watched(look.seen, look.next_look, interval_s, due_s)
+                due_s = min(due_s, now_s + max(0.0, left_s))
+            self._watched[attempt_id] = _Watched(look.seen, look.next_look, interval_s, due_s, now_s)
             heapq.heappush(self._heap, (due_s, attempt_id))
             self._wake.notify()
 
@@ -188,11 +192,18 @@ class Watch:
         if watched is None:
             return
         is_appointment = watched.next_look is not None and watched.next_look <= self._clock()
-        has_changed = False
+        has_changed, is_early = False, False
         if not is_appointment and self._every_s is not None:
             begin_s = time.perf_counter()
             try:
-                has_changed = fingerprint(self._executor.observe(attempt_id)) != watched.seen
+                seen = fingerprint(self._executor.observe(attempt_id))
+                has_changed = seen != watched.seen
+                # A gang that starts is told of replica by replica, each with several words on what it waits for.
+                is_early = (
+                    has_changed
+                    and _phases(seen) == _phases(watched.seen)
+                    and time.monotonic() - watched.noted_s < _WORDS_APART_S
+                )
             except ExecutorTryAgain:
                 # The reconcile meets the same error and tells it; where the driver tells of changes nothing is missed
                 # by waiting, and a thousand reconciles would not bring the engine back.
@@ -200,6 +211,7 @@ class Watch:
             except Exception:  # noqa: BLE001 - a bug, which the reconcile meets, too, and logs
                 has_changed = True
             self._cost_s += 0.1 * (time.perf_counter() - begin_s - self._cost_s)
+        has_changed = has_changed and not is_early
         if is_appointment or has_changed:
             self._ring(attempt_id)
         with self._wake:
@@ -208,6 +220,8 @@ class Watch:
             watched.looked_s = time.monotonic()
             if is_appointment or has_changed:
                 watched.interval_s = _RING_AGAIN_S
+            elif is_early:
+                watched.interval_s = _WORDS_APART_S
             else:
                 watched.interval_s = min(self._steady_s(), watched.interval_s * _HOT_GROWTH)
             watched.due_s = time.monotonic() + watched.interval_s
@@ -215,3 +229,7 @@ class Watch:
                 left_s = (watched.next_look - self._clock()).total_seconds()
                 watched.due_s = min(watched.due_s, time.monotonic() + max(0.0, left_s))
             heapq.heappush(self._heap, (watched.due_s, attempt_id))
+
+
+def _phases(seen: Fingerprint) -> frozenset[tuple[str, int, int, str]]:
+    return frozenset(one[:4] for one in seen)

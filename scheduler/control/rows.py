@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from threading import Lock
 from typing import Any, Final, cast
@@ -19,6 +19,7 @@ from core.db.tables import Attempt, Checkpoint, Event, Job, Node, Project, Repli
 from core.domain.exits import ExitCause, ExitFacts
 from core.domain.ids import AttemptId, JobId
 from core.domain.layout import Layout
+from core.domain.lifecycle import AttemptEvent, advance
 from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
 from scheduler.control.facts import AttemptFacts, JobFacts, Member, PastEnd, Stop
 
@@ -69,6 +70,14 @@ class AttemptRows:
     previous: PastEnd | None
     has_checkpoint: bool
     wish: str
+
+    def started(self, layout: Layout, resume_from: str | None) -> AttemptRows:
+        """The same after :meth:`scheduler.control.write.AttemptWriter.start`."""
+        state = advance(self.attempt.state, AttemptEvent.START).state
+        attempt = replace(
+            self.attempt, state=state, layout=layout, resume_from=resume_from, generation=self.attempt.generation + 1
+        )
+        return replace(self, attempt=attempt)
 
 
 class SpecCache:
