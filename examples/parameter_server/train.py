@@ -1,5 +1,4 @@
-"""Trains on the digits with parameter servers: asynchronous SGD. The same script runs in every replica; its role says
-what it does.
+"""Trains on the digits with parameter servers. The same script runs in every replica; its role says what it does.
 
 Any number of ps (at least 1) and workers, as TRAINMASTER_LAYOUT or TF_CONFIG lists them.
 """
@@ -7,70 +6,104 @@ Any number of ps (at least 1) and workers, as TRAINMASTER_LAYOUT or TF_CONFIG li
 from __future__ import annotations
 
 import argparse
-import hashlib
-import hmac
+import json
 import os
 import sys
+import time
+from pathlib import Path
 
+import numpy as np
+import torch
 import trainmaster_train as tm
-from wire import Refused
+from torch import nn
+from trainmaster_train import ps
 
 
 def main() -> None:
+    options = arguments()
+    context = tm.current()
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch.manual_seed(options.seed)
+    network = make_network()
+    optimizer = torch.optim.SGD(network.parameters(), lr=options.lr, momentum=options.momentum)
+
+    def train(servers: ps.Servers) -> dict[str, float]:
+        images, labels = load(context.data_dir / "train.npz")
+        batches = np.random.default_rng([options.seed, servers.worker, context.attempt, servers.version])
+        loss = torch.zeros(())
+        for step in servers.steps(until=options.updates):
+            batch = torch.from_numpy(batches.choice(len(labels), options.batch, replace=False))
+            loss = nn.functional.cross_entropy(network(images[batch]), labels[batch])
+            loss.backward()
+            servers.step(loss=loss)
+            if servers.own_steps % 100 == 0:
+                print(f"update {step}/{options.updates}  loss {loss.item():.4f}  ({servers.staleness})", flush=True)
+            time.sleep(options.step_seconds)
+        if not servers.is_chief:
+            return {}
+        servers.pull()
+        accuracy = evaluate()["accuracy"]
+        print(f"test accuracy {accuracy:.4f}", flush=True)
+        result = {"accuracy": accuracy, "updates": servers.version, "own_steps": servers.own_steps}
+        write_result(context.output_dir, result)
+        return {"loss": loss.item(), "accuracy": accuracy}
+
+    def evaluate() -> dict[str, float]:
+        """The share of the test images that are read right."""
+        images, labels = load(context.data_dir / "test.npz")
+        with torch.no_grad():
+            return {"accuracy": float((network(images).argmax(dim=1) == labels).float().mean())}
+
+    is_async = options.mode == "async"
+    ps.run(
+        network,
+        optimizer,
+        train,
+        evaluate=evaluate,
+        options=ps.Options(
+            mode=options.mode,
+            backup_workers=options.backup_workers,
+            wire=options.wire,
+            max_staleness=options.max_staleness if is_async else None,
+            scale_by_staleness=is_async,
+            checkpoint_every=options.checkpoint_every,
+        ),
+    )
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=1000, help="gradients applied in all, of all workers")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--momentum", type=float, default=0.9)
-    parser.add_argument("--max-staleness", type=int, default=64, help="a gradient that is staler is dropped")
+    parser.add_argument("--mode", choices=["async", "sync"], default="async")
+    parser.add_argument("--backup-workers", type=int, default=0, help="sync: gradients that a step does not wait for")
+    parser.add_argument("--wire", choices=["full", "bf16", "fp16", "topk"], default="full")
+    parser.add_argument("--max-staleness", type=int, default=64, help="async: a gradient that is staler is dropped")
     parser.add_argument("--checkpoint-every", type=int, default=200, metavar="UPDATES")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--step-seconds", type=float, default=0.0, help="a worker rests this long after each step")
-    options = parser.parse_args()
-    context = tm.current()
-    servers = context.peers.get("ps", ())
-    if not servers:
-        sys.exit(
-            "no ps in TRAINMASTER_LAYOUT or TF_CONFIG: give the job `ps: 1` (README.md shows how to start by hand)."
-        )
-    key = job_key(context)
-    try:
-        if context.role == "ps":
-            serve(context, servers, key, options)
-        else:
-            work(context, servers, key, options)
-    except (Refused, OSError, tm.CheckpointError) as error:
-        sys.exit(f"{context.role}-{context.index}: {error}.")
+    return parser.parse_args()
 
 
-def serve(context: tm.Context, servers: tuple[str, ...], key: bytes, options: argparse.Namespace) -> None:
-    from server import serve
-    from shard import Shard
-
-    shard = Shard(
-        context.index, len(servers), lr=options.lr, momentum=options.momentum, max_staleness=options.max_staleness
-    )
-    serve(shard, servers[context.index], key)
+def make_network() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def work(context: tm.Context, servers: tuple[str, ...], key: bytes, options: argparse.Namespace) -> None:
-    import torch  # here, so that a ps needs no torch
-    from worker import ParameterServers, train
+def load(file: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images (n × 8 × 8) and labels (n)."""
+    if not file.exists():
+        sys.exit(f"{file} is missing: give the job `input: data/digits`, made by examples/data/make_digits.py.")
+    with np.load(file) as arrays:
+        return torch.from_numpy(arrays["images"]), torch.from_numpy(arrays["labels"])
 
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    train(context, ParameterServers(servers, key, worker=context.rank or 0), options)
 
-
-def job_key(context: tm.Context) -> bytes:
-    """The key that all replicas of this attempt share and nobody else knows: made from the attempt's token, or from
-    PS_KEY when there is no platform.
-    """
-    secret = os.environ.get("PS_KEY", "")
-    if context.token_file is not None and context.token_file.exists():
-        secret = context.token_file.read_text().strip()
-    if not secret:
-        sys.exit("no key: outside the platform set PS_KEY to the same long random text for every process.")
-    return hmac.new(secret.encode(), b"trainmaster example parameter server", hashlib.sha256).digest()
+def write_result(folder: Path, result: dict[str, float]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / ".result.json.partial"
+    partial.write_text(json.dumps(result, indent=2) + "\n")
+    partial.replace(folder / "result.json")
 
 
 if __name__ == "__main__":

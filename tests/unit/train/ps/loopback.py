@@ -94,7 +94,7 @@ class Cluster:
         def serve() -> None:
             try:
                 server.serve()
-            except BaseException as error:  # noqa: BLE001 (the tests look at it)
+            except BaseException as error:  # noqa: BLE001 (raised or looked at later)
                 self.errors.append(error)
 
         self.servers[index] = server
@@ -140,7 +140,7 @@ def together(*functions: Callable[[], None]) -> None:
     def run(function: Callable[[], None]) -> None:
         try:
             function()
-        except BaseException as error:  # noqa: BLE001 (raised below)
+        except BaseException as error:  # noqa: BLE001 (raised or looked at later)
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(function,), daemon=True) for function in functions]

@@ -39,17 +39,17 @@ class Checkpoints:
         self._pending: Optional[_Pending] = None
 
     def after_step(self, versions: Sequence[int], metrics: Mapping[str, Any], *, is_last: bool) -> None:
-        """Seal what is written, and begin the next one when it is due. Never waits for a disk; what goes wrong costs
-        that checkpoint and a line in the log, since training can go on.
+        """Seal what is written, and begin the next one when it is due. Waits for a disk only when that has not finished
+        the one before. What goes wrong costs that checkpoint and a line in the log, since training can go on.
         """
         try:
             if self._pending is not None:
                 self._pending.look(wait_s=0.0)
                 if self._pending.is_sealed:
                     self._pending = None
-            every = self._options.checkpoint_every
             # The last update's checkpoint is written with what is known then: the end's metrics.
-            if every and self._pending is None and versions[0] >= self._next and not is_last:
+            if self._options.checkpoint_every and versions[0] >= self._next and not is_last:
+                self.finish()  # no more than one interval behind, however slow the disk is
                 self._plan(versions[0])
                 is_sync = self._options.mode == "sync"
                 targets = self._hold(versions) if is_sync else [None] * len(self._connections)
@@ -73,7 +73,7 @@ class Checkpoints:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             try:
-                pending.look(wait_s=_HOLD_S)
+                pending.look(wait_s=self._options.step_timeout_s)
             except (ParameterServerError, CheckpointError, OSError) as error:
                 print(f"no checkpoint of step {pending.step}: {error}.", flush=True)
 

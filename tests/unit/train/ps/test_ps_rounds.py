@@ -1,0 +1,160 @@
+"""Which gradients count: staleness, backup workers, warm-up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from trainmaster_train.ps import Options  # noqa: E402
+from trainmaster_train.ps.layout import layout_of  # noqa: E402
+from trainmaster_train.ps.members import Members  # noqa: E402
+from trainmaster_train.ps.rounds import Push, Rounds  # noqa: E402
+from trainmaster_train.ps.shard import Shard  # noqa: E402
+
+from tests.unit.train.ps.loopback import Cluster, loss_of, step, together, values_of  # noqa: E402
+
+
+def rounds(**options: Any) -> Rounds:
+    model = torch.nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    return Rounds(Shard(layout_of(model, optimizer), optimizer, 0, 1), Options(**options))
+
+
+def push(worker: int, version: int, gradient: float = -1.0) -> Push:
+    return Push(worker, version, [torch.tensor([gradient])], {})
+
+
+def value(rounds: Rounds) -> float:
+    return float(rounds.shard.values[0])
+
+
+def test_staleness_is_what_others_applied_between_pull_and_push() -> None:
+    one = rounds()
+
+    assert [one.take(push(worker, 0)).staleness for worker in range(3)] == [0, 1, 2]  # type: ignore[union-attr]
+    assert str(one.staleness) == "3 gradients, staleness mean 1.00, largest 2"
+
+
+def test_a_gradient_beyond_the_bound_is_dropped_and_counted() -> None:
+    one = rounds(max_staleness=1)
+    outcomes = [one.take(push(0, 0)).outcome for _ in range(3)]  # type: ignore[union-attr]
+
+    assert outcomes == ["applied", "applied", "too_stale"]
+    assert (value(one), one.shard.version, one.staleness.too_stale) == (2.0, 2, 1)
+
+
+def test_a_stale_gradient_moves_less() -> None:
+    one = rounds(scale_by_staleness=True)
+    for _ in range(5):
+        one.take(push(0, 0))
+
+    assert value(one) == pytest.approx(1 + 1 + 1 / 2 + 1 / 3 + 1 / 4)
+    assert one.take(push(0, 5)) is not None
+    assert value(one) == pytest.approx(3 + 1 / 12 + 1)
+
+
+def test_a_version_from_before_a_restart_is_not_stale() -> None:
+    one = rounds(max_staleness=0)
+
+    verdict = one.take(push(0, 900))
+
+    assert verdict is not None
+    assert (verdict.outcome, verdict.staleness) == ("applied", 0)
+
+
+def test_a_step_takes_the_first_gradients_and_drops_the_late_one() -> None:
+    one = rounds(mode="sync", backup_workers=1)
+    everybody = [0, 1, 2]
+
+    assert one.take(push(0, 0, -1.0)) is None
+    assert not one.is_complete(everybody)
+    assert one.take(push(2, 0, -3.0)) is None
+    assert one.is_complete(everybody)
+    assert [verdict.worker for verdict in one.close()] == [0, 2]
+    assert value(one) == 2.0
+    late = one.take(push(1, 0, -100.0))
+
+    assert late is not None
+    assert (late.outcome, late.staleness, value(one), one.staleness.late) == ("late", 1, 2.0, 1)
+
+
+def test_a_worker_that_comes_back_counts_once_in_a_step() -> None:
+    one = rounds(mode="sync")
+    for _ in range(2):
+        assert one.take(push(0, 0)) is None
+    assert not one.is_complete([0, 1])
+    one.take(push(1, 0))
+    one.close()
+
+    assert value(one) == 1.0
+
+
+def test_a_lost_worker_is_waited_for_and_then_not() -> None:
+    members = Members(2, Options(mode="sync", lost_timeout_s=10.0, join_timeout_s=50.0), now=0.0)
+    members.joined(0, b"a")
+    members.joined(1, b"b")
+    assert members.expected(1.0) == [0, 1]
+    assert members.lost(1, b"b", 5.0)
+    assert members.expected(14.0) == [0, 1]
+    assert members.describe([1], 14.0) == "worker 1 (lost 9 s ago)"
+    assert members.expected(15.0) == [0]
+    members.joined(1, b"c")
+    assert members.expected(99.0) == [0, 1]
+    members.left(1)
+    assert members.expected(99.0) == [0]
+
+
+def test_a_worker_that_never_came_has_the_time_to_start() -> None:
+    members = Members(2, Options(mode="sync", lost_timeout_s=10.0, join_timeout_s=50.0), now=0.0)
+    members.joined(0, b"a")
+
+    assert members.expected(49.0) == [0, 1]
+    assert members.describe([0, 1], 49.0) == "worker 0 (still computing), worker 1 (never came)"
+    assert members.expected(50.0) == [0]
+
+
+def test_an_old_connections_end_does_not_lose_the_new_one() -> None:
+    members = Members(1, Options(), now=0.0)
+    members.joined(0, b"old")
+
+    assert members.joined(0, b"new") == b"old"
+    assert not members.lost(0, b"old", 1.0)
+    assert members.identity_of(0) == b"new"
+
+
+def test_with_a_backup_worker_nobody_waits_for_the_slowest(cluster: Callable[..., Cluster]) -> None:
+    job = cluster(2, Options(mode="sync", backup_workers=1), workers=3)
+    members = [job.join(rank) for rank in range(3)]
+    slow_model, slow = members[2]
+    loss_of(slow_model, 99).backward()  # and does not push yet
+
+    together(*(lambda rank=rank: [step(*members[rank], number) for number in range(4)] for rank in range(2)))
+    slow.step()
+
+    assert slow.version == 4
+    assert (slow.staleness.pushes, slow.staleness.late) == (0, 1)
+    assert [status["late"] for status in slow.status()] == [1, 1]
+    assert torch.equal(values_of(slow_model), values_of(members[0][0]))
+
+
+def test_in_the_warm_up_the_chief_trains_alone(cluster: Callable[..., Cluster]) -> None:
+    job = cluster(1, Options(warmup_updates=3), workers=2)
+    model, servers = job.join(0)
+    seen: list[int] = []
+
+    def late() -> None:
+        _, other = job.join(1)
+        seen.append(other.version)
+
+    def chief() -> None:
+        for number in range(3):
+            assert not seen
+            step(model, servers, number)
+
+    together(late, chief)
+
+    assert seen == [3]
