@@ -109,7 +109,7 @@ def coordinate(cluster: Any, options: argparse.Namespace) -> None:
 
 
 def evaluate_beside(options: argparse.Namespace) -> None:
-    """The evaluator: waits for ever for the next checkpoint of `fit`, and the platform ends it after the chief."""
+    """The evaluator: waits for ever for the chief's next checkpoint, and the platform ends it after the chief."""
     model = make_model(options)
     model.build((None, 8, 8))
     seen = None
@@ -117,7 +117,10 @@ def evaluate_beside(options: argparse.Namespace) -> None:
         newest = tf.train.latest_checkpoint(str(OUTPUT / "checkpoints"))
         if newest is not None and newest != seen:
             seen = newest
-            model.load_weights(newest).expect_partial()
+            if options.loop == "fit":
+                model.load_weights(newest).expect_partial()
+            else:
+                tf.train.Checkpoint(model=model).restore(newest).expect_partial()
             loss, accuracy = model.evaluate(*load("test"), batch_size=360, verbose=0)
             print(f"evaluated {Path(newest).name}: loss {loss:.4f} accuracy {accuracy:.4f}", flush=True)
         time.sleep(0.5)

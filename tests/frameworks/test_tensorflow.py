@@ -99,6 +99,29 @@ def test_a_killed_worker_of_the_coordinator_comes_back_alone(
     assert job.generations() == {"chief-0": 1, "worker-0": 1, "worker-1": 2, "ps-0": 1, "ps-1": 1}
 
 
+def test_a_killed_ps_starts_the_gang_again_from_the_chiefs_backup(
+    run: Any, kill: Any, digits: str, eventually: Any
+) -> None:
+    arguments = ["parameter_server.py", "--epoch-seconds", "0.5"]
+    job = run("tf", EXAMPLE, arguments, chief=1, workers=1, ps=1, input=digits, max_restarts=1)
+    eventually(lambda: job.steps() >= 2 * STEPS_PER_EPOCH, within_s=150, what="two epochs")
+    kill(job, "ps", 0, script="parameter_server.py")
+
+    assert job.result()["accuracy"] >= ACCURACY
+    assert job.job.detail().attempt_count == 2
+    second = job.log("chief", attempt=2)
+    assert "epoch 1/8" not in second
+    assert "epoch 8/8" in second
+
+
+def test_estimators_under_uais_contract_have_a_master_and_a_ps_beside_each_worker(run: Any) -> None:
+    job = run("tf215", SCRIPTS, ["estimator.py"], contract="uai", roles={"worker": 2, "ps": None})
+    job.succeed()
+    assert "master 0 is done" in job.log("worker", 0)
+    assert "worker 0 is done" in job.log("worker", 1)
+    assert job.states() == {"worker-0": "succeeded", "worker-1": "succeeded", "ps-0": "stopped", "ps-1": "stopped"}
+
+
 def test_estimators_train_with_chief_worker_ps_and_evaluator(run: Any) -> None:
     job = run(
         "tf215",
