@@ -23,7 +23,7 @@ from executors.base import Observation, Phase, ReplicaOrder
 from executors.process import WarmLimits, procfs
 from tests.contracts.executors.conftest import ProcessBench
 
-_LIMIT_S = 60.0
+_LIMIT_S = 240.0  # only for what never comes; torch is imported within seconds, on a loaded machine within minutes
 _FORKED = "forked from a preloaded parent"
 _STUB = """
 import mmap, os
@@ -463,34 +463,29 @@ for step in range(3):
     optimizer.zero_grad()
     model(torch.full((8, 4), 1.0 + rank)).sum().backward()
     optimizer.step()
-print(rank, dist.get_world_size(), [round(float(v), 4) for v in model.module.weight.flatten()], torch.get_num_threads())
+print(rank, dist.get_world_size(), [round(v, 4) for v in model.module.weight.detach().flatten().tolist()], torch.get_num_threads())
 dist.destroy_process_group()
 sys.exit(0)
 """
 
 
-def test_real_ranks_train_and_end_at_once(tmp_path):
+def test_real_ranks_train_and_end_at_once(make):
     """A DDP module that outlives its group hangs in the teardown of some forked ranks: these leave before it."""
     pytest.importorskip("torch")
-    bench = WarmBench(tmp_path / "bench")
+    bench = make()
     env = {"PYTHONPATH": "", "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1"}
+    bench.warm_up(env=env)
     lines = []
-    try:
-        (bench.output / "program.py").write_text(_WAIT_FOR_RELEASE)
-        bench.warm_up(env=env)
-        for _ in range(2):
-            ranks = tuple({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2))
-            world = {"MASTER_PORT": _free_port(), "WORLD_SIZE": "2"}
-            order = bench.python(_DDP, env={**env, **world}, process_env=ranks)
-            bench.executor.create(order)
-            seen = bench.ended(order, 120.0)
-            assert seen.facts["start"] == _FORKED
-            assert seen.exit is not None
-            assert (seen.exit.cause, seen.exit.exit_code) == ("exited", 0), bench.log(order)
-            lines.append(sorted(bench.log(order).splitlines()))
-    finally:
-        for path in bench.run_dir.glob("warm/*/*/parent.json"):
-            os.kill(json.loads(path.read_text())["pid"], signal.SIGKILL)
+    for _ in range(2):
+        ranks = tuple({"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2))
+        world = {"MASTER_PORT": _free_port(), "WORLD_SIZE": "2"}
+        order = bench.python(_DDP, env={**env, **world}, process_env=ranks)
+        bench.executor.create(order)
+        seen = bench.ended(order, _LIMIT_S)
+        assert seen.facts["start"] == _FORKED
+        assert seen.exit is not None
+        assert (seen.exit.cause, seen.exit.exit_code) == ("exited", 0), bench.log(order)
+        lines.append(sorted(bench.log(order).splitlines()))
     assert lines[0] == lines[1]
     assert [line.split()[2:4] for line in lines[0]] == [["0", "2"], ["1", "2"]]
 
