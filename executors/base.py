@@ -8,7 +8,7 @@ may be repeated and may be made by two processes at once; they raise ``ExecutorT
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -154,6 +154,19 @@ class Observation:
     exit: ReplicaExit | None = None  # set for SUCCEEDED and FAILED
     detail: str = ""  # why it is still pending, in words
     facts: Mapping[str, Any] = field(default_factory=dict)  # for people: pid, isolation, …
+
+
+def newest_of_each(seen: Iterable[Observation | None]) -> tuple[Observation, ...]:
+    """Of each replica the newest generation; ``None`` is passed by."""
+    newest: dict[tuple[str, int], Observation] = {}
+    for one in seen:
+        if one is None:
+            continue
+        who = (one.key.role, one.key.index)
+        known = newest.get(who)
+        if known is None or known.key.generation < one.key.generation:
+            newest[who] = one
+    return tuple(newest.values())
 
 
 class Executor(Protocol):

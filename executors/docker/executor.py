@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 from core.domain.errors import AttemptRemoved, ExecutorRefused, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from core.domain.layout import PS_PORT, Layout, Ports
-from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder
+from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_of_each
 from executors.containers import exits, labels, names, order, places
 from executors.docker import files, nodes, render, words
 from executors.docker.engine import Engine, EngineSaysNo, Missing, Taken
@@ -149,16 +149,7 @@ class DockerExecutor:
             raise ExecutorTryAgain(f"The Docker engine did not stop it: {error.message}; it is tried again.") from error
 
     def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:  # noqa: ARG002 - always is
-        newest: dict[tuple[str, int], Observation] = {}
-        for summary in self._list(attempt_id):
-            seen = self._ask(partial(self._sights.see, summary))
-            if seen is None:
-                continue
-            who = (seen.key.role, seen.key.index)
-            known = newest.get(who)
-            if known is None or known.key.generation < seen.key.generation:
-                newest[who] = seen
-        return tuple(newest.values())
+        return newest_of_each(self._ask(partial(self._sights.see, summary)) for summary in self._list(attempt_id))
 
     def attempts(self) -> Mapping[AttemptId, str]:
         own = labels.selector(self._rules.instance)

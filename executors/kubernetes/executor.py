@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from core.domain.errors import ExecutorError
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports
-from executors.base import NodeInfo, Observation, ReplicaKey, ReplicaOrder
+from executors.base import NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_of_each
 from executors.containers import labels, names
 from executors.kubernetes import render
 from executors.kubernetes.cache import PodCache
@@ -100,16 +100,7 @@ class KubernetesExecutor:
 
     def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:
         pods = self._pods.fresh(attempt_id) if fresh else self._pods.pods(attempt_id)
-        newest: dict[tuple[str, int], Observation] = {}
-        for pod in pods:
-            seen = self._read(pod)
-            if seen is None:
-                continue
-            key = seen.key
-            known = newest.get((key.role, key.index))
-            if known is None or known.key.generation < key.generation:
-                newest[key.role, key.index] = seen
-        return tuple(newest.values())
+        return newest_of_each(map(self._read, pods))
 
     def attempts(self) -> Mapping[AttemptId, str]:
         """Also forgets which attempts were removed long ago: it is the sweep's call, every few minutes."""

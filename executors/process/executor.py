@@ -24,7 +24,7 @@ from core import file_locks
 from core.domain.errors import AttemptRemoved, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from core.domain.layout import PORTS_PER_REPLICA, Layout, Ports
-from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder
+from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_of_each
 from executors.process import machine, procfs, sweep
 from executors.process.changes import Changes
 from executors.process.gpulook import GpuLook
@@ -145,18 +145,12 @@ class ProcessExecutor:
             procfs.send(runtime.pid, runtime.start_ticks, signal.SIGTERM)
 
     def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:  # noqa: ARG002 (always)
-        newest: dict[tuple[str, int], Observation] = {}
-        for path in self._folders(attempt_id):
-            if self._changes is not None:
-                self._changes.hear(path)  # first: what happens during the look is told of
-            found = read_replica(ReplicaFolder(path))
-            if found is None:
-                continue
-            key = found.key
-            known = newest.get((key.role, key.index))
-            if known is None or known.key.generation < key.generation:
-                newest[key.role, key.index] = found
-        return tuple(newest.values())
+        return newest_of_each(map(self._read, self._folders(attempt_id)))
+
+    def _read(self, path: Path) -> Observation | None:
+        if self._changes is not None:
+            self._changes.hear(path)  # first: what happens during the look is told of
+        return read_replica(ReplicaFolder(path))
 
     def attempts(self) -> Mapping[AttemptId, str]:
         """Without their database: the folder is this platform's alone."""
