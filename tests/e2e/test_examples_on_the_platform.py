@@ -214,3 +214,31 @@ def test_a_second_attempt_meets_at_other_ports_than_the_first(platform: Any) -> 
     ]
     assert len(seen[0]) == len(seen[1]) == 3
     assert seen[0].isdisjoint(seen[1])
+
+
+def test_a_horovod_script_trains_with_one_line_changed(submit: Any) -> None:
+    result = finished(submit("horovod"))
+
+    assert result["accuracy"] >= ACCURACY
+    assert result["world"] == 2
+
+
+def test_a_command_line_of_horovodrun_starts_every_process_with_its_ranks(platform: Any, tmp_path: Path) -> None:
+    (tmp_path / "tell.py").write_text(
+        "import os, sys\n"
+        "names = ('HOROVOD_RANK', 'HOROVOD_SIZE', 'HOROVOD_LOCAL_RANK', 'HOROVOD_CROSS_RANK')\n"
+        "os.write(1, f'told {[int(os.environ[name]) for name in names]} {sys.argv[1:]}\\n'.encode())\n"
+    )
+    line = f"exec horovodrun -np 4 -H h1:2,h2:2 --verbose {sys.executable} tell.py -np 9"
+    told = platform.cli(
+        *("run", "--workers", "2", "--processes", "2", "--", "sh", "-c", line), cwd=tmp_path, timeout=240
+    )
+    assert told.returncode == 0, told.stdout + told.stderr
+    for places in ([0, 4, 0, 0], [1, 4, 1, 0], [2, 4, 0, 1], [3, 4, 1, 1]):
+        assert told.stdout.count(f"told {places} ['-np', '9']") == 1, told.stdout
+
+
+def test_a_horovodrun_for_another_number_of_processes_is_refused_in_a_sentence(platform: Any) -> None:
+    job = platform.client.submit({"name": "np", "command": "horovodrun -np 4 true", "workers": 2})
+    assert job.wait(timeout_s=120).state == "failed"
+    assert "horovodrun: -np 4, but the job has 2 processes" in job.read_log("worker-0")

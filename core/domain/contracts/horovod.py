@@ -14,7 +14,9 @@ from core.domain.contracts.context import Seat
 
 
 def process_variables(seat: Seat, local_rank: int) -> dict[str, str]:
-    """Nothing for a replica without a rank, or under a launcher (horovodrun sets them itself)."""
+    """Nothing for a replica without a rank, or under a launcher, which sets them itself. ``horovodrun`` is none: see
+    ``trainmaster_runtime.launchers``.
+    """
     if seat.member is None or seat.has_launcher:
         return {}
     # Across: the replicas that have a process with this local rank. They differ where process counts do.

@@ -18,8 +18,6 @@ _PROGRAMS: Final = frozenset(
         "mpiexec",
         "orterun",
         "prterun",
-        "horovodrun",
-        "perseusrun",
         "deepspeed",
         "colossalai",
     }
@@ -33,6 +31,9 @@ _MODULES: Final = frozenset(
         "horovod.runner.launch",
     }
 )
+# These the runtime stands for, where PATH decides which program a name is: their processes are started like any others.
+# Called by a path they are the image's own, and launch.
+_STOOD_FOR: Final = frozenset({"horovodrun", "perseusrun"})
 # They launch by their word `launch` alone; `accelerate config` is a plain command.
 _LAUNCH_PROGRAMS: Final = frozenset({"accelerate"})
 _LAUNCH_MODULES: Final = frozenset({"accelerate.commands.accelerate_cli"})
@@ -85,7 +86,7 @@ def _launches(words: list[str], depth: int) -> bool:
     if not words:
         return False
     program, rest = words[0].rsplit("/", 1)[-1], words[1:]
-    if program in _PROGRAMS:
+    if program in _PROGRAMS or (program in _STOOD_FOR and program != words[0]):
         return True
     if program in _LAUNCH_PROGRAMS:
         return rest[:1] == ["launch"]

@@ -40,3 +40,15 @@ def test_a_port_in_use_is_told_and_does_not_raise():
     with socket.create_server(("", 0)) as server:
         serve(server.getsockname()[1], said.append)
     assert "not served" in said[0]
+
+
+def test_each_attempts_store_begins_empty_and_a_deleted_scope_is_gone(port):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        next_port = server.getsockname()[1]
+    serve(port, lambda _: None)
+    for key in ("global/0", "global/1", "local_h/0"):
+        ask(port, "PUT", f"/{key}", b"address")
+    serve(next_port, lambda _: None)
+    assert ask(next_port, "GET", "/global/0") == (404, b"")
+    assert ask(port, "DELETE", "/global") == (200, b"")
+    assert [ask(port, "GET", f"/{key}")[0] for key in ("global/0", "global/1", "local_h/0")] == [404, 404, 200]

@@ -65,12 +65,23 @@ class Ground:
             words = argv
             if self.paths is not None:
                 words, env = [self.paths.text(word) for word in argv], self.paths.env(env)
+            if env.get("HOROVOD_SIZE"):
+                env["PATH"] = self._launchers() + ":" + (env.get("PATH") or os.defpath)
             if env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR") and not env.get("HOROVOD_GLOO_IFACE"):
                 interface = own_interface()
                 if interface is not None:
                     env["HOROVOD_GLOO_IFACE"] = interface
             programs.append(spawn.Program(words, env, self.cwd, oom_score_adj))
         return programs
+
+    def _launchers(self) -> str:
+        """The folder of the programs that stand for launchers, as the job sees it."""
+        from trainmaster_runtime.launchers import put_launchers
+
+        folder = self.own + "/bin"
+        if not os.path.exists(folder):
+            put_launchers(folder)
+        return folder if self.paths is not None else OWN + "/bin"
 
     def _own_env(self, order: Order, env: dict[str, str]) -> dict[str, str]:
         own = {

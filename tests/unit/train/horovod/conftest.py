@@ -32,7 +32,7 @@ def run_ranks(tmp_path_factory):
             env=env,
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=280,
             check=False,
         )
         ranks = Ranks()

@@ -34,6 +34,8 @@ _REDUCE_OPS = {
 # What gloo cannot add travels as the next type that it can.
 _WIRE_TYPES = {torch.int16: torch.int32, torch.bool: torch.uint8}
 _QUERY_S = 0.0001
+# The name changed with torch 2.13.
+_ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class Job:
@@ -200,7 +202,7 @@ class TorchBackend:
             output.copy_(mine)
         elif output.numel():
             if len(set(rows)) == 1:
-                works.append(dist.all_gather_into_tensor(_bytes(output), _bytes(mine), group, async_op=True))
+                works.append(_ALL_GATHER(_bytes(output), _bytes(mine), group, async_op=True))
             else:
                 # Ragged: each rank's rows go straight to their place.
                 for member, part in zip(members, output.split(rows)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union, cast
 
 import torch
 
@@ -23,7 +23,8 @@ def broadcast_parameters(params: Named, root_rank: int, process_set: ProcessSet 
         ValueError: ``params`` is neither; or names a tensor twice.
     """
     if isinstance(params, Mapping):
-        named = [(str(name), params[name]) for name in sorted(params)]
+        mapping = cast(Mapping[str, Any], params)  # noqa: TC006 (Python 3.8 reads it as well unquoted)
+        named: List[Tuple[str, Any]] = [(name, mapping[name]) for name in sorted(mapping)]
     elif isinstance(params, (list, tuple)) or hasattr(params, "__next__"):
         named = [pair if isinstance(pair, tuple) else ("", pair) for pair in params]
     else:

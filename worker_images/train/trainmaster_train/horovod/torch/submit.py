@@ -66,7 +66,9 @@ class SparseHandle:
         values, indices = self._values.result(), self._indices.result()
         if self._divisor != 1:
             values = values / self._divisor
-        return torch.sparse_coo_tensor(indices.transpose(0, 1), values, self._tensor.shape).coalesce()
+        return torch.sparse_coo_tensor(
+            indices.transpose(0, 1), values, self._tensor.shape, check_invariants=False
+        ).coalesce()
 
 
 AnyHandle = Union[AsyncHandle, SparseHandle]
