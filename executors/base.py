@@ -121,6 +121,10 @@ class ReplicaOrder:
     api_url: str | None = None
     may_start_warm: bool = True  # from a preloaded process, by drivers that have such
     token: str | None = None  # good for this attempt alone; never logged, never in the environment
+    # Of an elastic gang: the number of the layout that ``env`` was made of, 0 for one that joins; None: it never changes.
+    world: int | None = None
+    # One that joins: whether its command begins at once and waits for its world itself, or when there is one.
+    joins_warm: bool = False
 
 
 class Phase(StrEnum):
@@ -235,6 +239,23 @@ class TellsChanges(Protocol):
         """Attempts that ``observe`` may show differently since the last call; empty when none came in time.
 
         Only a hint: it may come too often, and be lost. Called by one thread. Raises nothing that matters.
+        """
+        ...
+
+
+@runtime_checkable
+class ChangesWorlds(Protocol):
+    """A capability of drivers that reach a running replica: only there a gang can be elastic.
+
+    What they show of a replica has ``facts["world"]``, the number of the world that it has heard of last, and
+    ``facts["is_ready"]`` when one that joins waits for nothing but its world.
+    """
+
+    def change_world(self, order: ReplicaOrder) -> None:
+        """Tell the running replica that from now on it is to go by ``order``, in world ``order.world``.
+
+        Returns at once; repeating is harmless, and an older world than the replica knows is let pass. No error when it
+        is gone already.
         """
         ...
 

@@ -57,4 +57,18 @@ def order_fields(
         "api_url": order.api_url,
         "log_limit_bytes": log_limit_bytes,
         "view": view,
+        "world": order.world,
+        "joins_warm": order.joins_warm,
+    }
+
+
+def world_fields(order: ReplicaOrder) -> dict[str, Any]:
+    """What a running replica must know of another world than the one that it was started for."""
+    return {
+        "world": order.world,
+        "command": order.command if isinstance(order.command, str) else list(order.command or ()),
+        "args": list(order.args),
+        "env": dict(order.env),
+        "process_env": [dict(extra) for extra in order.process_env],
+        "files": dict(order.files),
     }

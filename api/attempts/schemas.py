@@ -16,6 +16,8 @@ def attempt_view(attempt: Attempt, replicas: Sequence[Replica]) -> AttemptView:
         number=attempt.number,
         state=attempt.state,
         executor=attempt.executor,
+        world=attempt.world,
+        world_reason=attempt.world_reason,
         resume_from=attempt.resume_from,
         end=exit_view(attempt.end),
         is_counted=attempt.is_counted,

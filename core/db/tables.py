@@ -249,6 +249,8 @@ class Attempt(Base):
     generation: Mapped[int] = mapped_column(Integer, default=1)
     executor: Mapped[str]
     layout: Mapped[list[Any] | None]
+    world: Mapped[int] = mapped_column(Integer, default=1)  # counts the layouts that it has had
+    world_reason: Mapped[str] = mapped_column(Text, default="")  # why the newest one is another than that before
     resume_from: Mapped[str | None] = mapped_column(Text)
     stop: Mapped[dict[str, Any] | None]
     end: Mapped[dict[str, Any] | None]

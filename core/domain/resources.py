@@ -58,11 +58,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class GangRole:
-    """``replicas`` equal members of a gang."""
+    """``replicas`` equal members of a gang. ``most``: as many may run where there is place, if that is more."""
 
     role: str
     replicas: int
     request: Request
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,13 @@ class Gang:
 
     @property
     def size(self) -> int:
+        """Replicas that must be placed together."""
         return sum(role.replicas for role in self.roles)
+
+    @property
+    def elastic(self) -> GangRole | None:
+        """The role that may have more replicas than must be there."""
+        return next((role for role in self.roles if role.most is not None), None)
 
     def shape(self) -> str:
         """Equal for gangs that every planner treats alike, whatever their names: a short stable hash."""
@@ -93,6 +100,8 @@ class Gang:
                     r.request.memory_bytes,
                     r.request.gpu_count,
                     list(r.request.gpu_models),
+                    # What most gangs lack is left out: their shapes stay what they were.
+                    *(() if r.most is None else (r.most,)),
                 ]
                 for r in self.roles
             ],
@@ -103,7 +112,10 @@ class Gang:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Gang:
         return cls(
-            roles=tuple(GangRole(r[0], r[1], Request(r[2], r[3], r[4], tuple(r[5]))) for r in data["roles"]),
+            roles=tuple(
+                GangRole(r[0], r[1], Request(r[2], r[3], r[4], tuple(r[5])), r[6] if len(r) > 6 else None)
+                for r in data["roles"]
+            ),
             node_selector=tuple((key, value) for key, value in data["select"]),
             topology=data["topology"][0],
             topology_required=data["topology"][1],
@@ -116,13 +128,14 @@ def gang_of(spec: JobSpec) -> Gang:
         roles=tuple(
             GangRole(
                 name,
-                role.replicas,
+                (role.min_replicas or role.replicas) if role.is_elastic else role.replicas,
                 Request(
                     role.resources.cpu_milli if role.resources.cpu_milli is not None else UNSTATED_CPU_MILLI,
                     role.resources.memory_bytes if role.resources.memory_bytes is not None else UNSTATED_MEMORY_BYTES,
                     role.resources.gpus,
                     role.resources.gpu_type,
                 ),
+                role.replicas if role.is_elastic else None,
             )
             for name, role in spec.ordered_roles()
         ),

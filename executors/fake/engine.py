@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from core.domain.errors import AttemptRemoved, ExecutorRefused
 from core.domain.ids import AttemptId
@@ -50,10 +50,15 @@ class _Replica:
     killed_at: datetime | None = None  # when the grace is over
     exit: ReplicaExit | None = None
     is_lost: bool = False
+    joined_at: datetime | None = None  # when one that was created to join got its world
+
+    @property
+    def is_joining(self) -> bool:
+        return self.order.world == 0
 
     @property
     def started_at(self) -> datetime:
-        return self.created_at + self.script.start_after
+        return max(self.created_at + self.script.start_after, self.joined_at or self.created_at)
 
     @property
     def is_live(self) -> bool:
@@ -63,7 +68,7 @@ class _Replica:
         """Let happen what is due by ``now``."""
         if not self.is_live:
             return
-        natural = None if self.script.run_for is None else self.started_at + self.script.run_for
+        natural = None if self.script.run_for is None or self.is_joining else self.started_at + self.script.run_for
         stopped = self._stopped_at()
         if natural is not None and natural <= now and (stopped is None or natural <= stopped):
             sentence = self.script.sentence or f"The command ended with exit code {self.script.exit_code}."
@@ -191,6 +196,16 @@ class FakeEngine:
             self.starts.append((self.now, key))
             self._settle()
 
+    def change_world(self, order: ReplicaOrder) -> None:
+        with self._lock:
+            self._settle()
+            replica = self._replicas.get(order.key)
+            if replica is not None and replica.is_live and (order.world or 0) > (replica.order.world or 0):
+                if replica.is_joining:
+                    replica.joined_at = self.now
+                replica.order = order
+            self._settle()
+
     def stop(self, key: ReplicaKey, grace: timedelta) -> None:
         with self._lock:
             self._settle()
@@ -262,7 +277,7 @@ class FakeEngine:
                 return port
 
     def _observation(self, replica: _Replica) -> Observation:
-        started = replica.started_at if replica.started_at <= self.now else None
+        started = replica.started_at if replica.started_at <= self.now and not replica.is_joining else None
         if replica.exit is not None:
             done = replica.exit.cause in (ExitCause.EXITED, ExitCause.HANGING_EXIT) and replica.exit.exit_code == 0
             phase = Phase.SUCCEEDED if done else Phase.FAILED
@@ -273,5 +288,8 @@ class FakeEngine:
         detail = "The command has not started yet." if phase is Phase.PENDING else ""
         return Observation(replica.order.key, phase, started, replica.exit, detail, self._facts(replica))
 
-    def _facts(self, replica: _Replica) -> Mapping[str, str]:
-        return {"engine": "fake", "node": replica.order.node}
+    def _facts(self, replica: _Replica) -> Mapping[str, Any]:
+        facts: dict[str, Any] = {"engine": "fake", "node": replica.order.node}
+        if replica.order.world is not None:
+            facts |= {"world": replica.order.world, "is_ready": replica.is_joining and replica.started_at <= self.now}
+        return facts

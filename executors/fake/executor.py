@@ -44,6 +44,9 @@ class FakeExecutor:
     def create(self, order: ReplicaOrder) -> None:
         self._write("create", str(order.key), lambda: self.engine.create(order))
 
+    def change_world(self, order: ReplicaOrder) -> None:
+        self._write("change_world", str(order.key), lambda: self.engine.change_world(order))
+
     def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
         self._write("stop", str(key), lambda: self.engine.stop(key, grace))
 

@@ -25,6 +25,7 @@ from core.domain.errors import AttemptRemoved, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from core.domain.layout import PORTS_PER_REPLICA, Layout, Ports
 from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_of_each
+from executors.order_file import world_fields
 from executors.process import machine, procfs, sweep
 from executors.process.changes import Changes
 from executors.process.gpulook import GpuLook
@@ -40,6 +41,7 @@ PASSED_ENV: Final = (
     *("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY"),
 )
 _DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+WORLD_FILE: Final = "world.json"  # trainmaster_runtime.worlds.FILE
 _CLAIM_S: Final = 20.0  # for the runtime to take the order: 50 ms on an idle machine
 _LOCK_S: Final = 10.0
 _END_S: Final = 2.5  # a runtime whose job has ended stays for 2 s at most, to send its last reports
@@ -134,6 +136,12 @@ class ProcessExecutor:
                 return
             self._write_order(folder, order)
             self._start(folder, order, lock)
+
+    def change_world(self, order: ReplicaOrder) -> None:
+        folder = ReplicaFolder(self._folder(order.key))
+        known = folder.read(WORLD_FILE) or {}
+        if folder.read("exit.json") is None and int(known.get("world") or 0) < (order.world or 0):
+            folder.write(WORLD_FILE, world_fields(order))
 
     def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
         folder = ReplicaFolder(self._folder(key))

@@ -18,7 +18,7 @@ _AT_ONCE: Final = 500
 
 
 class TakenAddresses:
-    """Reads each live attempt's layout once: it is written once and never changed. Safe for threads.
+    """Reads each live attempt's layout once: it changes only with the number of its world. Safe for threads.
 
     A start asks twice, and with a thousand live attempts reading all their layouts anew would cost it a tenth of a
     second.
@@ -26,22 +26,22 @@ class TakenAddresses:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[str, frozenset[Address]] = {}
+        self._known: dict[tuple[str, int], frozenset[Address]] = {}  # by attempt and world
 
     def read(self, session: Session, *, except_attempt: str) -> set[Address]:
         """Every address that a live attempt but this one has, as of this transaction."""
-        live = set(
-            session.scalars(
-                select(Attempt.id).where(is_live(), Attempt.layout.is_not(None), Attempt.id != except_attempt)
-            )
+        rows = select(Attempt.id, Attempt.world).where(
+            is_live(), Attempt.layout.is_not(None), Attempt.id != except_attempt
         )
+        live = {(attempt, world) for attempt, world in session.execute(rows)}
         with self._lock:
             known = {attempt: taken for attempt, taken in self._known.items() if attempt in live}
-        new = sorted(live - known.keys())
+        new = sorted(attempt for attempt, _ in live - known.keys())
         for begin in range(0, len(new), _AT_ONCE):
-            rows = select(Attempt.id, Attempt.layout).where(Attempt.id.in_(new[begin : begin + _AT_ONCE]))
-            for attempt, layout in session.execute(rows):
-                known[attempt] = frozenset(addresses_of(Layout.from_json(layout or [])))
+            chunk = new[begin : begin + _AT_ONCE]
+            found = select(Attempt.id, Attempt.world, Attempt.layout).where(Attempt.id.in_(chunk))
+            for attempt, world, layout in session.execute(found):
+                known[attempt, world] = frozenset(addresses_of(Layout.from_json(layout or [])))
         with self._lock:
             self._known = known
         return set().union(*known.values())

@@ -21,6 +21,7 @@ from executors.base import Observation, Phase, ReplicaExit
 from scheduler.control.backoff import restart_delay
 from scheduler.control.ending import End, outcome
 from scheduler.control.facts import EVALUATOR, SERVING_ROLES, Member, Rules, Sight, Stop, StopCause
+from scheduler.control.worlds import WorldChange, given_up, is_in_world, may_go_on_without, next_world, untold
 
 # The runtime ends a replica at its deadline; this is how long we wait before we do it ourselves.
 DEADLINE_SLACK: Final = timedelta(seconds=15)
@@ -54,9 +55,10 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """``moves`` and the other writes are recorded first, then ``creates`` and ``stops`` are sent.
+    """``moves`` and the other writes are recorded first, then ``creates``, ``tells`` and ``stops`` are sent.
 
-    ``end`` needs the executor's word first that nothing is left of the attempt. ``next_look``: when time alone will
+    ``world``: who goes on together from now on; ``given_up``: whose places are free then; ``tells``: who has not heard of
+    the newest world. ``end`` needs the executor's word first that nothing is left of the attempt. ``next_look``: when time alone will
     change something.
     """
 
@@ -66,14 +68,26 @@ class Decision:
     is_decided: bool = False
     is_running: bool = False
     counted_restarts: int = 0
+    world: WorldChange | None = None
+    given_up: tuple[Member, ...] = ()
     creates: tuple[Member, ...] = ()
+    tells: tuple[Member, ...] = ()
     stops: tuple[Member, ...] = ()
     end: End | None = None
     next_look: datetime | None = None
 
     @property
     def has_writes(self) -> bool:
-        return bool(self.moves or self.notes or self.stop or self.is_decided or self.is_running)
+        return bool(
+            self.moves
+            or self.notes
+            or self.stop
+            or self.is_decided
+            or self.is_running
+            or self.world
+            or self.given_up
+            or self.counted_restarts
+        )
 
 
 def decide(sight: Sight) -> Decision:
@@ -103,6 +117,8 @@ class _Draft:
         self.decided_at = sight.attempt.decided_at
         self.is_running = False
         self.counted_restarts = 0
+        self.world: WorldChange | None = None
+        self.losses: list[str] = []  # a sentence for each that an elastic gang lost just now
         self.waiting: set[str] = set()  # ids of failed replicas whose restart is not due yet
         self.creates: list[Member] = []
         self.stops: list[Member] = []
@@ -118,7 +134,10 @@ class _Draft:
             is_decided=self.decided_at is not None and attempt.decided_at is None,
             is_running=self.is_running,
             counted_restarts=self.counted_restarts,
+            world=self.world,
+            given_up=given_up(self.sight, self.members.values(), self.world) if self.stop is None else (),
             creates=tuple(self.creates),
+            tells=() if self.world or self._is_ending else untold(self.sight, self.members.values()),
             stops=tuple(self.stops),
             end=self.end,
             next_look=min(self.looks, default=None),
@@ -198,6 +217,7 @@ class _Draft:
             self._judge_success()
             self._judge_wishes()
             self._judge_failures()
+            self._judge_world()
             self._judge_time()
         if self.stop is None and self.decided_at is None:
             self._judge_start()
@@ -205,7 +225,7 @@ class _Draft:
             self._drop_unborn()
 
     def _judge_success(self) -> None:
-        deciders = [m for m in self.members.values() if m.role in self.rules.deciders]
+        deciders = [m for m in self._counting() if m.role in self.rules.deciders]
         ignored = {role for role, policy in self.rules.policies.items() if policy is RestartPolicy.IGNORE}
         done = [m for m in deciders if m.state is ReplicaState.SUCCEEDED]
         given_up = [m for m in deciders if m.role in ignored and m.state in (ReplicaState.FAILED, ReplicaState.LOST)]
@@ -228,12 +248,14 @@ class _Draft:
             else:
                 self._stop(StopCause.REFUSED, self.sight.refusal, is_final=True)
             return
-        failed = [m for m in self.members.values() if m.state in (ReplicaState.FAILED, ReplicaState.LOST)]
+        failed = [m for m in self._counting() if m.state in (ReplicaState.FAILED, ReplicaState.LOST)]
         for member in sorted(failed, key=lambda m: (m.ended_at or self.now, m.name)):
             self._judge_failure(member)
             if self.stop is not None:
                 return
-        deciders = [m for m in self.members.values() if m.role in self.rules.deciders]
+        if self.losses:
+            return  # whether enough are left is the next question
+        deciders = [m for m in self._counting() if m.role in self.rules.deciders]
         if all(m.is_over and m.id not in self.waiting for m in deciders):  # and none succeeded: all were given up
             self._stop(StopCause.FAILURE, "All replicas that decide the job's end failed.", is_final=True)
 
@@ -243,6 +265,9 @@ class _Draft:
         is_platform = verdict.kind is ExitKind.PLATFORM
         if exit_.cause is ExitCause.DEADLINE:
             self._stop(StopCause.DEADLINE, verdict.sentence, is_final=True)
+            return
+        if may_go_on_without(self.sight, self._counting(), member):
+            self._judge_loss(exit_)
             return
         match self.rules.policies[member.role]:
             case RestartPolicy.IGNORE:
@@ -254,6 +279,27 @@ class _Draft:
                 self._stop(StopCause.FAILURE, verdict.sentence)
             case RestartPolicy.REPLICA:
                 self._judge_restart(member, exit_)
+
+    def _judge_loss(self, exit_: ExitFacts) -> None:
+        """An elastic gang goes on without the one that ended so, as often as it might be restarted."""
+        verdict = classify(exit_)
+        is_counted = verdict.kind is not ExitKind.PLATFORM and not verdict.is_consequence
+        spent = self.sight.job.restart_count + self.counted_restarts
+        if verdict.is_hopeless or (is_counted and spent >= self.sight.job.spec.max_restarts):
+            self._stop(StopCause.FAILURE, verdict.sentence)
+            return
+        self.counted_restarts += is_counted
+        self.losses.append(verdict.sentence)
+
+    def _judge_world(self) -> None:
+        if self.stop is not None or self.decided_at is not None:
+            return
+        change = next_world(self.sight, tuple(self.members.values()), self.losses)
+        if isinstance(change, str):
+            self.counted_restarts = 0  # the end of the attempt counts
+            self._stop(StopCause.FAILURE, change)
+        else:
+            self.world = change
 
     def _judge_restart(self, member: Member, exit_: ExitFacts) -> None:
         """Start this one replica again, or give up: an evaluator alone, any other with the whole gang."""
@@ -286,7 +332,7 @@ class _Draft:
 
     def _judge_start(self) -> None:
         started = {ReplicaState.PENDING, ReplicaState.STARTING}
-        waiting = [m for m in self.members.values() if m.state in started]
+        waiting = [m for m in self._counting() if m.state in started]
         if not waiting:
             self.is_running = self.sight.attempt.state is AttemptState.STARTING
             return
@@ -305,7 +351,7 @@ class _Draft:
     def act(self) -> None:
         live = [m for m in self.members.values() if not m.is_over]
         if not live and self._is_ending:
-            self.end = outcome(self.sight, tuple(self.members.values()), self.stop, self.now)
+            self.end = outcome(self.sight, self._counting(), self.stop, self.now)
             return
         for member in live:
             if self._must_stop(member):
@@ -319,7 +365,7 @@ class _Draft:
                 for member in live:
                     self._move(member, ReplicaEvent.STOP, self.now, reason="did not end in time and was removed")
                 self.stops.clear()
-                self.end = outcome(self.sight, tuple(self.members.values()), self.stop, self.now)
+                self.end = outcome(self.sight, self._counting(), self.stop, self.now)
             else:
                 self.looks.append(patience)
 
@@ -329,7 +375,7 @@ class _Draft:
             return True
         if self.decided_at is None:
             return False
-        if member.role in SERVING_ROLES:
+        if member.role in SERVING_ROLES or not is_in_world(self.sight, member):
             return True
         # Workers beside a chief and own roles may still write what the deciders have written already.
         waits = self.sight.job.spec.grace
@@ -340,6 +386,10 @@ class _Draft:
         return True
 
     # Small things
+
+    def _counting(self) -> tuple[Member, ...]:
+        """Those that the attempt consists of: not what an elastic gang gave up, nor what has not joined it yet."""
+        return tuple(m for m in self.members.values() if is_in_world(self.sight, m))
 
     def _stop(self, cause: StopCause, sentence: str, *, is_final: bool = False) -> None:
         if self.stop is None:

@@ -76,6 +76,7 @@ class Member:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     has_step: bool = False  # it told of training progress
+    is_holding: bool = True  # its place is its own; an elastic gang gives back what it goes on without
 
     @property
     def name(self) -> str:
@@ -116,6 +117,7 @@ class AttemptFacts:
     created_at: datetime
     started_at: datetime | None
     decided_at: datetime | None
+    world: int = 1  # counts the layouts that it has had
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ class Sight:
     long, with the time when they were last seen.
     ``refusal``: what the executor said when it refused to start a replica of this attempt; ``is_removed``: it did so
     because it had removed the attempt before. ``wish``: who asked to cancel or pause, and why, in words.
+    ``can_change``: whether the executor can tell running replicas of another world.
     """
 
     now: datetime
@@ -148,6 +151,7 @@ class Sight:
     refusal: str | None = None
     is_removed: bool = False
     wish: str = ""
+    can_change: bool = False
 
     @property
     def stop_grace(self) -> timedelta:

@@ -16,12 +16,12 @@ from core import tokens
 from core.db.tables import Volume
 from core.domain.contracts import render
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain, TrainmasterError, Unavailable
-from core.domain.layout import Layout
+from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.resources import gang_of
 from core.storage.archives import ArchiveStore
 from core.storage.tree import LeavesVolume, has_lasting_inodes
 from core.storage.volumes import find_place, split_location, tree_of
-from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
+from executors.base import ChangesWorlds, MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
 from scheduler.control.context import Control
 from scheduler.control.environment import attempt_context
 from scheduler.control.facts import AttemptFacts, JobFacts, Member
@@ -55,6 +55,7 @@ class OrderBook:
     volumes: Mapping[str, VolumeFacts]
     secrets: Mapping[str, str]
     database_id: str = ""
+    joins_warm: bool = False  # the gang's processes go from world to world by themselves
     inodes: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
     @property
@@ -62,6 +63,15 @@ class OrderBook:
         if self.attempt.layout is None:
             raise ValueError("an attempt without addresses has no orders")
         return self.attempt.layout
+
+    def layout_for(self, member: Member) -> Layout:
+        """The layout with ``member`` in it. One that joins gets an address only with its world; until then it is last."""
+        layout = self.layout
+        if any((r.role, r.index) == (member.role, member.index) for r in layout.replicas):
+            return layout
+        processes = self.job.spec.roles[member.role].process_count
+        joining = ReplicaAddress(member.role, member.index, "", Ports(), member.node, member.gpus, processes)
+        return Layout((*layout.replicas, joining))
 
 
 def load_volumes(session: Session, job: JobFacts) -> dict[str, VolumeFacts]:
@@ -86,7 +96,8 @@ def build_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrd
     """
     job, attempt, spec = book.job, book.attempt, book.job.spec
     role = spec.roles[member.role]
-    layout = book.layout
+    layout = book.layout_for(member)
+    is_joining = layout is not book.layout
     context = attempt_context(control, job, attempt, attempt.resume_from)
     address = layout.find(member.role, member.index)
     rendered = render(spec, layout, address, context, secrets=book.secrets)
@@ -115,12 +126,19 @@ def build_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrd
         stop_grace=timedelta(seconds=spec.grace.stop),
         exit_grace=timedelta(seconds=spec.grace.exit),
         peers_grace=timedelta(seconds=spec.grace.peers),
-        peer_hosts=tuple(dict.fromkeys(replica.host for replica in layout.replicas)),
+        peer_hosts=tuple(dict.fromkeys(replica.host for replica in book.layout.replicas)),
         deadline_s=spec.max_run_time,
         may_start_warm=spec.warm is Warm.AUTO,
         api_url=control.api_url,
         token=tokens.attempt_token(control.secret_key, attempt.id),
+        world=None if elastic_role_of(control, spec) is None else 0 if is_joining else attempt.world,
+        joins_warm=is_joining and book.joins_warm,
     )
+
+
+def elastic_role_of(control: Control, spec: JobSpec) -> str | None:
+    """The role whose replicas may come and go, where the executor can tell the others."""
+    return spec.elastic_role if isinstance(control.executor, ChangesWorlds) else None
 
 
 def check_places(control: Control, book: OrderBook) -> dict[tuple[str, str], int]:

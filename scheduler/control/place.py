@@ -16,13 +16,13 @@ from core.db.repositories.nodes import is_holding, usage
 from core.db.tables import Attempt, Job, Node, Replica
 from core.domain.errors import StaleWrite
 from core.domain.ids import AttemptId, JobId
-from core.domain.lifecycle import JobEvent, advance
+from core.domain.lifecycle import JobEvent, ReplicaEvent, advance
 from core.domain.resources import Amounts, Gang, Request
 from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
 from core.ids import new_id
 from scheduler.control.fleet import node_view
-from scheduler.control.journal import SCHEDULER
-from scheduler.planning.model import Placement, Start
+from scheduler.control.journal import SCHEDULER, Journal
+from scheduler.planning.model import Grow, Placement, Start
 
 _MOVE: Final = advance(JobState.QUEUED, JobEvent.PLACE)
 _INSERT_ATTEMPT: Final = insert(cast("Table", Attempt.__table__))
@@ -176,9 +176,80 @@ def _line(draft: _Draft, number: int, project_id: str, now: datetime) -> dict[st
         project_id=project_id,
         job_id=draft.order.start.job_id,
         attempt_id=draft.attempt_id,
-        reason=_where(placements, draft.order.gang),
+        reason=_where(placements),
         data={"attempt": number, "nodes": dict(Counter(p.node for p in placements))},
     )
+
+
+def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> AttemptId:
+    """Write the replicas that join the job's live attempt; the reconcile makes them. The caller holds the tick's lease.
+
+    Raises:
+        StaleWrite: the attempt, a replica or a node is not any more what the plan saw; nothing is written.
+    """
+    attempt = session.execute(
+        update(Attempt)
+        .where(
+            Attempt.job_id == grow_.job_id,
+            Attempt.state.in_([AttemptState.STARTING.value, AttemptState.RUNNING.value]),
+            Attempt.stop.is_(None),
+            Attempt.decided_at.is_(None),
+        )
+        .values(generation=Attempt.generation + 1)
+        .returning(Attempt.id, Attempt.number)
+        .execution_options(synchronize_session=False)
+    ).one_or_none()
+    project_id = session.execute(
+        select(Job.project_id).where(Job.id == grow_.job_id, Job.wanted == Wanted.RUN.value)
+    ).scalar_one_or_none()
+    if attempt is None or project_id is None:
+        raise StaleWrite("the attempt has moved since the plan was made")
+    attempt_id = AttemptId(attempt.id)
+    rooms = _rooms(session, {placement.node for placement in grow_.placements})
+    if any(placement.node not in rooms for placement in grow_.placements):
+        raise StaleWrite("a node of the plan is gone")
+    requests = {role.role: role.request for role in gang.roles}
+    known = {
+        (row.role, row.number): row
+        for row in session.execute(
+            select(
+                Replica.id,
+                Replica.role,
+                Replica.index.label("number"),
+                Replica.state,
+                Replica.memory_bytes,
+                Replica.rank,
+            ).where(Replica.attempt_id == attempt_id)
+        )
+    }
+    # Behind all others until the next world gives it a rank.
+    last = max((row.rank for row in known.values()), default=-1)
+    for number, placement in enumerate(grow_.placements, start=1):
+        request = requests[placement.role]
+        values = _replica(grow_.job_id, attempt_id, last + number, placement, request, rooms)
+        before = known.get((placement.role, placement.index))
+        if before is None:
+            session.execute(insert(Replica).values(**values))
+            continue
+        if before.memory_bytes > 0:
+            raise StaleWrite(f"{placement.role}-{placement.index} holds its place still")
+        move = advance(ReplicaState(before.state), ReplicaEvent.RESTART)
+        values |= {"state": move.state.value, "exit": None, "started_at": None, "ended_at": None, "heartbeat_at": None}
+        values["generation"] = Replica.generation + 1
+        del values["id"]
+        session.execute(
+            update(Replica).where(Replica.id == before.id).values(**values).execution_options(synchronize_session=False)
+        )
+    names = [f"{placement.role}-{placement.index}" for placement in grow_.placements]
+    where = ", ".join(sorted({placement.node for placement in grow_.placements})[:8])
+    Journal(session, project_id, grow_.job_id, attempt_id).tell(
+        "attempt.growing",
+        f"{', '.join(names[:8])} {'joins' if len(names) == 1 else 'join'} on {where}, where there is place and nobody "
+        "waits for it; the others go on meanwhile.",
+        at=now,
+        data={"attempt": attempt.number, "replicas": names[:100], "count": len(names)},
+    )
+    return attempt_id
 
 
 def _replica(
@@ -235,11 +306,17 @@ def _rooms(session: Session, names: set[str]) -> dict[str, _Room]:
     return rooms
 
 
-def _where(placements: Sequence[Placement], gang: Gang) -> str:
+def _where(placements: Sequence[Placement]) -> str:
     by_node = Counter(placement.node for placement in placements)
     if len(by_node) == 1:
         node = next(iter(by_node))
-        return f"Placed on {node}." if gang.size == 1 else f"Placed on {node}: all {gang.size} replicas fit there."
+        return (
+            f"Placed on {node}."
+            if len(placements) == 1
+            else f"Placed on {node}: all {len(placements)} replicas fit there."
+        )
     listed = ", ".join(f"{node} ({count})" for node, count in sorted(by_node.items())[:8])
     more = f" and {len(by_node) - 8} more" if len(by_node) > 8 else ""
-    return f"Placed on {len(by_node)} nodes: {listed}{more}; no single node has room for all {gang.size} replicas."
+    return (
+        f"Placed on {len(by_node)} nodes: {listed}{more}; no single node has room for all {len(placements)} replicas."
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
 from typing import Final
 
@@ -18,7 +18,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core import secrets
-from core.bell import TOPIC_RECONCILE
+from core.bell import TOPIC_RECONCILE, TOPIC_TICK
 from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.identity import ensure_id, find_id
@@ -37,7 +37,7 @@ from core.domain.errors import (
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.states import AttemptState, ReplicaState, Wanted
-from executors.base import Observation, Phase, ReplicaKey, TellsLeftovers
+from executors.base import ChangesWorlds, Observation, Phase, ReplicaKey, TellsLeftovers
 from scheduler.control import fence
 from scheduler.control.addresses import TakenAddresses, addresses_of
 from scheduler.control.backoff import retry_delay
@@ -46,9 +46,10 @@ from scheduler.control.create import batch_size, create_batch
 from scheduler.control.decide import START_PATIENCE, Decision, decide
 from scheduler.control.environment import attempt_context, environment_note
 from scheduler.control.facts import Member, Sight
-from scheduler.control.orders import OrderBook, check_places, load_volumes
+from scheduler.control.orders import OrderBook, build_order, check_places, load_volumes
 from scheduler.control.resume import ResumeSources, find_resume_path, load_sources
 from scheduler.control.rows import AttemptRows, SpecCache, load_attempt
+from scheduler.control.worlds import WorldChange
 from scheduler.control.write import AttemptWriter
 
 log = structlog.get_logger(__name__)
@@ -58,6 +59,9 @@ _MAX_ROUNDS: Final = 12
 # Stopping is asked again this often, in case the engine lost it.
 _STOP_AGAIN: Final = timedelta(seconds=5)
 _PORTS_LEASE: Final = "ports"
+# The same of a new world. Its members show that they know it within a tenth of a second.
+_TELL_AGAIN: Final = timedelta(seconds=2)
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 # What a replica that was just created waits for is worth a line when it waits for so long.
 _TELL_AFTER: Final = timedelta(seconds=2)
 _TOLD_EVENTS: Final = 20  # of a job whose move was illegal
@@ -93,6 +97,7 @@ class _Memory:
     refusal: str | None = None
     is_removed: bool = False
     stops: dict[ReplicaKey, datetime] = field(default_factory=dict)
+    told: dict[tuple[str, int], datetime] = field(default_factory=dict)  # replica and world -> when it was told
 
 
 class Reconciler:
@@ -238,7 +243,7 @@ class _Round:
             taken = self.taken.read(session, except_attempt=attempt.id) if control.executor.shares_hosts else set()
             sources = load_sources(session, job)
         ports = frozenset(port for _, port in taken)
-        layout = control.executor.assign_addresses(self._layout(), ports, attempt.id)
+        layout = control.executor.assign_addresses(self._layout(self.rows.members), ports, attempt.id)
         resume_from = self._ready_output(sources)
         note = environment_note(job, layout, attempt_context(control, job, attempt, resume_from))
         with fence.fenced(control, self.lease) as session:
@@ -250,12 +255,12 @@ class _Round:
             self._writer(session).start(layout, resume_from, note)
         self.rows = self.rows.started(layout, resume_from)
 
-    def _layout(self) -> Layout:
+    def _layout(self, members: Sequence[Member]) -> Layout:
         roles = self.rows.job.spec.roles
         return Layout(
             tuple(
                 ReplicaAddress(m.role, m.index, "", Ports(), m.node, m.gpus, roles[m.role].process_count)
-                for m in self.rows.members
+                for m in members
             )
         )
 
@@ -297,13 +302,17 @@ class _Round:
             refusal=self.memory.refusal,
             is_removed=self.memory.is_removed,
             wish=rows.wish,
+            can_change=isinstance(self.control.executor, ChangesWorlds),
         )
 
     def _carry_out(self, decision: Decision, seen: Sequence[Observation]) -> Look:
         if decision.has_writes:
+            layout = None if decision.world is None else self._new_world(decision.world)
             with fence.fenced(self.control, self.lease) as session:
-                self._writer(session).record(decision)
+                self._writer(session).record(decision, layout)
             self._log(decision)
+            if decision.given_up:
+                self.control.bell.ring(TOPIC_TICK, "")  # there is room, and somebody lacks a replica
             attempt = self.rows.attempt
             self.rows = replace(self.rows, attempt=replace(attempt, generation=attempt.generation + 1))
             if decision.end is not None:
@@ -312,7 +321,8 @@ class _Round:
             self._end(decision)
             return Look(Verdict.GONE)
         self._stop(decision.stops)
-        is_created = self._create(decision.creates)
+        self._tell(decision.tells)
+        is_created = self._create(decision.creates, seen)
         look = Look(
             Verdict.AGAIN if decision.has_writes or is_created else Verdict.SETTLED,
             None if decision.has_writes or is_created else decision.next_look,
@@ -339,6 +349,7 @@ class _Round:
             or attempt.stop
             or decision.stop
             or decision.stops
+            or decision.tells
             or any(m.state is ReplicaState.STARTING for m in self.rows.members)
         )
 
@@ -370,14 +381,41 @@ class _Round:
                 self.control.executor.stop(key, grace=grace)
                 self.memory.stops[key] = now
 
-    def _create(self, members: Sequence[Member]) -> bool:
+    def _new_world(self, change: WorldChange) -> Layout:
+        """Addresses for the next world: all of them fresh, for whoever died may still be remembered at the old ones."""
+        control = self.control
+        taken: set[tuple[str, int]] = set()
+        if control.executor.shares_hosts:
+            with unit_of_work(control.sessions, read_only=True) as session:
+                taken = self.taken.read(session, except_attempt="")
+        ports = frozenset(port for _, port in taken)
+        return control.executor.assign_addresses(self._layout(change.members), ports, self.rows.attempt.id)
+
+    def _tell(self, members: Sequence[Member]) -> None:
+        """Tell running replicas of the newest world; the engine shows what each of them knows."""
+        executor = self.control.executor
+        if not members or not isinstance(executor, ChangesWorlds):
+            return
+        now = self.control.clock()
+        due = [
+            m for m in members if now - self.memory.told.get((m.id, self.rows.attempt.world), _LONG_AGO) >= _TELL_AGAIN
+        ]
+        if not due:
+            return
+        book = self._order_book()
+        for member in due:
+            executor.change_world(build_order(self.control, book, member))
+            self.memory.told[member.id, self.rows.attempt.world] = now
+
+    def _create(self, members: Sequence[Member], seen: Sequence[Observation]) -> bool:
         """Create what is missing; true when the executor took any. What it did not take is told in its detail."""
         if not members:
             return False
         created: list[Member] = []
         details: dict[str, str] = {}
         refused: ExecutorRefused | None = None
-        book = self._order_book()
+        # Those that run show whether their program goes from world to world by itself.
+        book = replace(self._order_book(), joins_warm=any(o.facts.get("keeps_processes") for o in seen))
         size = batch_size(self.control)
         for begin in range(0, len(members), size):
             if self.control.clock() - self.began > self.control.lease_ttl / 2:

@@ -33,7 +33,7 @@ _ATTEMPT: Final[AnySelect] = (
     select(
         _attempts.c.id, _attempts.c.number, _attempts.c.state, _attempts.c.generation, _attempts.c.layout,
         _attempts.c.resume_from, _attempts.c.stop, _attempts.c.created_at, _attempts.c.started_at,
-        _attempts.c.decided_at,
+        _attempts.c.decided_at, _attempts.c.world,
         _jobs.c.id.label("job_id"), _jobs.c.name, _jobs.c.project_id, _jobs.c.state.label("job_state"), _jobs.c.wanted,
         _jobs.c.generation.label("job_generation"), _jobs.c.restart_count, _jobs.c.attempt_count,
         _jobs.c.resume_from.label("job_resume_from"), _jobs.c.output_volume, _jobs.c.output_path,
@@ -49,7 +49,7 @@ _REPLICAS: Final[AnySelect] = (
     select(
         _replicas.c.id, _replicas.c.role, _replicas.c.replica_index, _replicas.c.generation, _replicas.c.state,
         _replicas.c.node, _replicas.c.gpus, _replicas.c.exit, _replicas.c.detail, _replicas.c.facts,
-        _replicas.c.started_at, _replicas.c.ended_at, _replicas.c.progress,
+        _replicas.c.started_at, _replicas.c.ended_at, _replicas.c.progress, _replicas.c.memory_bytes,
         _nodes.c.is_ready, _nodes.c.seen_at,
     )
     .outerjoin(_nodes, _nodes.c.name == _replicas.c.node)
@@ -182,6 +182,7 @@ def _attempt(row: AnyRow) -> AttemptFacts:
         created_at=row.created_at,
         started_at=row.started_at,
         decided_at=row.decided_at,
+        world=row.world,
     )
 
 
@@ -200,6 +201,7 @@ def _member(row: AnyRow) -> Member:
         started_at=row.started_at,
         ended_at=row.ended_at,
         has_step=bool(row.progress.get("step")),
+        is_holding=row.memory_bytes > 0,
     )
 
 

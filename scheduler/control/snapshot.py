@@ -16,6 +16,7 @@ from core.domain.ids import JobId
 from core.domain.resources import Gang
 from core.domain.states import JobState, Wanted
 from scheduler.control.fleet import Fleet, raw_nodes, usage_of
+from scheduler.control.growing import load_growing
 from scheduler.planning.model import QueuedGang, Reason, ReasonCode, RunningGang, Snapshot
 
 _GANG_CACHE_SIZE: Final = 20_000
@@ -28,7 +29,7 @@ _ALL_AT_ONCE: Final = 2000
 class Loaded:
     """A snapshot and what applying its plan compares with.
 
-    ``next_due``: when the next job's back-off is over. ``shape_reasons`` and ``own_reasons`` are what is written now.
+    ``next_due``: when the next back-off is over, of a job or of a lost replica. ``shape_reasons`` and ``own_reasons`` are what is written now.
     """
 
     snapshot: Snapshot
@@ -59,15 +60,18 @@ def fingerprint(session: Session) -> tuple[Any, ...]:
     queue = session.execute(
         select(func.count(), func.max(Job.queued_at)).where(Job.state == JobState.QUEUED.value)
     ).one()
-    attempts = session.execute(select(func.count(), func.max(Attempt.id)).where(is_live())).one()
+    attempts = session.execute(
+        select(func.count(), func.max(Attempt.id), func.sum(Attempt.world)).where(is_live())
+    ).one()
     holders = session.execute(select(func.count(), func.max(Replica.id)).where(is_holding())).one()
     return (tuple(queue), tuple(attempts), tuple(holders), raw_nodes(session))
 
 
-def load_snapshot(session: Session, cache: TickCache, now: datetime) -> Loaded:
+def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow: bool = False) -> Loaded:
     """Queue, running gangs and nodes as one consistent view.
 
-    Jobs in back-off are left out; they keep their own reason.
+    Jobs in back-off are left out; they keep their own reason. ``can_grow``: whether the executor can give a running gang
+    another replica.
     """
     running_rows = session.execute(
         select(
@@ -81,6 +85,8 @@ def load_snapshot(session: Session, cache: TickCache, now: datetime) -> Loaded:
     _fill_gangs(session, cache.gangs, {row.shape for row in running_rows})
     _refresh(session, cache, now)
     held = cache.fleet.holders(session)
+    gangs = {row.shape: cache.gangs[row.shape] for row in running_rows}
+    growing, grows_at = load_growing(session, gangs, now) if can_grow else ((), None)
     snapshot = Snapshot(
         now=now,
         nodes=cache.fleet.nodes(session, usage_of(held.values())),
@@ -94,15 +100,17 @@ def load_snapshot(session: Session, cache: TickCache, now: datetime) -> Loaded:
             )
             for r in running_rows
         ),
+        growing=growing,
     )  # fmt: skip
+    ends = session.execute(
+        select(func.min(Job.not_before)).where(Job.state == JobState.QUEUED.value, Job.not_before > now)
+    ).scalar_one()
     return Loaded(
         snapshot=snapshot,
         generations={JobId(job_id): generation for job_id, (generation, _) in cache.jobs.items()},
         shape_reasons=_shape_reasons(session),
         own_reasons=_own_reasons(session, now),
-        next_due=session.execute(
-            select(func.min(Job.not_before)).where(Job.state == JobState.QUEUED.value, Job.not_before > now)
-        ).scalar_one(),
+        next_due=min((at for at in (ends, grows_at) if at is not None), default=None),
     )
 
 

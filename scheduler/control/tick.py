@@ -20,9 +20,10 @@ from core.domain.errors import StaleWrite, Unavailable
 from core.domain.ids import JobId
 from core.domain.lifecycle import JobEvent
 from core.domain.states import JobState, Wanted
+from executors.base import ChangesWorlds
 from scheduler.control import fence
 from scheduler.control.context import Control
-from scheduler.control.place import Order, place_all
+from scheduler.control.place import Order, grow, place_all
 from scheduler.control.queue import move_queued
 from scheduler.control.snapshot import Loaded, TickCache, fingerprint, load_snapshot, reason_to_json
 from scheduler.planning import plan
@@ -112,9 +113,11 @@ class Ticker:
         for job_id, event in wishes:
             self._settle_wish(lease, job_id, event)
         with unit_of_work(control.sessions, read_only=True) as session:
-            loaded = load_snapshot(session, self._cache, control.clock())
+            can_grow = isinstance(control.executor, ChangesWorlds)
+            loaded = load_snapshot(session, self._cache, control.clock(), can_grow=can_grow)
         made = plan(loaded.snapshot)
         started = self._apply_starts(lease, loaded, made)
+        started += self._apply_grows(lease, loaded, made)
         self._apply_waits(lease, loaded, made)
         if started or loaded.snapshot.queued:
             log.info("tick.applied", started=started, planned=len(made.starts), waiting=len(made.waits))
@@ -167,6 +170,22 @@ class Ticker:
             log.info("job.placed", job=job_id, attempt=attempt)
             control.bell.ring(TOPIC_RECONCILE, attempt)
         return started
+
+    def _apply_grows(self, lease: HeldLease, loaded: Loaded, made: Plan) -> int:
+        control = self.control
+        gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.growing}
+        grown = 0
+        for more in made.grows:
+            try:
+                with fence.fenced(control, lease) as session:
+                    attempt_id = grow(session, more, gang=gangs[more.job_id], now=control.clock())
+            except StaleWrite as stale:
+                log.info("job.not_grown", job=more.job_id, why=str(stale))
+                continue
+            grown += 1
+            log.info("job.grown", job=more.job_id, attempt=attempt_id, replicas=len(more.placements))
+            control.bell.ring(TOPIC_RECONCILE, attempt_id)
+        return grown
 
     def _apply_waits(self, lease: HeldLease, loaded: Loaded, made: Plan) -> None:
         """Write what changed: a reason per shape, and one per job only where it differs from its shape's."""

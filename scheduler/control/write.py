@@ -23,6 +23,7 @@ from scheduler.control.environment import EnvironmentNote
 from scheduler.control.facts import AttemptFacts, JobFacts, Member, Stop, StopCause
 from scheduler.control.journal import EXECUTOR, Journal
 from scheduler.control.rows import AttemptRows, exit_to_json
+from scheduler.control.worlds import WorldChange
 from scheduler.planning.model import ReasonCode
 
 _DETAIL_CHARS: Final = 2000
@@ -77,9 +78,15 @@ class AttemptWriter:
         if note:
             self.journal.tell("attempt.environment", note.sentence, at=self.now, data=note.to_json())
 
-    def record(self, decision: Decision) -> None:
-        """Everything of ``decision`` but its end."""
+    def record(self, decision: Decision, layout: Layout | None = None) -> None:
+        """Everything of ``decision`` but its end. ``layout``: of the world that it wants."""
         changes: dict[str, Any] = {}
+        if decision.world is not None and layout is not None:
+            changes |= {
+                "world": self.attempt.world + 1,
+                "layout": layout.to_json(),
+                "world_reason": decision.world.reason,
+            }
         if decision.stop is not None:
             changes["stop"] = decision.stop.to_json()
         if decision.is_decided:
@@ -89,6 +96,13 @@ class AttemptWriter:
         self._attempt(**changes)
         self._moves(decision.moves)
         self._notes(decision.notes)
+        if decision.world is not None:
+            self._world(decision.world)
+        for member in decision.given_up:
+            # Its place is free from here on; that it was there stays written.
+            self.session.execute(
+                update(Replica).where(Replica.id == member.id).values(cpu_milli=0, memory_bytes=0, gpus=[])
+            )
         if decision.is_running:
             self._job(JobEvent.RUN, "All replicas run." if len(self.rows.members) > 1 else "The command runs.")
         if decision.stop is not None:
@@ -138,6 +152,23 @@ class AttemptWriter:
         ran = [m.at for m in decision.moves if m.event is ReplicaEvent.RUN]
         ran += [m.started_at for m in self.rows.members if m.started_at is not None]
         return {"state": move.state.value, "started_at": min(max(ran, default=self.now), self.now)}
+
+    def _world(self, change: WorldChange) -> None:
+        for rank, member in enumerate(change.members):
+            self.session.execute(update(Replica).where(Replica.id == member.id).values(rank=rank))
+        # Those that wait to join, and those that were given up, stand behind.
+        self.session.execute(
+            update(Replica)
+            .where(Replica.attempt_id == self.attempt.id, Replica.id.not_in([m.id for m in change.members]))
+            .values(rank=len(change.members) + Replica.index)
+        )
+        number = self.attempt.world + 1
+        self.journal.tell(
+            "attempt.world",
+            f"World {number}: {change.reason}",
+            at=self.now,
+            data={"world": number, "replicas": [m.name for m in change.members[:100]], "count": len(change.members)},
+        )
 
     def _stopping(self, stop: Stop) -> None:
         self.journal.tell("attempt.stopping", stop.sentence, at=self.now, data={"cause": stop.cause.value})

@@ -1,6 +1,8 @@
 """Decide what starts now and why everybody else waits: ``plan(snapshot) -> Plan``, a pure function."""
 
 from scheduler.planning.model import (
+    Grow,
+    GrowingGang,
     NodeView,
     Placement,
     Plan,
@@ -14,6 +16,8 @@ from scheduler.planning.model import (
 from scheduler.planning.planner import plan
 
 __all__ = [
+    "Grow",
+    "GrowingGang",
     "NodeView",
     "Placement",
     "Plan",

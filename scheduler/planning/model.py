@@ -61,13 +61,29 @@ class RunningGang:
 
 
 @dataclass(frozen=True, slots=True)
+class GrowingGang:
+    """An elastic job that runs with fewer replicas than it may have. ``indices``: numbers of those that it lacks.
+
+    ``placed``: node and GPU model of each replica of the elastic role that it has.
+    """
+
+    job_id: JobId
+    priority: int
+    queued_at: datetime
+    gang: Gang
+    indices: tuple[int, ...]
+    placed: tuple[tuple[NodeId, str | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything a plan depends on. The order of the tuples does not matter."""
+    """Everything a plan depends on. The order of the tuples does not matter. ``growing``: some of those that run."""
 
     now: datetime
     nodes: tuple[NodeView, ...]
     queued: tuple[QueuedGang, ...]
     running: tuple[RunningGang, ...] = ()
+    growing: tuple[GrowingGang, ...] = ()
 
 
 class ReasonCode(StrEnum):
@@ -104,7 +120,15 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start this job now. ``placements``: every replica, in rank order."""
+    """Start this job now. ``placements``: every replica, in rank order; of an elastic role, as many as there is place for."""
+
+    job_id: JobId
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """Add these replicas to this elastic job, which runs."""
 
     job_id: JobId
     placements: tuple[Placement, ...]
@@ -116,3 +140,4 @@ class Plan:
 
     starts: tuple[Start, ...] = ()
     waits: Mapping[JobId, Reason] = field(default_factory=dict)
+    grows: tuple[Grow, ...] = ()

@@ -16,9 +16,10 @@ from scheduler.planning.demand import Demand, demand_of
 from scheduler.planning.draft import Draft
 from scheduler.planning.feasibility import EmptyCluster
 from scheduler.planning.gang import place
+from scheduler.planning.grow import Growth, grow, with_more
 from scheduler.planning.holders import Holders
 from scheduler.planning.ledger import NEVER, REFUSED, Ledger
-from scheduler.planning.model import Plan, QueuedGang, Reason, ReasonCode, Snapshot, Start
+from scheduler.planning.model import Grow, Placement, Plan, QueuedGang, Reason, ReasonCode, Snapshot, Start
 from scheduler.planning.reasons import Explainer
 from scheduler.planning.reservation import Holdings, Timeline
 from scheduler.planning.search import Budget
@@ -31,6 +32,14 @@ MAX_TIMED_RESERVATIONS = 8
 def queue_order(job: QueuedGang) -> tuple[object, ...]:
     """Sort key: larger priority first, then who queued first, then the id."""
     return (-job.priority, job.queued_at, job.job_id)
+
+
+def _growth(job: QueuedGang, placements: tuple[Placement, ...]) -> Growth:
+    """An elastic gang that this plan starts with as few replicas as will do."""
+    role = job.gang.elastic
+    assert role is not None  # noqa: S101 - the caller chose it by that
+    placed = tuple((p.node, p.gpu_model) for p in placements if p.role == role.role)
+    return Growth(queue_order(job), job.gang, tuple(range(role.replicas, role.most or 0)), placed)
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -67,8 +76,47 @@ class _Planning:
             waiting, is_settled = self._round(waiting)
             if is_settled:
                 break
-        starts = tuple(Start(job.job_id, draft.placements(self.demands[job.shape])) for job, draft in self.starts)
-        return Plan(starts, self._reasons(waiting))
+        starts = [(job, draft.placements(self.demands[job.shape])) for job, draft in self.starts]
+        waits = self._reasons(waiting)
+        started, grows = self._grow(starts, waiting)
+        return Plan(started, waits, grows)
+
+    def _grow(
+        self, starts: list[tuple[QueuedGang, tuple[Placement, ...]]], waiting: list[QueuedGang]
+    ) -> tuple[tuple[Start, ...], tuple[Grow, ...]]:
+        """The starts, and what runs, with as many replicas of elastic roles as nobody who waits could use the place of."""
+        elastic = [(job, placements) for job, placements in starts if job.gang.elastic is not None]
+        running = sorted(self.snapshot.growing, key=lambda job: job.job_id)
+        if not elastic and not running:
+            return tuple(Start(job.job_id, placements) for job, placements in starts), ()
+        growths = [_growth(job, placements) for job, placements in elastic]
+        growths += [
+            Growth((-job.priority, job.queued_at, job.job_id), job.gang, job.indices, job.placed) for job in running
+        ]
+        given = grow(growths, self.ledger, self.cluster, self._claimed(waiting))
+        more = {job.job_id: placements for (job, _), placements in zip(elastic, given, strict=False)}
+        return (
+            tuple(
+                Start(job.job_id, with_more(placements, more.get(job.job_id, ()), job.gang))
+                for job, placements in starts
+            ),
+            tuple(
+                Grow(job.job_id, tuple(placements))
+                for job, placements in zip(running, given[len(elastic) :], strict=True)
+                if placements
+            ),
+        )
+
+    def _claimed(self, waiting: list[QueuedGang]) -> frozenset[int]:
+        """Nodes that somebody who waits may ever use."""
+        demands = {job.shape: self.demands[job.shape] for job in waiting}
+        return frozenset[int]().union(
+            *(
+                demand.touched_nodes(self.cluster)
+                for shape, demand in demands.items()
+                if not self._refusal(shape, demand)
+            )
+        )
 
     def _round(self, queue: list[QueuedGang]) -> tuple[list[QueuedGang], bool]:
         """One walk through the queue: who still waits, and whether another walk would start nothing.

@@ -125,10 +125,10 @@ class Simulation:
 
     def _plan(self, now_s: float) -> None:
         self._is_dirty = False
-        if not self.world.queued:
-            return
         now = self._moment(now_s)
         snapshot = self.world.snapshot(now)
+        if not snapshot.queued and not snapshot.growing:
+            return
         made = self.planner(snapshot)
         if self.on_plan is not None:
             self.on_plan(snapshot, made)
@@ -144,6 +144,10 @@ class Simulation:
             runs_s = min(arrival.duration_s, arrival.max_run_time_s or math.inf)
             if math.isfinite(runs_s):
                 heapq.heappush(self._ends, (now_s + runs_s, arrival.name))
+        for grow in made.grows:
+            role = self.world.running[grow.job_id].job.gang.elastic
+            if role is not None:
+                self.outcome.usage.grow(role.request, len(grow.placements))
         for job_id, reason in made.waits.items():
             told = self.outcome.jobs[job_id].reasons
             if not told or told[-1][1] != reason:

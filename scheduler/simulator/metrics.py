@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from core.domain.resources import Request
 from scheduler.planning import NodeView, ReasonCode
 from scheduler.simulator.world import Running, World
 
@@ -50,9 +51,18 @@ class Usage:
         self._hold(running, -1)
 
     def _hold(self, running: Running, sign: int) -> None:
-        for role in running.job.gang.roles:
-            self.held_gpus += sign * role.replicas * role.request.gpu_count
-            self.held_cpu_milli += sign * role.replicas * role.request.cpu_milli
+        requests = {role.role: role.request for role in running.job.gang.roles}
+        for placement in running.placements:
+            self._hold_one(requests[placement.role], sign)
+
+    def grow(self, request: Request, replicas: int) -> None:
+        """An elastic gang has taken more places."""
+        for _ in range(replicas):
+            self._hold_one(request, 1)
+
+    def _hold_one(self, request: Request, sign: int) -> None:
+        self.held_gpus += sign * request.gpu_count
+        self.held_cpu_milli += sign * request.cpu_milli
 
     def wait(self, codes: Mapping[str, ReasonCode], world: World) -> None:
         """Who waits from now on, and what is free meanwhile."""

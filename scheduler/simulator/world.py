@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -9,7 +10,17 @@ from datetime import datetime, timedelta
 from core.domain.gpu_models import accepted_models
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang, Request
-from scheduler.planning import NodeView, Placement, Plan, QueuedGang, RunningGang, Snapshot, Start
+from scheduler.planning import (
+    Grow,
+    GrowingGang,
+    NodeView,
+    Placement,
+    Plan,
+    QueuedGang,
+    RunningGang,
+    Snapshot,
+    Start,
+)
 
 
 class WrongPlan(Exception):
@@ -37,6 +48,19 @@ class Running:
             gpu_models=tuple(placement.gpu_model for placement in self.placements),
         )
 
+    def growing(self) -> GrowingGang | None:
+        """``None``: it has all the replicas that it may have."""
+        job = self.job
+        role = job.gang.elastic
+        if role is None:
+            return None
+        mine = [placement for placement in self.placements if placement.role == role.role]
+        lacking = sorted(set(range(role.most or 0)) - {placement.index for placement in mine})
+        placed = tuple((placement.node, placement.gpu_model) for placement in mine)
+        return (
+            GrowingGang(job.job_id, job.priority, job.queued_at, job.gang, tuple(lacking), placed) if lacking else None
+        )
+
 
 class World:
     """Nodes, running and queued jobs. Values that go into a snapshot are replaced, never changed."""
@@ -53,6 +77,7 @@ class World:
             nodes=tuple(self.nodes.values()),
             queued=tuple(self.queued.values()),
             running=tuple(self._views.values()),
+            growing=tuple(view for running in self.running.values() if (view := running.growing()) is not None),
         )
 
     def enqueue(self, job: QueuedGang) -> None:
@@ -62,6 +87,8 @@ class World:
         """Start what the plan says. Raises :class:`WrongPlan` if a line does not hold."""
         for start in plan.starts:
             self.start(start, now)
+        for grow in plan.grows:
+            self.grow(grow)
         if plan.waits.keys() != self.queued.keys():
             raise WrongPlan("every job that is not started has a reason, and nobody else has one")
 
@@ -69,16 +96,52 @@ class World:
         job = self.queued.pop(start.job_id, None)
         if job is None:
             raise WrongPlan(f"{start.job_id} is started but does not wait")
-        members = [(role.role, index) for role in job.gang.roles for index in range(role.replicas)]
+        placed = Counter(placement.role for placement in start.placements)
+        members = [
+            (role.role, index)
+            for role in job.gang.roles
+            for index in range(min(max(role.replicas, placed[role.role]), role.most or role.replicas))
+        ]
         if members != [(placement.role, placement.index) for placement in start.placements]:
             raise WrongPlan(f"{start.job_id}: a gang starts with all its replicas, in rank order")
         requests = {role.role: role.request for role in job.gang.roles}
         for placement in start.placements:
             self._take(job.gang, requests[placement.role], placement)
-        self._check_topology(job.gang, start)
-        running = Running(job, start.placements, now)
-        self.running[job.job_id] = running
-        self._views[job.job_id] = running.view()
+        self._check_topology(job.gang, start.job_id, start.placements)
+        self._run(Running(job, start.placements, now))
+
+    def lose(self, job_id: JobId, lost: int) -> None:
+        """An elastic job goes on without its last ``lost`` elastic replicas; it may grow again."""
+        running = self.running[job_id]
+        role = running.job.gang.elastic
+        if role is None:
+            raise WrongPlan(f"{job_id} is not elastic")
+        kept = list(running.placements)
+        for _ in range(lost):
+            gone = max((p for p in kept if p.role == role.role), key=lambda p: p.index)
+            kept.remove(gone)
+            node = self.nodes[gone.node]
+            self.nodes[node.id] = replace(node, free=_moved(node.free, role.request, gone, 1))
+        self._run(replace(running, placements=tuple(kept)))
+
+    def grow(self, grow: Grow) -> None:
+        running = self.running.get(grow.job_id)
+        role = running.job.gang.elastic if running is not None else None
+        if running is None or role is None:
+            raise WrongPlan(f"{grow.job_id} grows but is no elastic job that runs")
+        for placement in grow.placements:
+            self._take(running.job.gang, role.request, placement)
+        placements = (*running.placements, *grow.placements)
+        indices = [placement.index for placement in placements if placement.role == role.role]
+        if len(set(indices)) != len(indices) or len(indices) > (role.most or 0) or max(indices) >= (role.most or 0):
+            raise WrongPlan(f"{grow.job_id}: more replicas than it may have, or one twice")
+        if {placement.role for placement in grow.placements} != {role.role}:
+            raise WrongPlan(f"{grow.job_id}: only its elastic role grows")
+        self._run(replace(running, placements=placements))
+
+    def _run(self, running: Running) -> None:
+        self.running[running.job.job_id] = running
+        self._views[running.job.job_id] = running.view()
 
     def finish(self, job_id: JobId) -> Running:
         """Give back what the job holds."""
@@ -110,15 +173,15 @@ class World:
             raise WrongPlan(f"{who}: the node is over-committed")
         self.nodes[node.id] = replace(node, free=free)
 
-    def _check_topology(self, gang: Gang, start: Start) -> None:
+    def _check_topology(self, gang: Gang, job_id: JobId, placements: Iterable[Placement]) -> None:
         if not gang.topology_required or gang.topology is None:
             return
         names: set[str] = set()
-        for node in {placement.node for placement in start.placements}:
+        for node in {placement.node for placement in placements}:
             label = self.nodes[node].labels.get(f"topology/{gang.topology}")
             names.add(f"node {node}" if gang.topology == "node" or not label else label)
         if len(names) > 1:
-            raise WrongPlan(f"{start.job_id}: all replicas inside one {gang.topology} were required")
+            raise WrongPlan(f"{job_id}: all replicas inside one {gang.topology} were required")
 
 
 def _moved(free: Amounts, request: Request, placement: Placement, sign: int) -> Amounts:

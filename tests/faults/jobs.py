@@ -103,6 +103,17 @@ def vary_case(random: Random, case: Case) -> Case:
             return case
 
 
+def make_elastic(random: Random, case: Case) -> Case:
+    """Often the same; else its workers may be fewer than all of them."""
+    roles = case.spec["roles"]
+    is_simple = set(roles) <= {"worker", "chief"} and "restart" not in roles["worker"] and case.fails < 4
+    if not is_simple or random.random() < 0.5:
+        return case
+    replicas = roles["worker"]["replicas"] + random.randint(1, 2)
+    worker = {**roles["worker"], "replicas": {"min": random.randint(1, replicas - 1), "max": replicas}}
+    return replace(case, spec=case.spec | {"roles": {**roles, "worker": worker}})
+
+
 class Scripts:
     """What created replicas do."""
 

@@ -29,7 +29,7 @@ from core.domain.states import AttemptState, JobState, ReplicaState
 from executors.base import Gpu, NodeInfo
 from executors.fake import FakeEngine
 from scheduler.control import place
-from tests.faults.jobs import Case, Scripts, add_job, add_platform, draw_case, vary_case
+from tests.faults.jobs import Case, Scripts, add_job, add_platform, draw_case, make_elastic, vary_case
 from tests.faults.simulated import Chances, SteppedSession, World
 
 SEEDS = range(int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "200")))
@@ -99,7 +99,7 @@ def test_no_job_is_lost_run_twice_or_stuck(seed: int, sessions: Any) -> None:
 @pytest.mark.parametrize("is_varied", [False, True])
 @pytest.mark.parametrize("seed", REGRESSIONS)
 def test_what_was_found_once_stays_found(seed: int, is_varied: bool, sessions: Any) -> None:
-    Schedule(seed, sessions, is_varied=is_varied).run()
+    Schedule(seed, sessions, is_varied=is_varied, is_elastic=False).run()
 
 
 @pytest.mark.postgres
@@ -112,12 +112,23 @@ def test_the_same_on_postgresql(seed: int, postgres_sessions: Any) -> None:
 class Schedule:
     """One seed: jobs, users, faults; a phase with them, and one without in which everything must come to its end."""
 
-    def __init__(self, seed: int, sessions: Any, chances: Chances | None = None, *, is_varied: bool = True) -> None:
+    def __init__(
+        self,
+        seed: int,
+        sessions: Any,
+        chances: Chances | None = None,
+        *,
+        is_varied: bool = True,
+        is_elastic: bool = True,
+    ) -> None:
         draw = Random(seed)
         self.cases = {case.name: case for case in (draw_case(draw, number) for number in range(draw.randint(2, 6)))}
         if is_varied:  # by numbers of its own: what is drawn below stays as it was
             more = Random(f"varied {seed}")
             self.cases = {name: vary_case(more, case) for name, case in self.cases.items()}
+        if is_elastic:
+            other = Random(f"elastic {seed}")
+            self.cases = {name: make_elastic(other, case) for name, case in self.cases.items()}
         self.engine = FakeEngine(NODES, script_for=Scripts(self.cases))
         self.world = World(seed, self.engine, sessions, chances or Chances(), process_count=draw.randint(1, 3))
         sessions.class_.world = self.world

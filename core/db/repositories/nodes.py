@@ -35,10 +35,15 @@ def is_holding() -> ColumnElement[bool]:
     """Replicas whose place is not free: all of a live attempt but those that finished by themselves.
 
     One that was stopped, lost or never created may still be on its way somewhere: its place is free when the executor
-    has confirmed that nothing of the attempt is left. One that failed may be started again where it was.
+    has confirmed that nothing of the attempt is left. One that failed may be started again where it was. Only what an
+    elastic gang goes on without has given its place back: such a row holds no memory, which every other one does.
     """
     live = select(_attempts.c.id).where(is_live())
-    return and_(_replicas.c.attempt_id.in_(live), _replicas.c.state != ReplicaState.SUCCEEDED.value)
+    return and_(
+        _replicas.c.attempt_id.in_(live),
+        _replicas.c.state != ReplicaState.SUCCEEDED.value,
+        _replicas.c.memory_bytes > 0,
+    )
 
 
 def usage(holders: Iterable[Any]) -> dict[str, Amounts]:

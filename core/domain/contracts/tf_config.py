@@ -70,7 +70,9 @@ def fill_placeholders(text: str, seat: Seat) -> str:
     if "{" not in text:
         return text
     chiefs, workers, servers = (seat.layout.of_role(role) for role in ("chief", "worker", "ps"))
-    role, index = seat.replica.role, seat.replica.index
+    role = seat.replica.role
+    # Its place among those that are there: an elastic gang has gaps.
+    index = seat.layout.of_role(role).index(seat.replica)
     values = {
         "ps_hosts": ",".join(map(framework_endpoint, servers)),
         "worker_hosts": ",".join(map(framework_endpoint, (*chiefs, *workers))),

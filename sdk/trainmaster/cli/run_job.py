@@ -31,7 +31,14 @@ def register(root: typer.Typer) -> None:
 def run(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What every replica runs.")],
     workers: Annotated[
-        int | None, typer.Option("--workers", "-w", min=0, help="Workers; else one.", rich_help_panel=_GANG)
+        str | None,
+        typer.Option(
+            "--workers",
+            "-w",
+            metavar="N|MIN:MAX",
+            help="Workers; else one. 2:4 trains with two to four, as there is place.",
+            rich_help_panel=_GANG,
+        ),
     ] = None,
     ps: Annotated[int, typer.Option("--ps", min=0, help="Parameter servers.", rich_help_panel=_GANG)] = 0,
     chief: Annotated[
@@ -100,7 +107,7 @@ def run(
     given: dict[str, object] = {
         "name": name,
         "project": project,
-        "workers": workers,
+        "workers": _workers(workers),
         "ps": ps or None,
         "chief": 1 if chief else None,
         "evaluator": 1 if evaluator else None,
@@ -126,3 +133,13 @@ def run(
         job = submit_spec(client, spec, None if no_code else code)
         exit_code = stay_or_leave(client, job, detach=detach, as_json=json)
     raise typer.Exit(exit_code)
+
+
+def _workers(text: str | None) -> int | dict[str, int] | None:
+    """``3``, or ``2:4`` as the span that a spec takes."""
+    if text is None:
+        return None
+    least, colon, most = text.partition(":")
+    if not least.isdecimal() or (colon and not most.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is no number of workers; write it like 3, or 2:4", param_hint="--workers")
+    return {"min": int(least), "max": int(most)} if colon else int(least)

@@ -67,6 +67,7 @@ def show(
             ("Ran", runtime_of(detail, now)),
             ("Progress", progress_text(detail.progress)),
             ("Attempts", _attempts(detail)),
+            ("World", _world(detail)),
             ("Output", detail.output),
             ("Checkpoint", f"{newest.path} (of {len(checkpoints)})" if newest else None),
             ("Cloned from", detail.cloned_from),
@@ -113,6 +114,18 @@ def _attempts(detail: JobDetail) -> str | None:
     restarts = f", {output.count(detail.restart_count, 'restart')} counted" if detail.restart_count else ""
     resumed = detail.attempt.resume_from if detail.attempt else None
     return f"{detail.attempt_count}{restarts}" + (f"; the newest resumed from {resumed}" if resumed else "")
+
+
+def _world(detail: JobDetail) -> str | None:
+    """Of an elastic job: with how many workers it trains, of how many, and why as many."""
+    role = detail.spec.elastic_role
+    attempt = detail.attempt
+    if role is None or attempt is None:
+        return None
+    spec = detail.spec.roles[role]
+    present = sum(r.role == role and r.state in ("starting", "running", "succeeded") for r in attempt.replicas)
+    text = f"{attempt.world}: {present} of {spec.min_replicas} to {spec.replicas} {role}s"
+    return f"{text}. {attempt.world_reason}" if attempt.world_reason else text
 
 
 def _print_earlier(attempts: list[AttemptView]) -> None:

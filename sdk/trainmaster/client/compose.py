@@ -56,7 +56,7 @@ class RunOptions(TypedDict, total=False):
 
     name: str
     project: str
-    workers: int
+    workers: int | Mapping[str, int]
     ps: int
     chief: int
     evaluator: int

@@ -7,10 +7,12 @@ Every reader raises :class:`FieldError` with a sentence that follows the field's
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field
+from typing_extensions import TypedDict
 
 from trainmaster.spec.mistakes import FieldError
 from trainmaster.spec.quantity import format_bytes, format_cpu, parse_bytes, parse_cpu_milli, parse_duration_s
@@ -60,6 +62,15 @@ def short(value: Any, limit: int = 60) -> str:
     )
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")
 
+
+class Span(TypedDict):
+    """At least ``min`` replicas, at most ``max``: how many run follows the free places."""
+
+    min: Annotated[int, Field(ge=1, description="As few go on; with fewer the gang starts again from a checkpoint.")]
+    max: Annotated[int, Field(ge=1, description="As many run where there is place.")]
+
+
+_SPAN_HINT: Final = "write it like 2, or {min: 2, max: 4}"
 
 # --- numbers and switches
 
@@ -261,6 +272,33 @@ def _mount_point(value: Any) -> str:
     if path in _SYSTEM_FOLDERS:
         raise FieldError(f"{short(text)} would cover the whole of {path}", "write a folder like /mnt/set")
     return path
+
+
+def read_span(value: Any) -> tuple[int, int]:
+    """``{min: 2, max: 4}`` as (2, 4); raises :class:`FieldError`."""
+    if not isinstance(value, Mapping) or set(value) != {"min", "max"}:
+        raise FieldError(f"must be a whole number or a span, not {kind_of(value)}", _SPAN_HINT)
+    least, most = (_whole(value[key]) for key in ("min", "max"))
+    if not 1 <= least <= most:
+        raise FieldError(f"min is {least} and max is {most}", "min is at least 1, and at most max")
+    return least, most
+
+
+def span(limit: int) -> BeforeValidator:
+    """A reader of a count up to ``limit``, or of a span of counts, which becomes (min, max)."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            least, most = read_span(value)
+            if most > limit:
+                raise FieldError(f"max must be at most {limit}, not {most}")
+            return least, most
+        number = _whole(value)
+        if not 0 <= number <= limit:
+            raise FieldError(f"must be at {'least 0' if number < 0 else f'most {limit}'}, not {number}")
+        return number
+
+    return BeforeValidator(read, json_schema_input_type=Annotated[int, Field(ge=0, le=limit)] | Span)
 
 
 def count(limit: int) -> BeforeValidator:

@@ -39,7 +39,7 @@ class SpecKeywords(TypedDict, total=False):
     node_selector: Mapping[str, Word]
     topology: Topology | Mapping[str, Any] | None
     # shorthands
-    workers: int | None
+    workers: int | Mapping[str, int] | None
     ps: int | None
     chief: int | bool | None
     evaluator: int | bool | None

@@ -38,6 +38,7 @@ from trainmaster.spec.fields import (
     Words,
     choice,
     count,
+    span,
     whole,
 )
 from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli
@@ -87,6 +88,7 @@ Processes = Annotated[int, Field(ge=1, le=MAX_PROCESSES), whole]
 _Gpus = Annotated[int, Field(ge=0, le=MAX_GPUS), whole]
 _Count = Annotated[int, Field(ge=0, le=MAX_REPLICAS), count(MAX_REPLICAS)]
 _Replicas = Annotated[int, Field(ge=0, le=MAX_REPLICAS), whole]
+_Workers = Annotated[int | tuple[int, int], span(MAX_REPLICAS)]
 
 
 class _Model(BaseModel):
@@ -162,6 +164,11 @@ class RoleSpec(_Model):
     """One role of the gang: ``replicas`` equal members."""
 
     replicas: Whole = Field(default=1, ge=1, le=MAX_REPLICAS, description="How many. At most one chief.", examples=[2])
+    min_replicas: Annotated[int, Field(ge=1, le=MAX_REPLICAS), whole] | None = Field(
+        default=None,
+        description="Makes workers elastic: the gang runs with this many up to `replicas`, and goes on when one is lost.",
+        examples=[2],
+    )
     command: Command | None = Field(
         default=None, description="Instead of the job's command.", examples=["python serve.py"]
     )
@@ -181,6 +188,11 @@ class RoleSpec(_Model):
         description="When one of these dies with an error: `gang` starts the whole gang again, `replica` only this one, "
         "`never` fails the job, `ignore` goes on without it.",
     )
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of replicas may change while the gang runs."""
+        return self.min_replicas is not None and self.min_replicas < self.replicas
 
     @property
     def process_count(self) -> int:
@@ -316,6 +328,11 @@ class JobSpec(_Model):
         """Roles in rank order: chief, worker, ps, evaluator, then own roles by name."""
         return tuple((name, self.roles[name]) for name in sorted(self.roles, key=role_order))
 
+    @property
+    def elastic_role(self) -> str | None:
+        """The role whose replicas may change in number; ``None``: the gang is always whole."""
+        return next((name for name, role in self.roles.items() if role.is_elastic), None)
+
     def role_env(self, role: str) -> dict[str, str]:
         """The user's environment of ``role``; the role's own wins over the job's."""
         return {**self.env, **self.roles[role].env}
@@ -324,7 +341,11 @@ class JobSpec(_Model):
 class Shorthands(_Model):
     """What users may write at the top instead of ``roles``; the canonical form has none of these."""
 
-    workers: _Replicas | None = Field(default=None, description="Replicas of the role worker.")
+    workers: _Workers | None = Field(
+        default=None,
+        description="Replicas of the role worker. A span makes the gang elastic: it runs with as many as there is place for.",
+        examples=[2, {"min": 2, "max": 4}],
+    )
     ps: _Replicas | None = Field(default=None, description="Replicas of the role ps.")
     chief: Annotated[int, Field(ge=0, le=1), count(1)] | None = Field(
         default=None, description="true: one replica of the role chief."

@@ -8,13 +8,16 @@ from typing import Final
 
 from trainmaster.spec.fields import MAX_ARGUMENT_BYTES, RESERVED_ENV_PREFIX
 from trainmaster.spec.mistakes import Path
-from trainmaster.spec.model import DMLC_SCHEDULER_ROLE, MAX_REPLICAS, Contract, JobSpec
+from trainmaster.spec.model import DMLC_SCHEDULER_ROLE, MAX_REPLICAS, Contract, JobSpec, RestartPolicy
 
 # Linux takes 2 MiB for arguments and environment together by default (a quarter of the stack limit of 8 MiB), of
 # which the platform's own variables need a part.
 _MAX_ENVIRONMENT_BYTES: Final = 1_048_576
 # They serve the others: they have neither GPUs nor ranks unless their own entry says so, and never decide the end.
 SERVING_ROLES: Final = frozenset({"ps", "evaluator", DMLC_SCHEDULER_ROLE})
+_ELASTIC_ROLE: Final = "worker"
+# Who may stand beside elastic workers: a chief is rank 0 of the same world, an evaluator reads checkpoints.
+_BESIDE_ELASTIC: Final = frozenset({"worker", "chief", "evaluator"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +64,57 @@ def _gang(spec: JobSpec) -> Iterator[Breach]:
             yield Breach(("roles", DMLC_SCHEDULER_ROLE, "replicas"), "a ps-lite job has one scheduler", "write 1")
     if spec.contract is Contract.UAI:
         yield from _uai(spec)
+    yield from _elastic(spec)
     if spec.sparse and "ps" not in spec.roles:
         yield Breach(
             ("sparse",), "is for jobs with parameter servers", "take it away, or add `ps: 1`", (("roles", "ps"),)
         )
+
+
+def _elastic(spec: JobSpec) -> Iterator[Breach]:
+    """Only a gang of equals can lose a member and go on."""
+    for name, role in spec.roles.items():
+        least = role.min_replicas
+        if least is None:
+            continue
+        where: Path = ("roles", name, "min_replicas")
+        itself: tuple[Path, ...] = (where,)
+        if least > role.replicas:
+            yield Breach(
+                where,
+                f"{least} is more than the {role.replicas} replicas",
+                "write replicas: {min: 2, max: 4}, or less here",
+                (("roles", name, "replicas"),),
+            )
+        if name != _ELASTIC_ROLE:
+            yield Breach(where, "only workers can be elastic", "take it away")
+            continue
+        others = sorted(set(spec.roles) - _BESIDE_ELASTIC)
+        if others:
+            yield Breach(
+                where,
+                f"elastic workers train by allreduce, and {', '.join(others)} would not hear of a change",
+                "take it away; with a ps, `restart: replica` lets a worker return",
+                tuple(("roles", other) for other in others),
+            )
+        if role.restart is not RestartPolicy.GANG:
+            yield Breach(
+                ("roles", name, "restart"),
+                f"{role.restart.value}, but elastic workers are replaced when one is lost",
+                "take it away, or min_replicas",
+                itself,
+            )
+        if spec.contract is not Contract.DEFAULT:
+            yield Breach(
+                ("contract",), f"{spec.contract.value} has no elastic workers", "take it away, or min_replicas", itself
+            )
+        if spec.topology is not None and spec.topology.required:
+            yield Breach(
+                ("topology", "required"),
+                "elastic workers take places where they become free",
+                "leave it a wish: take `required` away, or min_replicas",
+                itself,
+            )
 
 
 def _uai(spec: JobSpec) -> Iterator[Breach]:

@@ -52,6 +52,9 @@ def spec_json_schema() -> dict[str, Any]:
         }
     }
     roles.pop("minProperties", None)
+    replicas = definitions["RoleSpec"]["properties"]["replicas"]
+    bounds = {key: replicas.pop(key) for key in ("type", "minimum", "maximum")}
+    replicas["anyOf"] = [bounds, {"$ref": "#/$defs/Span"}]
     schema = {
         "$schema": _DIALECT,
         "$id": SCHEMA_ID,

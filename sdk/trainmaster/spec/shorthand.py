@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from trainmaster.spec.mistakes import Path, join_path
+from trainmaster.spec.fields import read_span
+from trainmaster.spec.mistakes import FieldError, Path, join_path
 from trainmaster.spec.model import DMLC_SCHEDULER_ROLE, Contract, Shorthands
 from trainmaster.spec.rules import SERVING_ROLES, Breach
 
@@ -124,14 +125,38 @@ def _role(name: str, entry: Any, expanded: Expanded) -> Any:
     if isinstance(entry, int | float) and not isinstance(entry, bool):
         expanded.origins["roles", name, "replicas"] = ("roles", name)
         return {"replicas": entry}
-    return dict(entry) if isinstance(entry, dict) else entry
+    if not isinstance(entry, dict):
+        return entry
+    role = dict(entry)
+    if isinstance(role.get("replicas"), dict):
+        _span(name, role, expanded)
+    return role
+
+
+def _span(name: str, role: dict[str, Any], expanded: Expanded) -> None:
+    """``replicas: {min: 2, max: 4}`` is short for ``replicas: 4`` and ``min_replicas: 2``."""
+    where: Path = ("roles", name, "replicas")
+    written = role.pop("replicas")
+    try:
+        least, most = read_span(written)
+    except FieldError as error:
+        expanded.breaches.append(Breach(where, error.message, error.hint))
+        return
+    if role.get("min_replicas") not in (None, least):
+        expanded.breaches.append(
+            Breach(where, f"says min {least}, but min_replicas says {role['min_replicas']}", "keep one of them")
+        )
+    role["replicas"], role["min_replicas"] = most, least
+    expanded.origins["roles", name, "min_replicas"] = where
 
 
 def _counts(expanded: Expanded, short: Shorthands) -> None:
     roles: dict[str, Any] = expanded.data["roles"]
     said: dict[str, str] = {}  # role -> shorthand
     for key, role_name in COUNTS.items():
-        count = getattr(short, key)
+        count, least = getattr(short, key), None
+        if isinstance(count, tuple):
+            least, count = count
         if count is None:
             continue
         if role_name in said:
@@ -145,9 +170,11 @@ def _counts(expanded: Expanded, short: Shorthands) -> None:
                 roles[role_name] = {"replicas": count}
                 expanded.origins["roles", role_name] = (key,)
                 expanded.origins["roles", role_name, "replicas"] = (key,)
+                _count_least(role_name, roles[role_name], key, least, expanded)
             continue
         if not isinstance(role, dict):
             continue
+        _count_least(role_name, role, key, least, expanded)
         replicas = role.get("replicas")
         if replicas is None and count:
             role["replicas"] = count
@@ -156,6 +183,18 @@ def _counts(expanded: Expanded, short: Shorthands) -> None:
             where = expanded.origins.get(("roles", role_name, "replicas"), ("roles", role_name, "replicas"))
             there = replicas if replicas is not None else 1
             _contradiction(expanded, key, f"says {count}, but {join_path(where)} says {there}")
+
+
+def _count_least(name: str, role: dict[str, Any], key: str, least: int | None, expanded: Expanded) -> None:
+    """The ``min`` of a span written at the top."""
+    if least is None:
+        return
+    stated = role.get("min_replicas")
+    if stated is None:
+        role["min_replicas"] = least
+        expanded.origins["roles", name, "min_replicas"] = (key,)
+    elif stated != least:
+        _contradiction(expanded, key, f"says min {least}, but roles.{name}.min_replicas says {stated}")
 
 
 def _contradiction(expanded: Expanded, key: str, message: str) -> None:

@@ -67,6 +67,8 @@ class AttemptView(WireModel):
     number: int
     state: str
     executor: str
+    world: int = 1  # of an elastic gang: how many layouts it has had
+    world_reason: str = ""  # why the newest one is another than that before
     resume_from: str | None = None
     end: ExitView | None = None
     is_counted: bool = False

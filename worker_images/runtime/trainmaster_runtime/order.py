@@ -66,6 +66,9 @@ class Order:
         self.termination_path: str | None = data.get("termination_path")
         self.enforced: list[str] = data.get("enforced", [])
         self.asked_path: str | None = data.get("asked_path")
+        # Of an elastic gang: the world that `env` is of, 0 for one that joins; None: it stays as it is.
+        self.world: int | None = data.get("world")
+        self.joins_warm: bool = data.get("joins_warm", False)
         self.boot_id: str = data.get("boot_id", "")
         self.tombstone: str | None = data.get("tombstone")
         # Paths that the job needs as they are on the host (the Python that runs it): a view must not hide them.

@@ -91,6 +91,9 @@ class Ground:
             # Lines of the log come when they are printed, not when 8 KiB are full.
             "PYTHONUNBUFFERED": env.get("PYTHONUNBUFFERED", "1"),
         }
+        if order.world is not None:
+            own["TRAINMASTER_WORLD"] = str(order.world)
+            own["TRAINMASTER_WORLD_FILE"] = OWN + "/world.json"
         if os.path.exists(self.own + "/token"):
             own["TRAINMASTER_TOKEN_FILE"] = OWN + "/token"
         if env.get("TRAINMASTER_EXIT_HOOK", "1") != "0":
@@ -151,7 +154,7 @@ def _prepare(
     os.close(os.open(own + "/report.jsonl", os.O_WRONLY | os.O_CREAT, 0o600))
     builder = _start_view(order, state, work, log)
     _unpack(order, state, token, work, log, check_stop)
-    _write_files(order, work)
+    write_files(order, work)
     view = _finish_view(order, builder, log)
     paths = None
     # The runtime was started where the image says, and has stayed there.
@@ -256,7 +259,7 @@ def _fetch(order: Order, state: StateFolder, token: str, log: JobLog, check_stop
     return path
 
 
-def _write_files(order: Order, work: str) -> None:
+def write_files(order: Order, work: str) -> None:
     """The order's small files, such as MPI's hostfile, where the job will see them."""
     for path, content in order.files.items():
         inside = path.startswith(WORK + "/") and ".." not in path.split("/")

@@ -10,6 +10,7 @@
 ``stop.json``           the wish to stop, with its grace; written by the executor before it sends SIGTERM
 ``api.json``            ``{"url": …}``: where the API is now, when it has moved since the order was written; an order may
                         name another file for it, such as one for all replicas of a machine
+``world.json``          of an elastic gang: the newest world, as an executor told it; see ``worlds``
 ``exit.json``           how it ended; the last thing written
 ``work``                the work folder, ``/data`` of the job
 ======================  ==============================================================================================

@@ -13,9 +13,10 @@ from trainmaster_runtime.hanging import Process
 from trainmaster_runtime.joblog import JobLog
 from trainmaster_runtime.limits import Limits
 from trainmaster_runtime.notes import ExitNotes
-from trainmaster_runtime.prepare import OUTPUT, Ground, NotStarted, mark_end, prepare
+from trainmaster_runtime.prepare import OUTPUT, Ground, NotStarted, mark_end, prepare, write_files
 from trainmaster_runtime.record import write_copy
 from trainmaster_runtime.stopping import StopWish, read_text
+from trainmaster_runtime.worlds import LOOK_S, MOVE_GRACE_S, Worlds, hold_s
 
 # After a process failed, the others may fail of it too and say something: wait a little, ask, then kill.
 _OTHERS_WAIT_S = 1.0
@@ -70,6 +71,11 @@ class Replica:
         self._is_rest_asked = False
         self._hang_look_at = 0.0
         self._deadline: float | None = None
+        self._worlds: Worlds | None = None
+        self._started_at = ""
+        self._held_until: float | None = None
+        self._poll = select.poll()
+        self._by_fd: dict[int, Process] = {}
         self._wake_read, wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(wake_write, False)
@@ -128,6 +134,10 @@ class Replica:
             cpu_milli=order.cpu_limit_milli, memory_bytes=order.memory_limit_bytes, pids=order.pids_limit
         )
         self._notes = ExitNotes(ground.own + "/exits")
+        if order.world is not None:
+            self._worlds = Worlds(order, self._state, ground.own)
+            self._worlds.publish()
+            self._wait_for_world(self._worlds)
         self._state.tell(phase="pending", detail="Starting the command.")
         programs = ground.programs(order)
         self._limits = limits = Limits(order, ground)
@@ -145,6 +155,24 @@ class Replica:
         self._serve_rendezvous(programs[0].env)
         self._loop()
         return self._finish()
+
+    def _wait_for_world(self, worlds: Worlds) -> None:
+        """One that joins a gang whose processes start with each world has nothing to start before that."""
+        if not worlds.is_joining or self._order.joins_warm:
+            return
+        self._state.tell(phase="pending", detail="Waiting for its place in the gang.", facts=worlds.facts())
+        while worlds.is_joining:
+            self._check_stop(LOOK_S)
+            told = worlds.news()
+            if told is not None:
+                self._enter(worlds, told)
+
+    def _enter(self, worlds: Worlds, told: dict[str, Any]) -> None:
+        worlds.take(told)
+        worlds.publish()
+        ground = self._ground
+        assert ground is not None  # noqa: S101 - set by _run before
+        write_files(self._order, os.path.dirname(ground.own))
 
     def _check_stop(self, wait_s: float) -> None:
         poll = select.poll()
@@ -193,8 +221,15 @@ class Replica:
         if self._start:
             self._facts["start"] = self._start
 
-    def _tell_running(self) -> None:
-        self._state.tell(phase="running", detail="", started_at=clock.stamp(clock.now()), facts=self._facts)
+    def _tell_running(self, detail: str = "") -> None:
+        worlds = self._worlds
+        if worlds is not None:
+            self._facts.update(worlds.facts())
+        if worlds is not None and worlds.is_joining:
+            self._state.tell(phase="pending", detail="Waiting for its place in the gang.", facts=self._facts)
+            return
+        self._started_at = self._started_at or clock.stamp(clock.now())
+        self._state.tell(phase="running", detail=detail, started_at=self._started_at, facts=self._facts)
 
     def _start_reporter(self) -> None:
         order, ground = self._order, self._ground
@@ -225,20 +260,95 @@ class Replica:
     # Loop
 
     def _loop(self) -> None:
-        poll = select.poll()
-        poll.register(self._wake_read, select.POLLIN)
-        by_fd = {process.output: process for process in self._processes}
-        for fd in by_fd:
-            poll.register(fd, select.POLLIN)
-        while not self._has_ended() or self._waits_for_rest():
-            for fd, _ in poll.poll(self._timeout() * 1000):
+        self._listen()
+        while not self._has_ended() or self._waits_for_rest() or self._waits_for_world():
+            for fd, _ in self._poll.poll(self._timeout() * 1000):
                 if fd == self._wake_read:
                     _drain(fd)
-                elif not self._read(by_fd[fd]):
-                    poll.unregister(fd)
+                elif not self._read(self._by_fd[fd]):
+                    self._poll.unregister(fd)
             self._note_ended(tree.reap())
             self._look_whether_asked()
+            if self._worlds is not None and self._wanted is None:
+                self._follow(self._worlds, clock.monotonic())
             self._watch(clock.monotonic())
+
+    def _listen(self) -> None:
+        """To what the processes print, and to signals."""
+        self._poll = select.poll()
+        self._poll.register(self._wake_read, select.POLLIN)
+        self._by_fd = {process.output: process for process in self._processes}
+        for fd in self._by_fd:
+            self._poll.register(fd, select.POLLIN)
+
+    # Worlds of an elastic gang
+
+    def _follow(self, worlds: Worlds, now: float) -> None:
+        """Take the newest world, if there is one; start the processes again in it where they cannot do so themselves."""
+        told = worlds.news()
+        if told is not None:
+            try:
+                self._enter(worlds, told)
+            except OSError as error:
+                ending = Ending("start_failed", None, "World %s could not be entered: %s." % (told["world"], error))
+                self._end(ending, 0.0)
+                return
+            if worlds.keeps_processes() and not self._has_ended():
+                self._tell_running()
+                self._serve_rendezvous({**self._order.env, **self._order.process_env[0]})
+            elif worlds.move_by is None and not (self._has_ended() and self._first_failure is None):
+                self._log.say("world %d: the command is started again in place" % worlds.number)
+                worlds.move_by = now + MOVE_GRACE_S
+                for process in self._processes:
+                    if process.code is None:
+                        tree.ask_to_end(process.pid)
+        elif any(self._facts.get(name) != fact for name, fact in worlds.facts().items()):
+            self._tell_running()
+        if worlds.move_by is not None:
+            if not self._has_ended() and now >= worlds.move_by:
+                self._kill()
+            if self._has_ended():
+                self._start_again(worlds)
+
+    def _start_again(self, worlds: Worlds) -> None:
+        ground = self._ground
+        assert ground is not None  # noqa: S101 - set by _run before
+        tree.kill_all()
+        self._drain_outputs()
+        for process in self._processes:
+            os.close(process.output)
+        self._processes = []
+        self._first_failure = self._others_ask_at = self._held_until = worlds.move_by = None
+        worlds.forget_processes()
+        programs = ground.programs(self._order)
+        error = self._spawn(programs)
+        self._listen()
+        if error is not None:
+            self._end(Ending(error.cause, error.exit_code, error.sentence), 0.0)
+            return
+        self._facts.update(pid=self._processes[0].pid, pids=[process.pid for process in self._processes])
+        self._tell_running()
+        self._serve_rendezvous(programs[0].env)
+
+    def _waits_for_world(self) -> bool:
+        """Whether a failure is another replica's, as far as the log tells: then the gang may go on without that one."""
+        worlds = self._worlds
+        if worlds is None or self._wanted is not None:
+            return False
+        if worlds.move_by is not None:
+            return True
+        if self._first_failure is None:
+            return False
+        if self._held_until is None:
+            self._drain_outputs()
+            failed = self._first_failure
+            # What goes from world to world by itself has waited already.
+            was_killed = failed.was_signalled and failed.code != 128 + signal.SIGABRT
+            held_s = 0.0 if worlds.keeps_processes() else hold_s(self._log.tail(), was_killed=was_killed)
+            self._held_until = clock.monotonic() + held_s
+            if held_s:
+                self._tell_running("It failed, and waits whether the gang goes on without a lost peer.")
+        return clock.monotonic() < self._held_until
 
     def _has_ended(self) -> bool:
         return all(process.code is not None for process in self._processes)
@@ -253,6 +363,8 @@ class Replica:
         times = [now + _LOOK_S, self._kill_at, self._others_ask_at, self._deadline, look_at]
         if self._kill_at is not None and self._has_ended():
             times.append(now + 0.05)  # looking for the rest of the tree
+        if self._worlds is not None:
+            times.append(now + LOOK_S)
         return max(0.0, min(time for time in times if time is not None) - now)
 
     def _read(self, process: Process) -> bool:
@@ -278,8 +390,9 @@ class Replica:
         for pid, status in ended:
             process = by_pid.get(pid)
             if process is not None:
-                process.end(status, notes, self._log, is_ending=self._wanted is not None)
-                if process.code != 0 and self._first_failure is None:
+                is_moving = self._worlds is not None and self._worlds.move_by is not None
+                process.end(status, notes, self._log, is_ending=self._wanted is not None or is_moving)
+                if process.code != 0 and self._first_failure is None and not is_moving:
                     self._first_failure = process
                     self._others_ask_at = now + _OTHERS_WAIT_S
             notes.forget(pid)

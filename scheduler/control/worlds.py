@@ -1,0 +1,132 @@
+"""Worlds of an elastic gang: who trains together now, and when that changes. Pure.
+
+A *world* is one layout of an attempt: members in rank order with fresh addresses, and a number that grows. What is lost
+is taken out of the next world, what has joined and stands ready is added to it; those who stay keep their order and come
+first, so that rank 0 is one who has the state. The attempt goes on all the while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from core.domain.states import AttemptState, ReplicaState
+from executors.base import Phase
+from scheduler.control.facts import Member, Sight
+
+GONE = (ReplicaState.FAILED, ReplicaState.LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class WorldChange:
+    """The next world: ``members`` in rank order. ``reason``: why, for people."""
+
+    members: tuple[Member, ...]
+    reason: str
+
+
+def elastic_role(sight: Sight) -> str | None:
+    """The role whose replicas may come and go; ``None`` where the gang, or the engine, cannot do that."""
+    return sight.job.spec.elastic_role if sight.can_change else None
+
+
+def is_in_world(sight: Sight, member: Member) -> bool:
+    """Whether the others count on it: what joins is not in yet, what was given up is not in any more."""
+    layout = sight.attempt.layout
+    return layout is None or any(r.role == member.role and r.index == member.index for r in layout.replicas)
+
+
+def may_go_on_without(sight: Sight, members: Iterable[Member], lost: Member) -> bool:
+    """Whether the gang may lose this one: it is elastic, it runs, and nobody of it has finished its work."""
+    role = elastic_role(sight)
+    return (
+        lost.role == role
+        and sight.attempt.state is AttemptState.RUNNING
+        and not any(m.role == role and m.state is ReplicaState.SUCCEEDED for m in members)
+    )
+
+
+def next_world(sight: Sight, members: Sequence[Member], why: Sequence[str]) -> WorldChange | str | None:
+    """The world that follows from ``members`` as they are now.
+
+    Args:
+        why: a sentence for each that was lost just now.
+
+    Returns:
+        ``None``: it stays as it is. A sentence: too few are left to go on.
+    """
+    role, layout = elastic_role(sight), sight.attempt.layout
+    if role is None or layout is None or sight.attempt.state is not AttemptState.RUNNING:
+        return None
+    if any(m.role == role and m.state is ReplicaState.SUCCEEDED for m in members):
+        return None
+    by_name = {(m.role, m.index): m for m in members}
+    inside = [by_name[r.role, r.index] for r in layout.replicas]
+    left = [m for m in inside if m.role != role or m.state not in GONE]
+    ready = [m for m in members if not is_in_world(sight, m) and _is_ready(sight, m)]
+    if len(left) == len(inside) and not ready:
+        return None
+    spec = sight.job.spec.roles[role]
+    count = sum(m.role == role for m in left) + len(ready)
+    if count < (spec.min_replicas or 1):
+        return f"{' '.join(why)} {count} of at least {spec.min_replicas} {role}s {'is' if count == 1 else 'are'} left."
+    joined = f"{_names(ready)} joined." if ready else ""
+    now = f"{count} of {spec.min_replicas} to {spec.replicas} {role}s go on."
+    return WorldChange((*left, *ready), " ".join(part for part in (*why, joined, now) if part))
+
+
+def untold(sight: Sight, members: Iterable[Member]) -> tuple[Member, ...]:
+    """Who has not heard of the newest world yet. Those that join come last: until then their rows tell of the change."""
+    attempt = sight.attempt
+    if attempt.world <= 1:
+        return ()
+    late = []
+    for member in members:
+        seen = sight.seen.get((member.role, member.index))
+        if (
+            not member.is_over
+            and is_in_world(sight, member)
+            and seen is not None
+            and seen.phase in (Phase.PENDING, Phase.RUNNING)
+            and seen.key.generation == member.generation
+            and int(seen.facts.get("world", attempt.world)) < attempt.world
+        ):
+            late.append(member)
+    return tuple(sorted(late, key=lambda m: m.state is not ReplicaState.RUNNING))
+
+
+def given_up(sight: Sight, members: Iterable[Member], change: WorldChange | None) -> tuple[Member, ...]:
+    """Who has ended, is in no world any more, and still holds its place.
+
+    One that nobody ever saw keeps its place until the attempt is over: its creation may still be on the way.
+    """
+    role = elastic_role(sight)
+    if role is None or sight.attempt.state is not AttemptState.RUNNING:
+        return ()
+    stays = {m.id for m in change.members} if change is not None else set()
+    return tuple(
+        m
+        for m in members
+        if m.role == role
+        and m.state in GONE
+        and m.is_holding
+        and (m.has_facts or m.started_at is not None)
+        and m.id not in stays
+        and (change is not None or not is_in_world(sight, m))
+    )
+
+
+def _is_ready(sight: Sight, member: Member) -> bool:
+    """Whether one that joins stands ready: it waits for nothing but its place in the next world."""
+    seen = sight.seen.get((member.role, member.index))
+    return (
+        member.state is ReplicaState.STARTING
+        and seen is not None
+        and seen.key.generation == member.generation
+        and bool(seen.facts.get("is_ready"))
+    )
+
+
+def _names(members: Sequence[Member]) -> str:
+    *most, last = [member.name for member in members]
+    return f"{', '.join(most)} and {last}" if most else last

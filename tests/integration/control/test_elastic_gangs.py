@@ -1,0 +1,118 @@
+"""Elastic gangs over a real database and the fake engine."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from core.db.tables import Attempt, Event, Replica
+from core.domain.exits import ExitCause
+from core.domain.layout import Layout
+from executors.base import ReplicaKey
+from executors.fake import Fault, ProcessKilled, Script
+
+TWO_TO_FOUR = {"min": 2, "max": 4}
+
+
+def start(plane, **spec) -> str:
+    plane.engine.script("worker", Script(run_for=timedelta(hours=1)))
+    job = plane.submit(workers=TWO_TO_FOUR, cpu=2, **spec)
+    plane.settle()
+    return job
+
+
+def key_of(plane, job: str, index: int, generation: int = 1) -> ReplicaKey:
+    return ReplicaKey(job, plane.one(Attempt, job_id=job).id, "worker", index, generation)
+
+
+def kill(plane, job: str, index: int, generation: int = 1) -> None:
+    plane.engine.end(key_of(plane, job, index, generation), 137, ExitCause.SIGNALLED)
+
+
+def world_of(plane, job: str) -> list[str]:
+    layout = Layout.from_json(plane.one(Attempt, job_id=job).layout)
+    return [f"{replica.role}-{replica.index}" for replica in layout.replicas]
+
+
+def test_a_gang_shrinks_and_grows_again_in_one_attempt(plane):
+    job = start(plane)
+    first = Layout.from_json(plane.one(Attempt, job_id=job).layout)
+    kill(plane, job, 0)
+    plane.settle()
+    attempt = plane.one(Attempt, job_id=job)
+    assert attempt.state == "running"
+    assert attempt.world == 3
+    assert attempt.world_reason == "worker-0 joined. 4 of 2 to 4 workers go on."
+    # Who stays comes first and keeps its order: rank 0 is one who has the state.
+    assert world_of(plane, job) == ["worker-1", "worker-2", "worker-3", "worker-0"]
+    ports = {replica.ports.torch for replica in Layout.from_json(attempt.layout).replicas}
+    assert ports.isdisjoint(replica.ports.torch for replica in first.replicas)
+    assert next(e.reason for e in plane.all(Event, kind="attempt.world")).startswith("World 2: worker-0 was ended")
+    for index, generation in ((1, 1), (2, 1), (3, 1), (0, 2)):
+        order = plane.engine.order_of(key_of(plane, job, index, generation))
+        assert order.world == 3
+        assert order.env["WORLD_SIZE"] == "4"
+    assert plane.engine.order_of(key_of(plane, job, 1)).env["RANK"] == "0"
+
+
+def test_without_a_free_place_it_stays_small_and_takes_the_first_that_is(plane):
+    job = start(plane)
+    plane.engine.script("worker", Script())
+    other = plane.submit("other", cpu=2, priority=10)
+    plane.settle()
+    assert plane.state(other) == "queued"
+    kill(plane, job, 3)
+    plane.settle()
+    # It waited for a place on the node: it has the better claim.
+    assert plane.state(other) == "running"
+    assert world_of(plane, job) == ["worker-0", "worker-1", "worker-2"]
+    plane.advance(11)
+    assert plane.state(other) == "succeeded"
+    assert world_of(plane, job) == ["worker-0", "worker-1", "worker-2", "worker-3"]
+
+
+def test_below_its_least_the_whole_gang_starts_again(plane):
+    job = start(plane)
+    for index in (0, 1, 2):
+        kill(plane, job, index)
+    plane.settle()
+    attempts = plane.all(Attempt, job_id=job)
+    assert [attempt.state for attempt in attempts] == ["ended", "running"]
+    assert "1 of at least 2 workers is left." in next(e.reason for e in plane.all(Event, kind="attempt.stopping"))
+
+
+def test_it_starts_with_what_there_is_place_for(plane):
+    plane.submit("big", cpu=4)
+    plane.settle()
+    job = start(plane)
+    assert world_of(plane, job) == ["worker-0", "worker-1"]
+    plane.advance(11)
+    assert world_of(plane, job) == ["worker-0", "worker-1", "worker-2", "worker-3"]
+    assert plane.one(Attempt, job_id=job).number == 1
+
+
+@pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER, Fault.BEFORE, Fault.AFTER])
+def test_a_control_plane_that_dies_while_it_tells_of_a_world_is_followed_by_one_that_tells_the_rest(plane, fault):
+    job = start(plane)
+    calls = []
+
+    def faults(call: str, subject: str) -> Fault:
+        calls.append(call)
+        return fault if call == "change_world" and calls.count(call) == 2 else Fault.NONE
+
+    plane.start(faults)
+    kill(plane, job, 2)
+    try:
+        plane.settle()
+    except ProcessKilled:
+        pass
+    assert calls.count("change_world") >= 2
+    plane.start()
+    plane.advance(20)  # leases of the dead end
+    attempt = plane.one(Attempt, job_id=job)
+    assert attempt.state == "running"
+    assert len(world_of(plane, job)) == 4
+    for replica in plane.all(Replica, job_id=job):
+        order = plane.engine.order_of(key_of(plane, job, replica.index, replica.generation))
+        assert order.world == attempt.world

@@ -1,0 +1,152 @@
+"""What an elastic gang does when a worker is lost, and when one joins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from core.domain.layout import Layout, Ports, ReplicaAddress
+from core.domain.lifecycle import JobEvent, ReplicaEvent
+from core.domain.states import AttemptState, ReplicaState
+from executors.base import Phase
+from scheduler.control.decide import decide
+from scheduler.control.facts import Member, Sight, StopCause
+from tests.unit.control.test_decide import DONE, KILLED, STOPPED, follow, moved, show, sight
+
+ELASTIC = {"worker": {"replicas": {"min": 2, "max": 4}}}
+BROKEN = (1, *KILLED[1:2], "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1")
+
+
+def elastic(**changes) -> Sight:
+    """Four workers in the first world, all running, on an executor that can tell them of another."""
+    whole = sight(ELASTIC, **changes)
+    return replace(whole, can_change=True, attempt=replace(whole.attempt, layout=layout_of(whole.members)))
+
+
+def layout_of(members) -> Layout:
+    return Layout(tuple(ReplicaAddress(m.role, m.index, "host", Ports(), m.node) for m in members))
+
+
+def named(members) -> list[str]:
+    return [member.name for member in members]
+
+
+def entered(before: Sight, decision) -> Sight:
+    """What the next look sees when the decided world was written, and those that stay have heard of nothing yet."""
+    after = follow(before, decision)
+    given_up = {member.id for member in decision.given_up}
+    members = tuple(replace(m, is_holding=m.id not in given_up) for m in after.members)
+    attempt = replace(after.attempt, world=2, layout=layout_of(decision.world.members))
+    return replace(after, members=members, attempt=attempt)
+
+
+def knows(before: Sight, world: int, *names: str, phase=Phase.RUNNING, **facts) -> Sight:
+    """The executor shows that ``names`` have heard of ``world``."""
+    seen = dict(before.seen)
+    for name in names:
+        role, _, index = name.rpartition("-")
+        found = before.seen[role, int(index)]
+        seen[role, int(index)] = replace(found, phase=phase, facts={"world": world, **facts})
+    return replace(before, seen=seen)
+
+
+def test_the_others_go_on_without_one_that_was_killed_and_its_place_is_free():
+    decision = decide(show(elastic(), worker_1=KILLED))
+    assert moved(decision) == [("worker-1", ReplicaEvent.FAIL)]
+    assert named(decision.world.members) == ["worker-0", "worker-2", "worker-3"]
+    assert "worker-1 was ended by SIGKILL" in decision.world.reason
+    assert "3 of 2 to 4 workers go on." in decision.world.reason
+    assert named(decision.given_up) == ["worker-1"]
+    assert decision.stop is None
+    assert decision.counted_restarts == 1
+
+
+def test_whoever_has_not_heard_of_the_new_world_is_told_until_all_have():
+    before = show(elastic(), worker_1=KILLED)
+    after = knows(entered(before, decide(before)), 1, "worker-0", "worker-2", "worker-3")
+    told = decide(after)
+    assert named(told.tells) == ["worker-0", "worker-2", "worker-3"]
+    assert told.world is None
+    assert named(decide(knows(after, 2, "worker-0", "worker-3")).tells) == ["worker-2"]
+    assert decide(knows(after, 2, "worker-0", "worker-2", "worker-3")).tells == ()
+
+
+def test_with_fewer_than_it_needs_the_gang_starts_again_as_a_whole():
+    decision = decide(show(elastic(), worker_0=KILLED, worker_1=KILLED, worker_2=KILLED))
+    assert decision.world is None
+    assert decision.stop.cause is StopCause.FAILURE
+    assert "1 of at least 2 workers is left." in decision.stop.sentence
+    assert decision.counted_restarts == 0  # the end of the attempt counts
+    over = follow(show(elastic(), worker_0=KILLED, worker_1=KILLED, worker_2=KILLED), decision)
+    assert decide(show(over, worker_3=STOPPED)).end.event is JobEvent.REQUEUE
+
+
+def test_a_peer_that_failed_of_the_loss_is_lost_too_and_does_not_count():
+    decision = decide(show(elastic(), worker_0=BROKEN, worker_1=KILLED))
+    assert named(decision.world.members) == ["worker-2", "worker-3"]
+    assert decision.counted_restarts == 1
+
+
+def test_a_loss_too_many_ends_the_gang():
+    decision = decide(show(elastic(restart_count=3, max_restarts=3), worker_1=KILLED))
+    assert decision.world is None
+    assert decision.stop.cause is StopCause.FAILURE
+
+
+def test_before_it_runs_and_where_the_engine_reaches_nobody_a_loss_ends_the_gang():
+    starting = elastic(attempt_state=AttemptState.STARTING)
+    assert decide(show(starting, worker_1=KILLED)).stop is not None
+    assert decide(show(replace(elastic(), can_change=False), worker_1=KILLED)).stop is not None
+
+
+def test_when_one_has_finished_nobody_is_done_without():
+    assert decide(show(elastic(), worker_0=DONE, worker_1=KILLED)).stop.cause is StopCause.FAILURE
+
+
+def test_what_was_given_up_decides_nothing_any_more():
+    before = show(elastic(), worker_1=KILLED)
+    after = entered(before, decide(before))
+    decision = decide(show(after, worker_0=DONE, worker_2=DONE, worker_3=DONE))
+    assert decision.is_decided
+    assert decision.stop is None
+
+
+def joining(before: Sight, state=ReplicaState.STARTING) -> Sight:
+    """The same while worker-4 was given a place; ``before`` may have five."""
+    spec = before.job.spec.model_copy(
+        update={"roles": {"worker": before.job.spec.roles["worker"].model_copy(update={"replicas": 5})}}
+    )
+    member = Member("worker-4", "worker", 4, 1, state, "node-0")
+    return replace(before, members=(*before.members, member), job=replace(before.job, spec=spec))
+
+
+def test_one_that_joins_is_created_and_taken_in_when_it_is_ready_behind_all_others():
+    created = decide(joining(elastic(), ReplicaState.PENDING))
+    assert named(created.creates) == ["worker-4"]
+    assert created.world is None
+    waiting = show(joining(elastic()), worker_4=Phase.PENDING)
+    assert decide(knows(waiting, 0, "worker-4", phase=Phase.PENDING)).world is None
+    ready = decide(knows(waiting, 0, "worker-4", phase=Phase.PENDING, is_ready=True))
+    assert named(ready.world.members) == ["worker-0", "worker-1", "worker-2", "worker-3", "worker-4"]
+    assert ready.world.reason == "worker-4 joined. 5 of 2 to 5 workers go on."
+
+
+def test_one_that_fails_while_it_joins_gives_its_place_back_and_nobody_else_notices():
+    decision = decide(show(joining(elastic()), worker_4=KILLED))
+    assert decision.stop is None
+    assert decision.world is None
+    gone = follow(show(joining(elastic()), worker_4=KILLED), decision)
+    gone = replace(gone, members=tuple(replace(m, has_facts=True) for m in gone.members))
+    assert named(decide(gone).given_up) == ["worker-4"]
+
+
+def test_one_whose_creation_may_still_be_on_its_way_keeps_its_place():
+    lost = replace(joining(elastic(), ReplicaState.PENDING), lost_nodes={})
+    members = tuple(replace(m, state=ReplicaState.LOST, ended_at=lost.now) if m.index == 4 else m for m in lost.members)
+    assert decide(replace(lost, members=members)).given_up == ()
+
+
+def test_when_the_work_is_done_one_that_still_waits_to_join_is_stopped_at_once():
+    whole = show(joining(elastic()), worker_4=Phase.PENDING, worker_0=DONE, worker_1=DONE, worker_2=DONE, worker_3=DONE)
+    decision = decide(whole)
+    assert decision.is_decided
+    assert named(decision.stops) == ["worker-4"]

@@ -1,0 +1,132 @@
+"""The worlds of an elastic gang: layouts that are told while the replica's processes run.
+
+The executor puts the newest one into the state folder. Processes that go from world to world by themselves (they use
+``trainmaster_train.elastic``, and say so by a file) read it from ``/data/.trainmaster/world.json``; all others are ended
+and started again in place, with the new world's environment.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from trainmaster_runtime.order import Order
+    from trainmaster_runtime.record import StateFolder
+
+LOOK_S = 0.05
+# A process that lost a peer says so and ends; the platform, which must notice first who died, has this long. A machine
+# counts as lost after a minute.
+_HOLD_S = 90.0
+# The same for one that failed and does not say of what: perhaps of its own mistake, and then this is how long it lasts.
+_DOUBT_S = 10.0
+# For processes that are started again in place, from SIGTERM to SIGKILL: their peers wait for them.
+MOVE_GRACE_S = 5.0
+FILE = "world.json"
+_KEEPS = "keeps-"  # with the local rank: this process goes from world to world by itself
+_LOST_PEER = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection refused",
+    "Broken pipe",
+    "gloo/transport",
+    "NCCL error",
+    "ncclRemoteError",
+    "ncclSystemError",
+    "DistBackendError",
+    "DistNetworkError",
+    "DistStoreError",
+    "HorovodInternalError",
+    "Application timeout caused pair closure",
+    "Timed out waiting",
+    "UnavailableError",
+)
+
+
+class Worlds:
+    """What the platform told of worlds, and what the processes made of it.
+
+    Args:
+        own: the real path of ``/data/.trainmaster``.
+    """
+
+    def __init__(self, order: Order, state: StateFolder, own: str) -> None:
+        self._order = order
+        self._state = state
+        self._own = own
+        self._seen: tuple[int, int] | None = None
+        self.number = order.world or 0
+        self.move_by: float | None = None  # monotonic; while the processes end, to be started again
+
+    @property
+    def is_joining(self) -> bool:
+        return self.number == 0
+
+    def news(self) -> dict[str, Any] | None:
+        """A newer world than this one."""
+        try:
+            found = os.stat(self._state.file(FILE))
+        except OSError:
+            return None
+        seen = (found.st_ino, found.st_mtime_ns)
+        if seen == self._seen:
+            return None
+        self._seen = seen
+        told = self._state.read(FILE)
+        return told if told is not None and int(told.get("world") or 0) > self.number else None
+
+    def take(self, told: dict[str, Any]) -> None:
+        """From now on the order says what ``told`` does."""
+        order = self._order
+        order.command, order.args = told["command"], told["args"]
+        order.env, order.process_env = told["env"], told["process_env"] or [{}]
+        order.files = told.get("files") or {}
+        self.number = order.world = int(told["world"])
+
+    def publish(self) -> None:
+        """Put the world where the processes look for it. Raises ``OSError``."""
+        content = {
+            "world": self.number,
+            "processes": [{**self._order.env, **extra} for extra in self._order.process_env],
+        }
+        path = self._own + "/" + FILE
+        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w") as stream:
+            stream.write(json.dumps(content))
+        os.rename(path + ".new", path)
+
+    def keeps_processes(self) -> bool:
+        """Whether every process has said that it goes from world to world by itself."""
+        return all(os.path.exists(self._mark(number)) for number in range(len(self._order.process_env)))
+
+    def forget_processes(self) -> None:
+        """Before others are started."""
+        for number in range(len(self._order.process_env)):
+            try:
+                os.unlink(self._mark(number))
+            except OSError:
+                pass
+
+    def facts(self) -> dict[str, Any]:
+        """For the executor: see ``executors.base.ChangesWorlds``."""
+        keeps = self.keeps_processes()
+        is_ready = self.is_joining and (keeps or not self._order.joins_warm)
+        return {"world": self.number, "keeps_processes": keeps, "is_ready": is_ready}
+
+    def _mark(self, number: int) -> str:
+        return "%s/%s%d" % (self._own, _KEEPS, number)
+
+
+def hold_s(tail: str, *, was_killed: bool) -> float:
+    """How long a replica that failed waits for a world without the one whose loss it failed of.
+
+    Args:
+        tail: the last lines of its log.
+        was_killed: by a signal, which no lost peer brings about.
+    """
+    if was_killed:
+        return 0.0
+    return _HOLD_S if any(words in tail for words in _LOST_PEER) else _DOUBT_S
