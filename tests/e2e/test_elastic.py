@@ -1,0 +1,110 @@
+"""Elastic jobs on the whole platform: workers are killed, the others train on, and new ones join."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
+
+ROOT = Path(__file__).parents[2]
+ELASTIC = ROOT / "examples" / "elastic"
+# Any program of any framework: it knows nothing of worlds, and trains until it sees that all are there again.
+PLAIN = """
+import os, pathlib, time
+name = os.environ["TRAINMASTER_INDEX"] + "-" + os.environ["TRAINMASTER_WORLD"]
+here = pathlib.Path(os.environ["TRAINMASTER_OUTPUT_DIR"]) / name
+here.write_text(os.environ["RANK"] + " of " + os.environ["WORLD_SIZE"])
+while not (here.parent / "done").exists():
+    time.sleep(0.05)
+"""
+
+
+def story_of(job: Any) -> str:
+    lines = [f"{event.at} {event.kind} {event.reason}" for event in job.events()]
+    return "\n".join(lines + [f"{line.role}-{line.index} {line.text}" for line in job.logs()])
+
+
+def output_of(platform: Any, job: Any) -> Path:
+    return Path(platform.home / "output" / job.detail().output.partition("/")[2])
+
+
+def worker(processes_of: Any, job: Any, index: int) -> int:
+    """The pid of the user's process of a replica."""
+    found = []
+    for pid in processes_of(f"TRAINMASTER_JOB_ID={job.id}"):
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        if f"TRAINMASTER_INDEX={index}".encode() in environment and b"python" in words.split(b"\0")[0]:
+            found.append(pid)
+    assert len(found) == 1, (found, story_of(job))
+    return found[0]
+
+
+def test_the_others_keep_their_processes_and_train_on_when_one_is_killed(
+    platform: Any, eventually: Any, processes_of: Any
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    script = ROOT / "examples" / "data" / "make_digits.py"
+    subprocess.run([sys.executable, str(script), str(platform.home / "data" / "digits")], check=True)
+    spec = {
+        "name": "digits-elastic",
+        "workers": {"min": 1, "max": 2},
+        "command": [sys.executable, "train.py", "--steps", "400", "--step-seconds", "0.02"],
+        "input": "data/digits",
+    }
+    job = platform.client.submit(spec, code=ELASTIC)
+    noted = output_of(platform, job) / "steps.jsonl"
+
+    def steps() -> list[dict[str, Any]]:
+        lines = noted.read_text().splitlines(keepends=True) if noted.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def first(world: int) -> dict[str, Any] | None:
+        return next((step for step in steps() if step["world"] >= world), None)
+
+    eventually(lambda: len(steps()) >= 10 and job.detail().state == "running", within_s=120, what="the first steps")
+    os.kill(worker(processes_of, job, 0), signal.SIGKILL)  # rank 0: the other one takes its place
+    alone = eventually(lambda: first(2), within_s=60, what="a step without it")
+    both = eventually(lambda: first(3), within_s=120, what="a step with another one in its place")
+    detail = job.wait(timeout_s=180)
+
+    assert detail.state == "succeeded", story_of(job)
+    assert detail.attempt_count == 1
+    assert (alone["size"], both["size"]) == (1, 2)
+    assert alone["pid"] == both["pid"]  # the survivor is rank 0, in the process that it was
+    numbers = [step["step"] for step in steps()]
+    assert numbers == list(range(1, 401))  # none lost, none twice
+    assert json.loads(job.read_file("result.json"))["accuracy"] >= 0.95
+    shown = platform.cli("show", job.id).stdout
+    assert "2 of 1 to 2 workers. worker-0 joined." in " ".join(shown.split())
+
+
+def test_a_program_that_knows_nothing_of_it_is_started_again_in_place(
+    platform: Any, eventually: Any, processes_of: Any
+) -> None:
+    spec = {"name": "plain", "workers": {"min": 2, "max": 3}, "command": [sys.executable, "-c", PLAIN]}
+    job = platform.client.submit(spec)
+    output = output_of(platform, job)
+
+    def told(world: int) -> dict[str, str]:
+        return {path.name: path.read_text() for path in output.glob(f"?-{world}")}
+
+    # Before it runs a loss ends the gang, as any other.
+    eventually(lambda: len(told(1)) == 3 and job.detail().state == "running", within_s=60, what="three workers")
+    os.kill(worker(processes_of, job, 1), signal.SIGKILL)
+    eventually(lambda: len(told(3)) == 3, within_s=60, what="three workers again")
+    assert told(2) == {"0-2": "0 of 2", "2-2": "1 of 2"}
+    assert told(3) == {"0-3": "0 of 3", "2-3": "1 of 3", "1-3": "2 of 3"}
+    (output / "done").touch()
+    detail = job.wait(timeout_s=60)
+    assert detail.state == "succeeded", story_of(job)
+    assert detail.attempt_count == 1

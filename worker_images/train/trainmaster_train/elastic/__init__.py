@@ -1,0 +1,49 @@
+"""Training that goes on when a worker is lost, and grows when there is place: the process and its state stay.
+
+    state = elastic.State(model=model, optimizer=optimizer, step=0)
+
+    @elastic.run
+    def train(state):
+        ddp = DistributedDataParallel(state.model)
+        while state.step < steps:
+            …
+            state.step += 1
+            state.commit()
+
+    train(state)
+
+In a job with ``workers: {min: 2, max: 4}`` the platform tells each process of the next *world* (ranks, size, address). A
+script that does not use this is started again in place for each world, and goes on from its checkpoint.
+"""
+
+from __future__ import annotations
+
+from trainmaster_train.elastic.group import Group, PeerLost, WorldChanged, is_peer_loss
+from trainmaster_train.elastic.running import run, world
+from trainmaster_train.elastic.state import State
+from trainmaster_train.elastic.worlds import (
+    World,
+    WorldError,
+    enter,
+    first_world,
+    is_elastic,
+    newest_number,
+    next_world,
+)
+
+__all__ = [
+    "Group",
+    "PeerLost",
+    "State",
+    "World",
+    "WorldChanged",
+    "WorldError",
+    "enter",
+    "first_world",
+    "is_elastic",
+    "is_peer_loss",
+    "newest_number",
+    "next_world",
+    "run",
+    "world",
+]

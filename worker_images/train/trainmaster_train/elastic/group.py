@@ -1,0 +1,143 @@
+"""torch's process group from world to world: joined with a fresh store each time, left whatever state it is in."""
+
+from __future__ import annotations
+
+import gc
+import time
+from datetime import timedelta
+from typing import Any, Optional
+
+from trainmaster_train.elastic.worlds import World, newest_number
+
+# torch's own words for a peer that is gone, or a store that is.
+_LOST_PEER = (
+    "onnection closed by peer",
+    "onnection reset by peer",
+    "onnection refused",
+    "roken pipe",
+    "gloo",
+    "NCCL",
+    "Timed out waiting",
+    "timeout",
+    "Socket",
+    "ocket closed",
+)
+_CONNECT_S = 1.0
+_MEET_LOOK_S = 0.003
+# From the moment when all are there, they need milliseconds to connect.
+_INIT_S = 30.0
+
+
+class WorldChanged(Exception):
+    """There is a newer world than the one that this process is in; nothing is lost."""
+
+
+class PeerLost(RuntimeError):
+    """A process of this world is gone: what was under way in it came to nothing."""
+
+
+def is_peer_loss(error: BaseException) -> bool:
+    """Whether ``error`` came of a lost peer, and not of this process's own program."""
+    if isinstance(error, PeerLost):
+        return True
+    if type(error).__name__ in ("DistBackendError", "DistNetworkError", "DistStoreError"):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _LOST_PEER)
+
+
+class Group:
+    """The default process group of one world after another.
+
+    Args:
+        backend: of ``init_process_group``; ``None``: NCCL where the process has a GPU, else gloo.
+        timeout_s: of a collective. A peer whose machine vanished is noticed only by this.
+    """
+
+    def __init__(self, backend: Optional[str] = None, timeout_s: float = 300.0) -> None:
+        self._backend = backend
+        self._timeout = timedelta(seconds=timeout_s)
+        self._store: Any = None
+
+    def join(self, world: World) -> None:
+        """Meet all others of ``world`` and connect to them; blocks until all are there.
+
+        Raises:
+            WorldChanged: there is a newer world by now.
+            PeerLost: the others could not be reached.
+        """
+        import torch
+        import torch.distributed as dist
+
+        stores: Any = dist  # torch's types leave them out
+        backend = self._backend or ("nccl" if torch.cuda.is_available() else "gloo")
+        if world.size == 1 and not world.master_port:
+            self._store = stores.HashStore()
+        else:
+            self._store = self._meet(world)
+        try:
+            dist.init_process_group(
+                backend,
+                store=stores.PrefixStore(f"world-{world.number}", self._store),
+                rank=world.rank,
+                world_size=world.size,
+                timeout=timedelta(seconds=_INIT_S),
+            )
+        except RuntimeError as error:
+            raise PeerLost(f"world {world.number} could not be joined: {error}") from None
+        # A peer that dies while all connect is noticed soon; a collective may take as long as the script allows.
+        dist.distributed_c10d._set_pg_timeout(self._timeout)  # noqa: SLF001 - torch has no public one
+
+    def leave(self) -> None:
+        """Give the group up; the peers notice. Frees what is left of it first: torch may hang if it is freed after."""
+        import torch.distributed as dist
+
+        gc.collect()
+        if dist.is_available() and dist.is_initialized():
+            try:
+                if dist.get_backend() == "nccl":
+                    # Its own destroy waits for the collectives under way, which a lost peer never ends.
+                    dist.distributed_c10d._abort_process_group()  # noqa: SLF001 - torch has no public one
+                else:
+                    dist.destroy_process_group()
+            except RuntimeError:
+                pass  # it is gone all the same
+        self._store = None
+
+    def _meet(self, world: World) -> Any:
+        """The world's store, once every rank has shown itself there."""
+        import torch.distributed as dist
+
+        stores: Any = dist
+        end = time.monotonic() + self._timeout.total_seconds()
+        store: Any = None
+        while store is None:
+            try:
+                store = stores.TCPStore(
+                    world.master_addr,
+                    world.master_port,
+                    is_master=world.rank == 0,
+                    timeout=timedelta(seconds=_CONNECT_S if world.rank else _INIT_S),
+                    wait_for_workers=False,
+                )
+            except RuntimeError as error:
+                self._check(world, end, f"rank 0 at {world.master_addr}:{world.master_port}", str(error))
+        missing = [f"here/{rank}" for rank in range(world.size)]
+        try:
+            store.set(f"here/{world.rank}", b"1")
+            while missing:
+                missing = [key for key in missing if not store.check([key])]
+                if missing:
+                    ranks = ", ".join(key.rpartition("/")[2] for key in missing[:8])
+                    self._check(world, end, f"rank {ranks}", "not there")
+                    time.sleep(_MEET_LOOK_S)  # noqa: TID251 - the store is asked, with a deadline above
+            store.set_timeout(timedelta(seconds=_INIT_S))
+        except RuntimeError as error:
+            raise PeerLost(f"world {world.number}: the store of rank 0 is gone: {error}") from None
+        return store
+
+    @staticmethod
+    def _check(world: World, end: float, who: str, why: str) -> None:
+        if newest_number() > world.number:
+            raise WorldChanged
+        if time.monotonic() >= end:
+            raise PeerLost(f"world {world.number}: waited for {who} for too long: {why}")

@@ -1,0 +1,108 @@
+"""The loop around a training function: world after world, until it returns."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import traceback
+from typing import Any, Callable, Optional, TypeVar
+
+from trainmaster_train.elastic import worlds
+from trainmaster_train.elastic.group import Group, WorldChanged, is_peer_loss
+from trainmaster_train.elastic.state import State
+from trainmaster_train.elastic.worlds import World, WorldError
+
+ResultT = TypeVar("ResultT")
+
+_world = World()
+
+
+def world() -> World:
+    """The world that this process trains in now."""
+    return _world
+
+
+def run(
+    function: Optional[Callable[..., ResultT]] = None, *, backend: Optional[str] = None, timeout_s: float = 300.0
+) -> Any:
+    """Make ``function(state, …)`` a training that goes on when a worker is lost or joins.
+
+    The function is called anew in every world, with the process group joined and the state brought to the newest commit; it
+    makes its DistributedDataParallel itself, inside, and begins where ``state`` says. In a gang that is not elastic, and
+    outside of the platform, it is called once.
+
+    Args:
+        backend: of ``init_process_group``; unstated: NCCL where there is a GPU, else gloo.
+        timeout_s: of a collective.
+    """
+    if function is None:
+        return functools.partial(run, backend=backend, timeout_s=timeout_s)
+
+    @functools.wraps(function)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        group = Group(backend, timeout_s)
+        call = functools.partial(function, state, *args, **kwargs)
+        return _run(group, state, call)
+
+    return wrapper
+
+
+def _run(group: Group, state: State, call: Callable[[], ResultT]) -> ResultT:
+    global _world  # noqa: PLW0603 (a process is in one world)
+    if worlds.is_elastic() and worlds.newest_number() == 0:
+        # The others train meanwhile: what DistributedDataParallel would import while they wait is imported now.
+        import torch._dynamo  # noqa: F401
+    _world = worlds.first_world()
+    done: list[ResultT] = []
+    while True:
+        failure = _in_world(group, state, call, done)
+        if failure is None:
+            return done[0]
+        try:
+            _world = worlds.next_world(_world.number, worlds.PATIENCE_S)
+        except WorldError as none:
+            if done:
+                return done[0]  # the work is done; nobody is left to agree with
+            if isinstance(failure, WorldChanged):
+                raise
+            raise failure from none
+
+
+def _in_world(group: Group, state: State, call: Callable[[], ResultT], done: list[ResultT]) -> Optional[BaseException]:
+    """Train in the world as it is; ``None`` when all are done, else why it ended."""
+    try:
+        worlds.enter(_world)
+        group.join(_world)
+        if worlds.is_elastic():
+            print(
+                f"[trainmaster] world {_world.number}: rank {_world.rank} of {_world.size}", file=sys.stderr, flush=True
+            )
+        state.sync(_world.number)
+        done[:] = [call()]
+        _wait_for_all()
+        return None
+    except WorldChanged as changed:
+        return _forgotten(changed)
+    except RuntimeError as error:
+        if not worlds.is_elastic() or not is_peer_loss(error):
+            raise
+        told = _forgotten(error)
+        state.restore()
+        return told
+    finally:
+        group.leave()
+
+
+def _wait_for_all() -> None:
+    """Who is done first waits: if another one loses a peer in its last step, that step is done again by all."""
+    import torch.distributed as dist
+
+    dist.barrier()
+
+
+def _forgotten(error: BaseException) -> BaseException:
+    """``error`` without what it holds: a DistributedDataParallel that outlives its group may hang when it is freed."""
+    traceback.clear_frames(error.__traceback__)
+    told = error.with_traceback(None)
+    told.__context__ = told.__cause__ = None
+    return told
