@@ -4,7 +4,7 @@
 #   docker run --rm trainmaster/control:latest help
 #
 # Where builds reach the package indexes over the host's network only, add `--network host`.
-ARG PYTHON_IMAGE=python:3.11-slim
+ARG PYTHON_IMAGE=python:3.11.13-slim
 
 FROM ${PYTHON_IMAGE} AS build
 # Dependencies first and by themselves: they change less often than the code.
