@@ -137,10 +137,7 @@ class Servers:
             with self._timer.part(steps.COMMUNICATION):
                 self._push()
         except NonFiniteGradientError as error:
-            raise NonFiniteGradientError(
-                f"{self._who}, own step {self.own_steps}, update {self.version}: the gradient of {error} "
-                "holds NaN or infinity; lower the learning rate, or clip before step()"
-            ) from error
+            raise self._named(error) from error
         if self.options.prefetch:
             waited, self._on_the_way = self._on_the_way, list(self._pushes)
         else:
@@ -237,13 +234,22 @@ class Servers:
                     )
                 self._begin()
                 if parameter.grad is not None:
-                    self._gradients.take(name, parameter.grad, self._send_blocks)
+                    try:
+                        self._gradients.take(name, parameter.grad, self._send_blocks)
+                    except NonFiniteGradientError as error:
+                        raise self._named(error) from error
 
             return after
 
         for slab in self._layout.slabs:
             for member in slab.members:
                 self._values.parameters[member.name].register_post_accumulate_grad_hook(taken(member.name))  # type: ignore[no-untyped-call]
+
+    def _named(self, error: NonFiniteGradientError) -> NonFiniteGradientError:
+        return NonFiniteGradientError(
+            f"{self._who}, own step {self.own_steps}, update {self.version}: the gradient of {error} "
+            "holds NaN or infinity; lower the learning rate, or clip before step()"
+        )
 
     def _begin(self) -> None:
         if not self._gradients.is_begun:

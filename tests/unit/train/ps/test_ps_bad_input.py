@@ -1,0 +1,324 @@
+"""What is wrong is named, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trainmaster_train as tm
+from trainmaster_train.checkpoint.manifest import HashedFile
+
+torch = pytest.importorskip("torch")
+
+import zmq  # noqa: E402
+from trainmaster_train.ps import (  # noqa: E402  # noqa: E402
+    DeadlineError,
+    NonFiniteGradientError,
+    Options,
+    ParameterServerError,
+    RefusedError,
+    keeping,
+    load_model,
+    shard,
+)
+from trainmaster_train.ps.wire import Seal, WireError, job_key, plain  # noqa: E402
+
+from tests.unit.train.ps.loopback import WITHIN_S, Cluster, loss_of, make_model, sgd, step, values_of  # noqa: E402
+
+
+def wider() -> Any:
+    return torch.nn.Sequential(torch.nn.Linear(8, 60), torch.nn.ReLU(), torch.nn.Linear(60, 3))
+
+
+def test_another_model_is_refused_with_the_tensor_that_differs(cluster: Callable[..., Cluster]) -> None:
+    job = cluster(2)
+
+    with pytest.raises(
+        RefusedError, match=r"worker 0 has another model than ps 0: `0.weight` is 50×8 here and 60×8 there"
+    ):
+        job.join(model=wider())
+
+    model, servers = job.join()
+    step(model, servers, 1)
+    assert servers.version == 1
+
+
+def test_other_options_and_another_layout_are_refused(cluster: Callable[..., Cluster]) -> None:
+    job = cluster(2)
+    with pytest.raises(RefusedError, match="wants mode sync and wire full, ps 0 has async and full"):
+        job.join(mode="sync")
+    job.addresses = job.addresses[:1]
+    with pytest.raises(RefusedError, match="you see 1 ps and this is one of 2"):
+        job.join()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_gradient_that_is_no_number_names_worker_and_tensor(
+    cluster: Callable[..., Cluster], bad: float, overlap: bool
+) -> None:
+    job = cluster(2, Options(overlap=overlap), workers=2)
+    model, servers = job.join(0)
+    _, other = job.join(1)
+    before = values_of(model).clone()
+
+    handle = model[2].bias.register_hook(lambda gradient: gradient * bad)
+    with pytest.raises(
+        NonFiniteGradientError, match=r"^worker 0, own step 0, update 0: the gradient of `2.bias` holds"
+    ):
+        step(model, servers, 1)
+    handle.remove()
+
+    other.pull()
+    assert torch.equal(values_of(other.model), before), "nothing of it was applied"
+    step(model, servers, 1)
+    assert servers.versions == (1, 1)
+
+
+def test_a_wrong_token_is_named_at_once_and_hurts_nobody(
+    cluster: Callable[..., Cluster], capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = cluster()
+    model, servers = job.join()
+
+    with pytest.raises(WireError, match="does not take this replica's token"):
+        job.join(1, key=b"another key")
+    step(model, servers, 1)
+
+    assert "with a wrong token knocked" in capfd.readouterr().out
+
+
+def test_who_passes_the_gate_without_the_key_gets_no_further(
+    cluster: Callable[..., Cluster], capfd: pytest.CaptureFixture[str]
+) -> None:
+    from trainmaster_train.ps.wire import gate_password
+
+    from tests.unit.train.ps.loopback import KEY
+
+    job = cluster()
+    model, servers = job.join()
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        stranger.linger = 0
+        stranger.plain_username, stranger.plain_password = b"x", gate_password(KEY)
+        stranger.connect(f"tcp://{job.addresses[0]}")
+        stranger.send(plain({"nonce": "00" * 32, "protocol": 1}))
+        assert stranger.poll(int(WITHIN_S * 1000))
+        assert "proof" in stranger.recv().decode()
+        stranger.send(b"0" * 64)
+        for hostile in (b"", b"\xff", b"[1]", b"{}", b'{"nonce": 3}', b'{"nonce": "00", "protocol": 1}', b"[" * 50_000):
+            stranger.send_multipart([hostile, b"more"])
+        stranger.send(plain({"nonce": "00" * 32, "protocol": 2}))
+        step(model, servers, 1)
+        step(model, servers, 2)
+
+    out = capfd.readouterr().out
+    assert "somebody is cut off: it does not know this attempt's token" in out
+    assert servers.version == 2
+
+
+@pytest.mark.parametrize(
+    ("header", "frames"),
+    [
+        ({"op": "push"}, []),
+        ({"op": "push", "version": 0, "blocks": [7], "exponents": [0]}, [b"1234"]),
+        ({"op": "push", "version": 0, "blocks": [0], "exponents": [0]}, []),
+        ({"op": "push", "version": 0, "blocks": [0], "exponents": [0]}, [b"123"]),
+        ({"op": "rows", "table": "nowhere"}, [b"12345678"]),
+        ({"op": "erase"}, []),
+        ({"op": "push", "version": 0, "blocks": [], "exponents": [], "last": True}, []),
+    ],
+)
+def test_a_request_that_makes_no_sense_ends_at_most_its_own_connection(
+    cluster: Callable[..., Cluster], header: dict[str, Any], frames: list[bytes]
+) -> None:
+    job = cluster(workers=2)
+    model, servers = job.join(0)
+    _, other = job.join(1)
+    other._connections[0].send(header, frames)
+
+    for number in range(3):
+        step(model, servers, number)
+    assert servers.version == 3
+
+
+def test_a_changed_repeated_or_reordered_header_is_no_header() -> None:
+    one, other = Seal(b"k", b"n", is_server=False), Seal(b"k", b"n", is_server=True)
+    first, second = one.close({"op": "pull"}), one.close({"op": "bye"})
+    with pytest.raises(WireError, match="out of order"):
+        other.open(second, 0)
+    assert other.open(first, 0)["op"] == "pull"
+    for bad in (first, second[:-1] + b" ", b"", first[::-1]):
+        with pytest.raises(WireError, match="seal is wrong"):
+            other.open(bad, 0)
+    with pytest.raises(WireError, match="more or fewer frames"):
+        other.open(second, 1)
+    with pytest.raises(WireError, match="seal is wrong"):  # its own, sent back
+        one.open(first, 0)
+
+
+def test_a_ps_that_is_not_there_is_named(cluster: Callable[..., Cluster]) -> None:
+    job = cluster(2)
+    job.stop(1)
+
+    with pytest.raises(DeadlineError, match=rf"worker 0: ps 1 at {job.addresses[1]} did not come"):
+        job.join(join_timeout_s=0.5)
+    job.start(1)
+
+
+def test_without_the_chief_the_others_say_whom_they_wait_for(cluster: Callable[..., Cluster]) -> None:
+    job = cluster(workers=2)
+
+    with pytest.raises(DeadlineError, match=r"it waits for the first values of the chief \(worker 0\)"):
+        job.join(1, join_timeout_s=3.0)
+
+
+def test_a_synchronous_step_says_who_is_missing(cluster: Callable[..., Cluster]) -> None:
+    job = cluster(1, Options(mode="sync"), workers=3)
+    model, servers = job.join(0, step_timeout_s=4.0)
+    job.join(1)
+
+    with pytest.raises(
+        DeadlineError,
+        match=r"worker 0's step 0.*within 4 s; it waits for worker 1 \(still computing\), worker 2 \(never came\)",
+    ):
+        step(model, servers, 1)
+
+
+def test_a_ps_that_nobody_visits_ends(cluster: Callable[..., Cluster]) -> None:
+    job = cluster(1, Options(idle_timeout_s=0.1), workers=2)
+    job.threads[0].join(WITHIN_S)
+
+    assert (
+        str(job.errors[0]) == "ps 0: no worker was there for 0 s; the first values of the chief (worker 0) stayed away"
+    )
+
+
+def test_a_ps_without_memory_is_named_to_its_workers(
+    cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = cluster()
+    model, servers = job.join()
+    step(model, servers, 1)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+
+    monkeypatch.setattr(job.servers[0]._shard._optimizer, "step", full)
+    wanted = "ps 0 has no memory for the optimizer's state: give the ps more memory, or the job more ps"
+    with pytest.raises(ParameterServerError) as found:
+        step(model, servers, 2)
+    job.threads[0].join(WITHIN_S)
+
+    assert str(found.value) == wanted
+    assert str(job.errors[0]) == wanted
+
+
+def test_a_shard_that_finds_no_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    layout = layout_for(model)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: not enough memory")
+
+    monkeypatch.setattr(torch, "zeros", full)
+    with pytest.raises(MemoryError, match="0 MiB of values"):
+        shard.Shard(layout, sgd(model), 0, 1)
+
+
+def layout_for(model: Any) -> Any:
+    from trainmaster_train.ps.layout import layout_of
+
+    return layout_of(model, sgd(model))
+
+
+def test_a_full_volume_costs_a_checkpoint_and_not_the_training(
+    cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model, servers = cluster(1, Options(checkpoint_every=2)).join()
+    for number in range(2):
+        step(model, servers, number)
+    good = servers.checkpoint()
+
+    def full(file: HashedFile, _data: Any) -> int:
+        file.error = OSError(errno.ENOSPC, "No space left on device")
+        raise file.error
+
+    monkeypatch.setattr(HashedFile, "write", full)
+    for number in range(4):
+        step(model, servers, number)
+    with pytest.raises(tm.CheckpointError, match="No space left on device"):
+        servers.checkpoint()
+    monkeypatch.undo()
+
+    assert "training goes on" in capfd.readouterr().out
+    assert [path for path in good.parent.iterdir() if path.name.startswith("step-")] == [good]
+    assert servers.version == 6
+
+
+def test_a_checkpoint_of_another_model_is_named(cluster: Callable[..., Cluster]) -> None:
+    job = cluster()
+    model, servers = job.join()
+    step(model, servers, 1)
+    path = servers.checkpoint()
+
+    with pytest.raises(tm.CheckpointError, match=r"another model: `0.weight` is 60×8 here and 50×8 there"):
+        keeping.restore_shard(shard.Shard(layout_for(wider()), sgd(wider()), 0, 1), path)
+    with pytest.raises(tm.CheckpointError, match=r"its `0.weight` is \[50, 8\], this one's \[60, 8\]"):
+        load_model(wider(), path)
+    (path / "shard-00000-of-00001.pt").rename(path / "shard-00000-of-00002.pt")
+    with pytest.raises(tm.CheckpointError, match="does not hold all shards"):
+        load_model(make_model(), path)
+
+
+def test_the_key_is_the_token_of_the_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PS_KEY", "by hand")
+    by_hand = job_key(None)
+    (tmp_path / "token").write_text("tma_1\n")
+    assert job_key(tmp_path / "token") != by_hand
+    monkeypatch.delenv("PS_KEY")
+    with pytest.raises(ParameterServerError, match="set PS_KEY"):
+        job_key(None)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"mode": "fast"}, "mode: 'fast' is not one of async, sync"),
+        ({"wire": "int8"}, "wire: 'int8' is not one of"),
+        ({"backup_workers": 1}, "backup_workers: has no meaning with mode='async'"),
+        ({"mode": "sync", "max_staleness": 3}, "max_staleness: has no meaning with mode='sync'"),
+        ({"mode": "sync", "prefetch": True}, "prefetch: has no meaning"),
+        ({"topk_ratio": 0.0}, "topk_ratio: 0.0"),
+        ({"warmup_updates": -1}, "warmup_updates: -1 is negative"),
+        ({"checkpoint_every": 0}, "checkpoint_every: 0 is too small"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints: 0"),
+        ({"step_timeout_s": 0}, "step_timeout_s: 0 is no time"),
+    ],
+)
+def test_options_that_contradict_themselves_are_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Options(**wrong)
+
+
+def test_an_address_that_is_taken_is_named(cluster: Callable[..., Cluster]) -> None:
+    job = cluster()
+    job.stop(0)
+    port = int(job.addresses[0].rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(ParameterServerError, match="ps 0 cannot listen at"):
+        job.start(0)
+    job.start(0)
+
+
+def test_the_deadline_of_a_lost_ps_holds_too(cluster: Callable[..., Cluster]) -> None:
+    job = cluster()
+    model, servers = job.join(join_timeout_s=1.0)
+    loss_of(model, 1).backward()
+    job.stop(0)
+
+    with pytest.raises(DeadlineError, match=r"ps 0 at .* did not come, after 1 s of waiting"):
+        servers.step()
+    job.start(0)
