@@ -8,6 +8,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -17,7 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from trainmaster import Client
+
+from tests.e2e.stories import story_of
 
 ROOT = Path(__file__).parents[2]
 CONTROL_IMAGE = os.environ.get("TRAINMASTER_TEST_CONTROL_IMAGE", "")
@@ -158,6 +162,24 @@ def test_a_job_trains_through_the_death_of_the_scheduler_and_nothing_is_left(sta
         within_s=20,
         what="the engine started the scheduler again",
     )
+
+
+def test_two_workers_train_a_real_model_together_to_its_accuracy(stack: Stack) -> None:
+    image = os.environ.get("TRAINMASTER_TEST_TORCH_IMAGE", "trainmaster/torch:cpu")
+    if subprocess.run(["docker", "image", "inspect", image], capture_output=True, check=False).returncode:
+        pytest.skip(f"the engine has no {image}; `python3 dev.py images` builds it")
+    pytest.importorskip("sklearn")  # makes the data
+    script = ROOT / "examples" / "data" / "make_digits.py"
+    subprocess.run([sys.executable, str(script), str(stack.data / "data" / "digits")], check=True)
+    example = ROOT / "examples" / "allreduce"
+    spec = yaml.safe_load((example / "job.yaml").read_text())
+    with Client(f"http://127.0.0.1:{stack.port}", token=stack.token()) as client:
+        job = client.submit({**spec, "image": image, "env": {"OMP_NUM_THREADS": "1"}}, code=example)
+        detail = job.wait(timeout_s=240)
+        assert detail.state == "succeeded", f"{detail.exit}\n{story_of(job)}"
+        assert json.loads(job.read_file("result.json"))["accuracy"] >= 0.95
+        assert {source.name for source in job.log_sources()} == {"worker-0", "worker-1"}
+        assert len(list(job.checkpoints())) >= 1
 
 
 def test_nobody_gets_in_without_the_token_and_no_secret_is_in_the_logs(stack: Stack) -> None:

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.stories import story_of
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 ACCURACY = 0.95
@@ -105,14 +107,6 @@ def submit(platform: Any, example: str, **changes: Any) -> Any:
         if not digits.exists():
             subprocess.run([sys.executable, str(EXAMPLES / "data" / "make_digits.py"), str(digits)], check=True)
     return platform.client.submit({**spec, **changes}, code=EXAMPLES / example)
-
-
-def story_of(job: Any) -> str:
-    """Events and logs of all attempts, for who reads a failed test."""
-    lines = [f"{event.at} {event.kind} {event.reason}" for event in job.events()]
-    for attempt in job.attempts():
-        lines += [f"{line.attempt} {line.role}-{line.index} {line.text}" for line in job.logs(attempt=attempt.number)]
-    return "\n".join(lines)
 
 
 def succeeded(job: Any, timeout_s: float = 300) -> Any:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.e2e.stories import story_of
+
 from .conftest import run_command
 
 pytestmark = [
@@ -81,14 +83,6 @@ def run(platform: Any) -> Any:
 @pytest.fixture(autouse=True)
 def _whole_cluster(cluster: Any, two_nodes: list[str]) -> None:
     cluster.ensure_ready(two_nodes)
-
-
-def story_of(job: Any) -> str:
-    """Events and logs of all attempts, for who reads a failed test."""
-    lines = [f"{event.at} {event.kind} {event.reason}" for event in job.events()]
-    for attempt in job.attempts():
-        lines += [f"{line.attempt} {line.role}-{line.index} {line.text}" for line in job.logs(attempt=attempt.number)]
-    return "\n".join(lines)
 
 
 def finished(job: Any, within_s: float = 240) -> dict[str, Any]:
