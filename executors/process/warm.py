@@ -33,7 +33,7 @@ IMPORT_ENV: Final = (
     *("NUMEXPR_", "NUMPY_", "NPY_", "TORCH_", "PYTORCH_", "ATEN_", "TRITON_", "CUDA_DEVICE_ORDER", "CUDA_HOME"),
     *("CUDA_PATH", "CUDA_LAUNCH", "CUDA_MODULE", "CUBLAS_", "CUDNN_", "TF_CPP_", "TF_ENABLE_", "TF_FORCE_", "TF_GPU_"),
     *("TF_NUM_", "TF_USE_", "TF_XLA_", "XLA_", "KERAS_", "DNNL_", "ONEDNN_", "PROTOCOL_BUFFERS_", "ABSL_"),
-    *("PATH", "HOME", "USER", "LOGNAME", "TZ", "TMPDIR"),
+    *("HOME", "USER", "LOGNAME", "TZ", "TMPDIR"),
 )
 _FRAMEWORKS: Final = ("torch", "tensorflow")
 _PYTHON: Final = re.compile(r"python(\d(\.\d+)?)?")
@@ -92,6 +92,7 @@ class WarmStarts:
         python = _find(words[0], env.get("PATH", ""))
         kept = {name: value for name, value in env.items() if name.startswith(IMPORT_ENV)}
         kept.setdefault("PYTHONUNBUFFERED", "1")
+        kept["PATH"] = env.get("PATH", "")  # by which Python finds itself; a job may have more in it
         # What lies in the job's own folders is nobody else's.
         if python is None or any("/data" in value for value in (python, *kept.values())):
             return None

@@ -296,8 +296,12 @@ def run(bench: WarmBench, text: str, **fields: Any) -> ReplicaOrder:
 
 
 def test_each_process_of_a_replica_is_forked_with_its_own_rank(lasting):
-    order = run(lasting, "import os, torch; print(os.environ['RANK'])", process_env=({"RANK": "0"}, {"RANK": "1"}))
-    assert sorted(lasting.log(order).splitlines()) == ["[rank 0] 0", "[rank 1] 1"]
+    """Two ranks have the launchers of Horovod in their PATH, which the parent has not."""
+    ranks = tuple({"RANK": str(rank), "HOROVOD_SIZE": "2"} for rank in range(2))
+    order = run(
+        lasting, "import os, torch; print(os.environ['RANK'], '/bin:' in os.environ['PATH'])", process_env=ranks
+    )
+    assert sorted(lasting.log(order).splitlines()) == ["[rank 0] 0 True", "[rank 1] 1 True"]
 
 
 _SAYS = "import sys, torch; print('torch.nn' in sys.modules)"

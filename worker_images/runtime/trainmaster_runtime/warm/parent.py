@@ -57,10 +57,9 @@ def wait(folder: str, end: dict[str, Any]) -> None:
         framework=framework,
         python=about["python"],
         argv0=about["argv0"],
-        env=dict(os.environ),
+        env={name: value for name, value in _env.items() if name not in _OWN},
         names=about["names"],
     )
-    parent.env.pop("TRAINMASTER_EXIT_NOTES")
     parent.end = end
     try:
         _preload(parent, about["memory_bytes"])
@@ -84,11 +83,13 @@ def note_reads() -> None:
             _read.add(name)
         return _ask(self, name)
 
+    _env.update(os.environ)  # before: this reads all of them
     os._Environ.__getitem__ = note  # type: ignore[method-assign] # noqa: SLF001
 
 
 _ask = os._Environ.__getitem__  # noqa: SLF001 - every way to ask comes by here
 _read: set[str] = set()
+_env: dict[str, str] = {}
 
 
 def _preload(parent: Parent, memory_bytes: int) -> None:
