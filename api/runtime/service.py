@@ -27,6 +27,7 @@ _SEQ_MASK: Final = 2**_SEQ_BITS - 1
 _GENERATION_MAX: Final = 2**22
 _INDEX_MAX: Final = 2**31 - 1
 
+_NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 _METRIC_LIMIT: Final = 256  # values of one report item
 _NAME_LIMIT: Final = 200
 _PATH_LIMIT: Final = 4096
@@ -230,9 +231,9 @@ def _metrics(data: Mapping[str, Any]) -> dict[str, float | int]:
     if not isinstance(metrics, dict) or len(metrics) > _METRIC_LIMIT:
         raise _Refused(f"metrics is not an object of at most {_METRIC_LIMIT} numbers")
     found: dict[str, float | int] = {}
-    for name in metrics:
-        number = _number(metrics, name)
-        # A loss that became NaN arrives as null: the last real value stays.
+    for name, value in metrics.items():
+        # A loss that became NaN arrives as null, or as the training library's word for it: the last real value stays.
+        number = None if value in _NO_NUMBERS else _number(metrics, name)
         if number is not None:
             found[name[:_NAME_LIMIT]] = number
     return found

@@ -116,6 +116,16 @@ def test_a_checkpoint_is_kept_and_told_of(worker: TestClient, sessions: SessionF
     assert events(sessions) == [("checkpoint.saved", "runtime:worker-0", "checkpoints/step-100 at step 100")]
 
 
+@pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", None])
+def test_a_metric_that_is_no_number_any_more_loses_nothing_else(
+    worker: TestClient, sessions: SessionFactory, word: str | None
+) -> None:
+    data = {"path": "checkpoints/step-100", "step": 100, "metrics": {"loss": word, "acc": 0.5}, "size_bytes": 1}
+    send(worker, item(1, "checkpoint", **data))
+    with unit_of_work(sessions, read_only=True) as session:
+        assert session.execute(select(Checkpoint)).scalar_one().metrics == {"acc": 0.5}
+
+
 def test_a_checkpoint_written_again_is_one_checkpoint(worker: TestClient, sessions: SessionFactory) -> None:
     send(worker, item(1, "checkpoint", path="last.pt", step=1), item(2, "checkpoint", path="./last.pt", step=2))
     with unit_of_work(sessions, read_only=True) as session:

@@ -185,5 +185,5 @@ def _as_bf16(bucket: Any) -> Any:
 
     gradients = bucket.buffer()
     small = gradients.to(torch.bfloat16).div_(dist.get_world_size())
-    sent = dist.all_reduce(small, async_op=True).get_future()
-    return sent.then(lambda future: gradients.copy_(future.value()[0]))
+    work: Any = dist.all_reduce(small, async_op=True)
+    return work.get_future().then(lambda future: gradients.copy_(future.value()[0]))
