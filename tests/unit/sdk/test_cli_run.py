@@ -50,6 +50,13 @@ def test_run_packs_submits_streams_and_ends_with_0(
     }
 
 
+def test_run_takes_a_span_of_workers(cli: Invoke, server: Any, takes_jobs: Any, code: Path, job_json: Any) -> None:
+    takes_jobs(server, job_json())
+    done = cli("run", "--detach", "--workers", "2:4", "--", "python", "train.py")
+    assert done.exit_code == 0, done.output
+    assert server.bodies("POST", "/jobs")[-1]["spec"]["workers"] == {"min": 2, "max": 4}
+
+
 @pytest.mark.parametrize(
     ("state", "end", "exit_code"),
     [
