@@ -1,0 +1,83 @@
+"""The library's part of an elastic gang, with the platform's world file written by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from trainmaster_train import elastic
+from trainmaster_train.elastic import worlds
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "world.json"
+    monkeypatch.setenv("TRAINMASTER_WORLD_FILE", str(path))
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    return path
+
+
+def write(file: Path, number: int, **env: str) -> None:
+    file.write_text(json.dumps({"world": number, "processes": [env]}))
+
+
+def test_the_first_world_is_read_and_the_process_says_that_it_stays(file: Path) -> None:
+    write(file, 3, RANK="1", WORLD_SIZE="2", MASTER_ADDR="10.0.0.1", MASTER_PORT="29502")
+    world = elastic.first_world()
+    assert (world.number, world.rank, world.size) == (3, 1, 2)
+    assert (world.master_addr, world.master_port) == ("10.0.0.1", 29502)
+    assert (file.parent / "keeps-0").exists()
+
+
+def test_a_world_that_does_not_come_is_told_and_an_old_one_is_none(file: Path) -> None:
+    write(file, 3, RANK="0", WORLD_SIZE="1")
+    with pytest.raises(elastic.WorldError, match=r"no world after 3 came within 0\.05 s"):
+        elastic.next_world(3, 0.05)
+    assert elastic.next_world(2, 0.05).number == 3
+
+
+def test_entering_a_world_changes_what_the_process_reads_of_itself(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainmaster_train import current
+
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    write(file, 2, RANK="2", WORLD_SIZE="3")
+    worlds.enter(elastic.next_world(1))
+    assert (current().rank, current().world_size) == (2, 3)
+
+
+def test_without_the_platform_there_is_one_world(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRAINMASTER_WORLD_FILE", raising=False)
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert elastic.first_world() == elastic.World()
+    with pytest.raises(elastic.WorldError, match="not elastic"):
+        elastic.next_world(1)
+
+
+def test_a_state_goes_back_to_its_last_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.delenv("TRAINMASTER_WORLD_FILE", raising=False)
+    model = torch.nn.Linear(1, 1)
+    state = elastic.State(model=model, step=0)
+    state.step = 5
+    state.commit()
+    kept = model.weight.detach().clone()
+    with torch.no_grad():
+        model.weight += 1
+    state.step = 6
+    state.restore()
+    assert state.step == 5
+    assert torch.equal(model.weight, kept)
+
+
+def test_a_part_may_not_hide_what_the_state_itself_is() -> None:
+    with pytest.raises(ValueError, match="commit: choose another name"):
+        elastic.State(commit=1)
+
+
+def test_a_program_s_own_error_is_no_lost_peer() -> None:
+    assert elastic.is_peer_loss(RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer"))
+    assert not elastic.is_peer_loss(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not elastic.is_peer_loss(ValueError("Connection closed by peer"))
