@@ -41,12 +41,12 @@ class Training:
     dim: int = 0
     ids: int = 1
     optimizer: str = "sgd"
-    lr: float = 0.01
+    lr: float = 0.02
     threads: int = 1
 
 
 MODELS = {
-    "MLP of 10 M parameters": Training((1024, 2560, 2560, 256, 10), batch=64, steps=40, warmup=8),
+    "MLP of 10 M parameters": Training((784, 3072, 2432, 10), batch=64, steps=40, warmup=8),
     "embedding of 50 M parameters": Training(
         (64, 64, 10), batch=256, steps=80, warmup=16, rows=781_250, dim=64, ids=16
     ),
