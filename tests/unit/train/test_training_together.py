@@ -76,7 +76,9 @@ distributed.shutdown()
 """
 
 
-def run(folder: Path, code: str, *arguments: str, world: int = 2, **env: str) -> list[dict[str, Any]]:
+def run(
+    folder: Path, code: str, *arguments: str, world: int = 2, first_rank: int = 0, **env: str
+) -> list[dict[str, Any]]:
     """What each rank told last, in rank order; every process must end well."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -93,7 +95,7 @@ def run(folder: Path, code: str, *arguments: str, world: int = 2, **env: str) ->
     for rank in range(world):
         logs = [(folder / f"{rank}.{kind}").open("w+") for kind in ("out", "err")]
         command = [sys.executable, "-c", HEAD + code, *arguments]
-        ranked = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        ranked = {**common, "RANK": str(first_rank + rank), "LOCAL_RANK": str(rank)}
         processes.append((subprocess.Popen(command, env=ranked, stdout=logs[0], stderr=logs[1]), logs))
     try:
         codes = [process.wait(timeout=200) for process, _ in processes]
@@ -195,3 +197,19 @@ def test_a_sharded_checkpoint_is_resumed_by_another_number_of_processes(alone: P
     reports = [json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()]
     told = [line["step"] for line in reports if line["kind"] == "checkpoint"]
     assert told == [1, 2, 3, 4]
+
+
+LONELY = """
+from datetime import timedelta
+try:
+    distributed.init(timeout=timedelta(seconds=2))
+except distributed.DistributedError as error:
+    tell(error=str(error))
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_whose_peers_never_come_says_who_it_waited_for(alone: Path, tmp_path: Path, rank: int) -> None:
+    (told,) = run(tmp_path, LONELY, world=1, first_rank=rank, WORLD_SIZE="2")
+
+    assert told["error"].startswith(f"rank {rank} of 2 (torch) could not meet the others at 127.0.0.1:")

@@ -91,7 +91,10 @@ def _mpi(env: Mapping[str, str], local_rank: Optional[int]) -> Optional[Place]:
         return found
     names = {"RANK": "PMI_RANK", "SIZE": "PMI_SIZE", "LOCAL_RANK": "MPI_LOCALRANKID", "LOCAL_SIZE": "MPI_LOCALNRANKS"}
     return _of_launcher(
-        {short: env[name] for short, name in names.items() if name in env} | _master(env), "MPICH", "{}", host or None
+        {**{short: env[name] for short, name in names.items() if name in env}, **_master(env)},
+        "MPICH",
+        "{}",
+        host or None,
     )
 
 
