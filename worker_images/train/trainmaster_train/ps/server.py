@@ -19,6 +19,7 @@ from trainmaster_train.ps.codec import Codec, raw, read
 from trainmaster_train.ps.errors import ParameterServerError, RefusedError
 from trainmaster_train.ps.layout import difference
 from trainmaster_train.ps.members import Members
+from trainmaster_train.ps.memory import keep_freed_memory
 from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.rounds import Push, Rounds, Verdict
 from trainmaster_train.ps.saving import Saving
@@ -27,8 +28,7 @@ from trainmaster_train.ps.shard import Shard
 from trainmaster_train.ps.snapshots import Shadow, Snapshots
 from trainmaster_train.ps.wire import WireError, bind_address, gate_password, names
 
-TICK_S = 1.0
-LOG_EVERY = 200  # updates
+TICK_S, LOG_EVERY = 1.0, 200  # seconds, updates
 
 
 class Server:
@@ -42,13 +42,13 @@ class Server:
         Raises:
             ParameterServerError: the address is not free.
         """
+        keep_freed_memory()
         self._shard = shard
         self._options = options
         self._rounds = Rounds(shard, options)
         self._members = Members(workers, options, now=time.monotonic())
         self._snapshots = Snapshots(shard)
         self._codec = Codec(options.wire, options.topk_ratio)
-        self._plain = Codec("full", 1.0)
         self._is_filled = is_filled
         self._is_done = False
         self._sessions: Dict[bytes, Session] = {}

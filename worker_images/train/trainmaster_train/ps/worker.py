@@ -26,6 +26,7 @@ from trainmaster_train.ps.filling import fill
 from trainmaster_train.ps.gradients import Gradients, Values
 from trainmaster_train.ps.keeping import load_local
 from trainmaster_train.ps.layout import layout_of, learning_rates
+from trainmaster_train.ps.memory import keep_freed_memory
 from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.rounds import Staleness
 from trainmaster_train.ps.shard import check_optimizer
@@ -65,6 +66,7 @@ class Servers:
             ParameterServerError: a ps did not come, or has another model, other options, or another token.
         """
         check_optimizer(optimizer)
+        keep_freed_memory()
         self.model = model
         self.options = options
         self.worker = context.rank or 0
