@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.machinery
 import os
 import shlex
 import signal
@@ -48,7 +49,7 @@ class Parent:
         self.read: set[str] = set()
         self.identity: list[tuple[str, int, int]] = []
         self.kept_fds: set[int] = set()
-        self.said = (b"", b"")
+        self.said: tuple[bytes, bytes] = (b"", b"")
         self.path: list[str] = []
         self.end: dict[str, Any] = {}
 

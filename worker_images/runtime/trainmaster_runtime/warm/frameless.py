@@ -47,8 +47,12 @@ def run_next(
     class _Target:
         __setitem__ = staticmethod(function)
 
+    target: Any = _Target()
+    # A static method: Python 3.14 would hand the object to a bare partial.
+    call: Any = staticmethod(functools.partial(operator.setitem, target))
+
     class _Run:
-        __init__ = staticmethod(functools.partial(operator.setitem, _Target()))
+        __init__ = call
 
         def __call__(self, *_: object) -> None:
             finished()

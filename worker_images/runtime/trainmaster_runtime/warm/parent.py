@@ -216,6 +216,7 @@ class _Service:
         from trainmaster_runtime import main
         from trainmaster_runtime.warm.child import Started
 
+        fork = Fork(self._parent, is_known=bool(request.get("is_known")))
         try:
             lock, log = fds
             for fd in (1, 2):
@@ -227,7 +228,6 @@ class _Service:
             # Nothing of the job's own may get into the runtime.
             library = os.path.dirname(os.__file__)
             sys.path[:] = [entry for entry in sys.path if entry in (library, library + "/lib-dynload")]
-            fork = Fork(self._parent, is_known=request["is_known"])
             main.run_forked(request["order"], lock, tell, fork)
         except Started as started:
             return fork, started.ready
