@@ -1,0 +1,245 @@
+"""The engine's operations on numpy arrays, and how ranks meet where no torch is: by the platform's key-value store."""
+
+from __future__ import annotations
+
+import http.client
+import math
+import os
+import secrets
+import socket
+import threading
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+
+from trainmaster_train.horovod import place as places
+from trainmaster_train.horovod.errors import HorovodInternalError
+from trainmaster_train.horovod.gang import Gang, meet
+from trainmaster_train.horovod.link import listen
+from trainmaster_train.horovod.mesh import Mesh
+from trainmaster_train.horovod.messages import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, Request, Response
+from trainmaster_train.horovod.settings import Settings, read_settings
+
+AVERAGE = "average"
+REDUCERS: Dict[str, Any] = {
+    AVERAGE: np.add,
+    "sum": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "product": np.multiply,
+}
+_ASK_AGAIN_S = 0.05
+
+
+class ArrayJob:
+    """One array on its way; ``output`` is the result, a new array. ``received``: rows from each rank (alltoall)."""
+
+    __slots__ = ("array", "output", "received", "request")
+
+    def __init__(self, request: Request, array: Any) -> None:
+        self.request = request
+        self.array = np.asarray(array, order="C")
+        self.output: Any = None
+        self.received: List[int] = []
+
+
+class Done(NamedTuple):
+    """A batch that was done when it started: sockets have no asynchronous side."""
+
+    def is_done(self) -> bool:
+        return True
+
+    def wait(self, timeout_s: float) -> bool:  # noqa: ARG002 (a batch's)
+        return True
+
+    def finish(self) -> None:
+        pass
+
+
+class ArrayBackend:
+    """``mesh``: ``None`` for a lone process."""
+
+    def __init__(self, rank: int, mesh: Optional[Mesh]) -> None:
+        self._rank = rank
+        self._mesh = mesh
+        self._runners: Dict[str, Callable[[Response, Sequence[Optional[ArrayJob]], Sequence[int]], None]] = {
+            ALLREDUCE: self._allreduce,
+            ALLGATHER: self._allgather,
+            BROADCAST: self._broadcast,
+            ALLTOALL: self._alltoall,
+        }
+
+    def start(self, response: Response, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> Done:
+        runner = self._runners.get(response.kind)
+        if runner is not None:
+            try:
+                runner(response, jobs, members)
+            except OSError:
+                self.abort()  # the neighbours shall not wait
+                raise
+        return Done()
+
+    def abort(self) -> None:
+        if self._mesh is not None:
+            self._mesh.close()
+
+    def close(self) -> None:
+        self.abort()
+
+    def _allreduce(self, response: Response, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> None:
+        requests = [response.like[i] if job is None else job.request for i, job in enumerate(jobs)]
+        first = requests[0]
+        flat = np.concatenate(
+            [
+                np.zeros(math.prod(request.shape), _dtype(request.dtype)) if job is None else job.array.reshape(-1)
+                for job, request in zip(jobs, requests)
+            ]
+        )
+        flat = _scaled(flat, first.prescale)
+        if self._mesh is not None:
+            self._mesh.allreduce(flat, members, REDUCERS[first.op])
+        if first.op == AVERAGE:
+            flat = flat / len(members) if flat.dtype.kind in "fcV" else flat // len(members)
+        flat = _scaled(flat, first.postscale).astype(_dtype(first.dtype), copy=False)
+        begin = 0
+        for job, request in zip(jobs, requests):
+            end = begin + math.prod(request.shape)
+            if job is not None:
+                job.output = flat[begin:end].reshape(request.shape)
+            begin = end
+
+    def _allgather(self, response: Response, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> None:
+        (job,) = jobs
+        request = response.like[0] if job is None else job.request
+        shape = request.shape[1:]
+        output = np.empty((sum(response.rows), *shape), _dtype(request.dtype))
+        parts = np.split(output, np.cumsum(response.rows)[:-1])
+        if job is not None:
+            parts[list(members).index(self._rank)][...] = job.array
+            job.output = output
+        if self._mesh is not None:
+            self._mesh.allgather(parts, members)
+
+    def _broadcast(self, _response: Response, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> None:
+        (job,) = jobs
+        assert job is not None  # noqa: S101 (no broadcast among ranks that joined)
+        job.output = job.array.copy()
+        if self._mesh is not None:
+            self._mesh.broadcast(job.output, job.request.root, members)
+
+    def _alltoall(self, response: Response, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> None:
+        (job,) = jobs
+        assert job is not None  # noqa: S101 (no alltoall among ranks that joined)
+        place = list(members).index(self._rank)
+        job.received = [int(splits[place]) for splits in response.rows]
+        job.output = np.empty((sum(job.received), *job.array.shape[1:]), job.array.dtype)
+        into = np.split(job.output, np.cumsum(job.received)[:-1])
+        if self._mesh is None:
+            job.output[...] = job.array
+        else:
+            self._mesh.alltoall(np.split(job.array, np.cumsum(job.request.splits)[:-1]), into, members)
+
+
+def join_gang() -> Gang:
+    """Meet the other processes; their ranks and the store are in ``HOROVOD_RANK HOROVOD_SIZE
+    HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT``, which the platform sets.
+
+    Raises:
+        HorovodInternalError: not all came in time; says who is missing.
+        ValueError: there are ranks, but no store.
+    """
+    settings = read_settings()
+    rank, size = places.world()
+    said = places.hello()
+    if size == 1:
+        return Gang(places.place_of(0, [said]), {}, ArrayBackend(0, None), settings)
+    store = _Store(settings)
+    listener = listen(store.host)
+    try:
+        said.update(data=[_own_address(store), listener.getsockname()[1]])
+        if rank == 0:
+            said.update(secret=secrets.token_hex(16))
+        links, everybody = meet(
+            rank, size, said, rank_0_host=store.host, publish=store.put, fetch=store.get, settings=settings
+        )
+        mesh = Mesh(
+            rank,
+            listener,
+            [(entry["data"][0], entry["data"][1]) for entry in everybody],
+            everybody[0]["secret"],
+            start_s=settings.start_s,
+            timeout_s=settings.stall_end_s,
+        )
+    except OSError as error:
+        raise HorovodInternalError(f"hvd.init: rank {rank} of {size} did not reach the others: {error}.") from error
+    finally:
+        listener.close()
+    return Gang(places.place_of(rank, everybody), links, ArrayBackend(rank, mesh), settings)
+
+
+class _Store:
+    """The key-value store that the runtime of rank 0 serves, anew for each attempt."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.host = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
+        port = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")
+        if not self.host or not port.isdigit():
+            raise ValueError(
+                "HOROVOD_GLOO_RENDEZVOUS_ADDR and HOROVOD_GLOO_RENDEZVOUS_PORT are not set, but there are several ranks: "
+                "they name the key-value store where the ranks meet, which the platform serves."
+            )
+        self.port = int(port)
+        self._timeout_s = settings.start_s
+
+    def put(self, text: str) -> None:
+        self._ask("PUT", text)
+
+    def get(self) -> str:
+        return self._ask("GET", None).decode()
+
+    def _ask(self, method: str, body: Optional[str]) -> bytes:
+        deadline_s = time.monotonic() + self._timeout_s
+        problem = "no answer"
+        while time.monotonic() < deadline_s:
+            connection = http.client.HTTPConnection(self.host, self.port, timeout=10.0)
+            try:
+                connection.request(method, "/trainmaster/gang", body)
+                answer = connection.getresponse()
+                data = answer.read()
+                if answer.status == 200:
+                    return data
+                problem = f"answer {answer.status}"
+            except OSError as error:
+                problem = str(error)
+            finally:
+                connection.close()
+            _pause(_ASK_AGAIN_S)
+        raise HorovodInternalError(
+            f"hvd.init: nothing of rank 0 at {self.host}:{self.port} within {self._timeout_s:g} s ({problem})."
+        )
+
+
+def _own_address(store: _Store) -> str:
+    """The address by which this host reaches the store, and so the others this one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        asking.connect((store.host, store.port))
+        return str(asking.getsockname()[0])
+
+
+def _pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+def _dtype(name: str) -> Any:
+    try:
+        return np.dtype(name)
+    except TypeError:
+        # Comes with TensorFlow, for bfloat16.
+        import ml_dtypes  # pyright: ignore[reportMissingImports]
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def _scaled(flat: Any, factor: float) -> Any:
+    return flat if factor == 1.0 else (flat * factor).astype(flat.dtype, copy=False)

@@ -1,0 +1,169 @@
+"""Arrays between ranks over plain sockets, where no torch is: one connection for each pair of ranks, ring algorithms.
+
+Only numpy and the standard library. Connections are proven by the gang's secret, which rank 0 gave out.
+"""
+
+from __future__ import annotations
+
+import hmac
+import select
+import socket
+import struct
+import time
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+_HELLO = struct.Struct("!32sI")
+_SLICE_MS = 200
+_CHUNK_BYTES = 1 << 20
+
+
+class Mesh:
+    """``listener``: this rank's; ``addresses``: of every rank, in rank order. ``timeout_s``: for a peer that neither
+    sends nor hangs up.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        listener: socket.socket,
+        addresses: Sequence[Tuple[str, int]],
+        secret: str,
+        *,
+        start_s: float,
+        timeout_s: float,
+    ) -> None:
+        self._rank = rank
+        self._timeout_s = timeout_s
+        self._is_closed = False
+        self._links: Dict[int, socket.socket] = {}
+        key = secret.encode()
+        deadline_s = time.monotonic() + start_s
+        for other in range(rank):
+            link = socket.create_connection(addresses[other], timeout=start_s)
+            link.sendall(_HELLO.pack(key, rank))
+            self._links[other] = link
+        while len(self._links) < len(addresses) - 1:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not select.select([listener], [], [], left_s)[0]:
+                raise TimeoutError(f"not all ranks connected within {start_s:g} s")
+            link, _ = listener.accept()
+            link.settimeout(min(10.0, left_s))
+            theirs, other = _HELLO.unpack(_exactly(link, _HELLO.size))
+            if not hmac.compare_digest(theirs, key) or other in self._links:
+                link.close()
+                continue
+            self._links[other] = link
+        for link in self._links.values():
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            link.setblocking(False)
+
+    def close(self) -> None:
+        """Hang up on all, so that whoever waits for this rank fails at once."""
+        self._is_closed = True
+        for link in self._links.values():
+            link.close()
+
+    def allreduce(self, flat: Any, members: Sequence[int], add: Any) -> None:
+        """``flat``, an array of one dimension, becomes what ``add(a, b, out=a)`` makes of all ranks', in place.
+
+        The simple equivalent: gather all and add them up. The ring sends each byte twice instead of once for each rank:
+        first every rank ends with one part complete, then the parts go round.
+        """
+        size, place = len(members), list(members).index(self._rank)
+        if size == 1 or not flat.size:
+            return
+        parts = np.array_split(flat, size)
+        following, before = members[(place + 1) % size], members[place - 1]
+        scratch = np.empty_like(parts[0])
+        for step in range(size - 1):
+            mine, theirs = parts[(place - step) % size], parts[(place - step - 1) % size]
+            into = scratch[: theirs.size]
+            self._exchange(following, mine, before, into)
+            add(theirs, into, out=theirs)
+        for step in range(size - 1):
+            self._exchange(following, parts[(place + 1 - step) % size], before, parts[(place - step) % size])
+
+    def allgather(self, parts: List[Any], members: Sequence[int]) -> None:
+        """Fill ``parts``, one array for each member, of which this rank's own is given."""
+        size, place = len(members), list(members).index(self._rank)
+        following, before = members[(place + 1) % size], members[place - 1]
+        for step in range(size - 1):
+            self._exchange(following, parts[(place - step) % size], before, parts[(place - step - 1) % size])
+
+    def broadcast(self, array: Any, root: int, members: Sequence[int]) -> None:
+        """``array`` of ``root`` on all, in place: handed on along the ring piece by piece."""
+        size, place = len(members), list(members).index(self._rank)
+        at = list(members).index(root)
+        distance = (place - at) % size
+        data = _memory(array)
+        for begin in range(0, len(data), _CHUNK_BYTES):
+            piece = data[begin : begin + _CHUNK_BYTES]
+            if distance:
+                self._move(None, None, members[place - 1], piece)
+            if distance < size - 1:
+                self._move(members[(place + 1) % size], piece, None, None)
+
+    def alltoall(self, sent: List[Any], received: List[Any], members: Sequence[int]) -> None:
+        """``sent[i]`` to member ``i``; ``received[i]`` is filled by it."""
+        size, place = len(members), list(members).index(self._rank)
+        received[place][...] = sent[place]
+        for step in range(1, size):
+            to, source = (place + step) % size, (place - step) % size
+            self._exchange(members[to], sent[to], members[source], received[source])
+
+    def _exchange(self, to: int, out: Any, source: int, into: Any) -> None:
+        self._move(to, _memory(out), source, _memory(into))
+
+    def _move(
+        self, to: Optional[int], out: Optional[memoryview], source: Optional[int], into: Optional[memoryview]
+    ) -> None:
+        """Send ``out`` and fill ``into``, both at once. Raises ``ConnectionError`` or ``TimeoutError``."""
+        sending, receiving = out or memoryview(b""), into or memoryview(b"")
+        quiet_since_s = time.monotonic()
+        while len(sending) or len(receiving):
+            if self._is_closed:
+                raise ConnectionAbortedError("the gang is broken")
+            poll = select.poll()
+            events: Dict[int, int] = {}
+            for rank, view, event in ((to, sending, select.POLLOUT), (source, receiving, select.POLLIN)):
+                if rank is not None and len(view):
+                    number = self._links[rank].fileno()
+                    events[number] = events.get(number, 0) | event
+            for number, event in events.items():
+                poll.register(number, event)
+            if not poll.poll(_SLICE_MS):
+                if time.monotonic() - quiet_since_s > self._timeout_s:
+                    raise TimeoutError(
+                        f"rank {source if len(receiving) else to} was silent for {self._timeout_s:.0f} s"
+                    )
+                continue
+            quiet_since_s = time.monotonic()
+            if len(sending) and to is not None:
+                try:
+                    sending = sending[self._links[to].send(sending) :]
+                except BlockingIOError:
+                    pass
+            if len(receiving) and source is not None:
+                try:
+                    count = self._links[source].recv_into(receiving)
+                except BlockingIOError:
+                    continue
+                if not count:
+                    raise ConnectionResetError(f"rank {source} hung up")
+                receiving = receiving[count:]
+
+
+def _memory(array: Any) -> memoryview:
+    return memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
+
+
+def _exactly(link: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = link.recv(count - len(data))
+        if not more:
+            raise ConnectionResetError("closed")
+        data += more
+    return data
