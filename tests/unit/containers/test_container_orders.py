@@ -86,6 +86,8 @@ def test_order_json_is_the_runtimes_order_with_the_places_of_a_container():
         "api_url": "http://api:8765",
         "log_limit_bytes": 0,
         "view": "as_is",
+        "world": None,
+        "joins_warm": False,
         "cwd": "/data",
         "termination_path": "/dev/termination-log",
         "asked_path": "/trainmaster/asked/stop",
