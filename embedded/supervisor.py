@@ -178,6 +178,9 @@ class Supervisor:
                 log.warning("child.killed", child=child.name)
                 child.signal(signal.SIGKILL)
                 child.wait(5.0)
+        # Idle Pythons that jobs are started from end when they see their socket gone; nobody asks them now.
+        for path in (self.home / "run").glob("warm/*/*/socket"):
+            path.unlink(missing_ok=True)
         log.info("platform.stopped")
 
     def _on_signal(self, _number: int, _frame: object) -> None:

@@ -428,6 +428,14 @@ def test_a_parent_ends_when_nobody_needs_it(make):
     assert bench.run_program(_SAYS).facts.get("start") is None
 
 
+def test_a_parent_ends_when_its_socket_is_taken_away(bench):
+    """As the platform does when it is stopped, and as happens when its home is deleted."""
+    folder = bench.warm_up()
+    pid = bench.pid(folder)
+    (folder / "socket").unlink()
+    wait_for(lambda: not is_alive(pid))
+
+
 def test_the_parent_that_rested_longest_makes_room_for_another(make):
     bench = make(parents=1)
     first = bench.pid(bench.warm_up())
