@@ -166,7 +166,7 @@ def test_horovods_processes_are_told_the_interface_and_a_named_one_stays(monkeyp
     ground = prepare.Ground(own="/nowhere", cwd="/", view=None, paths=None, groups=Groups({}, 1))
     address = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "worker-0"}
     extras = [address, {**address, "HOROVOD_GLOO_IFACE": "ib0"}, {}]
-    order = SimpleNamespace(env={}, process_env=extras, command=["true"], args=[], view="as_is", mark="m")
+    order = SimpleNamespace(env={}, process_env=extras, command=["true"], args=[], view="as_is", mark="m", world=None)
     monkeypatch.delenv("HOROVOD_GLOO_IFACE", raising=False)
     told = [program.env.get("HOROVOD_GLOO_IFACE") for program in ground.programs(order)]
     assert told == ["ens5", "ib0", None]
