@@ -221,7 +221,7 @@ class Watch:
             if is_appointment or has_changed:
                 watched.interval_s = _RING_AGAIN_S
             elif is_early:
-                watched.interval_s = _WORDS_APART_S
+                watched.interval_s = min(_WORDS_APART_S, watched.interval_s * _HOT_GROWTH)
             else:
                 watched.interval_s = min(self._steady_s(), watched.interval_s * _HOT_GROWTH)
             watched.due_s = time.monotonic() + watched.interval_s

@@ -17,8 +17,11 @@ from core.db.tables import (
 from core.domain.errors import ExecutorTryAgain, StaleWrite
 from core.domain.layout import Layout
 from executors.fake import FakeExecutor, Fault, Script
+from scheduler.control import place
 from scheduler.control.addresses import TakenAddresses, addresses_of
 from scheduler.control.nodes import sync_nodes
+from scheduler.planning import plan
+from scheduler.planning.model import Plan
 
 
 def test_a_tick_with_nothing_new_looks_and_leaves(plane):
@@ -40,6 +43,42 @@ def test_only_a_tick_that_came_to_its_end_is_marked(plane, monkeypatch):
         plane.ticker.tick()
     assert plane.one(Lease, name="tick.done").expires_at == done_at
     assert plane.one(Lease, name="tick").expires_at > plane.engine.now
+
+
+def test_a_gang_that_moved_since_the_plan_undoes_no_other(plane, monkeypatch):
+    jobs = [plane.submit(f"j{number}", workers=2) for number in range(3)]
+
+    def planned(snapshot):
+        plane.want(jobs[1], "cancel")
+        return plan(snapshot)
+
+    monkeypatch.setattr("scheduler.control.tick.plan", planned)
+    assert plane.ticker.tick().started == 2
+    assert [plane.state(job) for job in jobs] == ["starting", "queued", "starting"]
+    assert len(plane.all(Replica)) == 4
+    assert plane.story(jobs[1]) == []
+
+
+def test_of_two_gangs_for_one_place_the_second_is_left_whole(plane, monkeypatch):
+    jobs = [plane.submit(f"j{number}", gpus=2) for number in range(2)]
+
+    def planned(snapshot):
+        (start,) = plan(snapshot).starts
+        return Plan((start, replace(start, job_id=next(job for job in jobs if job != start.job_id))))
+
+    monkeypatch.setattr("scheduler.control.tick.plan", planned)
+    assert plane.ticker.tick().started == 1
+    assert sorted(plane.state(job) for job in jobs) == ["queued", "starting"]
+    assert [replica.gpus for replica in plane.all(Replica)] == [["0", "1"]]
+
+
+def test_a_gang_that_cannot_be_written_keeps_no_other_back(plane, monkeypatch):
+    jobs = [plane.submit(f"j{number}") for number in range(3)]
+    inner = place._replica
+    monkeypatch.setattr(place, "_replica", lambda job, *rest: 1 / 0 if job == jobs[1] else inner(job, *rest))
+    assert plane.ticker.tick().started == 2
+    assert [plane.state(job) for job in jobs] == ["starting", "queued", "starting"]
+    assert len(plane.all(Attempt)) == 2
 
 
 def test_two_gangs_never_get_the_same_port(plane):

@@ -22,6 +22,7 @@ class Seen:
 
     def __init__(self):
         self.phase = Phase.RUNNING
+        self.detail = ""
         self.error = None
         self.looks = 0
 
@@ -29,7 +30,7 @@ class Seen:
         self.looks += 1
         if self.error:
             raise self.error
-        return (Observation(ReplicaKey(JobId("job-1"), attempt_id, "worker", 0), self.phase),)
+        return (Observation(ReplicaKey(JobId("job-1"), attempt_id, "worker", 0), self.phase, detail=self.detail),)
 
 
 @pytest.fixture
@@ -50,6 +51,24 @@ def test_a_change_rings(watched):
     watch.note(ATTEMPT, look(seen))
     seen.phase = Phase.FAILED
     assert rung.acquire(timeout=10)
+
+
+def test_new_words_alone_wait_for_a_while_and_an_end_does_not(watched, monkeypatch):
+    seen, rung, watch = watched
+    monkeypatch.setattr("scheduler.watch._WORDS_APART_S", 3600)
+    watch.note(ATTEMPT, look(seen))
+    seen.detail = "It waits for its image."
+    assert not rung.acquire(timeout=0.1)
+    seen.phase = Phase.FAILED
+    assert rung.acquire(timeout=30)
+
+
+def test_new_words_ring_when_the_last_reconcile_is_old_enough(watched, monkeypatch):
+    seen, rung, watch = watched
+    monkeypatch.setattr("scheduler.watch._WORDS_APART_S", 0)
+    watch.note(ATTEMPT, look(seen))
+    seen.detail = "It waits for its image."
+    assert rung.acquire(timeout=30)
 
 
 def test_an_engine_that_is_away_rings_so_that_the_reconcile_sees_it(watched):
