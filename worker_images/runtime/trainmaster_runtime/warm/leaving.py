@@ -13,6 +13,8 @@ import io
 import os
 import sys
 
+_FILE = io.IOBase.__mro__[1]  # what all files are made of, those in C too; io.IOBase itself only knows them by name
+
 
 def leave(code: int) -> None:
     """End this process with ``code``; returns where the interpreter's own way is safe, or must tell of an error."""
@@ -33,7 +35,8 @@ def leave(code: int) -> None:
 def _close_files() -> None:
     standard = (sys.stdin, sys.stdout, sys.stderr, sys.__stdin__, sys.__stdout__, sys.__stderr__)
     spared = {id(part) for stream in standard for part in (stream, getattr(stream, "buffer", None))}
-    found = [o for o in gc.get_objects() if isinstance(o, io.IOBase) and id(o) not in spared]
+    # By their types alone: `isinstance` asks the object too, and some of torch's warn whoever asks them anything.
+    found = [o for o in gc.get_objects() if issubclass(type(o), _FILE) and id(o) not in spared]
     # What wraps another one goes first: its own buffer is still to be written.
     found.sort(key=lambda o: 0 if isinstance(o, io.TextIOBase) else 2 if isinstance(o, io.BufferedWriter) else 1)
     for stream in found:

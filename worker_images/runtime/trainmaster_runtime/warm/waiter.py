@@ -18,6 +18,7 @@ from trainmaster_runtime.prepare import exit_hook_env
 from trainmaster_runtime.warm import places
 
 _LOOK_S = 0.5
+_GIVE_UP_S = 120.0  # a job that has loaded none by then must not keep others from being looked at
 _LIBRARIES = {"torch": b"/libtorch_python.so", "tensorflow": b"/libtensorflow_"}
 
 TYPE_CHECKING = False
@@ -48,10 +49,14 @@ def main(folder: str, state: str, hint: str) -> None:
 
 
 def _see(state: str, settle_s: float) -> str | None:
-    """The framework that the replica of ``state`` has loaded, when it has run with it for ``settle_s`` or has ended."""
+    """The framework that the replica of ``state`` has loaded, when it has run with it for ``settle_s`` or has ended.
+
+    ``None``: it ended without one, or has loaded none for long.
+    """
     found = None
     found_at = 0.0
-    while True:
+    end = clock.monotonic() + _GIVE_UP_S
+    while found is not None or clock.monotonic() < end:
         runtime = places.read(state + "/runtime.json")
         has_ended = runtime is None or procfs.start_ticks(runtime["pid"]) != runtime["start_ticks"]
         has_ended = has_ended or os.path.exists(state + "/exit.json")
@@ -61,6 +66,7 @@ def _see(state: str, settle_s: float) -> str | None:
         if has_ended or (found is not None and clock.monotonic() > found_at + settle_s):
             return found
         clock.pause(_LOOK_S)
+    return None
 
 
 def _loaded_below(runtime: int) -> str | None:
