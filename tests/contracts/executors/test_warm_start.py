@@ -439,8 +439,12 @@ def test_a_parent_ends_when_its_socket_is_taken_away(bench):
 def test_the_parent_that_rested_longest_makes_room_for_another(make):
     bench = make(parents=1)
     first = bench.pid(bench.warm_up())
-    bench.warm_up(env={"OMP_NUM_THREADS": "2"})
+    (bench.output / "release").unlink()
+    order = bench.python(_WAIT_FOR_RELEASE, env={"OMP_NUM_THREADS": "2"})
+    bench.executor.create(order)
     wait_for(lambda: not is_alive(first))
+    (bench.output / "release").touch()
+    assert bench.ended(order).phase is Phase.SUCCEEDED
 
 
 def test_an_environment_that_starts_threads_gets_no_parent(make):
