@@ -23,6 +23,8 @@ from trainmaster_train.ps.options import Options
 
 _HOLD_S = 30.0
 _SETTLE_S = 0.05
+# With backup workers a ps may be a few updates ahead of another, never many: each worker waits for all of them.
+_APART = 8
 
 
 class Checkpoints:
@@ -52,7 +54,7 @@ class Checkpoints:
                 self.finish()  # no more than one interval behind, however slow the disk is
                 self._plan(versions[0])
                 is_sync = self._options.mode == "sync"
-                targets = self._hold(versions) if is_sync else [None] * len(self._connections)
+                targets = self._hold() if is_sync else [None] * len(self._connections)
                 self._pending = self._begin(versions, metrics, targets)
         except (ParameterServerError, CheckpointError, OSError) as error:
             print(f"no checkpoint of update {versions[0]}: {error}; training goes on.", flush=True)
@@ -62,7 +64,7 @@ class Checkpoints:
         """A checkpoint now. Raises ``CheckpointError``."""
         self.finish()
         try:
-            targets = self._settled(versions) if self._options.mode == "sync" else None
+            targets = self._settled() if self._options.mode == "sync" else None
             pending = self._begin(versions, metrics, targets or [None] * len(self._connections))
             return pending.look(wait_s=self._options.step_timeout_s)
         except (ParameterServerError, OSError) as error:
@@ -81,27 +83,38 @@ class Checkpoints:
         every = self._options.checkpoint_every or 0
         self._next = (version // every + 1) * every if every else 0
 
-    def _hold(self, versions: Sequence[int]) -> List[Optional[int]]:
-        """Hold every ps, and give the version of each at the first step that all of them can reach."""
+    def _hold(self) -> List[Optional[int]]:
+        """Hold every ps, and give the first version that all of them can reach.
+
+        A ps that came back with older values counts from there, and is never where the others are: then each is taken
+        as it is.
+        """
         held = []
         for connection in self._connections:
             header, _ = connection.ask({"op": "hold"}, timeout_s=_HOLD_S, what="to be held for a checkpoint")
             held.append(int(header["version"]))
-        ahead = max(at - seen for at, seen in zip(held, versions))
-        self._is_settled = all(at - seen == ahead for at, seen in zip(held, versions))
-        return [seen + ahead for seen in versions]
+        self._is_settled = len(set(held)) == 1
+        if max(held) - min(held) > _APART:
+            self._is_settled = True
+            self._release()
+            print(f"the ps are at updates {held}, since one came back; the checkpoint has each as it is.", flush=True)
+            return [None] * len(held)
+        return [max(held)] * len(held)
 
-    def _settled(self, versions: Sequence[int]) -> Optional[List[Optional[int]]]:
+    def _release(self) -> None:
+        for connection in self._connections:
+            connection.send({"op": "release"})
+
+    def _settled(self) -> Optional[List[Optional[int]]]:
         """As :meth:`_hold` at a moment when all ps are at the same step, for a caller that makes no more steps itself.
         ``None`` when there is no such moment: only with backup workers, when one of them died half through its last push.
         """
         deadline = time.monotonic() + _HOLD_S
         while time.monotonic() < deadline:
-            targets = self._hold(versions)
+            targets = self._hold()
             if self._is_settled:
                 return targets
-            for connection in self._connections:
-                connection.send({"op": "release"})
+            self._release()
             threading.Event().wait(_SETTLE_S)
         print("the ps are not all at the same update; the checkpoint has each as it is.", flush=True)
         return None
