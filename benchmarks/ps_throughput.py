@@ -1,0 +1,433 @@
+"""Parameter servers: samples per second against torch's RPC, bandwidth, a slow worker, a slow link. On this machine.
+
+    python3 dev.py bench ps_throughput [--only mlp bandwidth straggler link] [--rounds 3] [--seconds 6] [--json]
+
+- ``mlp``: 1 ps and 2 workers, an MLP of 10 million parameters, SGD, asynchronous; against the parameter server of
+  torch's RPC tutorial (trainers send gradients, the server steps and returns the parameters), in turn.
+- ``bandwidth``: push and pull of 100 MB against the same bytes there and back over a plain TCP connection.
+- ``straggler``: three workers whose computing is a pause (20 ms; one takes five times as long), until the same loss.
+- ``link``: one worker behind a proxy that lets 100 Mbit/s through each way: seconds per step of 2.6 million parameters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from torch import nn
+from trainmaster_train import ps
+from trainmaster_train.context import current
+from trainmaster_train.ps.wire import job_key
+
+SPAWN = multiprocessing.get_context("spawn")
+LINK_BYTES_PER_S = 100e6 / 8
+BANDWIDTH_BYTES = 100 * 2**20
+WANTED = {"mlp": 2.0, "bandwidth": 0.5, "async": 2.8, "backup": 2.0, "bf16": 1.8, "topk": 10.0}
+WITHIN_S = 600.0
+LEARNING_RATE = 0.02
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement of samples per second")
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    found: dict[str, Any] = {}
+    for name in options.only:
+        rows: dict[str, list[float]] = {}
+        for _ in range(options.rounds):
+            for kind, value in PARTS[name](options.seconds).items():
+                rows.setdefault(kind, []).append(value)
+        found[name] = rows
+        if not options.json:
+            for kind, values in rows.items():
+                middle = statistics.median(values)
+                print(f"{name:10} {kind:34} {middle:9.3f}  ({min(values):.3f} - {max(values):.3f})", flush=True)
+    print(json.dumps(found, indent=2) if options.json else f"wanted factors: {WANTED}")
+
+
+# Samples per second.
+
+
+def mlp_model() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(784, 3072), nn.ReLU(), nn.Linear(3072, 2432), nn.ReLU(), nn.Linear(2432, 10))
+
+
+def mlp(seconds: float) -> dict[str, float]:
+    mine = samples_per_s(mlp_worker, mlp_model, seconds, options=ps.Options())
+    ahead = samples_per_s(mlp_worker, mlp_model, seconds, options=ps.Options(prefetch=True, overlap=True))
+    rpc = by_rpc(seconds)
+    return {
+        "samples/s": mine,
+        "samples/s, prefetch and overlap": ahead,
+        "samples/s, torch RPC": rpc,
+        "factor": mine / rpc,
+        "factor, prefetch and overlap": ahead / rpc,
+    }
+
+
+def batch_loss(model: nn.Module) -> Any:
+    return nn.functional.cross_entropy(model(torch.randn(64, 784)), torch.randint(10, (64,)))
+
+
+def mlp_worker(servers: ps.Servers, barrier: Any, seconds: float) -> float:
+    def step() -> None:
+        servers.zero_grad()
+        batch_loss(servers.model).backward()
+        servers.step()
+
+    return rate(step, barrier, seconds) * 64
+
+
+def rate(step: Callable[[], None], barrier: Any, seconds: float) -> float:
+    """Steps per second, after all workers have made two."""
+    for _ in range(2):
+        step()
+    barrier.wait(WITHIN_S)
+    started = time.perf_counter()
+    count = 0
+    while time.perf_counter() - started < seconds:
+        step()
+        count += 1
+    return count / (time.perf_counter() - started)
+
+
+def samples_per_s(work: Any, make: Any, seconds: float, *, options: ps.Options) -> float:
+    barrier = SPAWN.Barrier(2)
+    with cluster(make, options, workers=2) as job:
+        return sum(job.run(work, barrier, seconds))
+
+
+def by_rpc(seconds: float) -> float:
+    (port,) = free_ports(1)
+    barrier, results = SPAWN.Barrier(2), SPAWN.Queue()
+    processes = [SPAWN.Process(target=rpc_process, args=(rank, port, seconds, barrier, results)) for rank in range(3)]
+    for process in processes:
+        process.start()
+    try:
+        return sum(results.get(timeout=WITHIN_S) for _ in range(2))
+    finally:
+        for process in processes:
+            process.join(30)
+            process.kill()
+
+
+class RpcServer:
+    def __init__(self) -> None:
+        self.model = mlp_model()
+        self.lock = threading.Lock()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
+
+    def update_and_fetch(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        with self.lock:
+            for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
+                parameter.grad = gradient
+            self.optimizer.step()
+            return [parameter.detach() for parameter in self.model.parameters()]
+
+
+def rpc_process(rank: int, port: int, seconds: float, barrier: Any, results: Any) -> None:
+    from torch.distributed import rpc
+
+    torch.set_num_threads(1)
+    backend = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{port}", rpc_timeout=120)
+    rpc.init_rpc("ps" if rank == 2 else f"worker{rank}", rank=rank, world_size=3, rpc_backend_options=backend)
+    if rank != 2:
+        server = rpc.remote("ps", RpcServer) if rank == 0 else None
+        model = mlp_model()
+        # Both trainers use one server: the first one's.
+        reference = rpc.rpc_sync("ps", keep_server, (server,))
+
+        def step() -> None:
+            model.zero_grad()
+            batch_loss(model).backward()
+            values = reference.rpc_sync(timeout=0).update_and_fetch([p.grad for p in model.parameters()])
+            with torch.no_grad():
+                for parameter, value in zip(model.parameters(), values, strict=True):
+                    parameter.copy_(value)
+
+        results.put(rate(step, barrier, seconds) * 64)
+    rpc.shutdown()
+
+
+_kept: Any = None
+_is_kept = threading.Event()
+
+
+def keep_server(server: Any) -> Any:
+    """On the ps: the server that the first trainer made."""
+    global _kept  # noqa: PLW0603 (what a process serves)
+    if server is not None:
+        _kept = server
+        _is_kept.set()
+    _is_kept.wait(WITHIN_S)
+    return _kept
+
+
+# Bandwidth.
+
+
+def large_model() -> nn.Module:
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.zeros(BANDWIDTH_BYTES // 4))
+    return model
+
+
+def bandwidth(_: float) -> dict[str, float]:
+    with cluster(large_model, ps.Options(), workers=1) as job:
+        (mine,) = job.run(push_and_pull)
+    plain = over_tcp()
+    return {"GB/s, push and pull": mine / 1e9, "GB/s, TCP there and back": plain / 1e9, "share": mine / plain}
+
+
+def push_and_pull(servers: ps.Servers) -> float:
+    servers.model.weight.grad = torch.zeros(BANDWIDTH_BYTES // 4)
+    seconds = []
+    for _ in range(6):
+        started = time.perf_counter()
+        servers.step()
+        seconds.append(time.perf_counter() - started)
+    return 2 * BANDWIDTH_BYTES / statistics.median(seconds[1:])
+
+
+def over_tcp() -> float:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        process = SPAWN.Process(target=echo, args=(listener.getsockname()[1],))
+        process.start()
+        sock, _ = listener.accept()
+    memory = memoryview(bytearray(BANDWIDTH_BYTES))
+    seconds = []
+    with sock:
+        for _ in range(6):
+            started = time.perf_counter()
+            sock.sendall(memory)
+            receive(sock, memory)
+            seconds.append(time.perf_counter() - started)
+    process.join()
+    return 2 * BANDWIDTH_BYTES / statistics.median(seconds[1:])
+
+
+def echo(port: int) -> None:
+    memory = memoryview(bytearray(BANDWIDTH_BYTES))
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        while receive(sock, memory):
+            sock.sendall(memory)
+
+
+def receive(sock: socket.socket, memory: memoryview) -> bool:
+    done = 0
+    while done < len(memory):
+        count = sock.recv_into(memory[done:])
+        if not count:
+            return False
+        done += count
+    return True
+
+
+# A slow worker.
+
+
+def small_model() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 1))
+
+
+def straggler(_: float) -> dict[str, float]:
+    found = {}
+    for name, options in (
+        ("sync", ps.Options(mode="sync")),
+        ("async", ps.Options()),
+        ("backup", ps.Options(mode="sync", backup_workers=1)),
+    ):
+        stop = SPAWN.Event()
+        with cluster(small_model, options, workers=3) as job:
+            found[name] = max(job.run(until_loss, SPAWN.Barrier(3), stop))
+    rows = {f"s to the loss, {name}": seconds for name, seconds in found.items()}
+    return {**rows, "factor, async": found["sync"] / found["async"], "factor, backup": found["sync"] / found["backup"]}
+
+
+def until_loss(servers: ps.Servers, barrier: Any, stop: Any) -> float:
+    generator = torch.Generator().manual_seed(servers.worker)
+    truth = torch.linspace(-1, 1, 20).unsqueeze(1) / 3
+    test = torch.randn(512, 20, generator=torch.Generator().manual_seed(9))
+    pause_s = 0.1 if servers.worker == 2 else 0.02
+    barrier.wait(WITHIN_S)
+    started = time.perf_counter()
+    while not stop.is_set():
+        servers.zero_grad()
+        inputs = torch.randn(64, 20, generator=generator)
+        (servers.model(inputs) - inputs @ truth).square().mean().backward()
+        threading.Event().wait(pause_s)
+        servers.step()
+        with torch.no_grad():
+            loss = (servers.model(test) - test @ truth).square().mean()
+        if servers.worker == 0 and loss < 0.03:
+            stop.set()
+            return time.perf_counter() - started
+    return 0.0
+
+
+# A slow link.
+
+
+def link_model() -> nn.Module:
+    torch.manual_seed(4)
+    return nn.Linear(1024, 2560)
+
+
+def link(_: float) -> dict[str, float]:
+    found = {}
+    for wire in ("full", "bf16", "topk"):
+        with cluster(link_model, ps.Options(wire=wire), workers=1, is_slow=True) as job:
+            (found[wire],) = job.run(link_worker)
+    rows = {f"s per step, {wire}": seconds for wire, seconds in found.items()}
+    return {**rows, "factor, bf16": found["full"] / found["bf16"], "factor, topk": found["full"] / found["topk"]}
+
+
+def link_worker(servers: ps.Servers) -> float:
+    seconds = []
+    for _ in range(4):
+        servers.zero_grad()
+        servers.model(torch.randn(8, 1024)).square().mean().backward()
+        started = time.perf_counter()
+        servers.step()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[1:])
+
+
+def proxy(port: int, target: int) -> None:
+    """A link of LINK_BYTES_PER_S each way: each piece waits until the bytes before it would have been through."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        free_at = 0.0
+        while data := await reader.read(16 * 1024):
+            free_at = max(free_at, time.monotonic()) + len(data) / LINK_BYTES_PER_S
+            await asyncio.sleep(max(0.0, free_at - time.monotonic()))
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", target)
+        except OSError:
+            writer.close()  # the ps is not there yet: the worker knocks again
+            return
+        await asyncio.gather(pump(reader, back), pump(there, writer), return_exceptions=True)
+
+    async def main() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", port) as server:
+            await server.serve_forever()
+
+    asyncio.run(main())
+
+
+# One ps and its workers, each a process.
+
+
+class Job:
+    def __init__(self, make: Any, options: ps.Options, workers: int, address: str, folder: str) -> None:
+        self.make, self.options, self.workers, self.folder = make, options, workers, folder
+        self.peers = {"ps": [address], "worker": [f"127.0.0.1:{number}" for number in range(1, workers + 1)]}
+
+    def run(self, work: Any, *arguments: Any) -> list[float]:
+        """What ``work(servers, *arguments)`` returns in each worker."""
+        results = SPAWN.Queue()
+        processes = [
+            SPAWN.Process(
+                target=work_process, args=(self.env("worker", index), self.make, self.options, results, work, arguments)
+            )
+            for index in range(self.workers)
+        ]
+        for process in processes:
+            process.start()
+        try:
+            return [results.get(timeout=WITHIN_S) for _ in processes]
+        finally:
+            for process in processes:
+                process.join(30)
+                process.kill()
+
+    def env(self, role: str, index: int) -> dict[str, str]:
+        config = {"cluster": self.peers, "task": {"type": role, "index": index}}
+        return {"TF_CONFIG": json.dumps(config), "PS_KEY": "benchmark", "TRAINMASTER_OUTPUT_DIR": self.folder}
+
+
+@contextmanager
+def cluster(make: Any, options: ps.Options, *, workers: int, is_slow: bool = False) -> Iterator[Job]:
+    port, outside = free_ports(2)
+    with tempfile.TemporaryDirectory() as folder:
+        inside = Job(make, options, workers, f"127.0.0.1:{port}", folder)
+        processes = [SPAWN.Process(target=ps_process, args=(inside.env("ps", 0), make, options))]
+        if is_slow:
+            processes.append(SPAWN.Process(target=proxy, args=(outside, port)))
+        for process in processes:
+            process.start()
+        try:
+            yield Job(make, options, workers, f"127.0.0.1:{outside if is_slow else port}", folder)
+        finally:
+            for process in processes:
+                process.terminate()
+                process.join(30)
+                process.kill()
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+
+
+def ps_process(env: dict[str, str], make: Any, options: ps.Options) -> None:
+    os.environ.update(env)
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 (for the whole process)
+    torch.set_num_threads(1)
+    model = make()
+    ps.run(model, sgd(model), lambda _: None, options=options)
+
+
+def work_process(
+    env: dict[str, str], make: Any, options: ps.Options, results: Any, work: Any, arguments: tuple[Any, ...]
+) -> None:
+    os.environ.update(env)
+    torch.set_num_threads(1)
+    model = make()
+    servers = ps.Servers(model, sgd(model), context=current(), key=job_key(None), options=options)
+    results.put(work(servers, *arguments))
+    servers.close()
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    try:
+        return [sock.getsockname()[1] for sock in sockets]
+    finally:
+        for sock in sockets:
+            sock.close()
+
+
+PARTS: dict[str, Callable[[float], dict[str, float]]] = {
+    "mlp": mlp,
+    "bandwidth": bandwidth,
+    "straggler": straggler,
+    "link": link,
+}
+
+if __name__ == "__main__":
+    main()
