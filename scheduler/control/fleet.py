@@ -29,12 +29,16 @@ _NODES: Final[AnySelect] = select(
     _nodes.c.name, _nodes.c.is_ready, _nodes.c.condition, _nodes.c.is_cordoned,
     cast(_nodes.c.allocatable, Text), cast(_nodes.c.labels, Text), cast(_nodes.c.admin_labels, Text),
 )  # fmt: skip
-# Which of an attempt's replicas hold changes together with their number or with their generations.
+# What an attempt's replicas hold changes together with one of these: a place that is given up before the attempt ends
+# holds no memory any more.
 _HELD: Final[AnySelect] = (
-    select(_replicas.c.attempt_id, func.count(), func.sum(_replicas.c.generation), func.max(_replicas.c.id))
+    select(
+        _replicas.c.attempt_id, func.count(), func.sum(_replicas.c.generation), func.sum(_replicas.c.memory_bytes),
+        func.max(_replicas.c.id),
+    )
     .where(is_holding())
     .group_by(_replicas.c.attempt_id)
-)
+)  # fmt: skip
 
 RawNode: TypeAlias = tuple[Any, ...]
 
