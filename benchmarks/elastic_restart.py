@@ -2,9 +2,10 @@
 
     python3 dev.py bench elastic_restart [--rounds 3] [--json]
 
-The same script (torch DDP, gloo, one process per replica or agent, 3 of them, at least 2) runs in both. Here the worker's process
-is killed, there one agent with its worker, as when a machine goes: that is the case that torchrun's elastic mode is for. The
-clock starts with the kill and stops with the first step of the smaller gang.
+The same script (torch DDP, gloo, one process per replica or agent, 3 of them, at least 2) runs in both. A worker is killed
+together with what watches over it (torchrun's agent, our runtime), as when a machine goes: that is the case that torchrun's
+elastic mode is for. Beside it, for us, the worker alone: torchrun's agent would start it again and the gang never be smaller.
+The clock starts with the kill and stops with the first step of the smaller gang.
 """
 
 from __future__ import annotations
@@ -67,13 +68,15 @@ def main() -> None:
     options = parser.parse_args()
     torchrun: list[float] = []
     platform: list[float] = []
+    worker_alone: list[float] = []
     with embedded_platform() as running, Client(running.url, running.token) as client:
         for _ in range(options.rounds):
             torchrun.append(by_torchrun())
-            platform.append(by_platform(running, client))
+            platform.append(by_platform(running, client, with_runtime=True))
+            worker_alone.append(by_platform(running, client, with_runtime=False))
     factor = statistics.median(platform) / statistics.median(torchrun)
     verdict = {"factor": round(factor, 3), "wanted_at_most": WANTED_FACTOR, "is_reached": factor <= WANTED_FACTOR}
-    rows = {"torchrun, elastic": torchrun, "trainmaster, elastic": platform}
+    rows = {"torchrun, elastic": torchrun, "trainmaster, elastic": platform, "the worker alone": worker_alone}
     show("kill -9 of a worker → the others' next step", rows, verdict, as_json=options.json)
 
 
@@ -125,7 +128,7 @@ def by_torchrun() -> float:
                     os.kill(pid, signal.SIGKILL)
 
 
-def by_platform(running: Embedded, client: Client) -> float:
+def by_platform(running: Embedded, client: Client, *, with_runtime: bool) -> float:
     spec: dict[str, Any] = {"name": "elastic", "workers": {"min": LEAST, "max": WORKERS}, "max_restarts": 3}
     job = client.submit({**spec, "command": [sys.executable, "-c", SCRIPT]})
     try:
@@ -134,8 +137,11 @@ def by_platform(running: Embedded, client: Client) -> float:
         wait_for(lambda: len(steps_of(steps, WORKERS)) >= STEPS_BEFORE_THE_KILL, "the first steps")
         wait_for(lambda: job.detail().state == "running", "the platform to see all replicas run")
         (victim,) = processes_of(f"TRAINMASTER_JOB_ID={job.id}".encode(), b"RANK=1", b"MASTER_PORT=")
+        watchers = runtimes_above(victim) if with_runtime else []
         killed = time.time()
-        os.kill(victim, signal.SIGKILL)
+        for pid in (*watchers, victim):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         return first_after(steps, killed)
     finally:
         job.cancel(reason="measured")
@@ -159,6 +165,20 @@ def steps_of(file: Path, size: int) -> list[float]:
     except FileNotFoundError:
         return []
     return [step["at"] for step in map(json.loads, lines) if step["size"] == size]
+
+
+def runtimes_above(pid: int) -> list[int]:
+    """The processes of the runtime that watch over ``pid``, the highest first."""
+    found: list[int] = []
+    while (pid := parent_of(pid)) > 1 and b"trainmaster_runtime" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        found.insert(0, pid)
+    if not found:
+        raise RuntimeError("the worker has no runtime above it: is it a process of the platform?")
+    return found
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def children_of(pid: int) -> list[int]:

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 import httpx
 import pytest
@@ -203,5 +203,5 @@ def test_without_its_broker_the_platform_takes_jobs_and_runs_them(plant: Plant, 
     ]
     took_s = max(plant.wait(holds, "beat is heard again", HEARD_S) for holds in heard)
     print(f"{how}: beat heard again {took_s:.1f} s later")
-    rung: Any = plant.metrics("scheduler-1")["trainmaster_broker_up"]
-    assert rung == 1
+    # As its last ring went: it may not have rung since.
+    plant.wait(lambda: plant.metrics("scheduler-1")["trainmaster_broker_up"] == 1, "it has rung again", HEARD_S)
