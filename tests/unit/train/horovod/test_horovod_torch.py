@@ -270,6 +270,24 @@ def test_an_elastic_function_goes_on_from_its_last_commit_in_another_gang(run_ra
         assert rank["size"] == 2
 
 
+def test_in_an_elastic_job_a_killed_rank_is_missed_and_another_joins(run_ranks, tmp_path):
+    servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+    ports = ",".join(str(server.getsockname()[1]) for server in servers)
+    for server in servers:
+        server.close()
+    killed, behind, ahead, joiner = run_ranks("worlds", 4, WORLDS=str(tmp_path), PORTS=ports)
+    assert killed is None
+    for rank in (behind, ahead, joiner):
+        assert rank["told"] == "done"
+        assert rank["equal"]
+    # Step 3 was committed on one of the two alone: neither does it again.
+    both = [[4, 2, 2], [5, 2, 2], [6, 3, 3], [7, 3, 3], [8, 3, 3], [9, 3, 3]]
+    assert [[step, size, world] for step, _, size, world in behind["steps"]][3:] == both
+    assert [[step, size, world] for step, _, size, world in ahead["steps"]][3:] == both
+    assert [step[1] for step in behind["steps"]] == [1, 1, 1, 0, 0, 0, 0, 0, 0]
+    assert joiner["steps"] == [[step, 2, 3, 3] for step in (6, 7, 8, 9)]
+
+
 def test_a_lone_process_needs_nobody(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "HOROVOD_RANK", "HOROVOD_SIZE"):
         monkeypatch.delenv(name, raising=False)

@@ -29,6 +29,7 @@ from trainmaster_train.elastic.worlds import (
     is_elastic,
     newest_number,
     next_world,
+    own_world,
 )
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "is_peer_loss",
     "newest_number",
     "next_world",
+    "own_world",
     "run",
     "world",
 ]

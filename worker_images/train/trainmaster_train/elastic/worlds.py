@@ -52,6 +52,11 @@ def first_world() -> World:
     return next_world(0, _JOIN_PATIENCE_S)
 
 
+def own_world() -> World:
+    """The world that this process's environment is of: the one it was started in, or has entered since."""
+    return _world(int(os.environ.get("TRAINMASTER_WORLD") or 1), os.environ)
+
+
 def newest_number() -> int:
     """The number of the newest world that this process was told of; 0: it joins, and has none yet. Cheap."""
     told = _told()
@@ -83,6 +88,8 @@ def next_world(after: int, patience_s: float = PATIENCE_S) -> World:
 def enter(world: World) -> None:
     """Make the environment of this process the world's, for whoever reads it from now on."""
     os.environ.update(world.env)
+    if is_elastic():
+        os.environ["TRAINMASTER_WORLD"] = str(world.number)
 
 
 def _keep_process() -> None:

@@ -36,12 +36,15 @@ def meet_anew(rejoin: Optional[Rejoin], is_changing: Optional[Changing] = None) 
 
 class State:
     """What training needs to go on: saved in memory by :meth:`commit`, restored after a failure, made the same on all
-    ranks by :meth:`sync`. ``bcast_object`` and ``any_rank`` are the framework's.
+    ranks by :meth:`sync`.
+
+    Args:
+        any_rank: whether it is true on any rank; the framework's.
     """
 
-    def __init__(self, bcast_object: Callable[[Any], Any], any_rank: Callable[[bool], bool]) -> None:
-        self._bcast_object = bcast_object
+    def __init__(self, any_rank: Callable[[bool], bool]) -> None:
         self._any_rank = any_rank
+        self._commits = 0
         self._reset_callbacks: List[Callable[[], None]] = []
 
     def register_reset_callbacks(self, callbacks: List[Callable[[], None]]) -> None:
@@ -59,8 +62,13 @@ class State:
         Raises:
             HostsUpdatedInterrupt: it changes; for :func:`run_elastic`.
         """
-        self.save()
+        self.commit_only()
         self.check_host_updates()
+
+    def commit_only(self) -> None:
+        """A commit without a look at the gang."""
+        self.save()
+        self._commits += 1
 
     def check_host_updates(self) -> None:
         """Raises :class:`HostsUpdatedInterrupt` on all ranks if any of them knows of a change."""
@@ -83,8 +91,16 @@ class State:
 class ObjectState(State):
     """A state of plain values, which are its attributes: ``ObjectState(…, epoch=0, batch=0)``."""
 
-    def __init__(self, bcast_object: Callable[[Any], Any], any_rank: Callable[[bool], bool], **values: Any) -> None:
-        super().__init__(bcast_object, any_rank)
+    def __init__(
+        self,
+        any_rank: Callable[[bool], bool],
+        bcast_object: Callable[[Any, int], Any],
+        gather_objects: Callable[[Any], List[Any]],
+        **values: Any,
+    ) -> None:
+        super().__init__(any_rank)
+        self._bcast_object = bcast_object
+        self._gather_objects = gather_objects
         self._values = dict(values)
         for name, value in values.items():
             setattr(self, name, value)
@@ -97,41 +113,64 @@ class ObjectState(State):
             setattr(self, name, value)
 
     def sync(self) -> None:
-        """All take rank 0's, as they are now."""
-        current = {name: getattr(self, name) for name in self._values}
-        self._values = self._bcast_object(current)
+        """All take those of the newest commit, as they are there now; rank 0's before the first."""
+        self.sync_values(self.newest_rank())
         self.restore()
+
+    def newest_rank(self) -> int:
+        """Who has the newest commit: one that died in a step may have left some of the others a commit behind."""
+        counts = self._gather_objects(self._commits)
+        self._commits = max(counts)
+        return int(counts.index(self._commits))
+
+    def sync_values(self, source: int) -> None:
+        """Keep the plain values of rank ``source``."""
+        self._values = self._bcast_object({name: getattr(self, name) for name in self._values}, source)
 
 
 def run_elastic(
-    function: Callable[..., Any], init: Callable[[], None], shutdown: Callable[[], None]
+    function: Callable[..., Any],
+    init: Callable[[], None],
+    shutdown: Callable[[], None],
+    barrier: Callable[[], None],
 ) -> Callable[..., Any]:
     """``function(state, …)`` run until it returns, over changes of the gang and deaths of its members.
 
     A death takes the state back to the last commit; a change keeps it. Where nothing says how to meet anew
-    (:func:`meet_anew`), the first failure is raised.
+    (:func:`meet_anew`), the first failure is raised. Else who is done waits for all: if one is lost in its last step,
+    all do that step again.
     """
 
     @functools.wraps(function)
     def run(state: State, *args: Any, **kwargs: Any) -> Any:
-        must_sync = True
+        must_sync, is_new = True, False
+        done: List[Any] = []
         while True:
             try:
+                if is_new:
+                    state.on_reset()
                 if must_sync:
                     state.sync()
-                return function(state, *args, **kwargs)
+                done[:] = [function(state, *args, **kwargs)]
+                if _rejoin is not None:
+                    barrier()
+                return done[0]
             except HorovodInternalError:
                 shutdown()
                 if _rejoin is None or not _rejoin():
+                    if done:
+                        return done[0]  # nobody is left to agree with
                     raise
                 state.restore()
                 must_sync = True
             except HostsUpdatedInterrupt as change:
+                # Nothing is to be lost of what was done since the last commit, if another one is lost on the way.
+                state.commit_only()
                 shutdown()
                 if _rejoin is None or not _rejoin():
                     raise
                 must_sync = not change.skip_sync
             init()
-            state.on_reset()
+            is_new = True
 
     return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import socket
+from dataclasses import replace
 from datetime import timedelta
 from typing import Iterable, List, Optional, Sequence, Union
 
@@ -16,6 +17,7 @@ from trainmaster_train.horovod.errors import HorovodInternalError
 from trainmaster_train.horovod.gang import Gang, meet
 from trainmaster_train.horovod.messages import GLOBAL_SET
 from trainmaster_train.horovod.settings import Settings, read_settings
+from trainmaster_train.horovod.torch import worlds
 from trainmaster_train.horovod.torch.backend import TorchBackend, new_group
 
 _gang: Optional[Gang] = None
@@ -73,7 +75,8 @@ def init(comm: Optional[Sequence[int]] = None, process_sets: Union[str, Sequence
     if _gang is not None and _gang.engine.failure is None:
         return
     shutdown()
-    _gang = _join(read_settings())
+    worlds.wait_to_join()
+    _gang = _join_newest(read_settings())
     if comm is not None and sorted(comm) not in ([], list(range(_gang.place.size))):
         shutdown()
         raise ValueError("hvd.init(comm=…) takes all ranks or none here; for some of them use process sets.")
@@ -207,6 +210,16 @@ def ccl_built() -> bool:
     return False
 
 
+def _join_newest(settings: Settings) -> Gang:
+    """Where the platform tells of worlds, one that breaks while all meet is followed by the next."""
+    while True:
+        try:
+            return _join(settings)
+        except HorovodInternalError:
+            if worlds.own_world() is None or not worlds.rejoin():
+                raise
+
+
 def _join(settings: Settings) -> Gang:
     said = places.hello()
     owns_default = not dist.is_initialized()
@@ -214,7 +227,11 @@ def _join(settings: Settings) -> Gang:
         rank, size = dist.get_rank(), dist.get_world_size()
     else:
         rank, size = places.world()
-        if size > 1:
+        world = worlds.own_world()
+        if world is not None and size > 1:
+            worlds.join_group(world, settings.start_s)
+            settings = replace(settings, start_s=min(settings.start_s, worlds.MEET_S))
+        elif size > 1:
             _init_default(rank, size, settings)
     if size == 1:
         place = places.place_of(0, [said])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sized
 
@@ -10,14 +11,14 @@ import torch
 
 from trainmaster_train.horovod.elastic import ObjectState, State, meet_anew, run_elastic
 from trainmaster_train.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
-from trainmaster_train.horovod.torch import basics
+from trainmaster_train.horovod.torch import basics, worlds
 from trainmaster_train.horovod.torch.functions import (
     allgather_object,
     broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from trainmaster_train.horovod.torch.ops import allreduce
+from trainmaster_train.horovod.torch.ops import allreduce, barrier
 from trainmaster_train.horovod.torch.submit import Max
 
 __all__ = [
@@ -33,8 +34,18 @@ __all__ = [
 
 
 def run(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator: ``function(state, …)`` is run again with the new gang, from the last commit after a death."""
-    return run_elastic(function, basics.init, basics.shutdown)
+    """A decorator: ``function(state, …)`` is run again with the new gang, from the last commit after a death.
+
+    In an elastic job of the platform, the gangs are its worlds; elsewhere :func:`meet_anew` says how they meet.
+    """
+    run_again = run_elastic(function, basics.init, basics.shutdown, barrier)
+
+    @functools.wraps(function)
+    def run_here(*args: Any, **kwargs: Any) -> Any:
+        worlds.follow()
+        return run_again(*args, **kwargs)
+
+    return run_here
 
 
 class TorchState(ObjectState):
@@ -52,7 +63,7 @@ class TorchState(ObjectState):
             setattr(self, name, value)
         self._saved: Dict[str, Any] = {}
         plain = {name: value for name, value in given.items() if name not in self._parts and value is not None}
-        super().__init__(broadcast_object, _any_rank, **plain)
+        super().__init__(_any_rank, broadcast_object, allgather_object, **plain)
         self.save()
 
     def save(self) -> None:
@@ -65,19 +76,22 @@ class TorchState(ObjectState):
         super().restore()
 
     def sync(self) -> None:
-        """All take rank 0's models and optimizers; what samplers have done is put together from all ranks."""
+        """All take the models and optimizers of the newest commit, or rank 0's before the first; what samplers have done
+        is put together from all ranks.
+        """
+        source = self.newest_rank()
         for part in self._parts.values():
             if isinstance(part, torch.nn.Module):
-                broadcast_parameters(part.state_dict(), 0)
+                broadcast_parameters(part.state_dict(), source)
             elif isinstance(part, torch.optim.Optimizer):
-                broadcast_optimizer_state(part, 0)
+                broadcast_optimizer_state(part, source)
             elif isinstance(part, ElasticSampler):
-                part.merge(allgather_object(part.state_dict()))
+                part.merge(allgather_object(part.state_dict()), source)
             else:
-                part.load_state_dict(broadcast_object(part.state_dict(), 0))
+                part.load_state_dict(broadcast_object(part.state_dict(), source))
         # Not restore(): that would bring back what was just replaced.
         self._saved = {name: copy.deepcopy(part.state_dict()) for name, part in self._parts.items()}
-        self._values = broadcast_object({name: getattr(self, name) for name in self._values}, 0)
+        self.sync_values(source)
         for name, value in copy.deepcopy(self._values).items():
             setattr(self, name, value)
 
@@ -129,10 +143,11 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         self.processed_indices = list(state_dict["processed_indices"])
         self.reset()
 
-    def merge(self, states: List[Dict[str, Any]]) -> None:
-        """Take together what all ranks have processed; the epoch is rank 0's."""
-        done = sorted({index for state in states for index in state["processed_indices"]})
-        self.load_state_dict({"epoch": states[0]["epoch"], "processed_indices": done})
+    def merge(self, states: List[Dict[str, Any]], source: int = 0) -> None:
+        """Take together what all ranks have processed in the epoch of rank ``source``."""
+        epoch = states[source]["epoch"]
+        done = sorted({index for state in states if state["epoch"] == epoch for index in state["processed_indices"]})
+        self.load_state_dict({"epoch": epoch, "processed_indices": done})
 
     def reset(self) -> None:
         """Share out anew what is left, among the ranks that there are now."""
