@@ -183,8 +183,12 @@ class Executor(Protocol):
     name: str
     shares_hosts: bool
 
-    def nodes(self) -> Sequence[NodeInfo]:
-        """All nodes that jobs could be placed on, ready or not."""
+    def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:
+        """All nodes that jobs could be placed on, ready or not.
+
+        ``database_id``: of the database that knows what the caller has placed. What the orders of another one hold on a
+        node is no part of what may be given out there: the caller does not count it. Empty: all of it is the caller's.
+        """
         ...
 
     def assign_addresses(self, layout: Layout, taken_ports: frozenset[int], attempt_id: AttemptId) -> Layout:

@@ -69,6 +69,11 @@ def databases(found: Iterable[Mapping[str, str] | None]) -> dict[AttemptId, str]
     return held
 
 
+def is_of_another_database(own: Mapping[str, str], database_id: str) -> bool:
+    """Whether labels say so; what says nothing of its database counts as of this one."""
+    return bool(database_id) and own.get(DATABASE, "") not in ("", database_id)
+
+
 def selector(instance: str, attempt_id: AttemptId | None = None) -> dict[str, str]:
     """Labels of all that is this platform's, or of one attempt of it."""
     own = {INSTANCE: instance}

@@ -34,6 +34,7 @@ from executors.docker.hints import Hints
 from executors.docker.images import ImageFacts, Images
 from executors.docker.runtime import RuntimeFiles
 from executors.docker.sights import Sights
+from executors.holdings import without
 
 T = TypeVar("T")
 _NETWORK_S: Final = 10.0  # for another creator to finish the attempt's network
@@ -84,9 +85,13 @@ class DockerExecutor:
         self._hints.stop()
         self._engine.close()
 
-    def nodes(self) -> Sequence[NodeInfo]:
+    def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:
         info = self._learn()
-        return (nodes.describe(info, self._gpus()),)
+        whole = nodes.describe(info, self._gpus())
+        found = self._ask(lambda: self._engine.containers(labels.selector(self._rules.instance)))
+        others = [c["Id"] for c in found if nodes.is_live_and_of_another_database(c, database_id)]
+        inspected = (self._ask(partial(self._engine.container, container)) for container in others)
+        return (without(whole, [nodes.read_held(container) for container in inspected if container is not None]),)
 
     def assign_addresses(
         self,

@@ -11,7 +11,10 @@ from typing import Any, Final
 from core.domain.gpu_models import normal_model
 from core.domain.resources import Amounts
 from executors.base import Gpu, NodeInfo
+from executors.containers import labels
 from executors.docker.engine import Engine
+from executors.docker.render import MEMORY
+from executors.holdings import Held
 from executors.process import machine
 from executors.process.gpulook import GpuLook
 
@@ -45,6 +48,21 @@ def describe(info: Mapping[str, Any], gpus: tuple[Gpu, ...]) -> NodeInfo:
         allocatable=Amounts(int(info.get("NCPU") or 0) * 1000, memory - min(_RESERVE_BYTES, memory // 20), models),
         gpus=gpus,
     )
+
+
+def is_live_and_of_another_database(summary: Mapping[str, Any], database_id: str) -> bool:
+    """Whether a container, as a list shows it, holds what the database ``database_id`` does not know of."""
+    is_live = summary["State"] not in ("exited", "dead", "removing")
+    return is_live and labels.is_of_another_database(summary.get("Labels") or {}, database_id)
+
+
+def read_held(container: Mapping[str, Any]) -> Held:
+    """What a replica's container was given, as :mod:`executors.docker.render` has written it down."""
+    host, own = container["HostConfig"], container["Config"].get("Labels") or {}
+    gpus = {gpu for wanted in host.get("DeviceRequests") or () for gpu in wanted.get("DeviceIDs") or ()}
+    # Of a version that wrote no such label only a limit tells.
+    memory_bytes = int(own.get(MEMORY) or host.get("Memory") or 0)
+    return Held(int(host.get("CpuShares") or 0) * 1000 // 1024, memory_bytes, frozenset(gpus))
 
 
 def find_gpus(engine: Engine) -> Callable[[], tuple[Gpu, ...]]:

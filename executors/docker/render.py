@@ -15,6 +15,7 @@ from executors.base import MountOrder, ReplicaKey, ReplicaOrder
 from executors.containers import labels, names, places
 
 REMOVED: Final = "trainmaster/removed"  # on the volume that stands for an attempt that is gone
+MEMORY: Final = "trainmaster/memory"  # bytes that the planner reserved: a container without a limit shows them nowhere
 _BRIDGE_NAME: Final = "com.docker.network.bridge.name"
 _NO_GPUS: Final = "NVIDIA_VISIBLE_DEVICES=void"
 
@@ -98,7 +99,7 @@ def render_container(order: ReplicaOrder, image: str, rules: Rules) -> dict[str,
         "Entrypoint": list(places.entry()),
         "Cmd": [],
         "Env": [] if order.gpus else [_NO_GPUS],
-        "Labels": labels.replica_labels(rules.instance, order),
+        "Labels": {**labels.replica_labels(rules.instance, order), MEMORY: str(order.request.memory_bytes)},
         "StopSignal": "SIGTERM",
         "StopTimeout": math.ceil(order.stop_grace.total_seconds()),
         "Healthcheck": {"Test": ["NONE"]},

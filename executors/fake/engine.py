@@ -17,6 +17,7 @@ from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.resources import Amounts
 from executors.base import ExitCause, NodeInfo, Observation, Phase, ReplicaExit, ReplicaKey, ReplicaOrder
+from executors.holdings import Held, without
 
 EPOCH: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _ZERO: Final = timedelta()
@@ -170,9 +171,17 @@ class FakeEngine:
 
     # What a driver asks
 
-    def nodes(self) -> Sequence[NodeInfo]:
+    def nodes(self, database_id: str = "") -> Sequence[NodeInfo]:
         with self._lock:
-            return tuple(self._nodes.values())
+            self._settle()
+            others = [
+                (r.order.node, Held(r.order.request.cpu_milli, r.order.request.memory_bytes, frozenset(r.order.gpus)))
+                for r in self._replicas.values()
+                if r.is_live and database_id and r.order.database_id not in ("", database_id)
+            ]
+            return tuple(
+                without(node, [held for name, held in others if name == node.name]) for node in self._nodes.values()
+            )
 
     def assign(self, layout: Layout, taken_ports: frozenset[int]) -> Layout:
         with self._lock:

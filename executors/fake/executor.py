@@ -35,8 +35,8 @@ class FakeExecutor:
         self.faults = faults
         self.late_by = late_by
 
-    def nodes(self) -> Sequence[NodeInfo]:
-        return self._read("nodes", "", self.engine.nodes)
+    def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:
+        return self._read("nodes", "", lambda: self.engine.nodes(database_id))
 
     def assign_addresses(self, layout: Layout, taken_ports: frozenset[int], attempt_id: AttemptId) -> Layout:  # noqa: ARG002
         return self._read("assign_addresses", "", lambda: self.engine.assign(layout, taken_ports))

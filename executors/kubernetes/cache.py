@@ -16,7 +16,7 @@ from core.domain.ids import AttemptId
 from executors.containers import labels
 from executors.kubernetes.client import Cluster, Gone, Json, path
 from executors.kubernetes.reflect import Reflector
-from executors.kubernetes.use import NOTHING, Use, excess_use, pod_use
+from executors.kubernetes.use import NOTHING, Use, excess_use, planned_use, pod_use
 
 # Pods that were deleted, so that an answer which comes late cannot bring them back.
 _REMEMBERED_DEAD: Final = 10_000
@@ -100,11 +100,22 @@ class PodCache:
         with self._changed:
             return [next(iter(pods.values()))["metadata"]["labels"] for pods in self._own.values()]
 
-    def foreign_use(self) -> Mapping[str, Use]:
-        """By node: what is taken there beyond what the planner counts itself. ``pods`` counts all pods, ours too."""
+    def foreign_use(self, database_id: str = "") -> Mapping[str, Use]:
+        """By node: what is taken there beyond what the planner counts itself. ``pods`` counts all pods, ours too.
+
+        The planner knows of ``database_id``'s attempts alone: another database's pods count whole, as any tenant's.
+        """
         self.reflector.require()
         with self._changed:
-            return dict(self._use)
+            taken = dict(self._use)
+            for pods in self._own.values():
+                for pod in pods.values():
+                    if labels.is_of_another_database(pod["metadata"]["labels"], database_id):
+                        entry = _entry(pod, planned_use(pod, self._main))
+                        if entry is not None:
+                            node, use = entry
+                            taken[node] = taken.get(node, NOTHING).plus(use)
+            return taken
 
     def fresh(self, attempt_id: AttemptId) -> tuple[Json, ...]:
         """The attempt's pods by a list that the API server answers now: who is not here is gone."""

@@ -71,8 +71,8 @@ class KubernetesExecutor:
         self._ending = Ending(cluster, options, namespaces, self._pods, self._clock)
         self._warnings = Warnings(cluster)
 
-    def nodes(self) -> Sequence[NodeInfo]:
-        return self._nodes.infos()
+    def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:
+        return self._nodes.infos(database_id)
 
     def assign_addresses(self, layout: Layout, taken_ports: frozenset[int], attempt_id: AttemptId) -> Layout:  # noqa: ARG002
         """Names in the attempt's own Service. Each replica has an address of its own, so the well-known ports serve.

@@ -1,7 +1,7 @@
 """The cluster's nodes as ours: what may be given out on them, whether they are alive, which GPUs they have.
 
 What our own pods take is subtracted by the planner, from its rows. So a node's ``allocatable`` here is Kubernetes'
-allocatable without what everything *else* on it requests.
+allocatable without what everything *else* on it requests; what another database made is such, too.
 """
 
 from __future__ import annotations
@@ -111,14 +111,14 @@ class NodeCache:
         params = {"labelSelector": selector} if selector else {}
         self.reflector = Reflector(cluster, path("nodes"), self, params=params)
 
-    def infos(self) -> Sequence[NodeInfo]:
-        """By name. No request is made, and only what has changed is read anew.
+    def infos(self, database_id: str = "") -> Sequence[NodeInfo]:
+        """By name; ``database_id``: see :meth:`executors.base.Executor.nodes`. No request is made, and only what has changed is read anew.
 
         Raises:
             ExecutorTryAgain: there is no copy yet, or it is older than half a minute.
         """
         self.reflector.start()
-        use = self._pods.foreign_use()
+        use = self._pods.foreign_use(database_id)
         self.reflector.require()
         with self._lock:
             return tuple(self._info(node, use.get(name, NOTHING)) for name, node in sorted(self._nodes.items()))

@@ -87,9 +87,15 @@ def excess_use(pod: Mapping[str, Any], main: str) -> Use:
     whole = pod_use(pod)
     if not whole.pods:
         return NOTHING
-    planned = _sum(_requests(container) for container in pod["spec"]["containers"] if container["name"] == main)
-    rest = whole.plus(planned, -1)
+    rest = whole.plus(planned_use(pod, main), -1)
     return Use(max(0, rest.cpu_milli), max(0, rest.memory_bytes), {n: c for n, c in rest.devices.items() if c > 0}, 1)
+
+
+def planned_use(pod: Mapping[str, Any], main: str) -> Use:
+    """What the planner whose pod it is counts itself: its container ``main``. No pod more than :func:`excess_use` has."""
+    if pod.get("status", {}).get("phase") in _ENDED:
+        return NOTHING
+    return _sum(_requests(container) for container in pod["spec"]["containers"] if container["name"] == main)
 
 
 def _requests(container: Mapping[str, Any]) -> Use:

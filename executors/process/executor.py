@@ -113,7 +113,7 @@ class ProcessExecutor:
             # One file for all replicas: orders are written once, and running jobs outlive the platform's address.
             ReplicaFolder(self._run_dir).write(self._api_file.name, {"url": api_url})
 
-    def nodes(self) -> Sequence[NodeInfo]:
+    def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:  # noqa: ARG002 - the folder is this platform's alone
         return (machine.describe_machine(self._look_for_gpus() if self._gpus is None else self._gpus),)
 
     def assign_addresses(self, layout: Layout, taken_ports: frozenset[int], attempt_id: AttemptId) -> Layout:  # noqa: ARG002

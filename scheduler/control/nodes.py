@@ -11,6 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.bell import TOPIC_TICK
+from core.db.identity import ensure_id
 from core.db.repositories.events import append_event
 from core.db.tables import Node
 from core.domain.errors import StaleWrite
@@ -39,7 +40,7 @@ def sync_nodes(control: Control) -> int:
     lease = fence.acquire(control, NODES_LEASE)
     if lease is None:
         return 0
-    infos = control.executor.nodes()
+    infos = control.executor.nodes(database_id=ensure_id(control.sessions))
     try:
         with fence.fenced(control, lease) as session:
             changes = _write(session, infos, control.executor.name, control.clock())

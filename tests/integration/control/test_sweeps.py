@@ -27,6 +27,7 @@ from core.domain.ids import AttemptId
 from executors.base import ReplicaKey
 from executors.fake import Script
 from scheduler.control import strangers, sweep
+from scheduler.control.nodes import sync_nodes
 from scheduler.control.strangers import UNKNOWN_PATIENCE
 from scheduler.control.sweep import (
     delete_outlived,
@@ -79,6 +80,25 @@ def test_what_another_database_made_is_left_alone_for_ever_and_told_of_once(plan
     assert (told.data["attempts"], told.data["databases"]) == ([stranger], ["feedbeef"])
     assert "left alone" in told.reason
     assert plane.one(Stranger).is_foreign
+
+
+def test_what_another_database_holds_is_given_to_nobody(plane):
+    plane.engine.script("worker", Script(run_for=None))
+    plane.engine.script("theirs", Script(run_for=None))
+    job = plane.submit()
+    plane.settle()
+    order = plane.engine.order_of(ReplicaKey(job, plane.one(Attempt).id, "worker", 0))
+    key = replace(order.key, attempt_id=AttemptId("att-theirs"), job_id="other")
+    plane.engine.create(replace(order, key=key, database_id="feedbeef", gpus=("0",)))
+    sync_nodes(plane.control)
+    one, two = plane.submit("one", gpus=1), plane.submit("two", gpus=1)
+    plane.settle()
+    assert [replica.gpus for replica in plane.all(Replica, job_id=one)] == [["1"]]
+    assert plane.state(two) == "queued"
+    plane.engine.remove(key.attempt_id)
+    sync_nodes(plane.control)
+    plane.settle()
+    assert [replica.gpus for replica in plane.all(Replica, job_id=two)] == [["0"]]
 
 
 def test_an_emptied_database_leaves_alone_what_runs_and_a_restored_one_takes_it_back(plane):

@@ -138,7 +138,7 @@ def test_who_comes_late_with_the_nodes_leaves_them_to_the_other(plane):
 
         name = real.name
 
-        def nodes(self):
+        def nodes(self, *, database_id):
             plane.engine.advance(timedelta(seconds=16))
             sync_nodes(other)
             return ()

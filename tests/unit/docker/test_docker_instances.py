@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
@@ -10,11 +11,11 @@ import pytest
 from core.domain.errors import AttemptRemoved, ExecutorTryAgain
 from core.domain.ids import AttemptId, JobId
 from core.domain.resources import Request
-from executors.base import ReplicaKey, ReplicaOrder
+from executors.base import Gpu, ReplicaKey, ReplicaOrder
 from executors.docker import DockerExecutor
 from executors.docker.engine import Engine
 from executors.docker.nodes import node_name
-from executors.docker.render import Rules, tombstone_name
+from executors.docker.render import Rules, render_container, tombstone_name
 
 KEY = ReplicaKey(JobId("job-1"), AttemptId("att-1"), "worker", 0)
 INFO = {"Name": "box", "ID": "engine-1", "MemTotal": 2**30}
@@ -62,6 +63,58 @@ class OneContainer:
 
     def kill(self, *_: object) -> None:
         self.done.append("kill")
+
+
+class TwoDatabases:
+    """An engine with two GPUs and containers, each of a database and in a state, that hold one of them."""
+
+    is_local = True
+
+    def __init__(self, *containers: tuple[str, str, str]) -> None:
+        self._containers: list[dict[str, Any]] = [
+            {
+                "Id": str(number),
+                "State": state,
+                "Labels": {"trainmaster/instance": "ours", "trainmaster/database": database},
+                "Gpu": gpu,
+            }
+            for number, (database, state, gpu) in enumerate(containers)
+        ]
+
+    def info(self) -> dict[str, Any]:
+        return {**INFO, "NCPU": 8, "MemTotal": 20 * 2**30}
+
+    def containers(self, wanted: dict[str, str]) -> list[dict[str, Any]]:
+        assert wanted == {"trainmaster/instance": "ours"}
+        return self._containers
+
+    def container(self, name: str) -> dict[str, Any]:
+        order = replace(
+            ORDER, request=Request(cpu_milli=2000, memory_bytes=2**30), gpus=(self._containers[int(name)]["Gpu"],)
+        )
+        made = render_container(order, "i", Rules("ours"))
+        return {"Config": {"Labels": made["Labels"]}, "HostConfig": made["HostConfig"]}
+
+
+def free_beside(*containers: tuple[str, str, str]) -> tuple[list[str], int, int, int]:
+    made = DockerExecutor(
+        cast("Engine", TwoDatabases(*containers)),
+        Rules("ours"),
+        runtime_image="r",
+        gpus=lambda: (Gpu("GPU-a", "a100", 2**30, ("0",)), Gpu("GPU-b", "a100", 2**30, ("1",))),
+    )
+    (node,) = made.nodes(database_id="aa")
+    whole = node.allocatable
+    return [gpu.id for gpu in node.gpus], whole.gpus["a100"], whole.cpu_milli, whole.memory_bytes // 2**30
+
+
+def test_what_another_database_holds_is_not_given_out_again() -> None:
+    whole = (["GPU-a", "GPU-b"], 2, 8000, 19)
+    assert free_beside() == whole
+    assert free_beside(("aa", "running", "GPU-a"), ("", "running", "GPU-b")) == whole, "rows count these"
+    assert free_beside(("bb", "exited", "GPU-a")) == whole
+    assert free_beside(("bb", "running", "0")) == (["GPU-b"], 1, 6000, 18), "by its former name"
+    assert free_beside(("bb", "created", "GPU-a"), ("cc", "paused", "GPU-b")) == ([], 0, 4000, 17)
 
 
 def driver(engine: OneContainer) -> DockerExecutor:

@@ -86,6 +86,19 @@ def test_own_pods_are_kept_lean_and_of_others_only_what_they_take(server, cache)
     assert cache.foreign_use() == {"node-0": Use(2000, 0, {}, 3)}
 
 
+def test_what_another_database_made_counts_as_any_tenants(server, cache):
+    made = [pod(name, version) for version, name in enumerate(("ours", "theirs", "ended", "old"), start=1)]
+    for one, database in zip(made, ("aa", "bb", "bb", ""), strict=True):
+        one["metadata"]["labels"] |= {labels.DATABASE: database} if database else {}
+        one["spec"]["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] = "2"
+    made[2]["status"]["phase"] = "Succeeded"
+    server.say(page(made[:2], 9, "t"), page(made[2:], 9))
+    assert cache.foreign_use("aa") == {"node-0": Use(1000, 0, {"nvidia.com/gpu": 2}, 3)}
+    assert cache.foreign_use("bb") == {"node-0": Use(1000, 0, {"nvidia.com/gpu": 2}, 3)}
+    assert cache.foreign_use("cc") == {"node-0": Use(2000, 0, {"nvidia.com/gpu": 4}, 3)}, "nobody's counts as its own"
+    assert cache.foreign_use() == {"node-0": Use(0, 0, {}, 3)}
+
+
 def test_a_pod_with_our_labels_in_a_namespace_that_is_not_ours_is_foreign(server, cache):
     other = pod("a", 1)
     other["metadata"]["namespace"] = "elsewhere"
