@@ -10,7 +10,7 @@ np = pytest.importorskip("numpy")
 
 from trainmaster_train.horovod.mesh import Mesh  # noqa: E402 (after what it needs)
 
-SECRET = "0" * 32
+KEY = b"0" * 32
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def meshes():
     addresses = [listener.getsockname()[:2] for listener in listeners]
     with ThreadPoolExecutor(size) as pool:
         made = list(
-            pool.map(lambda rank: Mesh(rank, listeners[rank], addresses, SECRET, start_s=60, timeout_s=60), range(size))
+            pool.map(lambda rank: Mesh(rank, listeners[rank], addresses, KEY, start_s=60, timeout_s=60), range(size))
         )
     yield made
     for mesh in made:

@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 import numpy as np
 
 from trainmaster_train.horovod import place as places
+from trainmaster_train.horovod.door import KEY_BYTES, is_local, mac, own_key
 from trainmaster_train.horovod.errors import HorovodInternalError
 from trainmaster_train.horovod.gang import Gang, meet
 from trainmaster_train.horovod.link import listen
@@ -30,6 +31,7 @@ REDUCERS: Dict[str, Any] = {
     "product": np.multiply,
 }
 _ASK_AGAIN_S = 0.05
+_KEY_PATH = "/trainmaster/key"
 
 
 class ArrayJob:
@@ -147,7 +149,7 @@ def join_gang() -> Gang:
 
     Raises:
         HorovodInternalError: not all came in time; says who is missing.
-        ValueError: there are ranks, but no store.
+        ValueError: there are ranks, but no store, or no key for one on the network.
     """
     settings = read_settings()
     rank, size = places.world()
@@ -155,19 +157,26 @@ def join_gang() -> Gang:
     if size == 1:
         return Gang(places.place_of(0, [said]), {}, ArrayBackend(0, None), settings)
     store = _Store(settings)
+    key = _key(rank, store)
+    address = f"/trainmaster/gang/{mac(key, b'address').hex()}"
     listener = listen(store.host)
     try:
         said.update(data=[_own_address(store), listener.getsockname()[1]])
-        if rank == 0:
-            said.update(secret=secrets.token_hex(16))
         links, everybody = meet(
-            rank, size, said, rank_0_host=store.host, publish=store.put, fetch=store.get, settings=settings
+            rank,
+            size,
+            said,
+            rank_0_host=store.host,
+            publish=lambda text: store.put(address, text),
+            fetch=lambda: store.get(address),
+            settings=settings,
+            key=key,
         )
         mesh = Mesh(
             rank,
             listener,
             [(entry["data"][0], entry["data"][1]) for entry in everybody],
-            everybody[0]["secret"],
+            key,
             start_s=settings.start_s,
             timeout_s=settings.stall_end_s,
         )
@@ -178,8 +187,26 @@ def join_gang() -> Gang:
     return Gang(places.place_of(rank, everybody), links, ArrayBackend(rank, mesh), settings)
 
 
+def _key(rank: int, store: _Store) -> bytes:
+    """The gang's. On one machine, where none was given, rank 0 makes one: only that machine's processes get at it."""
+    key = own_key()
+    if key is not None:
+        return key
+    if not is_local(store.host):
+        raise ValueError(
+            "no key: outside the platform, where there is no TRAINMASTER_TOKEN_FILE, set HOROVOD_KEY to the same long "
+            "random text for every process."
+        )
+    if rank == 0:
+        store.put(_KEY_PATH, secrets.token_hex(KEY_BYTES))
+    return bytes.fromhex(store.get(_KEY_PATH))
+
+
 class _Store:
-    """The key-value store that the runtime of rank 0 serves, anew for each attempt."""
+    """The key-value store that the runtime of rank 0 serves, anew for each attempt.
+
+    Anybody can read and write there who knows a path; a gang's is made from its key.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self.host = os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
@@ -192,19 +219,19 @@ class _Store:
         self.port = int(port)
         self._timeout_s = settings.start_s
 
-    def put(self, text: str) -> None:
-        self._ask("PUT", text)
+    def put(self, path: str, text: str) -> None:
+        self._ask("PUT", path, text)
 
-    def get(self) -> str:
-        return self._ask("GET", None).decode()
+    def get(self, path: str) -> str:
+        return self._ask("GET", path, None).decode()
 
-    def _ask(self, method: str, body: Optional[str]) -> bytes:
+    def _ask(self, method: str, path: str, body: Optional[str]) -> bytes:
         deadline_s = time.monotonic() + self._timeout_s
         problem = "no answer"
         while time.monotonic() < deadline_s:
             connection = http.client.HTTPConnection(self.host, self.port, timeout=10.0)
             try:
-                connection.request(method, "/trainmaster/gang", body)
+                connection.request(method, path, body)
                 answer = connection.getresponse()
                 data = answer.read()
                 if answer.status == 200:
@@ -216,7 +243,8 @@ class _Store:
                 connection.close()
             _pause(_ASK_AGAIN_S)
         raise HorovodInternalError(
-            f"hvd.init: nothing of rank 0 at {self.host}:{self.port} within {self._timeout_s:g} s ({problem})."
+            f"hvd.init: nothing of rank 0 at {self.host}:{self.port} within {self._timeout_s:g} s ({problem}): it did not "
+            "start, or has another key."
         )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import secrets
 import socket
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from trainmaster_train.horovod.door import KEY_BYTES, mac, own_key
 from trainmaster_train.horovod.engine import Engine
+from trainmaster_train.horovod.errors import HorovodInternalError
 from trainmaster_train.horovod.handles import Backend, Handle
 from trainmaster_train.horovod.link import Link, accept_all, connect, listen
 from trainmaster_train.horovod.messages import ADD_SET, BARRIER, GLOBAL_SET, JOIN, Request
@@ -70,28 +73,49 @@ def meet(
     publish: Publish,
     fetch: Fetch,
     settings: Settings,
+    key: Optional[bytes] = None,
 ) -> Tuple[Dict[int, Link], List[Dict[str, Any]]]:
     """Connect every rank with rank 0; the links, and what each rank said of itself.
 
     Args:
         rank_0_host: a name or address of rank 0 that others know; used by rank 0 alone.
+        key: the gang's; ``None``: the process's own, or one that rank 0 makes and publishes where there is none.
+            ``publish`` must then be for the gang's own eyes.
 
     Raises:
         HorovodInternalError: not everybody came in time; says who is missing.
+        ValueError: the attempt's token cannot be read.
     """
     if size == 1:
         return {}, [said]
+    key = key or own_key()
     if rank == 0:
         with listen(rank_0_host) as listener:
             port = listener.getsockname()[1]
-            secret = secrets.token_hex(16)
             hosts = list(dict.fromkeys([rank_0_host, *_own_addresses()]))
-            publish(json.dumps({"hosts": hosts, "port": port, "secret": secret}))
-            return accept_all(listener, size=size, secret=secret, hello=said, timeout_s=settings.start_s)
+            told: Dict[str, Any] = {"hosts": hosts, "port": port}
+            if key is None:
+                key = secrets.token_bytes(KEY_BYTES)
+                told["key"] = key.hex()
+            told["seal"] = _seal(key, told)
+            publish(json.dumps(told))
+            return accept_all(listener, size=size, key=key, hello=said, timeout_s=settings.start_s)
     where = json.loads(fetch())
+    if key is None:
+        key = bytes.fromhex(where.get("key", ""))
+    if not key or not hmac.compare_digest(str(where.get("seal")).encode(), _seal(key, where).encode()):
+        # Whoever could put an address of his own there would stand between two that are proven.
+        raise HorovodInternalError(
+            f"hvd.init: rank {rank} and rank 0 have different keys: all need the token file of the same attempt "
+            "(TRAINMASTER_TOKEN_FILE), or outside the platform the same HOROVOD_KEY."
+        )
     addresses = [(host, where["port"]) for host in where["hosts"]]
-    link, everybody = connect(addresses, rank=rank, secret=where["secret"], hello=said, timeout_s=settings.start_s)
+    link, everybody = connect(addresses, rank=rank, key=key, hello=said, timeout_s=settings.start_s)
     return {0: link}, everybody
+
+
+def _seal(key: bytes, told: Dict[str, Any]) -> str:
+    return mac(key, b"where rank 0 is: ", json.dumps([told["hosts"], told["port"]]).encode()).hex()
 
 
 def _own_addresses() -> List[str]:

@@ -1,21 +1,24 @@
-"""The control connections: every rank to rank 0, JSON in frames, each side proven by the gang's secret."""
+"""The control connections: every rank to rank 0, JSON in frames, each side proven by the gang's key."""
 
 from __future__ import annotations
 
-import hmac
 import json
 import select
 import socket
 import struct
 import time
+from contextlib import closing
 from typing import Any, Dict, List, Sequence, Tuple
 
 from trainmaster_train.horovod.coordinator import ranks
+from trainmaster_train.horovod.door import Door, greet, is_local, say
 from trainmaster_train.horovod.errors import HorovodInternalError
 
 _HEADER = struct.Struct("!I")
 _READ_BYTES = 262_144
 _TRY_AGAIN_S = 0.1
+_HELLO_S = 10.0
+_PURPOSE = b"link"
 
 
 class Link:
@@ -76,54 +79,53 @@ class Link:
 
 def listen(host: str) -> socket.socket:
     """A listener on any port: on the loopback alone where ``host`` is there."""
-    local = host == "localhost" or host.startswith("127.")
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listener.bind(("127.0.0.1" if local else "", 0))
+    listener.bind(("127.0.0.1" if is_local(host) else "", 0))
     listener.listen(1024)
     return listener
 
 
 def accept_all(
-    listener: socket.socket, *, size: int, secret: str, hello: Dict[str, Any], timeout_s: float
+    listener: socket.socket, *, size: int, key: bytes, hello: Dict[str, Any], timeout_s: float
 ) -> Tuple[Dict[int, Link], List[Dict[str, Any]]]:
     """Rank 0's side: one link for each other rank, and what every rank said of itself, in rank order.
 
     Raises:
-        HorovodInternalError: not all came in time; says who is missing.
+        HorovodInternalError: not all came in time, or one was lost again; says who.
     """
     deadline_s = time.monotonic() + timeout_s
     links: Dict[int, Link] = {}
     hellos: Dict[int, Dict[str, Any]] = {0: hello}
-    while len(links) < size - 1:
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0 or not select.select([listener], [], [], left_s)[0]:
-            missing = [rank for rank in range(1, size) if rank not in links]
-            raise HorovodInternalError(f"hvd.init: {ranks(missing)} of {size} did not come within {timeout_s:g} s.")
-        connection, _ = listener.accept()
-        link = Link(connection)
-        try:
-            connection.settimeout(min(10.0, max(0.1, left_s)))
-            said = link.receive_one(time.monotonic() + min(10.0, left_s))
-            connection.settimeout(None)
-            if not isinstance(said, dict) or not hmac.compare_digest(str(said.get("secret")), secret):
-                raise ConnectionRefusedError("not one of us")
-            rank = int(said["rank"])
-            if not 0 < rank < size or rank in links:
-                raise ConnectionRefusedError("no such rank")
-        except (OSError, ValueError, KeyError):
-            # A stranger, or one that gave up: those that are meant come again.
-            link.close()
-            continue
-        links[rank] = link
-        hellos[rank] = said["hello"]
+    with closing(Door(listener, key, _PURPOSE, 0, size)) as door:
+        while len(links) < size - 1:
+            guest = door.next_guest(deadline_s)
+            if guest is None:
+                missing = [rank for rank in range(1, size) if rank not in links]
+                raise HorovodInternalError(f"hvd.init: {ranks(missing)} of {size} did not come within {timeout_s:g} s.")
+            rank, connection = guest
+            link = Link(connection)
+            try:
+                if rank in links:
+                    raise ConnectionRefusedError("is there already")
+                hellos[rank] = link.receive_one(min(deadline_s, time.monotonic() + _HELLO_S))
+            except (OSError, ValueError):
+                # One that gave up: it comes again.
+                link.close()
+                continue
+            links[rank] = link
     everybody = [hellos[rank] for rank in range(size)]
-    for link in links.values():
-        link.send(everybody)
+    for rank, link in links.items():
+        try:
+            link.send(everybody)
+        except OSError as error:
+            raise HorovodInternalError(
+                f"hvd.init: rank {rank} was lost while the others were waited for ({error})."
+            ) from error
     return links, everybody
 
 
 def connect(
-    addresses: Sequence[Tuple[str, int]], *, rank: int, secret: str, hello: Dict[str, Any], timeout_s: float
+    addresses: Sequence[Tuple[str, int]], *, rank: int, key: bytes, hello: Dict[str, Any], timeout_s: float
 ) -> Tuple[Link, List[Dict[str, Any]]]:
     """The link to rank 0, at the first of its ``addresses`` that answers, and what every rank said of itself.
 
@@ -132,8 +134,9 @@ def connect(
     """
     deadline_s = time.monotonic() + timeout_s
     tried: List[str] = []
-    while time.monotonic() < deadline_s:
-        tried = []
+    wrong = ""
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        tried = [wrong] if wrong else []
         for host, port in addresses:
             try:
                 link = Link(socket.create_connection((host, port), timeout=5.0))
@@ -141,14 +144,17 @@ def connect(
                 tried.append(f"{host}:{port} ({error.strerror or error})")
                 continue
             try:
-                link.send({"rank": rank, "secret": secret, "hello": hello})
-                everybody = link.receive_one(deadline_s)
+                greet(link.socket, key, _PURPOSE, rank, 0, timeout_s=min(left_s, _HELLO_S))
+                link.send(hello)
+                return link, link.receive_one(deadline_s)
             except (OSError, ValueError) as error:
                 link.close()
-                tried.append(f"{host}:{port} ({error})")
-                continue
-            link.socket.settimeout(None)
-            return link, everybody
+                if not isinstance(error, PermissionError):
+                    tried.append(f"{host}:{port} ({error})")
+                elif not wrong:
+                    wrong = f"{host}:{port}: {error}"
+                    tried.append(wrong)
+                    say(f"{wrong}; asking again for {timeout_s:g} s")
         select.select([], [], [], _TRY_AGAIN_S)
     raise HorovodInternalError(
         f"hvd.init: rank {rank} could not reach rank 0 within {timeout_s:g} s: {'; '.join(tried) or 'no address'}."

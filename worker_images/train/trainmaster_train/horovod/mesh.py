@@ -1,20 +1,21 @@
 """Arrays between ranks over plain sockets, where no torch is: one connection for each pair of ranks, ring algorithms.
 
-Only numpy and the standard library. Connections are proven by the gang's secret, which rank 0 gave out.
+Only numpy and the standard library. Each side of a connection is proven by the gang's key.
 """
 
 from __future__ import annotations
 
-import hmac
 import select
 import socket
-import struct
 import time
+from contextlib import closing
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-_HELLO = struct.Struct("!32sI")
+from trainmaster_train.horovod.door import Door, greet
+
+_PURPOSE = b"mesh"
 _SLICE_MS = 200
 _CHUNK_BYTES = 1 << 20
 
@@ -29,7 +30,7 @@ class Mesh:
         rank: int,
         listener: socket.socket,
         addresses: Sequence[Tuple[str, int]],
-        secret: str,
+        key: bytes,
         *,
         start_s: float,
         timeout_s: float,
@@ -38,23 +39,21 @@ class Mesh:
         self._timeout_s = timeout_s
         self._is_closed = False
         self._links: Dict[int, socket.socket] = {}
-        key = secret.encode()
         deadline_s = time.monotonic() + start_s
         for other in range(rank):
             link = socket.create_connection(addresses[other], timeout=start_s)
-            link.sendall(_HELLO.pack(key, rank))
             self._links[other] = link
-        while len(self._links) < len(addresses) - 1:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not select.select([listener], [], [], left_s)[0]:
-                raise TimeoutError(f"not all ranks connected within {start_s:g} s")
-            link, _ = listener.accept()
-            link.settimeout(min(10.0, left_s))
-            theirs, other = _HELLO.unpack(_exactly(link, _HELLO.size))
-            if not hmac.compare_digest(theirs, key) or other in self._links:
-                link.close()
-                continue
-            self._links[other] = link
+            greet(link, key, _PURPOSE, rank, other, timeout_s=start_s)
+        with closing(Door(listener, key, _PURPOSE, rank, len(addresses))) as door:
+            while len(self._links) < len(addresses) - 1:
+                guest = door.next_guest(deadline_s)
+                if guest is None:
+                    raise TimeoutError(f"not all ranks connected within {start_s:g} s")
+                other, link = guest
+                if other in self._links:
+                    link.close()
+                    continue
+                self._links[other] = link
         for link in self._links.values():
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             link.setblocking(False)
@@ -157,13 +156,3 @@ class Mesh:
 
 def _memory(array: Any) -> memoryview:
     return memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")
-
-
-def _exactly(link: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        more = link.recv(count - len(data))
-        if not more:
-            raise ConnectionResetError("closed")
-        data += more
-    return data

@@ -1,0 +1,211 @@
+"""Who may connect: both sides prove on each other's random nonce that they know the gang's key, before all else.
+
+What follows is partly pickled objects, so a stranger must never get so far. The key itself is never sent: it is made
+from the attempt's token, which the platform gives to each replica of the attempt and to nobody else. What comes after
+the proof is neither sealed nor encrypted: this is for the network inside a job.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import Dict, Mapping, Optional, Set, Tuple
+
+KEY_BYTES = 32
+_HELLO = struct.Struct("!32sI")
+_ANSWER = struct.Struct("!32s32s")
+_PROOF_BYTES = 32
+_RANKS = struct.Struct("!II")
+# For a whole greeting, which takes two messages; and how many that were not proven yet are borne beside the gang's own.
+_GUEST_S = 30.0
+_STRANGERS = 128
+
+
+def own_key(environ: Optional[Mapping[str, str]] = None) -> Optional[bytes]:
+    """The key that the platform or the user gave to this process: made from the attempt's token, or outside the platform
+    from ``HOROVOD_KEY``; ``None`` where there is neither.
+
+    Raises:
+        ValueError: the token's file cannot be read.
+    """
+    env = os.environ if environ is None else environ
+    secret = env.get("HOROVOD_KEY", "")
+    file = env.get("TRAINMASTER_TOKEN_FILE", "")
+    if file and Path(file).exists():
+        try:
+            secret = Path(file).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ValueError(f"TRAINMASTER_TOKEN_FILE: {file} cannot be read ({error.strerror}).") from error
+    return mac(secret.encode(), b"trainmaster horovod") if secret else None
+
+
+def mac(key: bytes, *parts: bytes) -> bytes:
+    """HMAC-SHA256, 32 bytes."""
+    code = hmac.new(key, digestmod=hashlib.sha256)
+    for part in parts:
+        code.update(part)
+    return code.digest()
+
+
+def is_local(host: str) -> bool:
+    """Whether ``host`` is there on this machine alone."""
+    return host == "localhost" or host.startswith("127.")
+
+
+def greet(connection: socket.socket, key: bytes, purpose: bytes, rank: int, to: int, *, timeout_s: float) -> None:
+    """The side of ``rank``, which connected to rank ``to``; both have proven themselves when it returns.
+
+    Raises:
+        PermissionError: the other side has another key, or none.
+        OSError: it hung up, or said nothing for ``timeout_s``.
+    """
+    connection.settimeout(timeout_s)
+    mine = os.urandom(KEY_BYTES)
+    connection.sendall(_HELLO.pack(mine, rank))
+    theirs, theirs_proof = _ANSWER.unpack(_exactly(connection, _ANSWER.size))
+    if not hmac.compare_digest(theirs_proof, _proof(key, b"listening", purpose, rank, to, mine + theirs)):
+        raise PermissionError(f"who answered is not rank {to} of this gang: it does not know the gang's key")
+    connection.sendall(_proof(key, b"connecting", purpose, rank, to, mine + theirs))
+    connection.settimeout(None)
+
+
+class Door:
+    """``rank``'s side: lets in whoever proves to be another rank of ``size``. ``listener`` stays the caller's.
+
+    All who come are heard at once: one that says nothing holds nobody up. ``purpose``: a proof holds for one alone.
+    """
+
+    def __init__(self, listener: socket.socket, key: bytes, purpose: bytes, rank: int, size: int) -> None:
+        self._listener = listener
+        self._key = key
+        self._purpose = purpose
+        self._rank = rank
+        self._size = size
+        self._guests: Dict[int, _Guest] = {}
+        self._told: Set[str] = set()
+        listener.setblocking(False)
+
+    def close(self) -> None:
+        """Hang up on all who are not proven."""
+        for guest in self._guests.values():
+            guest.socket.close()
+        self._guests.clear()
+
+    def next_guest(self, deadline_s: float) -> Optional[Tuple[int, socket.socket]]:
+        """The next that is proven, and its rank; ``None`` when ``deadline_s`` (monotonic) is over."""
+        while True:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return None
+            poll = select.poll()
+            poll.register(self._listener, select.POLLIN)
+            for number in self._guests:
+                poll.register(number, select.POLLIN)
+            for number, _ in poll.poll(min(left_s, 1.0) * 1000):
+                if number == self._listener.fileno():
+                    self._accept()
+                elif self._hear(number):
+                    guest = self._guests.pop(number)
+                    guest.socket.setblocking(True)
+                    return guest.rank, guest.socket
+            self._show_out()
+
+    def _accept(self) -> None:
+        try:
+            connection, address = self._listener.accept()
+        except OSError:  # gone again
+            return
+        connection.setblocking(False)
+        self._guests[connection.fileno()] = _Guest(connection, str(address[0]), time.monotonic() + _GUEST_S)
+
+    def _show_out(self) -> None:
+        """Close who took too long, and the oldest of a crowd."""
+        now_s = time.monotonic()
+        excess = len(self._guests) - self._size - _STRANGERS
+        for place, (number, guest) in enumerate(list(self._guests.items())):
+            if now_s > guest.until_s or place < excess:
+                self._guests.pop(number).socket.close()
+
+    def _hear(self, number: int) -> bool:
+        """Whether the guest is proven now. A stranger is closed; whoever is meant comes again."""
+        guest = self._guests.get(number)
+        if guest is None:
+            return False
+        try:
+            return self._step(guest)
+        except BlockingIOError:
+            return False
+        except PermissionError:
+            self._tell(guest)
+        except (OSError, struct.error):
+            if guest.nonces:
+                self._tell(guest)  # it hung up on this rank's proof
+        self._guests.pop(number).socket.close()
+        return False
+
+    def _step(self, guest: _Guest) -> bool:
+        data = guest.socket.recv(guest.want - len(guest.data))
+        if not data:
+            raise ConnectionResetError("closed")
+        guest.data += data
+        if len(guest.data) < guest.want:
+            return False
+        if guest.nonces:
+            proof = _proof(self._key, b"connecting", self._purpose, guest.rank, self._rank, guest.nonces)
+            if not hmac.compare_digest(guest.data, proof):
+                raise PermissionError("another key")
+            return True
+        theirs, guest.rank = _HELLO.unpack(guest.data)
+        if guest.rank >= self._size or guest.rank == self._rank:
+            raise ConnectionRefusedError("no such rank")
+        mine = os.urandom(KEY_BYTES)
+        guest.nonces = theirs + mine
+        guest.data, guest.want = b"", _PROOF_BYTES
+        proof = _proof(self._key, b"listening", self._purpose, guest.rank, self._rank, guest.nonces)
+        guest.socket.sendall(_ANSWER.pack(mine, proof))
+        return False
+
+    def _tell(self, guest: _Guest) -> None:
+        if guest.host not in self._told:
+            self._told.add(guest.host)
+            say(f"{guest.host} came as rank {guest.rank}, but not with this gang's key: waiting for the right one")
+
+
+class _Guest:
+    """One that came and is not proven."""
+
+    __slots__ = ("data", "host", "nonces", "rank", "socket", "until_s", "want")
+
+    def __init__(self, connection: socket.socket, host: str, until_s: float) -> None:
+        self.socket = connection
+        self.host = host
+        self.until_s = until_s
+        self.want = _HELLO.size
+        self.data = b""
+        self.nonces = b""
+        self.rank = -1
+
+
+def say(sentence: str) -> None:
+    print(f"trainmaster.horovod: {sentence}.", file=sys.stderr, flush=True)
+
+
+def _proof(key: bytes, side: bytes, purpose: bytes, rank: int, to: int, nonces: bytes) -> bytes:
+    return mac(key, b"proof of the %s side, %s" % (side, purpose), _RANKS.pack(rank, to), nonces)
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = connection.recv(count - len(data))
+        if not more:
+            raise ConnectionResetError("closed")
+        data += more
+    return data
