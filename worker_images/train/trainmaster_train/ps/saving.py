@@ -1,4 +1,8 @@
-"""A ps's part in a checkpoint: stop at the wanted version, copy the shard, and write it while training goes on."""
+"""A ps's part in a checkpoint: stop at the wanted version, copy the shard, and write it while training goes on.
+
+The thread that writes only leaves what came of it in ``_written``; all else belongs to the serving thread. So no second
+write of the same file can begin before the first one's answer is taken.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +23,14 @@ Answer = Tuple[Request, Dict[str, Any]]
 
 class Saving:
     def __init__(self, shard: Shard, wake: Callable[[], None]) -> None:
-        """``wake``: called from the writing thread when :meth:`answers` has something."""
+        """``wake``: called from the writing thread when it is done, so that :meth:`answers` is asked."""
         self._shard = shard
         self._wake = wake
         self._held_at: Optional[int] = None
         self._held_since = 0.0
         self._request: Optional[Request] = None
         self._is_writing = False
+        self._written: List[Dict[str, Any]] = []
         self._answers: List[Answer] = []
 
     @property
@@ -90,6 +95,9 @@ class Saving:
 
     def answers(self) -> List[Answer]:
         """What is to be answered since the last call."""
+        if self._written:
+            self._answer(self._written.pop())
+            self._is_writing = False
         answers: List[Answer] = []
         while self._answers:
             answers.append(self._answers.pop(0))
@@ -99,11 +107,10 @@ class Saving:
         try:
             name, digest = write_shard(folder, state, about)
             answer: Dict[str, Any] = {"version": about["version"], "file": name, "sha256": digest}
-        except OSError as error:
-            reason = error.strerror or str(error)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the chief waits for an answer)
+            reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
             answer = {"refused": f"ps {about['ps']} cannot write its shard to {folder}: {reason}"}
-        self._is_writing = False
-        self._answer(answer)
+        self._written.append(answer)
         self._wake()
 
     def _answer(self, answer: Dict[str, Any]) -> None:

@@ -1,0 +1,86 @@
+"""A ps writes its shard beside its serving: one write at a time, and each is answered."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from trainmaster_train.checkpoint import stage_checkpoint
+
+torch = pytest.importorskip("torch")
+
+from trainmaster_train.ps import saving  # noqa: E402
+from trainmaster_train.ps.layout import layout_of  # noqa: E402
+from trainmaster_train.ps.saving import Saving  # noqa: E402
+from trainmaster_train.ps.sessions import Request, Session  # noqa: E402
+from trainmaster_train.ps.shard import Shard  # noqa: E402
+
+from tests.unit.train.ps.loopback import WITHIN_S, make_model, sgd  # noqa: E402
+
+
+def request_of(step: int) -> Request:
+    folder = stage_checkpoint(step)
+    header = {"op": "save", "id": 1, "step": step, "version": None, "directory": str(folder.parent)}
+    return Request(cast("Session", None), header, [])
+
+
+def saving_of() -> tuple[Saving, threading.Event]:
+    woken = threading.Event()
+    model = make_model()
+    return Saving(Shard(layout_of(model, sgd(model)), sgd(model), 0, 1), woken.set), woken
+
+
+def test_what_happens_before_a_write_is_answered_begins_no_second_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, woken = saving_of()
+    writes: list[Path] = []
+
+    def write(folder: Path, *_: Any) -> tuple[str, str]:
+        writes.append(folder)
+        return "shard", f"hash {len(writes)}"
+
+    answer = Saving._answer
+
+    def pause(self: Saving, what: dict[str, Any]) -> None:
+        self.proceed()  # as a push would that comes just now
+        answer(self, what)
+
+    monkeypatch.setattr(saving, "write_shard", write)
+    monkeypatch.setattr(Saving, "_answer", pause)
+    one.ask(request_of(1), 0.0)
+    one.proceed()
+    assert woken.wait(WITHIN_S)
+    one.proceed()
+    answers = one.answers()
+    one.proceed()
+
+    assert [answer["sha256"] for _, answer in answers] == ["hash 1"]
+    assert len(writes) == 1
+    one.ask(request_of(2), 0.0)  # the next one is taken again
+    woken.clear()
+    one.proceed()
+    assert woken.wait(WITHIN_S)
+    assert [answer["sha256"] for _, answer in one.answers()] == ["hash 2"]
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(OSError(28, "No space left on device"), "No space left on device"), (MemoryError(), "MemoryError")],
+)
+def test_a_write_that_fails_is_answered_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    one, woken = saving_of()
+
+    def write(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(saving, "write_shard", write)
+    one.ask(request_of(1), 0.0)
+    one.proceed()
+    assert woken.wait(WITHIN_S)
+
+    ((_, answer),) = one.answers()
+    assert answer["refused"].startswith("ps 0 cannot write its shard to ")
+    assert answer["refused"].endswith(f": {reason}")
