@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
@@ -28,6 +28,7 @@ from trainmaster_train.ps.wire import (
 )
 
 Message = Tuple[Dict[str, Any], List[zmq.Frame]]
+Take = Callable[[Message], None]
 
 _GONE = zmq.EVENT_DISCONNECTED
 _REFUSED_AT_GATE = zmq.EVENT_HANDSHAKE_FAILED_AUTH
@@ -49,6 +50,7 @@ class Connection:
         self._seal: Optional[Seal] = None
         self._next_id = 0
         self._answers: Dict[int, Message] = {}
+        self._pieces: Dict[int, List[Message]] = {}  # of answers that are not whole yet
 
     @property
     def name(self) -> str:
@@ -99,6 +101,7 @@ class Connection:
         self._socket = None
         self._seal = None
         self._answers.clear()
+        self._pieces.clear()
 
     def reserve(self) -> int:
         """A number for a request of several messages."""
@@ -122,8 +125,8 @@ class Connection:
             raise LostError(f"{self.name} takes nothing any more ({error.strerror})") from error
         return number
 
-    def answer(self, number: int, timeout_s: float, what: str) -> Message:
-        """The answer to request ``number``.
+    def answer(self, number: int, timeout_s: float, what: str, take: Optional[Take] = None) -> Message:
+        """The answer to request ``number``; of one of several messages the last, after ``take`` was given the others.
 
         Raises:
             RefusedError: the ps says no.
@@ -131,7 +134,12 @@ class Connection:
             DeadlineError: ``what`` was not answered within ``timeout_s``; says whom the ps waits for.
         """
         deadline = time.monotonic() + timeout_s
-        while number not in self._answers:
+        while True:
+            for piece in self._pieces.pop(number, ()):
+                if take is not None:
+                    take(piece)
+            if number in self._answers:
+                break
             try:
                 self._receive(deadline)
             except DeadlineError as error:
@@ -141,6 +149,16 @@ class Connection:
         if "refused" in header:
             raise RefusedError(str(header["refused"]))
         return header, frames
+
+    def answer_patiently(self, number: int, timeout_s: float, what: str, take: Take) -> Message:
+        """As :meth:`answer`, but waits longer as long as what the ps waits for goes on."""
+        while True:
+            before = self.missing
+            try:
+                return self.answer(number, timeout_s, what, take)
+            except DeadlineError:
+                if self.missing == before:
+                    raise
 
     def has_answer(self, number: int) -> bool:
         """Whether the answer to request ``number`` is here already. Does not wait. Raises ``LostError``."""
@@ -162,6 +180,8 @@ class Connection:
             self.missing = str(header.get("missing", ""))
         elif header.get("op") == "fatal":
             raise ParameterServerError(str(header.get("sentence")))
+        elif header.get("more"):
+            self._pieces.setdefault(header["re"], []).append((header, parts[1:]))
         elif "re" in header:
             self._answers[header["re"]] = (header, parts[1:])
 

@@ -13,12 +13,10 @@ import torch
 
 from trainmaster_train.ps.codec import Codec
 from trainmaster_train.ps.errors import NonFiniteGradientError, ParameterServerError
-from trainmaster_train.ps.layout import Block, Layout
+from trainmaster_train.ps.layout import PIECE_BYTES, Block, Layout
 
 # ps, blocks' numbers there, frames, exponents
 Send = Callable[[int, List[int], List[Any], List[int]], None]
-# Of the frames of one message: large enough that a message's own cost does not count, small enough to overlap.
-_MESSAGE_BYTES = 4 << 20
 
 
 class Values:
@@ -171,7 +169,7 @@ class Gradients:
         exponents.append(exponent)
         size += sum(frame.nbytes for frame in frames)
         self._pending[ps] = (numbers, waiting, exponents, size)
-        if size >= _MESSAGE_BYTES:
+        if size >= PIECE_BYTES:
             self._flush(ps, send)
 
     def _flush(self, ps: int, send: Send) -> None:

@@ -13,7 +13,7 @@ of sorted vocabularies are spread too. Their rows alone are pulled and pushed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
@@ -22,6 +22,8 @@ from trainmaster_train.ps.errors import ParameterServerError
 # Small enough that a message of this size is served from the allocator's free memory instead of fresh pages (which
 # costs more than sending it), large enough that Python's share per block does not count.
 BLOCK_BYTES = 1 << 20
+# Of one message: large enough that a message's own cost does not count, small enough to overlap.
+PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,22 @@ class Layout:
             (block.end - block.begin) * self.slabs[block.slab].dtype.itemsize for block in self.blocks(ps, count)
         )
         return dense + sum(t.rows_of(ps, count) * t.columns * t.dtype.itemsize for t in self.tables)
+
+
+def pieces(blocks: Sequence[Block], slabs: Sequence[Slab]) -> List[range]:
+    """The numbers of ``blocks`` in groups that are handled and sent together: of some MiB, and at most about a hundred,
+    so that the queues of messages stay short however large a ps is.
+    """
+    sizes = [(block.end - block.begin) * slabs[block.slab].dtype.itemsize for block in blocks]
+    wanted = max(PIECE_BYTES, sum(sizes) // 100)
+    found: List[range] = []
+    begin = size = 0
+    for number, own in enumerate(sizes, 1):
+        size += own
+        if size >= wanted or number == len(sizes):
+            found.append(range(begin, number))
+            begin, size = number, 0
+    return found
 
 
 def slice_of(size: int, ps: int, count: int) -> Tuple[int, int]:

@@ -11,7 +11,7 @@ from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence
 import torch
 
 from trainmaster_train.ps.options import Options
-from trainmaster_train.ps.shard import Rows, Shard
+from trainmaster_train.ps.shard import Renewed, Rows, Shard
 
 
 @dataclass
@@ -90,8 +90,10 @@ class Rounds:
         """The workers whose gradients the current step has."""
         return self._waiting.keys()
 
-    def take(self, push: Push) -> Optional[Verdict]:
-        """Take ``push``; ``None``: it waits for the others of its step (:meth:`close` tells when that is complete)."""
+    def take(self, push: Push, renewed: Optional[Renewed] = None) -> Optional[Verdict]:
+        """Take ``push``; ``None``: it waits for the others of its step (:meth:`close` tells when that is complete).
+        ``renewed`` as for :meth:`Shard.apply`.
+        """
         # After a restart of this ps from a checkpoint a version may lie ahead of it: that gradient is not stale.
         staleness = max(0, self.shard.version - push.version)
         if self.options.mode == "sync":
@@ -110,7 +112,7 @@ class Rounds:
             return Verdict(push.worker, "too_stale", staleness)
         self.staleness.note(staleness)
         scale = 1.0 / staleness if self.options.scale_by_staleness and staleness > 1 else 1.0
-        self.shard.apply(push.gradients, push.rows, scale)
+        self.shard.apply(push.gradients, push.rows, scale, renewed)
         return Verdict(push.worker, "applied", staleness)
 
     def is_complete(self, expected: Collection[int]) -> bool:
@@ -118,12 +120,12 @@ class Rounds:
         needed = max(1, len(expected) - self.options.backup_workers)
         return len(self._waiting) >= needed
 
-    def close(self) -> List[Verdict]:
+    def close(self, renewed: Optional[Renewed] = None) -> List[Verdict]:
         """Apply the mean of what the current step has; a verdict for each of its workers."""
         count = len(self._waiting)
         gradients = [total.div_(count) for total in self._sums]
         rows = {name: _mean_rows(parts, count) for name, parts in self._rows.items()}
-        self.shard.apply(gradients, rows)
+        self.shard.apply(gradients, rows, renewed=renewed)
         verdicts = [Verdict(worker, "applied", 0) for worker in self._waiting]
         self._waiting.clear()
         self._rows.clear()

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 import torch
 import zmq
 
+from trainmaster_train.ps.answers import Answers
 from trainmaster_train.ps.codec import Codec, raw, read
 from trainmaster_train.ps.errors import ParameterServerError, RefusedError
 from trainmaster_train.ps.layout import difference
@@ -24,8 +25,7 @@ from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.rounds import Push, Rounds, Verdict
 from trainmaster_train.ps.saving import Saving
 from trainmaster_train.ps.sessions import Door, Partial, Request, Session
-from trainmaster_train.ps.shard import Shard
-from trainmaster_train.ps.snapshots import Shadow, Snapshots
+from trainmaster_train.ps.shard import Renewed, Shard
 from trainmaster_train.ps.wire import WireError, bind_address, gate_password, names
 
 TICK_S, LOG_EVERY = 1.0, 200  # seconds, updates
@@ -47,8 +47,8 @@ class Server:
         self._options = options
         self._rounds = Rounds(shard, options)
         self._members = Members(workers, options, now=time.monotonic())
-        self._snapshots = Snapshots(shard)
         self._codec = Codec(options.wire, options.topk_ratio)
+        self._answers = Answers(shard, self._codec, self._send)
         self._is_filled = is_filled
         self._is_done = False
         self._sessions: Dict[bytes, Session] = {}
@@ -206,7 +206,7 @@ class Server:
         if request.header.get("last"):
             self._set_rates(request.header)
             self._is_filled = True
-            self._snapshots.forget()
+            self._answers.forget()
             self._reply(request, {})
             self._answer_pulls()
 
@@ -283,14 +283,15 @@ class Server:
             if self._saving.is_held:
                 return
             if self._ready:
-                verdict = self._rounds.take(self._ready.pop(0))
+                push = self._ready.pop(0)
+                verdict = self._rounds.take(push, self._renewed_for([push.worker]))
                 if verdict is not None:
                     self._answer([verdict])
             elif not self._rounds.contributors:
                 return
             if self._rounds.contributors:
                 if self._rounds.is_complete(self._expected()):
-                    self._answer(self._rounds.close())
+                    self._answer(self._rounds.close(self._renewed_for(list(self._rounds.contributors))))
                 elif not self._ready:
                     return
 
@@ -303,6 +304,9 @@ class Server:
             return [0]
         return self._members.expected(time.monotonic())
 
+    def _renewed_for(self, workers: Sequence[int]) -> Renewed:
+        return self._answers.while_applying(lambda: [s for s in map(self._session_of, workers) if s is not None])
+
     def _answer(self, verdicts: Sequence[Verdict]) -> None:
         """Tell the workers what became of their gradients, and give them the new values."""
         for verdict in verdicts:
@@ -310,7 +314,7 @@ class Server:
             if session is not None and session.waits_for_push is not None:
                 header = {"re": session.waits_for_push, "outcome": verdict.outcome, "staleness": verdict.staleness}
                 session.waits_for_push = None
-                self._send_values(session, header)
+                self._answers.values(session, header)
         if self._shard.version % LOG_EVERY == 0 and any(v.outcome == "applied" for v in verdicts):
             print(f"ps {self._shard.ps}: update {self._shard.version}: {self._rounds.staleness}.", flush=True)
         if self._shard.version == self._options.warmup_updates:
@@ -321,18 +325,7 @@ class Server:
             may = session.is_chief or self._shard.version >= self._options.warmup_updates
             while session.waits_for_pull and self._is_filled and may:
                 session.shadow = None
-                self._send_values(session, {"re": session.waits_for_pull.pop(0)})
-
-    def _send_values(self, session: Session, header: Dict[str, Any]) -> None:
-        header["version"] = self._shard.version
-        if session.shadow is not None:
-            frames, header["exponents"] = session.shadow.frames()
-            self._send(session, {**header, "is_delta": True}, frames)
-            return
-        if self._codec.is_lossy:
-            session.shadow = Shadow(self._shard, self._codec)
-        copy = self._snapshots.frames()
-        copy.track(self._send(session, header, copy.frames, track=True))
+                self._answers.values(session, {"re": session.waits_for_pull.pop(0)})
 
     def _tick(self) -> None:
         now = time.monotonic()

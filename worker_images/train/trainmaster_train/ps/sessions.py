@@ -52,6 +52,7 @@ class Session:
     shadow: Optional[Shadow] = None
     waits_for_pull: List[int] = field(default_factory=list)
     waits_for_push: Optional[int] = None
+    has_pieces: bool = False  # of the answer to the push that it waits for
 
 
 @dataclass(frozen=True)

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import inspect
 from contextlib import contextmanager
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
 from trainmaster_train.ps.errors import ParameterServerError, RefusedError
-from trainmaster_train.ps.layout import Layout, Table, slice_of
+from trainmaster_train.ps.layout import Layout, Table, pieces, slice_of
 
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop")
 _FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 
 # Of one slab's slice or one table: its values, and the optimizer's state by name.
 Part = Tuple[torch.Tensor, Dict[str, torch.Tensor]]
+# Told the numbers of the blocks that have their new values.
+Renewed = Callable[[range], None]
 Rows = Tuple[torch.Tensor, torch.Tensor]  # indices (int64, unique, of this shard), and the gradient's rows
 
 
@@ -52,6 +54,7 @@ class Shard:
         self.count = count
         self.version = 0
         self.blocks = layout.blocks(ps, count)
+        self.pieces = pieces(self.blocks, layout.slabs)
         with no_memory(f"{layout.bytes_of(ps, count) / 2**20:.0f} MiB of values"):
             self._flat = [torch.zeros(len(range(*slice_of(s.size, ps, count))), dtype=s.dtype) for s in layout.slabs]
             self._tables = {t.name: _Rows(t, t.rows_of(ps, count), optimizer) for t in layout.tables}
@@ -75,23 +78,37 @@ class Shard:
         for table in self._tables.values():
             table.set_learning_rate(rates[table.table.group])
 
-    def apply(self, gradients: Sequence[torch.Tensor], rows: Mapping[str, Rows], lr_scale: float = 1.0) -> None:
+    def apply(
+        self,
+        gradients: Sequence[torch.Tensor],
+        rows: Mapping[str, Rows],
+        lr_scale: float = 1.0,
+        renewed: Optional[Renewed] = None,
+    ) -> None:
         """One step of the optimizer; ``gradients`` are those of ``blocks``, and are not written to.
+
+        It goes over ``pieces`` one after the other; ``renewed`` is called after each, while its values are in the cache.
 
         Raises:
             MemoryError: the optimizer's state finds no room.
         """
         with no_memory("the optimizer's state"):
             if self._optimizer is not None:
-                for values, gradient in zip(self.values, gradients):
-                    values.grad = gradient
                 with scaled(self._optimizer, lr_scale):
-                    self._optimizer.step()
-                for values in self.values:
-                    values.grad = None
+                    for piece in self.pieces:
+                        self._step(self._optimizer, piece, gradients)
+                        if renewed is not None:
+                            renewed(piece)
             for name, (indices, gradient) in rows.items():
                 self._tables[name].apply(indices, gradient, lr_scale)
         self.version += 1
+
+    def _step(self, optimizer: torch.optim.Optimizer, piece: range, gradients: Sequence[torch.Tensor]) -> None:
+        for number in piece:
+            self.values[number].grad = gradients[number]
+        optimizer.step()  # passes over what has no gradient
+        for number in piece:
+            self.values[number].grad = None
 
     def rows(self, name: str, indices: torch.Tensor) -> torch.Tensor:
         """Rows of a table, by their places in this shard.

@@ -19,41 +19,58 @@ from trainmaster_train.ps.shard import Shard
 class Snapshots:
     def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._free: List[_Copy] = []
-        self._newest: Optional[_Copy] = None
+        self._free: List[Copy] = []
+        self._newest: Optional[Copy] = None
 
-    def frames(self) -> "_Copy":
+    def current(self) -> "Copy":
         """The values of the current version."""
-        if self._newest is None or self._newest.version != self._shard.version:
-            if self._newest is not None:
-                self._free.append(self._newest)
-            copy = next((copy for copy in self._free if copy.is_sent()), None)
-            if copy is None:
-                copy = _Copy(self._shard.values)
-            else:
-                self._free.remove(copy)
-            copy.take(self._shard.values, self._shard.version)
-            self._newest = copy
-        return self._newest
+        return self._of(self._shard.version)
+
+    def coming(self) -> "Copy":
+        """The values of the version that is being made. Only blocks that have it already may be taken from it."""
+        return self._of(self._shard.version + 1)
 
     def forget(self) -> None:
         """The values changed without a new version: they were set."""
         if self._newest is not None:
             self._newest.version = -1
 
+    def _of(self, version: int) -> "Copy":
+        if self._newest is None or self._newest.version != version:
+            if self._newest is not None:
+                self._free.append(self._newest)
+            copy = next((copy for copy in self._free if copy.is_sent()), None)
+            if copy is None:
+                copy = Copy(self._shard.values)
+            else:
+                self._free.remove(copy)
+            copy.begin(version)
+            self._newest = copy
+        return self._newest
 
-class _Copy:
+
+class Copy:
+    """The values of one version. A block is copied when it is first asked for."""
+
     def __init__(self, values: Sequence[torch.Tensor]) -> None:
-        self._values = [torch.empty_like(block) for block in values]
+        self._values = values
+        self._copies = [torch.empty_like(block) for block in values]
+        self._frames = [raw(block) for block in self._copies]
+        self._are_taken = [False] * len(values)
         self._trackers: List[zmq.MessageTracker] = []
-        self.frames = [raw(block) for block in self._values]
         self.version = -1
 
-    def take(self, values: Sequence[torch.Tensor], version: int) -> None:
-        for mine, block in zip(self._values, values):
-            mine.copy_(block)
+    def begin(self, version: int) -> None:
+        self._are_taken = [False] * len(self._values)
         self._trackers.clear()
         self.version = version
+
+    def frames(self, piece: range) -> List[Any]:
+        for number in piece:
+            if not self._are_taken[number]:
+                self._copies[number].copy_(self._values[number])
+                self._are_taken[number] = True
+        return [self._frames[number] for number in piece]
 
     def track(self, tracker: Any) -> None:
         """Told for each message that the frames were sent in."""

@@ -299,7 +299,9 @@ class Servers:
             if number is not None and ps not in self._lost:
                 what = f"{self._who}'s step {self.own_steps} (update {self._versions[ps]})"
                 with self._timer.part(steps.PS_WAIT):
-                    return self._connections[ps].answer(number, self.options.step_timeout_s, what)
+                    return self._connections[ps].answer(
+                        number, self.options.step_timeout_s, what, lambda piece: self._install(ps, piece)
+                    )
         except LostError as error:
             self._note_lost(ps, error)
         if ps in self._lost:
@@ -328,21 +330,27 @@ class Servers:
             self._timer.add_staleness(stalest)
 
     def _install(self, ps: int, answer: Message) -> None:
+        """Have the values of an answer, or of a piece of one, in the model."""
         header, frames = answer
-        if header.get("is_delta"):
-            at = 0
-            for block, exponent in zip(self._blocks[ps], header["exponents"]):
-                dtype = self._layout.slabs[block.slab].dtype
-                count = self._codec.frame_count(dtype)
-                self._values.add(
-                    block, self._codec.decode(frames[at : at + count], block.end - block.begin, dtype, exponent)
-                )
-                at += count
-        else:
-            for block, frame in zip(self._blocks[ps], frames):
-                dtype = self._layout.slabs[block.slab].dtype
-                self._values.set(block, read(frame, dtype, block.end - block.begin))
-        self._versions[ps] = int(header["version"])
+        with self._timer.part(steps.COMMUNICATION):
+            if header.get("is_delta"):
+                self._add(ps, header["exponents"], frames)
+            else:
+                for block, frame in zip(self._blocks[ps][header["first"] :], frames):
+                    dtype = self._layout.slabs[block.slab].dtype
+                    self._values.set(block, read(frame, dtype, block.end - block.begin))
+        if not header.get("more"):
+            self._versions[ps] = int(header["version"])
+
+    def _add(self, ps: int, exponents: Sequence[int], frames: Sequence[Any]) -> None:
+        at = 0
+        for block, exponent in zip(self._blocks[ps], exponents):
+            dtype = self._layout.slabs[block.slab].dtype
+            count = self._codec.frame_count(dtype)
+            self._values.add(
+                block, self._codec.decode(frames[at : at + count], block.end - block.begin, dtype, exponent)
+            )
+            at += count
 
     def _note_lost(self, ps: int, error: LostError) -> None:
         if ps not in self._lost:
@@ -373,7 +381,10 @@ class Servers:
                         ps_count=len(self._connections),
                         timeout_s=self.options.join_timeout_s,
                     )
-                values = self._patiently(connection, connection.send({"op": "pull"}))
+                pull = connection.send({"op": "pull"})
+                values = connection.answer_patiently(
+                    pull, self.options.join_timeout_s, "the first pull", lambda piece: self._install(ps, piece)
+                )
                 break
             except DeadlineError as error:
                 raise DeadlineError(
@@ -385,13 +396,3 @@ class Servers:
         self._lost.discard(ps)
         self._rates_sent[ps] = None
         self._install(ps, values)
-
-    def _patiently(self, connection: Connection, number: int) -> Message:
-        """The first values: may take longer than it takes to join, as long as what the ps waits for goes on."""
-        while True:
-            before = connection.missing
-            try:
-                return connection.answer(number, self.options.join_timeout_s, "the first pull")
-            except DeadlineError:
-                if connection.missing == before:
-                    raise
