@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
@@ -103,14 +104,18 @@ def vary_case(random: Random, case: Case) -> Case:
             return case
 
 
-def make_elastic(random: Random, case: Case) -> Case:
-    """Often the same; else its workers may be fewer than all of them."""
+def make_elastic(random: Random, case: Case, node_gpus: Sequence[int]) -> Case:
+    """Often the same; else its workers may be fewer than all of them. ``node_gpus``: of each node; the fewest have room."""
     roles = case.spec["roles"]
     is_simple = set(roles) <= {"worker", "chief"} and "restart" not in roles["worker"] and case.fails < 4
     if not is_simple or random.random() < 0.5:
         return case
     replicas = roles["worker"]["replicas"] + random.randint(1, 2)
-    worker = {**roles["worker"], "replicas": {"min": random.randint(1, replicas - 1), "max": replicas}}
+    least = random.randint(1, replicas - 1)
+    gpus = roles["worker"]["resources"].get("gpus", 0)
+    if gpus:  # a job that asks for more than there is waits for ever, and rightly
+        least = min(least, sum(count // gpus for count in node_gpus))
+    worker = {**roles["worker"], "replicas": {"min": least, "max": replicas}}
     return replace(case, spec=case.spec | {"roles": {**roles, "worker": worker}})
 
 

@@ -43,6 +43,7 @@ NODES = (
     NodeInfo("node-1", {}, Amounts(4_000, 64 * 2**30, {"a100": 3}), GPUS),
     NodeInfo("node-2", {}, Amounts(4_000, 64 * 2**30, {"a100": 3}), GPUS),
 )
+NODE_GPUS = tuple(len(node.gpus) for node in NODES)
 
 
 @pytest.fixture(scope="session")
@@ -128,7 +129,7 @@ class Schedule:
             self.cases = {name: vary_case(more, case) for name, case in self.cases.items()}
         if is_elastic:
             other = Random(f"elastic {seed}")
-            self.cases = {name: make_elastic(other, case) for name, case in self.cases.items()}
+            self.cases = {name: make_elastic(other, case, NODE_GPUS) for name, case in self.cases.items()}
         self.engine = FakeEngine(NODES, script_for=Scripts(self.cases))
         self.world = World(seed, self.engine, sessions, chances or Chances(), process_count=draw.randint(1, 3))
         sessions.class_.world = self.world
