@@ -280,6 +280,10 @@ class TellsLeftovers(Protocol):
     def leftovers(self, attempt_id: AttemptId) -> Sequence[str]:
         """After ``remove``: a sentence on each replica that it gave up and that may still hold what it has.
 
-        Told once, and lost with the process.
+        The same until they are forgotten; lost with the process.
         """
+        ...
+
+    def forget_leftovers(self, attempt_id: AttemptId) -> None:
+        """They are written down. No error when there are none."""
         ...

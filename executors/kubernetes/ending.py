@@ -66,7 +66,7 @@ class Ending:
         self._pods = pods
         self._clock = clock
         self._forgot_at: float | None = None
-        self._given_up: dict[AttemptId, dict[str, str]] = {}  # by pod, until somebody asks
+        self._given_up: dict[AttemptId, dict[str, str]] = {}  # by pod, until somebody has written it down
         self._rest = threading.Event()  # never set: a wait that needs no clock
 
     def stop(self, key: ReplicaKey, grace: timedelta) -> None:
@@ -101,7 +101,11 @@ class Ending:
 
     def leftovers(self, attempt_id: AttemptId) -> Sequence[str]:
         """See :class:`executors.base.TellsLeftovers`."""
-        return tuple(self._given_up.pop(attempt_id, {}).values())
+        return tuple(self._given_up.get(attempt_id, {}).values())
+
+    def forget_leftovers(self, attempt_id: AttemptId) -> None:
+        """See :class:`executors.base.TellsLeftovers`."""
+        self._given_up.pop(attempt_id, None)
 
     def marks(self) -> Sequence[Mapping[str, str]]:
         """The labels of the Services of all attempts, with or without Pods."""

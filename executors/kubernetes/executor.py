@@ -124,6 +124,10 @@ class KubernetesExecutor:
         """See :class:`executors.base.TellsLeftovers`."""
         return self._ending.leftovers(attempt_id)
 
+    def forget_leftovers(self, attempt_id: AttemptId) -> None:
+        """See :class:`executors.base.TellsLeftovers`."""
+        self._ending.forget_leftovers(attempt_id)
+
     def wait_for_change(self, timeout_s: float) -> frozenset[AttemptId]:
         """See :class:`executors.base.TellsChanges`."""
         return self._pods.wait_for_change(timeout_s)

@@ -37,7 +37,7 @@ from core.domain.errors import (
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.states import AttemptState, ReplicaState, Wanted
-from executors.base import ChangesWorlds, Observation, Phase, ReplicaKey, TellsLeftovers
+from executors.base import ChangesWorlds, Observation, Phase, ReplicaKey
 from scheduler.control import fence
 from scheduler.control.addresses import TakenAddresses, addresses_of
 from scheduler.control.backoff import retry_delay
@@ -46,6 +46,7 @@ from scheduler.control.create import batch_size, create_batch
 from scheduler.control.decide import START_PATIENCE, Decision, decide
 from scheduler.control.environment import attempt_context, environment_note
 from scheduler.control.facts import Member, Sight
+from scheduler.control.leftovers import forget_leftovers, leftovers, log_leftovers
 from scheduler.control.orders import OrderBook, build_order, check_places, load_volumes
 from scheduler.control.resume import ResumeSources, find_resume_path, load_sources
 from scheduler.control.rows import AttemptRows, SpecCache, load_attempt
@@ -176,6 +177,7 @@ class Reconciler:
             self._release(lease)
         if look.verdict is Verdict.GONE:
             self._memories.pop(attempt_id, None)
+            log_leftovers(self.control.executor, attempt_id)  # of an end that another process has written meanwhile
         elif look.verdict is Verdict.AGAIN and look.next_look is None:
             return replace(look, next_look=self.control.clock())
         return look
@@ -358,9 +360,10 @@ class _Round:
             return
         executor = self.control.executor
         executor.remove(self.rows.attempt.id)
-        left = executor.leftovers(self.rows.attempt.id) if isinstance(executor, TellsLeftovers) else ()
+        left = leftovers(executor, self.rows.attempt.id)
         with fence.fenced(self.control, self.lease) as session:
             rings = self._writer(session).end(decision.end, left)
+        forget_leftovers(executor, self.rows.attempt.id)
         log.info(
             "attempt.ended",
             attempt=self.rows.attempt.id,

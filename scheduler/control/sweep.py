@@ -26,6 +26,7 @@ from core.storage.archives import ArchiveStore
 from scheduler.control import fence
 from scheduler.control.context import Control
 from scheduler.control.journal import Journal
+from scheduler.control.leftovers import log_leftovers
 from scheduler.control.queue import move_queued
 from scheduler.control.strangers import note_strangers
 from scheduler.control.tick import TICK_LEASE
@@ -72,6 +73,7 @@ def sweep_executor(control: Control) -> int:
             control.executor.remove(attempt_id)
         except ExecutorTryAgain:
             continue  # the next sweep comes
+        log_leftovers(control.executor, attempt_id)
         removed += 1
         log.info("attempt.swept", attempt=attempt_id)
     return removed

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from core import secrets
 from core.db.engine import unit_of_work
@@ -19,7 +20,7 @@ from core.db.tables import (
     Secret,
     WaitReason,
 )
-from core.domain.errors import IllegalTransition
+from core.domain.errors import IllegalTransition, StaleWrite
 from core.domain.exits import ExitCause
 from core.tokens import verify_attempt_token
 from executors.base import ReplicaKey
@@ -27,6 +28,7 @@ from executors.fake import FakeExecutor, Fault, Script
 from scheduler.control import write
 from scheduler.control.environment import EnvironmentNote
 from scheduler.control.nodes import sync_nodes
+from scheduler.control.sweep import sweep_executor
 
 KEY = b"k" * 32
 
@@ -67,13 +69,48 @@ def test_an_illegal_move_is_raised_with_what_the_job_went_through(plane, monkeyp
     assert plane.reconciler.reconcile(plane.one(Attempt).id).seen, "the attempt is nobody's because of it"
 
 
-def test_what_the_engine_could_not_end_is_told_in_the_history_of_the_job(plane, monkeypatch):
+@pytest.fixture
+def hanging(monkeypatch):
+    """Attempt -> what the engine cannot end of it."""
+    left = {}
+    monkeypatch.setattr(FakeExecutor, "leftovers", lambda _, name: left.get(name, ()), raising=False)
+    monkeypatch.setattr(FakeExecutor, "forget_leftovers", lambda _, name: left.pop(name, None), raising=False)
+    return left
+
+
+@pytest.mark.parametrize("failures", [0, 1], ids=["at once", "after a write that failed"])
+def test_what_the_engine_could_not_end_is_told_in_the_history_of_the_job(plane, hanging, monkeypatch, failures):
     job = plane.submit()
-    monkeypatch.setattr(FakeExecutor, "leftovers", lambda _, attempt_id: [f"{attempt_id} hangs."], raising=False)
     plane.settle()
+    name = plane.one(Attempt).id
+    hanging[name] = ["It hangs."]
+    real, failed = write.AttemptWriter.end, []
+
+    def end(*args):
+        rings = real(*args)
+        if len(failed) < failures:
+            failed.append(1)
+            raise StaleWrite("somebody moved it")
+        return rings
+
+    monkeypatch.setattr(write.AttemptWriter, "end", end)
     plane.advance(11)
     assert plane.state(job) == "succeeded"
-    assert plane.one(Event, kind="replica.given_up").reason == f"{plane.one(Attempt).id} hangs."
+    assert len(failed) == failures
+    assert plane.one(Event, kind="replica.given_up").reason == "It hangs."
+    assert not hanging
+
+
+def test_what_hangs_of_an_attempt_that_is_swept_is_forgotten(plane, hanging):
+    plane.engine.script("worker", Script(run_for=None))
+    plane.submit()
+    plane.settle()
+    attempt = plane.one(Attempt)
+    hanging[attempt.id] = ["It hangs."]
+    with unit_of_work(plane.sessions) as session:
+        session.execute(update(Attempt).values(ended_at=attempt.created_at))
+    assert sweep_executor(plane.control) == 1
+    assert not hanging
 
 
 def test_gpus_are_given_to_one_replica_each_and_back_at_the_end(plane):
