@@ -79,6 +79,13 @@ def test_a_rank_that_joins_completes_what_the_others_wait_for(coordinator):
     assert [(response.kind, response.last) for response in taken(coordinator)] == [(JOIN, 0)]
 
 
+def test_a_rank_that_joined_takes_no_part_in_an_adasum(coordinator):
+    coordinator.take(1, [Request("join", JOIN)], 0.0)
+    coordinator.take(0, [gradient("a")._replace(op="adasum")], 0.0)
+    (response,) = taken(coordinator)
+    assert response.error == "rank 1 called hvd.join() and cannot take part in adasum allreduce 'a'."
+
+
 def test_a_rank_that_left_fails_what_needs_it_now_and_later(coordinator):
     coordinator.take(0, [gradient("now")], 0.0)
     coordinator.leave(1)

@@ -142,8 +142,10 @@ class Coordinator:
         joined = [r for r in absent if r in self._joined]
         if len(joined) < len(absent):
             return
-        if joined and first.kind not in _JOINABLE:
-            self._refuse(key, f"{ranks(joined)} called hvd.join() and cannot take part in {first.kind} {name!r}")
+        # An Adasum's zeros would halve what the others have.
+        if joined and (first.kind not in _JOINABLE or first.op == ADASUM):
+            what = f"{ADASUM} {first.kind}" if first.op == ADASUM else first.kind
+            self._refuse(key, f"{ranks(joined)} called hvd.join() and cannot take part in {what} {name!r}")
             return
         self._agree(key, pending, members, is_joined=bool(joined))
 
