@@ -169,7 +169,7 @@ def list_folder(folder: Path) -> tuple[list[FolderEntry], tuple[str, ...]]:
     """
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
-        raise UnfitFolder(f"The code folder {folder} {what}; give one with --code PATH, or --no-code.")
+        raise UnfitFolder(f"The code folder {folder} {what}: name one that is there.")
     entries: list[FolderEntry] = []
     skipped: list[str] = []
     for entry in _walk(folder.resolve(), "", [_rules("", DEFAULT_IGNORES)]):

@@ -32,7 +32,7 @@ _LOOK_EVERY_S: Final = 0.05
 _NAMES_SHOWN: Final = 5
 _NOT_INSTALLED: Final = (
     "The platform itself is not installed here, only its client; install the package `trainmaster-server` "
-    "(in a checkout: `make install`), or `trainmaster login URL` to a server elsewhere."
+    "(in a clone of the repository: `pip install .`), or `trainmaster login URL` to a server elsewhere."
 )
 Home = Annotated[
     Path | None,

@@ -162,6 +162,15 @@ def test_every_container_runs_without_root_and_capabilities_and_with_limits() ->
         ({"api": {"replica": 3}}, "replica"),
         ({"storage": {**STORAGE, "data": {"hostPath": "srv"}}}, "hostPath"),
         ({"beat": {"replicas": 0}}, "replicas"),
+        ({"storage": {**STORAGE, "more": {"home": {"claim": "a"}}}}, "'home'"),
+        ({"storage": {**STORAGE, "more": {"Sets": {"claim": "a"}}}}, "'Sets'"),
+        ({"storage": {**STORAGE, "more": {"sets": {"path": "/a"}}}}, "/storage/more/sets"),
+        ({"storage": {**STORAGE, "more": {"sets": {}}}}, "storage.more.sets: say where it is"),
+        ({"jobs": {"defaultImage": "Python Slim"}}, "/jobs/defaultImage"),
+        ({"jobs": {"tolerations": "a=b=c"}}, "/jobs/tolerations"),
+        ({"jobs": {"namespace": "trainmaster"}}, "jobs.namespace: name another one"),
+        ({"env": {"TRAINMASTER_NODE_GRACE_S": "abc"}}, "TRAINMASTER_NODE_GRACE_S"),
+        ({"ingress": {"enabled": True, "host": "train.example.com"}}, "url: say how people reach"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_and_named(values: dict[str, Any], words: str) -> None:
@@ -176,3 +185,23 @@ def test_each_value_is_in_the_schema_and_each_property_of_the_schema_in_the_valu
     assert set(schema) - {"global"} == set(values)
     for part in ("jobs", "api", "scheduler", "beat", "migrate", "ingress", "image", "storage"):
         assert set(schema[part]["properties"]) == set(values[part]), part
+
+
+def test_more_volumes_are_mounted_and_registered() -> None:
+    more = {"sets": {"nfs": {"server": "nas", "path": "/sets"}}, "disk": {"hostPath": "/mnt/disk"}}
+    documents = render(storage={**STORAGE, "more": more})
+    for part in ("api", "scheduler"):
+        pod = of_kind(documents, "Deployment")[f"trainmaster-{part}"]["spec"]["template"]["spec"]
+        sources = {volume["name"]: volume for volume in pod["volumes"]}
+        assert sources["more-sets"]["nfs"] == {"server": "nas", "path": "/sets"}
+        assert sources["more-disk"]["hostPath"]["path"] == "/mnt/disk"
+        (container,) = pod["containers"]
+        mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        assert (mounts["more-sets"], mounts["more-disk"]) == ("/var/lib/trainmaster/sets", "/mnt/disk")
+        env = {one["name"]: one.get("value") for one in container["env"]}
+        assert env["TRAINMASTER_HOST_PATHS"] == "/srv/output:/mnt/disk"
+        first = {volume["name"]: volume for volume in json.loads(env["TRAINMASTER_FIRST_VOLUMES"])}
+        assert first["sets"] == {
+            "name": "sets", "kind": "nfs", "root": "/var/lib/trainmaster/sets", "config": {"server": "nas", "path": "/sets"},
+        }  # fmt: skip
+        assert first["disk"] == {"name": "disk", "kind": "local", "root": "/mnt/disk"}

@@ -30,14 +30,25 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ include "tm.name" . }}-api.{{ .Release.Namespace }}.svc
 {{- end -}}
 
+{{/* Where a volume is: one of the three first ones, or one of storage.more. */}}
+{{- define "tm.whereIs" -}}
+{{- $storage := .root.Values.storage -}}
+{{- if has .name (list "home" "output" "data") -}}{{ toJson (index $storage .name) }}{{- else -}}{{ toJson (index $storage.more .name) }}{{- end -}}
+{{- end -}}
+
+{{/* The volumes of jobs: output, data, and those of storage.more. */}}
+{{- define "tm.volumeNames" -}}
+{{- toJson (concat (list "output" "data") (keys .Values.storage.more | sortAlpha)) -}}
+{{- end -}}
+
 {{/* Where the control plane sees a volume: a node's folder under its own path, all others under home. */}}
 {{- define "tm.root" -}}
-{{- $source := index .root.Values.storage .name -}}
+{{- $source := include "tm.whereIs" . | fromJson -}}
 {{- if $source.hostPath -}}{{ $source.hostPath }}{{- else -}}/var/lib/trainmaster/{{ .name }}{{- end -}}
 {{- end -}}
 
 {{- define "tm.source" -}}
-{{- $source := index .root.Values.storage .name -}}
+{{- $source := include "tm.whereIs" . | fromJson -}}
 {{- if $source.hostPath -}}
 hostPath: {path: {{ $source.hostPath | quote }}, type: DirectoryOrCreate}
 {{- else if $source.nfs -}}
@@ -47,15 +58,20 @@ persistentVolumeClaim: {claimName: {{ $source.claim | quote }}}
 {{- else if and $source.memory (eq .name "home") -}}
 emptyDir: {}
 {{- else -}}
-{{- fail (printf "storage.%s: say where it is, by hostPath, nfs or claim (see values.yaml)" .name) -}}
+{{- fail (printf "storage%s.%s: say where it is, by hostPath, nfs or claim (see values.yaml)" (ternary "" ".more" (has .name (list "home" "output" "data"))) .name) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* A name of the pod's that clashes with none of the chart's own. */}}
+{{- define "tm.podVolume" -}}
+{{- if has . (list "home" "output" "data") -}}{{ . }}{{- else -}}more-{{ . }}{{- end -}}
 {{- end -}}
 
 {{- define "tm.volumes" -}}
 - name: tmp
   emptyDir: {}
-{{- range $name := list "home" "output" "data" }}
-- name: {{ $name }}
+{{- range $name := prepend (include "tm.volumeNames" . | fromJsonArray) "home" }}
+- name: {{ include "tm.podVolume" $name }}
   {{- include "tm.source" (dict "root" $ "name" $name) | nindent 2 }}
 {{- end }}
 {{- end -}}
@@ -63,16 +79,16 @@ emptyDir: {}
 {{- define "tm.mounts" -}}
 - {name: tmp, mountPath: /tmp}
 - {name: home, mountPath: /var/lib/trainmaster}
-{{- range $name := list "output" "data" }}
-- {name: {{ $name }}, mountPath: {{ include "tm.root" (dict "root" $ "name" $name) }}}
+{{- range $name := include "tm.volumeNames" . | fromJsonArray }}
+- {name: {{ include "tm.podVolume" $name }}, mountPath: {{ include "tm.root" (dict "root" $ "name" $name) }}}
 {{- end }}
 {{- end -}}
 
 {{/* The first volumes, as the platform registers them. */}}
 {{- define "tm.firstVolumes" -}}
 {{- $found := list -}}
-{{- range $name := list "output" "data" -}}
-{{- $source := index $.Values.storage $name -}}
+{{- range $name := include "tm.volumeNames" . | fromJsonArray -}}
+{{- $source := include "tm.whereIs" (dict "root" $ "name" $name) | fromJson -}}
 {{- $root := include "tm.root" (dict "root" $ "name" $name) -}}
 {{- if $source.hostPath -}}
 {{- $found = append $found (dict "name" $name "kind" "local" "root" $root) -}}
@@ -96,13 +112,19 @@ emptyDir: {}
 {{/* The nodes' folders that jobs may mount: those of the volumes. */}}
 {{- define "tm.hostPaths" -}}
 {{- $found := list -}}
-{{- range $name := list "output" "data" -}}
-{{- with (index $.Values.storage $name).hostPath }}{{ $found = append $found . }}{{ end -}}
+{{- range $name := include "tm.volumeNames" . | fromJsonArray -}}
+{{- with (include "tm.whereIs" (dict "root" $ "name" $name) | fromJson).hostPath }}{{ $found = append $found . }}{{ end -}}
 {{- end -}}
 {{- join ":" $found -}}
 {{- end -}}
 
 {{- define "tm.env" -}}
+{{- if eq .Values.jobs.namespace .Release.Namespace -}}
+{{- fail "jobs.namespace: name another one than the release's, for the platform's keys lie there" -}}
+{{- end -}}
+{{- if and .Values.ingress.enabled (not .Values.url) -}}
+{{- fail "url: say how people reach the API through the ingress, such as https://train.example.com" -}}
+{{- end -}}
 {{- $secret := include "tm.secret" . -}}
 - {name: TRAINMASTER_DATABASE_URL, valueFrom: {secretKeyRef: {name: {{ $secret }}, key: database-url}}}
 - {name: TRAINMASTER_BROKER_URL, valueFrom: {secretKeyRef: {name: {{ $secret }}, key: broker-url}}}
