@@ -27,6 +27,7 @@ from scheduler.control.sweep import expire_waiting, housekeep, sweep_executor
 from scheduler.control.tick import Ticker
 from scheduler.executor_factory import make_executor
 from scheduler.gate import Solo
+from scheduler.volume_check import refused_volumes
 from scheduler.watch import Watch
 
 log = structlog.get_logger(__name__)
@@ -124,11 +125,16 @@ class Service:
         housekeep(self.control, self.settings)
 
     def wait_for_database(self, stop: threading.Event) -> None:
-        """Return when the database answers and the nodes are known; tell it once while it does not."""
+        """Return when the database answers and the nodes are known; tell it once while it does not.
+
+        Then also tell of volumes that no job can have.
+        """
         is_told = False
         while not stop.is_set():
             try:
                 self.sync_nodes()
+                for sentence in refused_volumes(self.control.sessions, self.settings):
+                    log.error("volume.refused", why=sentence)
                 return
             except Unavailable as away:
                 if not is_told:

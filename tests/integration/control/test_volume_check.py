@@ -1,0 +1,34 @@
+"""Volumes that the cluster's driver will refuse are told before a job is."""
+
+from __future__ import annotations
+
+from core.db.engine import unit_of_work
+from core.db.tables import Volume
+from core.settings import Settings
+from scheduler.volume_check import refused_volumes
+
+
+def test_local_volumes_outside_of_the_allowed_folders_are_told(plane, monkeypatch):
+    monkeypatch.setenv("TRAINMASTER_EXECUTOR", "kubernetes")
+    with unit_of_work(plane.sessions) as session:
+        now = plane.engine.now
+        for name, kind, root, config in (
+            ("here", "local", "/seen/here", {"path": "/srv/sets"}),
+            ("elsewhere", "local", "/mnt/elsewhere", {}),
+            ("claim", "pvc", "/mnt/claim", {"claim": "c"}),
+        ):
+            session.add(Volume(id=f"vol-{name}", name=name, kind=kind, root=root, config=config, created_at=now))
+    before = {volume.name for volume in plane.all(Volume) if volume.kind == "local"} - {"here", "elsewhere"}
+
+    def told(host_paths):
+        monkeypatch.setenv("TRAINMASTER_HOST_PATHS", host_paths)
+        sentences = refused_volumes(plane.sessions, Settings())
+        return [s for s in sentences if not any(f"Volume {name} " in s for name in before)]
+
+    (sentence,) = told("/srv")
+    assert "Volume elsewhere lies at /mnt/elsewhere" in sentence
+    assert "TRAINMASTER_HOST_PATHS=/mnt/elsewhere" in sentence
+    assert told("/srv:/mnt") == []
+    assert len(told("")) == 2, "empty allows none"
+    monkeypatch.setenv("TRAINMASTER_EXECUTOR", "docker")
+    assert told("/srv") == [], "an engine of its own rules"
