@@ -25,6 +25,8 @@ from trainmaster_train.horovod.stalls import StallWatch
 # How often a wait looks whether the gang is still whole, and how often the background does where nobody waits.
 _SLICE_S = 0.2
 _LOOK_S = 2.0
+# For a peer that must not hold up an end.
+_LAST_WORD_S = 1.0
 # Operations on the wire at once: one runs, the next is there when it ends; what comes meanwhile is fused.
 _IN_FLIGHT = 2
 # POLLRDHUP is Linux's; elsewhere a closed connection is seen when it is next read.
@@ -134,7 +136,7 @@ class Engine:
         with self._drive:
             for link in self._links.values():
                 try:
-                    link.send({"bye": self.rank})
+                    link.send({"bye": self.rank}, _LAST_WORD_S)
                 except OSError:  # gone before us
                     pass
                 link.close()
@@ -251,8 +253,10 @@ class Engine:
                 if rank in members:
                     try:
                         link.send({"do": [response]})
-                    except OSError:
-                        self._lost(rank)
+                    except OSError as error:
+                        self._lost(rank, error)
+            if self._failure is not None:
+                return
             if 0 in members:
                 self._start(response)
 
@@ -272,8 +276,8 @@ class Engine:
             rank = by_number[number]
             try:
                 messages = self._links[rank].receive()
-            except (OSError, ValueError):
-                self._lost(rank)
+            except (OSError, ValueError) as error:
+                self._lost(rank, error)
                 continue
             for message in messages:
                 self._take(rank, message)
@@ -302,11 +306,11 @@ class Engine:
             # Without rank 0 there is nobody to agree with.
             self._fail("rank 0, which coordinates, ended or called hvd.shutdown().")
 
-    def _lost(self, rank: int) -> None:
+    def _lost(self, rank: int, error: Exception) -> None:
         link = self._links.pop(rank, None)
         if link is not None:
             link.close()
-        self._fail(f"rank {rank} is gone: its connection broke.")
+        self._fail(f"rank {rank} is gone: its connection broke ({error}).")
 
     def _start(self, response: Response) -> None:
         with self._state:
@@ -344,7 +348,7 @@ class Engine:
             self._failure = why
             for link in self._links.values():
                 try:
-                    link.send({"failed": why})
+                    link.send({"failed": why}, _LAST_WORD_S)
                 except OSError:  # gone, too
                     pass
         self._answer_all(self._failure)

@@ -8,7 +8,7 @@ import socket
 import struct
 import time
 from contextlib import closing
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from trainmaster_train.horovod.coordinator import ranks
 from trainmaster_train.horovod.door import Door, greet, is_local, say
@@ -19,22 +19,39 @@ _READ_BYTES = 262_144
 _TRY_AGAIN_S = 0.1
 _HELLO_S = 10.0
 _PURPOSE = b"link"
+# A whole process reads every two seconds, and a connection's buffers hold hundreds of messages.
+_SEND_S = 60.0
 
 
 class Link:
-    """One connection. Sending blocks while the other side's buffer is full; receiving does not block."""
+    """One connection. Sending waits while the other side does not read, up to ``patience_s``; receiving does not wait."""
 
-    def __init__(self, connection: socket.socket) -> None:
+    def __init__(self, connection: socket.socket, patience_s: float = _SEND_S) -> None:
         self.socket = connection
+        self._patience_s = patience_s
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._buffer = bytearray()
 
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    def send(self, message: Any) -> None:
+    def send(self, message: Any, patience_s: Optional[float] = None) -> None:
+        """Raises ``TimeoutError`` where the other side reads nothing for so long: nothing more can be sent then."""
+        patience_s = self._patience_s if patience_s is None else patience_s
         data = json.dumps(message, separators=(",", ":")).encode()
-        self.socket.sendall(_HEADER.pack(len(data)) + data)
+        left = memoryview(_HEADER.pack(len(data)) + data)
+        while True:
+            try:
+                left = left[self.socket.send(left, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                pass
+            if not left:
+                return
+            poll = select.poll()
+            poll.register(self.socket, select.POLLOUT)
+            if not poll.poll(patience_s * 1000):
+                self.socket.shutdown(socket.SHUT_WR)  # nothing may follow a part of a message
+                raise TimeoutError(f"it has read nothing for {patience_s:g} s")
 
     def receive(self) -> List[Any]:
         """The messages that are there. Raises ``ConnectionError`` where the other side is gone."""

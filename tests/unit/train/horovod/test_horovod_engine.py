@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from trainmaster_train.horovod.engine import Engine
+from trainmaster_train.horovod.errors import HorovodInternalError
+from trainmaster_train.horovod.link import Link
+from trainmaster_train.horovod.messages import BARRIER, Request
+from trainmaster_train.horovod.settings import Settings
+
+
+class NoBackend:
+    def start(self, response, jobs, members):
+        raise AssertionError("nothing was agreed on")
+
+    def abort(self):
+        pass
+
+    close = abort
+
+
+@pytest.fixture
+def pair():
+    """Both ends of a connection that holds little of what the first one sends."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as there:
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        there.connect(listener.getsockname())
+        here, _ = listener.accept()
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        with here:
+            yield here, there
+
+
+def test_a_peer_that_stops_reading_is_named_and_holds_nobody_up_for_ever(pair):
+    engine = Engine(1, 2, {0: Link(pair[0], patience_s=0.2)}, NoBackend(), Settings())
+    requests = [Request(f"{i:0100}", BARRIER) for i in range(10_000)]
+    with ThreadPoolExecutor(1) as pool:
+        handles = engine.submit(requests, [None] * len(requests))
+        for handle in (handles[0], handles[-1]):
+            with pytest.raises(HorovodInternalError, match=r"rank 0 broke \(it has read nothing for 0.2 s\)"):
+                pool.submit(engine.wait, handle).result(60)
+    engine.close()
+
+
+def test_rank_0_names_who_stopped_reading(pair):
+    here, there = pair
+    engine = Engine(0, 2, {1: Link(here, patience_s=0.2)}, NoBackend(), Settings())
+    requests = [Request("x" * 1_000_000, BARRIER)]
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(Link(there, patience_s=60).send, {"ready": requests})
+        (handle,) = engine.submit(requests, [None])
+        with pytest.raises(HorovodInternalError, match=r"rank 1 is gone: .* read nothing for 0.2 s"):
+            pool.submit(engine.wait, handle).result(60)
+        asking.result(60)
+        engine.close()
