@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -50,6 +51,29 @@ class TickReport:
     is_skipped: bool = False
 
 
+class _Turn:
+    """One process's turn to tick. A renewed lease has another token: all that comes after goes by the newest one."""
+
+    def __init__(self, control: Control, lease: HeldLease) -> None:
+        self.lease = lease
+        self._control = control
+        self._renewed_at = control.clock()
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """A transaction that is rolled back when another process has its turn; what lasts long keeps its turn.
+
+        Raises:
+            StaleWrite: another process has its turn.
+        """
+        control = self._control
+        if control.clock() - self._renewed_at > control.lease_ttl / 3:
+            self.lease = fence.renew(control, self.lease)
+            self._renewed_at = control.clock()
+        with fence.fenced(control, self.lease) as session:
+            yield session
+
+
 class Ticker:
     """Ticks; one per process. Two processes may both try: the lease lets one at a time."""
 
@@ -79,14 +103,15 @@ class Ticker:
         lease = fence.acquire(control, TICK_LEASE)
         if lease is None:
             return TickReport(is_skipped=True)
+        turn = _Turn(control, lease)
         try:
-            report = self._tick(lease)
+            report = self._tick(turn)
         except StaleWrite as stale:
             log.debug("tick.stale", why=str(stale))
             return TickReport(is_skipped=True)
         # Another process need not wait for the time-out then; a tick that failed is tried again by its own process.
         with unit_of_work(control.sessions) as session:
-            leases.release(session, lease, now=control.clock())
+            leases.release(session, turn.lease, now=control.clock())
             self._mark_done(session)
         self._ticked_at, self._next_due = now, report.next_look
         # After a start the queue and the nodes are others: look once more.
@@ -106,50 +131,45 @@ class Ticker:
         self._marked_at = self.control.clock()
         leases.mark(session, leases.TICK_DONE, holder=self.control.holder, now=self._marked_at)
 
-    def _tick(self, lease: HeldLease) -> TickReport:
+    def _tick(self, turn: _Turn) -> TickReport:
         control = self.control
         with unit_of_work(control.sessions, read_only=True) as session:
             wishes = _unmet_wishes(session)
         for job_id, event in wishes:
-            self._settle_wish(lease, job_id, event)
+            self._settle_wish(turn, job_id, event)
         with unit_of_work(control.sessions, read_only=True) as session:
             can_grow = isinstance(control.executor, ChangesWorlds)
             loaded = load_snapshot(session, self._cache, control.clock(), can_grow=can_grow)
         made = plan(loaded.snapshot)
-        started = self._apply_starts(lease, loaded, made)
-        started += self._apply_grows(lease, loaded, made)
-        self._apply_waits(lease, loaded, made)
+        started = self._apply_starts(turn, loaded, made)
+        started += self._apply_grows(turn, loaded, made)
+        self._apply_waits(turn, loaded, made)
         if started or loaded.snapshot.queued:
             log.info("tick.applied", started=started, planned=len(made.starts), waiting=len(made.waits))
         return TickReport(started, len(made.waits), loaded.next_due)
 
-    def _settle_wish(self, lease: HeldLease, job_id: JobId, event: JobEvent) -> None:
+    def _settle_wish(self, turn: _Turn, job_id: JobId, event: JobEvent) -> None:
         try:
-            with fence.fenced(self.control, lease) as session:
+            with turn.write() as session:
                 move_queued(
                     session, job_id, event, "Asked for while the job was between two states.", self.control.clock()
                 )
         except StaleWrite:
             pass  # it has moved by itself
 
-    def _apply_starts(self, lease: HeldLease, loaded: Loaded, made: Plan) -> int:
-        control = self.control
+    def _apply_starts(self, turn: _Turn, loaded: Loaded, made: Plan) -> int:
         gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.queued}
         orders = [Order(one, loaded.generations[one.job_id], gangs[one.job_id]) for one in made.starts]
-        renewed_at = control.clock()
-        started = 0
-        for begin in range(0, len(orders), _STARTS_PER_WRITE):
-            if control.clock() - renewed_at > control.lease_ttl / 3:
-                lease = fence.renew(control, lease)
-                renewed_at = control.clock()
-            started += self._start(lease, orders[begin : begin + _STARTS_PER_WRITE])
-        return started
+        return sum(
+            self._start(turn, orders[begin : begin + _STARTS_PER_WRITE])
+            for begin in range(0, len(orders), _STARTS_PER_WRITE)
+        )
 
-    def _start(self, lease: HeldLease, orders: Sequence[Order]) -> int:
+    def _start(self, turn: _Turn, orders: Sequence[Order]) -> int:
         """Start them in one transaction; how many did. A gang that it breaks at is found out one by one."""
         control = self.control
         try:
-            with fence.fenced(control, lease) as session:
+            with turn.write() as session:
                 told = place_all(session, orders, executor=control.executor.name, now=control.clock())
         except Unavailable:
             raise  # the next one would fare no better
@@ -158,7 +178,7 @@ class Ticker:
             return 0
         except Exception:
             if len(orders) > 1:
-                return sum(self._start(lease, [order]) for order in orders)
+                return sum(self._start(turn, [order]) for order in orders)
             log.exception("job.place_failed", job=orders[0].start.job_id)
             return 0
         started = 0
@@ -171,13 +191,13 @@ class Ticker:
             control.bell.ring(TOPIC_RECONCILE, attempt)
         return started
 
-    def _apply_grows(self, lease: HeldLease, loaded: Loaded, made: Plan) -> int:
+    def _apply_grows(self, turn: _Turn, loaded: Loaded, made: Plan) -> int:
         control = self.control
         gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.growing}
         grown = 0
         for more in made.grows:
             try:
-                with fence.fenced(control, lease) as session:
+                with turn.write() as session:
                     attempt_id = grow(session, more, gang=gangs[more.job_id], now=control.clock())
             except StaleWrite as stale:
                 log.info("job.not_grown", job=more.job_id, why=str(stale))
@@ -187,7 +207,7 @@ class Ticker:
             control.bell.ring(TOPIC_RECONCILE, attempt_id)
         return grown
 
-    def _apply_waits(self, lease: HeldLease, loaded: Loaded, made: Plan) -> None:
+    def _apply_waits(self, turn: _Turn, loaded: Loaded, made: Plan) -> None:
         """Write what changed: a reason per shape, and one per job only where it differs from its shape's."""
         shapes = {gang.job_id: gang.shape for gang in loaded.snapshot.queued}
         by_shape: dict[str, Reason] = {}
@@ -204,7 +224,7 @@ class Ticker:
         # true for another one.
         gone = [shape for shape in loaded.shape_reasons if shape not in by_shape]
         if news or gone:
-            with fence.fenced(self.control, lease) as session:
+            with turn.write() as session:
                 _write_shapes(session, news, loaded, self.control.clock())
                 for begin in range(0, len(gone), _ROWS_PER_WRITE):
                     session.execute(
@@ -212,7 +232,7 @@ class Ticker:
                     )
         items = list(own_news.items())
         for begin in range(0, len(items), _ROWS_PER_WRITE):
-            with fence.fenced(self.control, lease) as session:
+            with turn.write() as session:
                 _write_own(session, dict(items[begin : begin + _ROWS_PER_WRITE]))
 
 

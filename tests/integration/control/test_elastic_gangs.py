@@ -6,11 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from core.db.tables import Attempt, Event, Replica
+from core.db.tables import Attempt, Event, Job, Lease, Replica, WaitReason
 from core.domain.exits import ExitCause
+from core.domain.ids import AttemptId
 from core.domain.layout import Layout
 from executors.base import ReplicaKey
 from executors.fake import Fault, ProcessKilled, Script
+from scheduler.control import tick
+from scheduler.control.place import place_all
 
 TWO_TO_FOUR = {"min": 2, "max": 4}
 
@@ -80,6 +83,41 @@ def test_below_its_least_the_whole_gang_starts_again(plane):
     attempts = plane.all(Attempt, job_id=job)
     assert [attempt.state for attempt in attempts] == ["ended", "running"]
     assert "1 of at least 2 workers is left." in next(e.reason for e in plane.all(Event, kind="attempt.stopping"))
+
+
+def grow_beside(plane, *others: str) -> str:
+    """A gang of two that may grow with the next tick, which starts ``others``, too, and leaves one to wait."""
+    big = plane.submit("big", cpu=4)
+    plane.settle()
+    job = start(plane)
+    assert world_of(plane, job) == ["worker-0", "worker-1"]
+    plane.engine.end(ReplicaKey(big, plane.one(Attempt, job_id=big).id, "worker", 0, 1), 0, ExitCause.EXITED)
+    plane.reconciler.reconcile(AttemptId(plane.one(Attempt, job_id=big).id))
+    for name in others:
+        plane.submit(name, cpu=1)
+    plane.submit("wide", gpus=64)
+    return job
+
+
+def test_a_tick_that_lasts_longer_than_its_lease_would_writes_all_and_gives_it_back(plane, monkeypatch):
+    job = grow_beside(plane, "one", "two")
+    before = plane.one(Lease, name="tick").token
+    monkeypatch.setattr(tick, "_STARTS_PER_WRITE", 1)
+
+    def slowly(*args, **kwargs):
+        plane.engine.advance(plane.control.lease_ttl * 0.6)
+        return place_all(*args, **kwargs)
+
+    monkeypatch.setattr(tick, "place_all", slowly)
+    report = plane.ticker.tick()
+    assert not report.is_skipped
+    assert report.started == 3  # and one of them grew
+    assert [replica.index for replica in plane.all(Replica, job_id=job)] == [0, 1, 2]
+    assert plane.one(WaitReason, shape=plane.one(Job, id="job-wide").shape).sentence
+    assert plane.one(Lease, name="tick.done").expires_at == plane.engine.now
+    lease = plane.one(Lease, name="tick")
+    assert lease.token > before + 1  # it was renewed
+    assert lease.expires_at == plane.engine.now
 
 
 def test_it_starts_with_what_there_is_place_for(plane):
