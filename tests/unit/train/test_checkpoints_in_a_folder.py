@@ -94,12 +94,22 @@ def test_writing_the_same_step_again_replaces_it(output: Path) -> None:
     assert names(output) == ["step-00000100"]
 
 
-def test_what_a_killed_writer_left_is_removed_by_the_next(output: Path) -> None:
+def test_what_a_killed_attempt_left_is_removed_by_the_next(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tm.stage_checkpoint(100) / "half").write_text("…")
 
+    monkeypatch.setenv("TRAINMASTER_ATTEMPT", "2")
     write(200)
 
     assert names(output) == ["step-00000200"]
+
+
+def test_two_writers_of_one_attempt_leave_each_others_files_alone(output: Path) -> None:
+    (tm.stage_checkpoint(100) / "state.txt").write_text("of the one")
+    write(200)
+    path = tm.seal_checkpoint(100)
+
+    assert (path / "state.txt").read_text() == "of the one"
+    assert names(output) == ["step-00000100", "step-00000200"]
 
 
 def test_attempts_do_not_share_a_staging_folder_and_the_older_leaves_the_newers_alone(

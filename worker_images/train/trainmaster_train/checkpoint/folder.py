@@ -182,13 +182,13 @@ def seal_checkpoint(
             os.fsync(file.fileno())
         _fsync(final)
 
-    _prune(root, written=final, keep=kept)
+    _prune(root, written=final, step=int(step), keep=kept)
     size_bytes = sum(file["size_bytes"] for file in made["files"].values())
     report.checkpoint_written(_relative(final), step, metrics or {}, size_bytes)
     return final
 
 
-def _prune(root: Path, *, written: Path, keep: Keep) -> None:
+def _prune(root: Path, *, written: Path, step: int, keep: Keep) -> None:
     # A training that went back to an older step writes below checkpoints that are newer by number: never remove
     # the one just written.
     # Nor the one that this attempt came from: it is where a successor starts, should all that follows be of no use.
@@ -198,8 +198,12 @@ def _prune(root: Path, *, written: Path, keep: Keep) -> None:
         kept.add(resumed.resolve())
     for path in root.iterdir():
         leftover = _LEFTOVER.match(path.name)
-        # Of an earlier attempt: it may live on where nobody reaches it, but what it gathers is of no use any more.
-        if leftover and int(leftover[2] or 0) <= current().attempt and path.resolve() not in kept:
+        if not leftover or path.resolve() in kept:
+            continue
+        # Of an earlier attempt: it may live on where nobody reaches it, but what it gathers is of no use any more. Of
+        # this one, only the step just written: another writer of this attempt may be gathering files for its own.
+        age = int(leftover[2] or 0) - current().attempt
+        if age < 0 or (age == 0 and int(leftover[1]) == step):
             _remove(path)
     if keep.last is None:
         return
