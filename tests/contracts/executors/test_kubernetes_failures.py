@@ -190,12 +190,6 @@ def test_a_plain_replica_is_stopped_by_deleting_it(bench):
     bench.wait_for(lambda: not bench.executor.observe(order.key.attempt_id, fresh=True), 40, "its end")
 
 
-def test_an_image_without_any_command_is_told(bench):
-    """Of the images here the one with Python may have none; then the engine says so."""
-    seen = bench.run(command=None, limit_s=60)
-    assert seen.phase is Phase.SUCCEEDED or "command" in seen.exit.sentence
-
-
 # Created by two, killed between any two steps, removed in between
 
 

@@ -14,7 +14,7 @@ from core.domain.ids import AttemptId
 from executors.base import MountOrder, VolumeSource
 from executors.containers import labels
 from executors.kubernetes.cache import PodCache
-from executors.kubernetes.client import AlreadyExists, Cluster, Gone, NotFound, Refused, path
+from executors.kubernetes.client import AlreadyExists, Cluster, NotFound, Refused, path
 from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.nodes import NodeCache, NodeRules
 from executors.kubernetes.options import Options
@@ -113,17 +113,6 @@ def test_a_second_copy_finds_what_is_there(admin, namespace, instance, pods):
     for name in ("a", "b", "c", "d"):
         admin.post(path("pods", namespace), pod(name, instance=instance))
     assert len(pods.pods(ATTEMPT)) == 4, "over two pages"
-
-
-def test_a_version_from_the_beginning_of_time_is_gone_or_served(admin):
-    watching = admin.watch(path("pods"), resource_version="1", timeout_s=1)
-    try:
-        for _ in watching:
-            break
-    except Gone:
-        pass
-    finally:
-        watching.close()
 
 
 def test_nodes_give_what_other_pods_leave(admin, namespace, pods):

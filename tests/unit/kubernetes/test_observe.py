@@ -225,6 +225,14 @@ def test_a_name_that_is_none_fails_at_once():
     assert seen_of(on_node(0, "InvalidImageName", "couldn't parse")).phase is Phase.FAILED
 
 
+def test_an_image_without_any_command_is_told_and_ends_it_after_a_while():
+    said = "Error: failed to create containerd container: no command specified"
+    for seconds, phase in ((5, Phase.PENDING), (46, Phase.FAILED)):
+        seen = seen_of(on_node(seconds, "CreateContainerError", said))
+        assert seen.phase is phase
+        assert "no command specified" in (seen.exit.sentence if seen.exit else seen.detail)
+
+
 def test_the_platforms_own_image_is_no_fault_of_the_job():
     one = pod(init=waiting("ErrImagePull", "not found"), main=waiting("PodInitializing"), startTime=at(601))
     seen = seen_of(one)
