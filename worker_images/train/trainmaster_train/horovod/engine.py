@@ -7,7 +7,6 @@ driven, that thread only watches for peers that die.
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 import time
@@ -15,12 +14,13 @@ from collections import deque
 from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from trainmaster_train.horovod.coordinator import Coordinator
-from trainmaster_train.horovod.errors import HorovodInternalError
+from trainmaster_train.horovod.errors import HorovodInternalError, first_line
 from trainmaster_train.horovod.handles import Backend, Handle, Started
 from trainmaster_train.horovod.link import Link
 from trainmaster_train.horovod.messages import ADD_SET, GLOBAL_SET, Request, Response, request_of, response_of
 from trainmaster_train.horovod.settings import Settings
 from trainmaster_train.horovod.stalls import StallWatch
+from trainmaster_train.horovod.wake import Wake, wait_for
 
 # How often a wait looks whether the gang is still whole, and how often the background does where nobody waits.
 _SLICE_S = 0.2
@@ -38,7 +38,6 @@ class Engine:
 
     def __init__(self, rank: int, size: int, links: Mapping[int, Link], backend: Backend, settings: Settings) -> None:
         self.rank = rank
-        self.size = size
         self._links = dict(links)
         self._backend = backend
         self._coordinator = Coordinator(size, fusion_bytes=settings.fusion_bytes) if rank == 0 else None
@@ -51,12 +50,8 @@ class Engine:
         self._failure: Optional[str] = None
         self._is_closed = False
         self._in_flight: Deque[Started] = deque()
-        self._gone: List[int] = []
         self._stalls = StallWatch(self._coordinator, settings)
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
-        self._is_woken = False
+        self._wake = Wake()
         # The rank that coordinates reads for sets that it is not in, too.
         self._must_read = False
         self._thread = threading.Thread(target=self._run, name="trainmaster-horovod", daemon=True)
@@ -96,7 +91,7 @@ class Engine:
                 self._waiting[key] = handle
             self._outbox.extend(requests)
             if not will_wait:
-                self._wake()
+                self._wake.set()
         return handles
 
     def poll(self, handle: Handle) -> bool:
@@ -132,7 +127,7 @@ class Engine:
             if self._is_closed:
                 return
             self._is_closed = True
-            self._wake()
+            self._wake.set()
         with self._drive:
             for link in self._links.values():
                 try:
@@ -142,8 +137,7 @@ class Engine:
                 link.close()
         self._thread.join(5.0)
         if not self._thread.is_alive():
-            os.close(self._wake_read)
-            os.close(self._wake_write)
+            self._wake.close()
         self._backend.close()
 
     @property
@@ -157,7 +151,7 @@ class Engine:
         with self._state:
             self._waiters += 1
             if self._drive.locked():
-                self._wake()  # the background drives: it shall let go
+                self._wake.set()  # the background drives: it shall let go
         try:
             while not handle.is_answered:
                 if self._drive.acquire(blocking=False):
@@ -176,7 +170,7 @@ class Engine:
             with self._state:
                 self._waiters -= 1
                 if self._waiting:
-                    self._wake()
+                    self._wake.set()
 
     def _look_for_failure(self) -> None:
         if self._drive.acquire(blocking=False):
@@ -197,8 +191,7 @@ class Engine:
                     self._pump(0.05)
                 finally:
                     self._drive.release()
-        first = (str(error).strip().splitlines() or [""])[0]
-        return self._failure or f"{handle.request.kind} {handle.request.name!r} failed: {first}"
+        return self._failure or f"{handle.request.kind} {handle.request.name!r} failed: {first_line(error)}"
 
     # Driving: only with self._drive held
 
@@ -262,18 +255,8 @@ class Engine:
 
     def _hear(self, timeout_s: float) -> bool:
         """Take in what the links bring; whether there was anything."""
-        poll = select.poll()
-        by_number = {}
-        for rank, link in self._links.items():
-            poll.register(link, select.POLLIN)
-            by_number[link.fileno()] = rank
-        poll.register(self._wake_read, select.POLLIN)
-        found = poll.poll(timeout_s * 1000)
-        for number, _ in found:
-            if number not in by_number:
-                self._drain_wake()
-                continue
-            rank = by_number[number]
+        found, is_woken = self._listen(self._links, select.POLLIN, timeout_s)
+        for rank in found:
             try:
                 messages = self._links[rank].receive()
             except (OSError, ValueError) as error:
@@ -281,7 +264,7 @@ class Engine:
                 continue
             for message in messages:
                 self._take(rank, message)
-        return bool(found)
+        return is_woken or bool(found)
 
     def _take(self, rank: int, message: Dict[str, Any]) -> None:
         if "do" in message:
@@ -296,7 +279,6 @@ class Engine:
 
     def _left(self, rank: int) -> None:
         """A rank ended in good order. Only what needs it fails."""
-        self._gone.append(rank)
         link = self._links.pop(rank, None)
         if link is not None:
             link.close()
@@ -326,8 +308,7 @@ class Engine:
                 jobs = [None if handle is None else handle.job for handle in handles]
                 batch = Started(self._backend.start(response, jobs, members))
             except (RuntimeError, OSError, ValueError) as failure:
-                first = (str(failure).strip().splitlines() or [""])[0]
-                error = f"{response.kind} {response.names[0]!r} failed: {first}"
+                error = f"{response.kind} {response.names[0]!r} failed: {first_line(failure)}"
                 self._fail(error)
             else:
                 if self._coordinator is not None:
@@ -399,17 +380,10 @@ class Engine:
 
     def _rest(self, *, is_driven: bool) -> None:
         """Sleep until there is something to drive; look after peers that hang up, and for stalls, now and then."""
-        poll = select.poll()
-        poll.register(self._wake_read, select.POLLIN)
-        if self._failure is None:
-            for link in list(self._links.values()):
-                if link.fileno() >= 0:
-                    poll.register(link, _HANG_UP)
-        found = poll.poll(_LOOK_S * 1000)
-        if any(number == self._wake_read for number, _ in found):
-            self._drain_wake()
-            if len(found) == 1:
-                return
+        links = dict(self._links) if self._failure is None else {}
+        found, is_woken = self._listen(links, _HANG_UP, _LOOK_S)
+        if is_woken and not found:
+            return
         if self._failure is None and (found or not is_driven) and self._drive.acquire(timeout=_SLICE_S):
             try:
                 if not self._is_closed:
@@ -417,19 +391,9 @@ class Engine:
             finally:
                 self._drive.release()
 
-    def _wake(self) -> None:
-        """With ``self._state`` held."""
-        if not self._is_woken:
-            self._is_woken = True
-            try:
-                os.write(self._wake_write, b"!")
-            except OSError:  # full of earlier ones, which will do
-                pass
-
-    def _drain_wake(self) -> None:
-        with self._state:
-            self._is_woken = False
-            try:
-                os.read(self._wake_read, 512)
-            except OSError:
-                pass
+    def _listen(self, links: Mapping[int, Link], event: int, timeout_s: float) -> Tuple[List[int], bool]:
+        found, is_woken = wait_for(links, event, self._wake, timeout_s)
+        if is_woken:
+            with self._state:
+                self._wake.clear()
+        return found, is_woken

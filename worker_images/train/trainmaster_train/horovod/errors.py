@@ -16,3 +16,8 @@ class HostsUpdatedInterrupt(RuntimeError):
     def __init__(self, skip_sync: bool = False) -> None:
         super().__init__("the gang changes")
         self.skip_sync = skip_sync
+
+
+def first_line(error: BaseException) -> str:
+    """Of what the libraries below say in many."""
+    return (str(error).strip().splitlines() or [""])[0]
