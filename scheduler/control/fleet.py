@@ -10,12 +10,12 @@ from typing import Any, Final, TypeAlias
 from typing import cast as typed
 
 import orjson
-from sqlalchemy import Table, Text, cast, func, select
+from sqlalchemy import Table, Text, case, cast, func, select
 from sqlalchemy.orm import Session
 
 from core.db.repositories.nodes import is_holding, merged_labels
 from core.db.rows import AnySelect
-from core.db.tables import Node, Replica
+from core.db.tables import Attempt, Node, Replica
 from core.domain.ids import NodeId
 from core.domain.resources import Amounts
 from scheduler.planning.model import NodeView
@@ -30,11 +30,20 @@ _NODES: Final[AnySelect] = select(
     cast(_nodes.c.allocatable, Text), cast(_nodes.c.labels, Text), cast(_nodes.c.admin_labels, Text),
 )  # fmt: skip
 # What an attempt's replicas hold changes together with one of these: a place that is given up before the attempt ends
-# holds no memory any more.
+# holds no memory any more. Of an elastic gang, one may come back as another one goes, and all sums stay; whoever comes
+# back has another generation than the first, and whatever is written about an attempt raises the attempt's own.
+_attempts = typed("Table", Attempt.__table__).alias()
+_WRITES: Final = case(
+    (
+        func.sum(_replicas.c.generation) > func.count(),
+        select(_attempts.c.generation).where(_attempts.c.id == _replicas.c.attempt_id).scalar_subquery(),
+    ),
+    else_=0,
+)
 _HELD: Final[AnySelect] = (
     select(
         _replicas.c.attempt_id, func.count(), func.sum(_replicas.c.generation), func.sum(_replicas.c.memory_bytes),
-        func.max(_replicas.c.id),
+        func.max(_replicas.c.id), _WRITES,
     )
     .where(is_holding())
     .group_by(_replicas.c.attempt_id)
