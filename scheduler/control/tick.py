@@ -202,6 +202,11 @@ class Ticker:
             except StaleWrite as stale:
                 log.info("job.not_grown", job=more.job_id, why=str(stale))
                 continue
+            except Unavailable:
+                raise  # the next one would fare no better
+            except Exception:
+                log.exception("job.grow_failed", job=more.job_id)
+                continue
             grown += 1
             log.info("job.grown", job=more.job_id, attempt=attempt_id, replicas=len(more.placements))
             control.bell.ring(TOPIC_RECONCILE, attempt_id)

@@ -5,13 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+import structlog
 
+from core.db.engine import unit_of_work
 from core.db.tables import Attempt, Event, Job, Lease, Replica, WaitReason
+from core.domain.errors import Unavailable
 from core.domain.exits import ExitCause
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout
-from executors.base import ReplicaKey
-from executors.fake import Fault, ProcessKilled, Script
+from core.domain.resources import Amounts
+from executors.base import NodeInfo, ReplicaKey
+from executors.fake import FakeEngine, Fault, ProcessKilled, Script
 from scheduler.control import tick
 from scheduler.control.place import place_all
 
@@ -120,6 +124,47 @@ def test_a_tick_that_lasts_longer_than_its_lease_would_writes_all_and_gives_it_b
     assert lease.expires_at == plane.engine.now
 
 
+def test_a_gang_that_cannot_grow_keeps_no_other_back(plane, monkeypatch):
+    job = grow_beside(plane, "one")
+    monkeypatch.setattr(tick, "grow", lambda *_args, **_kwargs: 1 / 0)
+    with structlog.testing.capture_logs() as logs:
+        assert plane.ticker.tick().started == 1
+    assert [(line["event"], line["job"]) for line in logs if line["log_level"] == "error"] == [("job.grow_failed", job)]
+    assert len(plane.all(Replica, job_id=job)) == 2
+    assert plane.one(WaitReason, shape=plane.one(Job, id="job-wide").shape).sentence
+
+
+def test_a_tick_to_which_the_database_is_away_while_it_grows_a_gang_says_so(plane, monkeypatch):
+    def away(*_args, **_kwargs):
+        raise Unavailable("the database is away")
+
+    grow_beside(plane)
+    monkeypatch.setattr(tick, "grow", away)
+    with pytest.raises(Unavailable):
+        plane.ticker.tick()
+
+
+def test_one_that_goes_as_another_comes_back_is_seen(plane):
+    plane.engine = FakeEngine(tuple(NodeInfo(f"node-{n}", {}, Amounts(2_000, 64 * 2**30)) for n in range(4)))
+    plane.start()
+    job = start(plane)
+    attempt = AttemptId(plane.one(Attempt, job_id=job).id)
+    # Those with the last ids stay: neither number, memory, generations nor newest id of what is held tell of the others.
+    goes, comes, *stay = sorted(plane.all(Replica), key=lambda replica: replica.id)
+    assert len({one.node for one in (goes, comes, *stay)}) == 4
+    kill(plane, job, goes.index)
+    plane.settle()
+    kill(plane, job, comes.index)
+    plane.reconciler.reconcile(attempt)
+    # This tick's look is the last one before both moves.
+    assert plane.ticker.tick().started == 1
+    kill(plane, job, goes.index, generation=2)
+    plane.reconciler.reconcile(attempt)
+    with unit_of_work(plane.sessions) as session:
+        held = plane.ticker._cache.fleet.holders(session)[attempt]
+    assert sorted(one.node for one in held) == sorted(one.node for one in (comes, *stay))
+
+
 def test_it_starts_with_what_there_is_place_for(plane):
     plane.submit("big", cpu=4)
     plane.settle()
@@ -128,6 +173,26 @@ def test_it_starts_with_what_there_is_place_for(plane):
     plane.advance(11)
     assert world_of(plane, job) == ["worker-0", "worker-1", "worker-2", "worker-3"]
     assert plane.one(Attempt, job_id=job).number == 1
+
+
+def test_one_that_the_engine_refuses_is_tried_again_after_growing_pauses_while_the_others_train(plane):
+    job = start(plane)
+    yes, no = Script(run_for=timedelta(hours=1)), Script(refuse="node node-0 has no more process ids")
+    plane.engine.script("worker", no, no, no, yes, index=3)
+    kill(plane, job, 3)
+    plane.settle()
+    generation = plane.one(Replica, job_id=job, index=3).generation
+    for pause in (1, 2, 4, 8):
+        plane.advance(pause)
+    attempt = plane.one(Attempt, job_id=job)
+    assert (attempt.state, attempt.number) == ("running", 1)
+    assert world_of(plane, job) == ["worker-0", "worker-1", "worker-2", "worker-3"]
+    told = [event.reason for event in plane.all(Event, kind="replica.failed") if "process ids" in event.reason]
+    assert len(told) == 3
+    last = plane.one(Replica, job_id=job, index=3)
+    assert last.generation == 5
+    assert generation < 5  # it was not tried again and again at once
+    assert plane.engine.violations == []
 
 
 @pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER, Fault.BEFORE, Fault.AFTER])
