@@ -69,7 +69,7 @@ def wait(folder: str, end: dict[str, Any]) -> None:
     places.write(
         folder + "/parent.json", json.dumps({"pid": os.getpid(), "start_ticks": procfs.start_ticks(os.getpid())})
     )
-    started = _Service(parent, folder, about["idle_s"]).run()
+    started = _Service(parent, folder, about["idle_s"], lock).run()
     if started is not None:
         fork, ready = started
         fork.become(ready)
@@ -136,10 +136,11 @@ def _open_fds() -> set[int]:
 
 
 class _Service:
-    def __init__(self, parent: Parent, folder: str, idle_s: float) -> None:
+    def __init__(self, parent: Parent, folder: str, idle_s: float, lock: int) -> None:
         self._parent = parent
         self._folder = folder
         self._idle_s = idle_s
+        self._lock = lock
         self._environment = _Environment()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._address = folder + "/socket"
@@ -209,6 +210,8 @@ class _Service:
                     os.close(fd)
                 return None
             self._listener.close()
+            # It is held until the last copy is closed: a parent that has died would count as alive while the job runs.
+            os.close(self._lock)
             tell = os.dup(asking.fileno())
         return self._be_runtime(request, fds, tell)
 
