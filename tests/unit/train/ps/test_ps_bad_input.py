@@ -25,7 +25,8 @@ from trainmaster_train.ps import (  # noqa: E402  # noqa: E402
     load_model,
     shard,
 )
-from trainmaster_train.ps.wire import Seal, WireError, job_key, plain  # noqa: E402
+from trainmaster_train.ps.errors import LostError  # noqa: E402
+from trainmaster_train.ps.wire import PROTOCOL, Seal, WireError, job_key, plain  # noqa: E402
 
 from tests.unit.train.ps.loopback import WITHIN_S, Cluster, loss_of, make_model, sgd, step, values_of  # noqa: E402
 
@@ -105,19 +106,22 @@ def test_who_passes_the_gate_without_the_key_gets_no_further(
         stranger.linger = 0
         stranger.plain_username, stranger.plain_password = b"x", gate_password(KEY)
         stranger.connect(f"tcp://{job.addresses[0]}")
-        stranger.send(plain({"nonce": "00" * 32, "protocol": 1}))
+        stranger.send(plain({"nonce": "00" * 32, "protocol": PROTOCOL}))
         assert stranger.poll(int(WITHIN_S * 1000))
         assert "proof" in stranger.recv().decode()
         stranger.send(b"0" * 64)
         for hostile in (b"", b"\xff", b"[1]", b"{}", b'{"nonce": 3}', b'{"nonce": "00", "protocol": 1}', b"[" * 50_000):
             stranger.send_multipart([hostile, b"more"])
-        stranger.send(plain({"nonce": "00" * 32, "protocol": 2}))
+        stranger.send(plain({"nonce": "00" * 32, "protocol": PROTOCOL + 1}))
         step(model, servers, 1)
         step(model, servers, 2)
 
     out = capfd.readouterr().out
     assert "somebody is cut off: it does not know this attempt's token" in out
     assert servers.version == 2
+
+
+JOIN = {"worker": 1, "who": "worker 1", "chief": False, "ps": 1, "mode": "async", "wire": "full", "signature": {}}
 
 
 @pytest.mark.parametrize(
@@ -130,6 +134,12 @@ def test_who_passes_the_gate_without_the_key_gets_no_further(
         ({"op": "rows", "table": "nowhere"}, [b"12345678"]),
         ({"op": "erase"}, []),
         ({"op": "push", "version": 0, "blocks": [], "exponents": [], "last": True}, []),
+        ({"op": "push", "version": float("inf"), "blocks": [], "exponents": []}, []),
+        ({"op": "join", **JOIN, "signature": [1]}, []),
+        ({"op": "join", **JOIN, "signature": {"tensors": [1]}}, []),
+        ({"op": "join", **JOIN, "worker": float("inf")}, []),
+        ({"op": "join", **JOIN, "worker": 10**15}, []),
+        ({"op": "fill", "table": ["unhashable"], "begin": 0}, [b"1234"]),
     ],
 )
 def test_a_request_that_makes_no_sense_ends_at_most_its_own_connection(
@@ -143,6 +153,57 @@ def test_a_request_that_makes_no_sense_ends_at_most_its_own_connection(
     for number in range(3):
         step(model, servers, number)
     assert servers.version == 3
+
+
+def test_first_values_of_a_wrong_size_are_refused_in_words(cluster: Callable[..., Cluster]) -> None:
+    job = cluster(make=lambda: torch.nn.Embedding(4, 3, sparse=True), optimizer=plain_sgd)
+    job.servers[0]._is_filled = True
+    _, servers = job.join()
+    job.servers[0]._is_filled = False
+    connection = servers._connections[0]
+
+    number = connection.send({"op": "fill", "table": "weight", "begin": 0}, [b"1234" * 4])
+
+    with pytest.raises(RefusedError, match=r"a request that makes no sense \(RuntimeError: .*size"):
+        connection.answer(number, WITHIN_S, "the first values")
+    job.servers[0]._is_filled = True
+    servers.pull(tables=True)
+
+
+def plain_sgd(model: Any) -> Any:
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_who_sends_more_than_any_message_holds_is_cut_off(cluster: Callable[..., Cluster]) -> None:
+    job = cluster(workers=2)
+    model, servers = job.join(0)
+    _, other = job.join(1)
+    connection = other._connections[0]
+
+    number = connection.send({"op": "pull"}, [bytes(18 << 20)])
+
+    with pytest.raises(LostError, match=r"ps 0 at .* is gone"):
+        connection.answer(number, WITHIN_S, "a pull")
+    step(model, servers, 1)
+    assert servers.version == 1
+
+
+def test_an_update_that_fails_ends_the_ps_and_its_workers_with_the_reason(
+    cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = cluster()
+    model, servers = job.join()
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(job.servers[0]._shard._optimizer, "step", fail)
+    wanted = r"ps 0 could not apply update 1 \(RuntimeError: no such kernel\); start again from the last checkpoint"
+    with pytest.raises(ParameterServerError, match=wanted):
+        step(model, servers, 1)
+    job.threads[0].join(WITHIN_S)
+
+    assert "no such kernel" in str(job.errors[0])
 
 
 def test_a_changed_repeated_or_reordered_header_is_no_header() -> None:
@@ -215,6 +276,33 @@ def test_a_ps_without_memory_is_named_to_its_workers(
 
     assert str(found.value) == wanted
     assert str(job.errors[0]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("wire", "mode", "where", "what"),
+    [
+        ("bf16", "async", "trainmaster_train.ps.answers.Shadow", "the pull of worker 0"),
+        ("full", "async", "trainmaster_train.ps.snapshots.Copy", "the pull of worker 0"),
+        ("full", "async", "trainmaster_train.ps.codec.Codec.decode", "the push of worker 0"),
+        ("full", "sync", "trainmaster_train.ps.rounds.Rounds._gather", "an update"),
+    ],
+)
+def test_a_ps_without_memory_for_anything_else_is_named_too(
+    cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, wire: str, mode: str, where: str, what: str
+) -> None:
+    job = cluster(1, Options(wire=wire, mode=mode))
+
+    def full(*_: Any, **__: Any) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")
+
+    monkeypatch.setattr(where, full)
+    wanted = f"ps 0 has no memory for {what}: give the ps more memory, or the job more ps"
+    with pytest.raises(ParameterServerError) as found:
+        step(*job.join(), 1)
+    job.threads[0].join(WITHIN_S)
+
+    assert str(job.errors[0]) == wanted
+    assert str(found.value) == wanted
 
 
 def test_a_shard_that_finds_no_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,13 +12,13 @@ from trainmaster_train.checkpoint import stage_checkpoint
 
 torch = pytest.importorskip("torch")
 
-from trainmaster_train.ps import saving  # noqa: E402
+from trainmaster_train.ps import Options, keeping, saving, server  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
 from trainmaster_train.ps.saving import Saving  # noqa: E402
 from trainmaster_train.ps.sessions import Request, Session  # noqa: E402
 from trainmaster_train.ps.shard import Shard  # noqa: E402
 
-from tests.unit.train.ps.loopback import WITHIN_S, make_model, sgd  # noqa: E402
+from tests.unit.train.ps.loopback import WITHIN_S, Cluster, make_model, sgd, step  # noqa: E402
 
 
 def request_of(step: int) -> Request:
@@ -84,3 +85,24 @@ def test_a_write_that_fails_is_answered_with_the_reason(
     ((_, answer),) = one.answers()
     assert answer["refused"].startswith("ps 0 cannot write its shard to ")
     assert answer["refused"].endswith(f": {reason}")
+
+
+def test_a_written_shard_is_answered_without_waiting_for_a_tick(
+    cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks: list[int] = []
+    monkeypatch.setattr(server, "TICK_S", 10 * WITHIN_S)
+    monkeypatch.setattr(server.Server, "_tick", lambda _: ticks.append(1))
+    write = keeping.write_shard
+
+    def later(*arguments: Any) -> Any:
+        threading.Event().wait(0.3)  # so that the ps is back in its wait: the answer comes after the message
+        return write(*arguments)
+
+    monkeypatch.setattr(saving, "write_shard", later)
+    model, servers = cluster(1, Options(step_timeout_s=WITHIN_S)).join()
+    step(model, servers, 1)
+
+    servers.checkpoint()
+
+    assert not ticks

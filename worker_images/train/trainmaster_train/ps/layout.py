@@ -96,6 +96,11 @@ class Layout:
         )
         return dense + sum(t.rows_of(ps, count) * t.columns * t.dtype.itemsize for t in self.tables)
 
+    def largest_frame(self, ps: int, count: int) -> int:
+        """Bytes of the largest frame of values, or of rows' numbers, that is sent to ``ps`` of ``count``."""
+        tables = [t.rows_of(ps, count) * max(torch.int64.itemsize, t.columns * t.dtype.itemsize) for t in self.tables]
+        return max([BLOCK_BYTES, *tables])
+
 
 def pieces(blocks: Sequence[Block], slabs: Sequence[Slab]) -> List[range]:
     """The numbers of ``blocks`` in groups that are handled and sent together: of some MiB, and at most about a hundred,

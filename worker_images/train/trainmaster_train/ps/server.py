@@ -25,10 +25,11 @@ from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.rounds import Push, Rounds, Verdict
 from trainmaster_train.ps.saving import Saving
 from trainmaster_train.ps.sessions import Door, Partial, Request, Session
-from trainmaster_train.ps.shard import Renewed, Shard
+from trainmaster_train.ps.shard import Renewed, Shard, no_memory
 from trainmaster_train.ps.wire import WireError, bind_address, gate_password, names
 
 TICK_S, LOG_EVERY = 1.0, 200  # seconds, updates
+MOST_WORKERS = 1 << 16
 
 
 class Server:
@@ -53,7 +54,8 @@ class Server:
         self._is_done = False
         self._sessions: Dict[bytes, Session] = {}
         self._ready: List[Push] = []  # whole, but held back
-        self._door = Door(key, gate_password(key))
+        largest = shard.layout.largest_frame(shard.ps, shard.count)
+        self._door = Door(key, gate_password(key), largest_frame=largest)
         try:
             self._door.socket.bind(bind_address(address))
         except zmq.ZMQError as error:
@@ -81,7 +83,8 @@ class Server:
         """Serve until :meth:`stop`.
 
         Raises:
-            ParameterServerError: there is no memory for what the workers want, or none came for too long.
+            ParameterServerError: there is no memory for what the workers want, an update failed, or no worker came for
+                too long.
         """
         poller = zmq.Poller()
         poller.register(self._door.socket, zmq.POLLIN)
@@ -93,23 +96,29 @@ class Server:
                 ready = dict(poller.poll(int(max(0.0, next_tick - time.monotonic()) * 1000)))
                 if self._door.gate in ready and not self._door.answer_gate():
                     self._tell_once("somebody with a wrong token knocked and was not let in")
-                if self._wake_read in ready:
-                    os.read(self._wake_read, 4096)
-                if self._door.socket in ready:
-                    self._receive()
-                    self._answer_saved()
-                if time.monotonic() >= next_tick:
-                    next_tick = time.monotonic() + TICK_S
-                    self._tick()
+                with no_memory("its answers"):
+                    if self._wake_read in ready:
+                        os.read(self._wake_read, 4096)
+                        self._answer_saved()
+                    if self._door.socket in ready:
+                        self._receive()
+                        self._answer_saved()
+                    if time.monotonic() >= next_tick:
+                        next_tick = time.monotonic() + TICK_S
+                        self._tick()
         except MemoryError as error:
             sentence = f"ps {self._shard.ps} has no memory for {error}: give the ps more memory, or the job more ps"
-            for session in list(self._sessions.values()):
-                self._send(session, {"op": "fatal", "sentence": sentence})
+            self._tell_all(sentence)
             raise ParameterServerError(sentence) from error
         finally:
             self._door.close(linger_s=1.0)
             os.close(self._wake_read)
             os.close(self._wake_write)
+
+    def _tell_all(self, sentence: str) -> None:
+        """Why this ps ends."""
+        for session in list(self._sessions.values()):
+            self._send(session, {"op": "fatal", "sentence": sentence})
 
     def _wake(self) -> None:
         with suppress(OSError):
@@ -136,20 +145,22 @@ class Server:
             self._forget(name)
 
     def _serve_one(self, request: Request) -> None:
-        operation = getattr(self, f"_op_{request.header.get('op')}", None)
+        name = request.header.get("op")
+        operation = getattr(self, f"_op_{name}", None)
         try:
             if operation is None:
-                self._refuse(
-                    request, f"{request.header.get('op')!r} is nothing that a ps does; use one version everywhere"
-                )
-            elif not request.session.is_known and request.header.get("op") not in ("join", "watch"):
+                self._refuse(request, f"{name!r} is nothing that a ps does; use one version everywhere")
+            elif not request.session.is_known and name not in ("join", "watch"):
                 self._refuse(request, "join first")
             else:
-                operation(request)
+                with no_memory(f"the {name} of {request.session.who}"):
+                    operation(request)
         except RefusedError as error:
             self._refuse(request, str(error))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise WireError(f"a request that makes no sense ({type(error).__name__}: {error})") from error
+        except (MemoryError, ParameterServerError, zmq.ZMQError):
+            raise
+        except Exception as error:  # noqa: BLE001 (nobody can list what nonsense raises)
+            self._refuse(request, f"a request that makes no sense ({type(error).__name__}: {error})"[:500])
 
     def _refuse(self, request: Request, sentence: str) -> None:
         print(f"ps {self._shard.ps}: {request.session.who} is refused: {sentence}.", flush=True)
@@ -159,6 +170,8 @@ class Server:
 
     def _op_join(self, request: Request) -> None:
         worker, count = int(request.header["worker"]), int(request.header["ps"])
+        if not 0 <= worker < MOST_WORKERS:
+            raise RefusedError(f"worker {worker} is none of 0 to {MOST_WORKERS - 1}")
         request.session.who = str(request.header["who"])[:100]
         if count != self._shard.count:
             raise RefusedError(
@@ -276,7 +289,25 @@ class Server:
     # What follows from it.
 
     def _proceed(self) -> None:
-        """Apply what can be applied, and save where that was asked for."""
+        """Apply what can be applied, and save where that was asked for.
+
+        Raises:
+            ParameterServerError: an update failed half way: what is left of the values is not to be trained on.
+        """
+        try:
+            with no_memory("an update"):
+                self._apply()
+        except (MemoryError, ParameterServerError, zmq.ZMQError):
+            raise
+        except Exception as error:
+            sentence = (
+                f"ps {self._shard.ps} could not apply update {self._shard.version + 1} "
+                f"({type(error).__name__}: {error}); start again from the last checkpoint"
+            )
+            self._tell_all(sentence)
+            raise ParameterServerError(sentence) from error
+
+    def _apply(self) -> None:
         while True:
             self._saving.proceed()
             self._answer_saved()

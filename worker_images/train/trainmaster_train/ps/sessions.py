@@ -18,6 +18,8 @@ from trainmaster_train.ps.wire import NONCE_BYTES, PROTOCOL, Seal, WireError, pl
 
 # A worker asks for at most a few things at once; more waiting answers than this and it is not reading them.
 SEND_HIGH_WATER = 1000
+# The largest header tells of every tensor of the model, in about a hundred bytes each.
+HEADER_BYTES = 16 << 20
 ZAP = "inproc://zeromq.zap.01"
 
 
@@ -67,7 +69,8 @@ class Request:
 class Door:
     """The listening socket of a ps: lets in who knows the key, and hands out opened messages."""
 
-    def __init__(self, key: bytes, password: bytes) -> None:
+    def __init__(self, key: bytes, password: bytes, *, largest_frame: int) -> None:
+        """``largest_frame``: bytes of the largest frame of values; who sends more than that is cut off."""
         self._key = key
         self._password = password
         self.context = zmq.Context(io_threads=2)
@@ -78,6 +81,7 @@ class Door:
         self.socket.plain_server = True
         self.socket.router_mandatory = True  # sending to who left is an error that says so
         self.socket.sndhwm = SEND_HIGH_WATER
+        self.socket.maxmsgsize = HEADER_BYTES + largest_frame
         self.socket.heartbeat_ivl = 5_000
         self.socket.heartbeat_timeout = 30_000
         self.socket.linger = 0

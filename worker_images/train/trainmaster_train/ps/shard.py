@@ -262,14 +262,22 @@ def scaled(optimizer: torch.optim.Optimizer, scale: float) -> Iterator[None]:
             group["lr"] = rate
 
 
+class _NoMemoryError(MemoryError):
+    """One that says for what there is no memory."""
+
+
 @contextmanager
 def no_memory(what: str) -> Iterator[None]:
-    """Turns torch's way to say that an allocation failed into a ``MemoryError`` that says for what."""
+    """Turns torch's way to say that an allocation failed into a ``MemoryError`` that says for what: of several around
+    each other the innermost knows best.
+    """
     try:
         yield
+    except _NoMemoryError:
+        raise
     except MemoryError as error:
-        raise MemoryError(what) from error
+        raise _NoMemoryError(what) from error
     except RuntimeError as error:
         if "DefaultCPUAllocator" not in str(error) and "out of memory" not in str(error):
             raise
-        raise MemoryError(what) from error
+        raise _NoMemoryError(what) from error
