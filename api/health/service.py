@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from trainmaster.wire.admin import Health
 
 from api.work import Platform
+from core.bell import TellsProblem
 from core.db.leases import TICK, TICK_DONE, marked_at
 from core.db.tables import Lease, Node, Stranger
 from core.domain.errors import Unavailable
@@ -50,7 +51,7 @@ async def look_within(platform: Platform, version: str) -> Health:
     with move_on_after(_LOOK_WITHIN_S):
         return await to_thread.run_sync(look, platform, version, limiter=platform.lookers, abandon_on_cancel=True)
     parts = {"database": "does not answer", **dict.fromkeys(("scheduler", "nodes", "executor"), "unknown")}
-    parts["bell"] = _bell(platform)
+    parts["bell"] = _bell(platform, is_asking=False)  # here nothing may wait
     return Health(status="degraded", version=version, parts=parts)
 
 
@@ -91,8 +92,8 @@ def _executor(session: Session) -> str:
     return f"holds attempts: {' and '.join(told)}; `GET /api/v1/events` says more" if told else OK
 
 
-def _bell(platform: Platform) -> str:
+def _bell(platform: Platform, *, is_asking: bool = True) -> str:
     """The bell is a hint: without it a tick comes at its interval, not at once."""
-    problem = getattr(platform.bell, "problem", None)
-    sentence = problem() if callable(problem) else None
-    return OK if sentence is None else str(sentence)
+    if not isinstance(platform.bell, TellsProblem):
+        return OK
+    return platform.bell.problem(is_asking=is_asking) or OK

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from core.bell.base import TOPIC_RECONCILE, TOPIC_TICK, Bell, NullBell
+from core.bell.base import TOPIC_RECONCILE, TOPIC_TICK, Bell, NullBell, TellsProblem
 from core.bell.make import make_bell
 from core.bell.socket import BellSocket, SocketBell, bell_path
 
-__all__ = ["TOPIC_RECONCILE", "TOPIC_TICK", "Bell", "BellSocket", "NullBell", "SocketBell", "bell_path", "make_bell"]
+__all__ = [
+    "TOPIC_RECONCILE",
+    "TOPIC_TICK",
+    "Bell",
+    "BellSocket",
+    "NullBell",
+    "SocketBell",
+    "TellsProblem",
+    "bell_path",
+    "make_bell",
+]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 TOPIC_TICK: Final = "tick"
 TOPIC_RECONCILE: Final = "reconcile"  # key: the attempt's id
@@ -10,6 +10,15 @@ class Bell(Protocol):
     """Rings the scheduler after a commit. Never raises and never blocks for more than 50 ms."""
 
     def ring(self, topic: str, key: str = "") -> None: ...
+
+
+@runtime_checkable
+class TellsProblem(Protocol):
+    """A bell that needs somebody between it and the scheduler."""
+
+    def problem(self, *, is_asking: bool = True) -> str | None:
+        """What is wrong with that one, in words, or ``None``. Without ``is_asking``: as it was last, at once."""
+        ...
 
 
 class NullBell:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from typing import Any, Final
 
 from celery import Celery
@@ -14,6 +15,10 @@ TASK_OF_TOPIC: Final = {TOPIC_TICK: "trainmaster.tick", TOPIC_RECONCILE: "trainm
 QUEUE_OF_TOPIC: Final = {TOPIC_TICK: "tick", TOPIC_RECONCILE: "reconcile"}
 # More waiting rings than this are lost: the broker is away, and beat rings again when it is back.
 _WAITING_RINGS: Final = 1000
+# Who asks how the broker is, asks for the whole platform's health and waits for it.
+_ASK_WITHIN_S: Final = 0.3
+_ANSWER_HOLDS_S: Final = 1.0
+_AWAY: Final = "Redis, the broker, does not answer; jobs are taken, but the schedulers look at their own interval only"
 
 
 class CeleryBell:
@@ -29,6 +34,24 @@ class CeleryBell:
         self._waiting: queue.Queue[tuple[str, str]] = queue.Queue(_WAITING_RINGS)
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._problem: str | None = None
+        self._asked_at = float("-inf")
+        self._asking = threading.Lock()
+
+    def problem(self, *, is_asking: bool = True) -> str | None:
+        """What is wrong with the broker, in words. Asks it within about a second, or tells what it said last.
+
+        A ring tells nothing here: a quiet platform rings nobody for hours.
+        """
+        # One asks for all: the others would only wait for the same answer.
+        if is_asking and self._asking.acquire(blocking=False):
+            try:
+                if time.monotonic() - self._asked_at >= _ANSWER_HOLDS_S:
+                    self._problem = None if _answers(self._app) else _AWAY
+                    self._asked_at = time.monotonic()
+            finally:
+                self._asking.release()
+        return self._problem
 
     def ring(self, topic: str, key: str = "") -> None:
         try:
@@ -51,3 +74,14 @@ class CeleryBell:
                 )
             except Exception:  # noqa: BLE001, S110 - the edge of a hint: whatever the broker says, the ring may be lost
                 pass
+
+
+def _answers(app: Celery) -> bool:
+    # ``max_retries``: one more try at once, for a connection may be refused by chance.
+    patience = {"socket_timeout": _ASK_WITHIN_S, "socket_connect_timeout": _ASK_WITHIN_S}
+    try:
+        with app.connection_for_write(connect_timeout=_ASK_WITHIN_S, transport_options=patience) as connection:
+            connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0, timeout=_ASK_WITHIN_S)
+    except Exception:  # noqa: BLE001 - whatever the broker's library says: it is not well
+        return False
+    return True

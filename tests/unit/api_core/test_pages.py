@@ -10,6 +10,7 @@ from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
 from api.main import create_app
+from core.bell.celery import CeleryBell
 from core.db.bootstrap import add_login_code
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.leases import TICK_DONE, mark
@@ -198,6 +199,18 @@ def test_health_tells_each_part_in_words(
     clock.advance(120)
     assert stranger.get("/api/v1/health").json()["parts"]["scheduler"].startswith("last seen 120 s ago")
     assert stranger.get("/api/v1/ready").status_code == 200
+
+
+def test_health_names_the_broker_that_is_away_and_jobs_are_still_taken(
+    settings: Settings, sessions: SessionFactory, clock: Any, app: FastAPI
+) -> None:
+    assert app is not None  # the first start
+    away = CeleryBell("redis://127.0.0.1:1/0")
+    api = TestClient(create_app(settings, sessions=sessions, bell=away, clock=clock))
+    health = api.get("/api/v1/health").json()
+    assert health["status"] == "degraded"
+    assert health["parts"]["bell"].startswith("Redis, the broker, does not answer; jobs are taken")
+    assert api.get("/api/v1/ready").status_code == 200
 
 
 def test_a_scheduler_whose_every_tick_fails_is_not_well(

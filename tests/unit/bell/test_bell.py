@@ -1,8 +1,9 @@
 from __future__ import annotations
 
+import socket
 import time
 
-from core.bell import BellSocket, NullBell, SocketBell, bell_path, make_bell
+from core.bell import BellSocket, NullBell, SocketBell, TellsProblem, bell_path, make_bell
 from core.settings import Settings
 
 
@@ -59,3 +60,14 @@ def test_a_broker_that_is_away_does_not_hold_the_caller_up():
 
 def test_the_embedded_platform_rings_by_socket(tmp_path):
     assert isinstance(make_bell(Settings(home=tmp_path)), SocketBell)
+
+
+def test_a_bell_whose_broker_refuses_or_hangs_says_so_without_having_rung():
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        port = hanging.getsockname()[1]
+        for address in ("127.0.0.1:1", f"127.0.0.1:{port}"):
+            bell = make_bell(Settings(broker_url=f"redis://{address}/0"))
+            assert isinstance(bell, TellsProblem)
+            assert bell.problem(is_asking=False) is None
+            assert "Redis, the broker, does not answer" in (bell.problem() or "")
+            assert "Redis" in (bell.problem(is_asking=False) or "")
