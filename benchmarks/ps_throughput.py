@@ -1,9 +1,11 @@
-"""Parameter servers: samples per second against torch's RPC, bandwidth, a slow worker, a slow link. On this machine.
+"""Parameter servers: samples per second against torch's RPC and TensorFlow, bandwidth, a slow worker, a slow link.
 
-    python3 dev.py bench ps_throughput [--only mlp bandwidth straggler link] [--rounds 3] [--seconds 6] [--json]
+    python3 dev.py frameworks tf && python3 dev.py bench ps_throughput [--only mlp embedding bandwidth straggler link] [--rounds 3] [--seconds 6] [--json]
 
 - ``mlp``: 1 ps and 2 workers, an MLP of 10 million parameters, SGD, asynchronous; against the parameter server of
-  torch's RPC tutorial (trainers send gradients, the server steps and returns the parameters), in turn.
+  torch's RPC tutorial (trainers send gradients, the server steps and returns the parameters) and TensorFlow's
+  ParameterServerStrategy with the same model and batch (``tensorflow_ps``), in turn. Without TensorFlow: without it.
+- ``embedding``: the same with an embedding of 50 million parameters before a small MLP, against TensorFlow's.
 - ``bandwidth``: push and pull of 100 MB against the same bytes there and back over a plain TCP connection.
 - ``straggler``: three workers whose computing is a pause (20 ms; one takes five times as long), until the same loss.
 - ``link``: one worker behind a proxy that lets 100 Mbit/s through each way: seconds per step of 2.6 million parameters.
@@ -12,34 +14,29 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import multiprocessing
 import os
 import socket
 import statistics
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import tensorflow_ps
 import torch
+from _ps_cluster import LEARNING_RATE, SPAWN, WITHIN_S, cluster, free_ports, slow_link
 from torch import nn
 from trainmaster_train import ps
-from trainmaster_train.context import current
-from trainmaster_train.ps.wire import job_key
 
-SPAWN = multiprocessing.get_context("spawn")
-LINK_BYTES_PER_S = 100e6 / 8
 BANDWIDTH_BYTES = 100 * 2**20
-WANTED = {"mlp": 2.0, "bandwidth": 0.5, "async": 2.8, "backup": 2.0, "bf16": 1.8, "topk": 10.0}
-WITHIN_S = 600.0
-LEARNING_RATE = 0.02
+WANTED = {"torch RPC": 2.0, "TensorFlow": 1.5, "bandwidth": 0.5, "async": 2.8, "backup": 2.0, "bf16": 1.8, "topk": 10.0}
+TF_PYTHON = Path(__file__).resolve().parents[1] / ".frameworks" / "tf" / "bin" / "python"
 
 
 def main() -> None:
@@ -79,9 +76,29 @@ def mlp(seconds: float) -> dict[str, float]:
         "samples/s": mine,
         "samples/s, prefetch and overlap": ahead,
         "samples/s, torch RPC": rpc,
-        "factor": mine / rpc,
-        "factor, prefetch and overlap": ahead / rpc,
+        "factor, torch RPC": mine / rpc,
+        "factor, torch RPC, prefetch and overlap": ahead / rpc,
+        **by_tensorflow("MLP of 10 M parameters", mine, ahead),
     }
+
+
+def by_tensorflow(model: str, mine: float, ahead: float) -> dict[str, float]:
+    """TensorFlow's samples per second, and the factors to them."""
+    if not has_tensorflow():
+        return {}
+    theirs = tensorflow_ps.measure(TF_PYTHON, tensorflow_ps.MODELS[model], workers=2, servers=1)
+    return {
+        "samples/s, TensorFlow": theirs,
+        "factor, TensorFlow": mine / theirs,
+        "factor, TensorFlow, prefetch and overlap": ahead / theirs,
+    }
+
+
+@cache
+def has_tensorflow() -> bool:
+    if not TF_PYTHON.exists():
+        print(f"without TensorFlow: there is no {TF_PYTHON} (`python3 dev.py frameworks tf` makes it)", file=sys.stderr)
+    return TF_PYTHON.exists()
 
 
 def batch_loss(model: nn.Module) -> Any:
@@ -95,6 +112,43 @@ def mlp_worker(servers: ps.Servers, barrier: Any, seconds: float) -> float:
         servers.step()
 
     return rate(step, barrier, seconds) * 64
+
+
+EMBEDDING = tensorflow_ps.MODELS["embedding of 50 M parameters"]
+
+
+def embedding_model() -> nn.Module:
+    torch.manual_seed(2)
+    first, hidden, last = EMBEDDING.sizes
+    table = nn.EmbeddingBag(EMBEDDING.rows, EMBEDDING.dim, mode="mean", sparse=True)
+    return nn.Sequential(table, nn.Linear(first, hidden), nn.ReLU(), nn.Linear(hidden, last))
+
+
+def embedding(seconds: float) -> dict[str, float]:
+    mine = samples_per_s(embedding_worker, embedding_model, seconds, options=ps.Options())
+    ahead = samples_per_s(embedding_worker, embedding_model, seconds, options=ps.Options(prefetch=True, overlap=True))
+    rates = {"samples/s": mine, "samples/s, prefetch and overlap": ahead}
+    return {**rates, **by_tensorflow("embedding of 50 M parameters", mine, ahead)}
+
+
+def embedding_worker(servers: ps.Servers, barrier: Any, seconds: float) -> float:
+    def batch() -> torch.Tensor:
+        return torch.randint(EMBEDDING.rows, (EMBEDDING.batch, EMBEDDING.ids))
+
+    rows = batch()
+
+    def step() -> None:
+        nonlocal rows
+        servers.zero_grad()
+        labels = torch.randint(EMBEDDING.sizes[-1], (EMBEDDING.batch,))
+        loss = nn.functional.cross_entropy(servers.model(rows), labels)
+        rows = batch()
+        if servers.options.prefetch:
+            servers.prefetch(servers.model[0], rows)  # type: ignore[index]
+        loss.backward()
+        servers.step()
+
+    return rate(step, barrier, seconds) * EMBEDDING.batch
 
 
 def rate(step: Callable[[], None], barrier: Any, seconds: float) -> float:
@@ -296,7 +350,7 @@ def link_model() -> nn.Module:
 def link(_: float) -> dict[str, float]:
     found = {}
     for wire in ("full", "bf16", "topk"):
-        with cluster(link_model, ps.Options(wire=wire), workers=1, is_slow=True) as job:
+        with cluster(link_model, ps.Options(wire=wire), workers=1, proxy=slow_link) as job:
             (found[wire],) = job.run(link_worker)
     rows = {f"s per step, {wire}": seconds for wire, seconds in found.items()}
     return {**rows, "factor, bf16": found["full"] / found["bf16"], "factor, topk": found["full"] / found["topk"]}
@@ -313,117 +367,9 @@ def link_worker(servers: ps.Servers) -> float:
     return statistics.median(seconds[1:])
 
 
-def proxy(port: int, target: int) -> None:
-    """A link of LINK_BYTES_PER_S each way: each piece waits until the bytes before it would have been through."""
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        free_at = 0.0
-        while data := await reader.read(16 * 1024):
-            free_at = max(free_at, time.monotonic()) + len(data) / LINK_BYTES_PER_S
-            await asyncio.sleep(max(0.0, free_at - time.monotonic()))
-            writer.write(data)
-            await writer.drain()
-        writer.close()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            there, back = await asyncio.open_connection("127.0.0.1", target)
-        except OSError:
-            writer.close()  # the ps is not there yet: the worker knocks again
-            return
-        await asyncio.gather(pump(reader, back), pump(there, writer), return_exceptions=True)
-
-    async def main() -> None:
-        async with await asyncio.start_server(serve, "127.0.0.1", port) as server:
-            await server.serve_forever()
-
-    asyncio.run(main())
-
-
-# One ps and its workers, each a process.
-
-
-class Job:
-    def __init__(self, make: Any, options: ps.Options, workers: int, address: str, folder: str) -> None:
-        self.make, self.options, self.workers, self.folder = make, options, workers, folder
-        self.peers = {"ps": [address], "worker": [f"127.0.0.1:{number}" for number in range(1, workers + 1)]}
-
-    def run(self, work: Any, *arguments: Any) -> list[float]:
-        """What ``work(servers, *arguments)`` returns in each worker."""
-        results = SPAWN.Queue()
-        processes = [
-            SPAWN.Process(
-                target=work_process, args=(self.env("worker", index), self.make, self.options, results, work, arguments)
-            )
-            for index in range(self.workers)
-        ]
-        for process in processes:
-            process.start()
-        try:
-            return [results.get(timeout=WITHIN_S) for _ in processes]
-        finally:
-            for process in processes:
-                process.join(30)
-                process.kill()
-
-    def env(self, role: str, index: int) -> dict[str, str]:
-        config = {"cluster": self.peers, "task": {"type": role, "index": index}}
-        return {"TF_CONFIG": json.dumps(config), "PS_KEY": "benchmark", "TRAINMASTER_OUTPUT_DIR": self.folder}
-
-
-@contextmanager
-def cluster(make: Any, options: ps.Options, *, workers: int, is_slow: bool = False) -> Iterator[Job]:
-    port, outside = free_ports(2)
-    with tempfile.TemporaryDirectory() as folder:
-        inside = Job(make, options, workers, f"127.0.0.1:{port}", folder)
-        processes = [SPAWN.Process(target=ps_process, args=(inside.env("ps", 0), make, options))]
-        if is_slow:
-            processes.append(SPAWN.Process(target=proxy, args=(outside, port)))
-        for process in processes:
-            process.start()
-        try:
-            yield Job(make, options, workers, f"127.0.0.1:{outside if is_slow else port}", folder)
-        finally:
-            for process in processes:
-                process.terminate()
-                process.join(30)
-                process.kill()
-
-
-def sgd(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-
-
-def ps_process(env: dict[str, str], make: Any, options: ps.Options) -> None:
-    os.environ.update(env)
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 (for the whole process)
-    torch.set_num_threads(1)
-    model = make()
-    ps.run(model, sgd(model), lambda _: None, options=options)
-
-
-def work_process(
-    env: dict[str, str], make: Any, options: ps.Options, results: Any, work: Any, arguments: tuple[Any, ...]
-) -> None:
-    os.environ.update(env)
-    torch.set_num_threads(1)
-    model = make()
-    servers = ps.Servers(model, sgd(model), context=current(), key=job_key(None), options=options)
-    results.put(work(servers, *arguments))
-    servers.close()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
-
-
 PARTS: dict[str, Callable[[float], dict[str, float]]] = {
     "mlp": mlp,
+    "embedding": embedding,
     "bandwidth": bandwidth,
     "straggler": straggler,
     "link": link,
