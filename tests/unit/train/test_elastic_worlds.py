@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from trainmaster_train import elastic
-from trainmaster_train.elastic import worlds
+from trainmaster_train.elastic import group, worlds
 
 
 @pytest.fixture
@@ -81,3 +82,26 @@ def test_a_program_s_own_error_is_no_lost_peer() -> None:
     assert elastic.is_peer_loss(RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer"))
     assert not elastic.is_peer_loss(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert not elastic.is_peer_loss(ValueError("Connection closed by peer"))
+    assert not elastic.is_peer_loss(RuntimeError("timeout: the tokenizer's Socket server did not answer"))
+    assert not elastic.is_peer_loss(RuntimeError("Timed out waiting for the data loader"))
+
+
+def test_rank_0_whose_port_is_taken_asks_for_it_now_and_then(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    distributed = pytest.importorskip("torch.distributed")
+    clock = SimpleNamespace(now=0.0, asked=0)
+
+    def taken(*_args: object, **_options: object) -> None:
+        clock.asked += 1
+        assert clock.asked < 1000, "it never pauses"
+        raise RuntimeError("address already in use")
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    write(file, 3, RANK="0", WORLD_SIZE="2")
+    monkeypatch.setattr(distributed, "TCPStore", taken)
+    monkeypatch.setattr(group, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
+    world = elastic.World(number=3, rank=0, size=2, master_addr="127.0.0.1", master_port=29500)
+    with pytest.raises(elastic.PeerLost, match=r"rank 0 at 127\.0\.0\.1:29500 for too long: address already in use"):
+        elastic.Group("gloo", timeout_s=20).join(world)
+    assert 10 <= clock.asked <= 400

@@ -9,21 +9,21 @@ from typing import Any, Optional
 
 from trainmaster_train.elastic.worlds import World, newest_number
 
-# torch's own words for a peer that is gone, or a store that is.
+# The words of torch's transports for a peer that is gone, or a store that is, where the error has no type of its own. A
+# script's own errors tell of time-outs and sockets, too: single words will not do.
 _LOST_PEER = (
     "onnection closed by peer",
     "onnection reset by peer",
     "onnection refused",
     "roken pipe",
-    "gloo",
+    "gloo/",
     "NCCL",
-    "Timed out waiting",
-    "timeout",
-    "Socket",
-    "ocket closed",
+    "Socket Timeout",
 )
 _CONNECT_S = 1.0
 _MEET_LOOK_S = 0.003
+# A port that is taken is refused at once.
+_AGAIN_S = 0.1
 # From the moment when all are there, they need milliseconds to connect.
 _INIT_S = 30.0
 
@@ -121,6 +121,7 @@ class Group:
                 )
             except RuntimeError as error:
                 self._check(world, end, f"rank 0 at {world.master_addr}:{world.master_port}", str(error))
+                time.sleep(_AGAIN_S)  # noqa: TID251 - the port is asked, with a deadline above
         missing = [f"here/{rank}" for rank in range(world.size)]
         try:
             store.set(f"here/{world.rank}", b"1")
