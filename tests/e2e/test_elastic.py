@@ -26,6 +26,27 @@ while not (here.parent / "done").exists():
     time.sleep(0.05)
 """
 
+# Horovod's elastic interface, and nothing that is ours but the import.
+HOROVOD = """
+import os, pathlib, time
+import torch
+import trainmaster_train.horovod.torch as hvd
+here = pathlib.Path(os.environ["TRAINMASTER_OUTPUT_DIR"])
+hvd.init()
+state = hvd.elastic.TorchState(step=0)
+@hvd.elastic.run
+def train(state):
+    is_last = 0
+    while not is_last:
+        is_last = hvd.allreduce(torch.tensor([int((here / "done").exists())]), op=hvd.Max).item()
+        state.step += 1
+        with (here / "steps").open("a") as stream:
+            print(state.step, os.environ["TRAINMASTER_INDEX"], hvd.rank(), hvd.size(), os.getpid(), file=stream)
+        time.sleep(0.05)
+        state.commit()
+train(state)
+"""
+
 
 def story_of(job: Any) -> str:
     lines = [f"{event.at} {event.kind} {event.reason}" for event in job.events()]
@@ -108,3 +129,34 @@ def test_a_program_that_knows_nothing_of_it_is_started_again_in_place(
     detail = job.wait(timeout_s=60)
     assert detail.state == "succeeded", story_of(job)
     assert detail.attempt_count == 1
+
+
+def test_a_horovod_script_trains_on_with_nothing_but_its_import_changed(
+    platform: Any, eventually: Any, processes_of: Any
+) -> None:
+    pytest.importorskip("torch")
+    spec = {"name": "hvd", "workers": {"min": 1, "max": 2}, "command": [sys.executable, "-c", HOROVOD]}
+    job = platform.client.submit(spec)
+    output = output_of(platform, job)
+
+    def steps(index: str, size: str) -> list[tuple[int, ...]]:
+        """Of one worker in worlds of a size: number, rank, pid."""
+        lines = (output / "steps").read_text().splitlines() if (output / "steps").exists() else []
+        words = [line.split() for line in lines if len(line.split()) == 5]
+        return [(int(w[0]), int(w[2]), int(w[4])) for w in words if (w[1], w[3]) == (index, size)]
+
+    eventually(lambda: len(steps("1", "2")) >= 3 and job.detail().state == "running", within_s=120, what="steps")
+    first = worker(processes_of, job, 0)
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: steps("1", "1"), within_s=60, what="a step without it")
+    joined = eventually(
+        lambda: [step for step in steps("0", "2") if step[2] != first], within_s=120, what="a step with another one"
+    )
+    (output / "done").touch()
+    detail = job.wait(timeout_s=120)
+    assert detail.state == "succeeded", story_of(job)
+    assert detail.attempt_count == 1
+    alone = steps("1", "1")
+    assert {rank for _, rank, _ in alone} == {0}
+    assert {pid for _, _, pid in steps("1", "2")} == {pid for _, _, pid in alone}  # the survivor keeps its process
+    assert joined[0][0] > alone[-1][0]  # and gives its state to whoever joins

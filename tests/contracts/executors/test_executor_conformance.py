@@ -13,7 +13,7 @@ import pytest
 from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports, ReplicaAddress
-from executors.base import ExitCause, Observation, Phase
+from executors.base import ChangesWorlds, ExitCause, Observation, Phase
 
 NO_GRACE = timedelta()
 LONG_GRACE = timedelta(minutes=5)
@@ -251,6 +251,53 @@ def test_another_control_plane_adopts_what_runs(bench, behaves):
     assert seen.phase is Phase.RUNNING
     other.stop(order.key, grace=NO_GRACE)
     assert bench.until(order, _has_ended).exit is not None
+
+
+@pytest.fixture
+def changes_worlds(bench):
+    if not isinstance(bench.executor, ChangesWorlds):
+        pytest.skip("this driver does not reach a replica that runs: a gang on it keeps the world that it began in")
+
+
+@pytest.mark.usefixtures("changes_worlds")
+def test_a_running_replica_goes_to_the_newest_world_that_it_is_told_of(bench, behaves):
+    order = behaves(world=1, **FOREVER)
+    bench.executor.create(order)
+    seen = bench.until(order, _is_running)
+    assert seen.facts["world"] == 1
+    for executor in (bench.executor, bench.another()):
+        executor.change_world(replace(order, world=3))
+    bench.until(order, lambda seen: seen.facts.get("world") == 3 and seen.phase is Phase.RUNNING)
+    bench.executor.change_world(replace(order, world=2))
+    bench.executor.change_world(replace(order, world=4))
+    worlds = []
+    bench.until(order, lambda seen: (worlds.append(seen.facts["world"]) or worlds[-1]) == 4)
+    assert set(worlds) <= {3, 4}
+    bench.executor.stop(order.key, grace=LONG_GRACE)
+    assert bench.until(order, _has_ended).exit.cause is ExitCause.STOPPED
+
+
+@pytest.mark.usefixtures("changes_worlds")
+def test_one_that_joins_waits_for_its_world(bench, behaves):
+    order = behaves(world=0)
+    bench.executor.create(order)
+    seen = bench.until(order, lambda seen: seen.facts.get("is_ready"))
+    assert (seen.phase, seen.facts["world"]) == (Phase.PENDING, 0)
+    bench.another().change_world(replace(order, world=2))
+    seen = bench.until(order, _has_ended)
+    assert seen.phase is Phase.SUCCEEDED
+    assert bench.starts(order) == 1
+
+
+@pytest.mark.usefixtures("changes_worlds")
+def test_telling_what_is_unknown_or_over_of_a_world_is_no_error(bench, behaves):
+    order = behaves(world=1, exit_code=3)
+    bench.executor.change_world(replace(order, world=2))
+    assert list(bench.executor.observe(order.key.attempt_id)) == []
+    bench.executor.create(order)
+    before = bench.until(order, _has_ended)
+    bench.executor.change_world(replace(order, world=2))
+    assert bench.until(order, _has_ended) == before
 
 
 def test_an_image_is_refused_with_a_sentence(bench, behaves, needs: Callable[[str], None]):

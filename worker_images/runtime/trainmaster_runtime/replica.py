@@ -326,6 +326,10 @@ class Replica:
         if error is not None:
             self._end(Ending(error.cause, error.exit_code, error.sentence), 0.0)
             return
+        if self._wanted is not None:
+            # Asked to stop between the old processes and these.
+            for process in self._processes:
+                tree.ask_to_end(process.pid)
         self._facts.update(pid=self._processes[0].pid, pids=[process.pid for process in self._processes])
         self._tell_running()
         self._serve_rendezvous(programs[0].env)
