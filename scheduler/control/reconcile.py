@@ -27,6 +27,7 @@ from core.db.repositories.events import last_events_of_job
 from core.db.tables import Attempt
 from core.domain.errors import (
     AttemptRemoved,
+    ExecutorError,
     ExecutorRefused,
     ExecutorTryAgain,
     IllegalTransition,
@@ -36,6 +37,7 @@ from core.domain.errors import (
 )
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports, ReplicaAddress
+from core.domain.lifecycle import ReplicaEvent
 from core.domain.states import AttemptState, ReplicaState, Wanted
 from executors.base import ChangesWorlds, Observation, Phase, ReplicaKey
 from scheduler.control import fence
@@ -50,7 +52,7 @@ from scheduler.control.leftovers import forget_leftovers, leftovers, log_leftove
 from scheduler.control.orders import OrderBook, build_order, check_places, load_volumes
 from scheduler.control.resume import ResumeSources, find_resume_path, load_sources
 from scheduler.control.rows import AttemptRows, SpecCache, load_attempt
-from scheduler.control.worlds import WorldChange
+from scheduler.control.worlds import WorldChange, may_do_without
 from scheduler.control.write import AttemptWriter
 
 log = structlog.get_logger(__name__)
@@ -98,6 +100,7 @@ class _Memory:
     refusal: str | None = None
     is_removed: bool = False
     stops: dict[ReplicaKey, datetime] = field(default_factory=dict)
+    refused: dict[tuple[str, int], str] = field(default_factory=dict)  # one that was to join, by id and generation
     told: dict[tuple[str, int], datetime] = field(default_factory=dict)  # replica and world -> when it was told
 
 
@@ -303,6 +306,11 @@ class _Round:
             has_checkpoint=rows.has_checkpoint,
             refusal=self.memory.refusal,
             is_removed=self.memory.is_removed,
+            refused={
+                m.id: self.memory.refused[m.id, m.generation]
+                for m in rows.members
+                if (m.id, m.generation) in self.memory.refused
+            },
             wish=rows.wish,
             can_change=isinstance(self.control.executor, ChangesWorlds),
         )
@@ -310,13 +318,17 @@ class _Round:
     def _carry_out(self, decision: Decision, seen: Sequence[Observation]) -> Look:
         if decision.has_writes:
             layout = None if decision.world is None else self._new_world(decision.world)
+            resume_from = self._newest_checkpoint() if self._begins_anew(decision) else None
             with fence.fenced(self.control, self.lease) as session:
-                self._writer(session).record(decision, layout)
+                self._writer(session).record(decision, layout, resume_from)
             self._log(decision)
             if decision.given_up:
                 self.control.bell.ring(TOPIC_TICK, "")  # there is room, and somebody lacks a replica
             attempt = self.rows.attempt
-            self.rows = replace(self.rows, attempt=replace(attempt, generation=attempt.generation + 1))
+            resume_from = resume_from or attempt.resume_from
+            self.rows = replace(
+                self.rows, attempt=replace(attempt, generation=attempt.generation + 1, resume_from=resume_from)
+            )
             if decision.end is not None:
                 return Look(Verdict.AGAIN)  # the end is written on fresh rows: recording may have moved the job
         if decision.end is not None:
@@ -394,6 +406,16 @@ class _Round:
         ports = frozenset(port for _, port in taken)
         return control.executor.assign_addresses(self._layout(change.members), ports, self.rows.attempt.id)
 
+    def _begins_anew(self, decision: Decision) -> bool:
+        """Whether processes start again within the attempt."""
+        return decision.world is not None or any(m.event is ReplicaEvent.RESTART for m in decision.moves)
+
+    def _newest_checkpoint(self) -> str | None:
+        """What they go on from. Looked for once and kept in the rows: all of one world must be told the same."""
+        with unit_of_work(self.control.sessions, read_only=True) as session:
+            sources = load_sources(session, self.rows.job)
+        return find_resume_path(self.rows.job, sources)
+
     def _tell(self, members: Sequence[Member]) -> None:
         """Tell running replicas of the newest world; the engine shows what each of them knows."""
         executor = self.control.executor
@@ -417,6 +439,7 @@ class _Round:
         created: list[Member] = []
         details: dict[str, str] = {}
         refused: ExecutorRefused | None = None
+        given_up = False
         # Those that run show whether their program goes from world to world by itself.
         book = replace(self._order_book(), joins_warm=any(o.facts.get("keeps_processes") for o in seen))
         size = batch_size(self.control)
@@ -428,6 +451,9 @@ class _Round:
             for member, error in zip(batch, create_batch(self.control, book, batch), strict=True):
                 if error is None:
                     created.append(member)
+                    continue
+                if self._goes_on_without(member, error):
+                    given_up = True
                     continue
                 details[member.id] = error.sentence
                 if isinstance(error, ExecutorRefused):
@@ -441,7 +467,16 @@ class _Round:
         if refused is not None:
             raise refused
         self.memory.tries = self.memory.tries + 1 if details else 0
-        return bool(created) and not details
+        return (bool(created) or given_up) and not details
+
+    def _goes_on_without(self, member: Member, error: ExecutorError) -> bool:
+        """Whether it is only one that was to join which the executor refused: no reason to end those that train."""
+        if not isinstance(error, ExecutorRefused) or isinstance(error, AttemptRemoved):
+            return False
+        if not may_do_without(self.rows.attempt, member):
+            return False
+        self.memory.refused[member.id, member.generation] = error.sentence
+        return True
 
     def _order_book(self) -> OrderBook:
         job = self.rows.job

@@ -78,9 +78,15 @@ class AttemptWriter:
         if note:
             self.journal.tell("attempt.environment", note.sentence, at=self.now, data=note.to_json())
 
-    def record(self, decision: Decision, layout: Layout | None = None) -> None:
-        """Everything of ``decision`` but its end. ``layout``: of the world that it wants."""
+    def record(self, decision: Decision, layout: Layout | None = None, resume_from: str | None = None) -> None:
+        """Everything of ``decision`` but its end. ``layout``: of the world that it wants.
+
+        Args:
+            resume_from: the checkpoint of whoever is started from now on; ``None``: as before.
+        """
         changes: dict[str, Any] = {}
+        if resume_from is not None:
+            changes["resume_from"] = resume_from
         if decision.world is not None and layout is not None:
             changes |= {
                 "world": self.attempt.world + 1,
