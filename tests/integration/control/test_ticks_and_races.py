@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import update
 
 from core.db.engine import unit_of_work
 from core.db.tables import (
@@ -15,11 +16,14 @@ from core.db.tables import (
     Replica,
 )
 from core.domain.errors import ExecutorTryAgain, StaleWrite
+from core.domain.ids import AttemptId
 from core.domain.layout import Layout
 from executors.fake import FakeExecutor, Fault, Script
 from scheduler.control import place
 from scheduler.control.addresses import TakenAddresses, addresses_of
 from scheduler.control.nodes import sync_nodes
+from scheduler.control.rows import SpecCache, load_attempt
+from scheduler.control.write import AttemptWriter
 from scheduler.planning import plan
 from scheduler.planning.model import Plan
 
@@ -194,3 +198,21 @@ def test_a_stale_process_writes_nothing(plane):
         raise AssertionError("the fence let it in")
     with pytest.raises(StaleWrite):
         fence.renew(plane.control, lease)
+
+
+@pytest.mark.parametrize("moved", [{"generation": 2}, {"state": "lost"}])
+def test_replicas_of_which_one_has_moved_are_not_written(plane, moved):
+    job = plane.submit(workers=3)
+    plane.ticker.tick()
+    attempt = plane.one(Attempt, job_id=job)
+    now = plane.engine.now
+    with unit_of_work(plane.sessions) as session:
+        rows = load_attempt(session, AttemptId(attempt.id), SpecCache(), now=now, node_grace=timedelta(60))
+        session.execute(update(Replica).where(Replica.index == 1).values(**moved))
+    assert rows is not None
+    with pytest.raises(StaleWrite, match="one has moved since it was read"), unit_of_work(plane.sessions) as session:
+        AttemptWriter(session, rows, now).created(rows.members, {})
+    first, second, third = sorted(plane.all(Replica), key=lambda replica: replica.index)
+    assert first.state == third.state == "pending"
+    assert {key: getattr(second, key) for key in moved} == moved
+    assert plane.one(Attempt, job_id=job).generation == attempt.generation
