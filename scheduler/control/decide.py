@@ -166,7 +166,11 @@ class _Draft:
             self._move(member, ReplicaEvent.LOSE, self.now, facts)
             return
         if seen is None:
-            if member.state is not ReplicaState.PENDING:
+            if member.state is ReplicaState.PENDING:
+                if member.id in self.sight.refused:
+                    told = self._facts(member, ExitCause.ENGINE_REFUSED, self.sight.refused[member.id])
+                    self._move(member, ReplicaEvent.FAIL, self.now, told)
+            else:
                 # What was noted of one that ran says what was about to happen to it.
                 self._vanished(member, member.detail if member.state is ReplicaState.RUNNING else "")
             return

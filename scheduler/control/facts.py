@@ -136,7 +136,8 @@ class Sight:
     ``seen``: what the executor shows, by (role, index). ``lost_nodes``: nodes that have been gone for too
     long, with the time when they were last seen.
     ``refusal``: what the executor said when it refused to start a replica of this attempt; ``is_removed``: it did so
-    because it had removed the attempt before. ``wish``: who asked to cancel or pause, and why, in words.
+    because it had removed the attempt before. ``refused``: the same of replicas that join a gang which trains, which goes
+    on without them; a sentence for each id. ``wish``: who asked to cancel or pause, and why, in words.
     ``can_change``: whether the executor can tell running replicas of another world.
     """
 
@@ -150,6 +151,7 @@ class Sight:
     has_checkpoint: bool = False
     refusal: str | None = None
     is_removed: bool = False
+    refused: Mapping[str, str] = field(default_factory=dict)
     wish: str = ""
     can_change: bool = False
 

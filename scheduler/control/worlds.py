@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from core.domain.exits import ExitCause
 from core.domain.states import AttemptState, ReplicaState
 from executors.base import Phase
-from scheduler.control.facts import Member, Sight
+from scheduler.control.facts import AttemptFacts, Member, Sight
 
 GONE = (ReplicaState.FAILED, ReplicaState.LOST)
 
@@ -32,8 +33,7 @@ def elastic_role(sight: Sight) -> str | None:
 
 def is_in_world(sight: Sight, member: Member) -> bool:
     """Whether the others count on it: what joins is not in yet, what was given up is not in any more."""
-    layout = sight.attempt.layout
-    return layout is None or any(r.role == member.role and r.index == member.index for r in layout.replicas)
+    return not may_do_without(sight.attempt, member)
 
 
 def may_go_on_without(sight: Sight, members: Iterable[Member], lost: Member) -> bool:
@@ -98,7 +98,8 @@ def untold(sight: Sight, members: Iterable[Member]) -> tuple[Member, ...]:
 def given_up(sight: Sight, members: Iterable[Member], change: WorldChange | None) -> tuple[Member, ...]:
     """Who has ended, is in no world any more, and still holds its place.
 
-    One that nobody ever saw keeps its place until the attempt is over: its creation may still be on the way.
+    One that nobody ever saw keeps its place until the attempt is over, for its creation may still be on the way; unless
+    the engine refused it at its first word.
     """
     role = elastic_role(sight)
     if role is None or sight.attempt.state is not AttemptState.RUNNING:
@@ -110,10 +111,21 @@ def given_up(sight: Sight, members: Iterable[Member], change: WorldChange | None
         if m.role == role
         and m.state in GONE
         and m.is_holding
-        and (m.has_facts or m.started_at is not None)
+        and (m.has_facts or m.started_at is not None or _was_refused(m))
         and m.id not in stays
         and (change is not None or not is_in_world(sight, m))
     )
+
+
+def may_do_without(attempt: AttemptFacts, member: Member) -> bool:
+    """Whether ``member`` joins a gang that has begun without it."""
+    layout = attempt.layout
+    return layout is not None and not any(r.role == member.role and r.index == member.index for r in layout.replicas)
+
+
+def _was_refused(member: Member) -> bool:
+    """Nothing of it can still come: no call to create it was left without an answer, or its row would tell of that."""
+    return member.exit is not None and member.exit.cause is ExitCause.ENGINE_REFUSED and not member.detail
 
 
 def _is_ready(sight: Sight, member: Member) -> bool:
