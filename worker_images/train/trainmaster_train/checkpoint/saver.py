@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Mapping, Optional, Union
 
 from trainmaster_train import steps
+from trainmaster_train.checkpoint.errors import CheckpointNotWrittenError
 from trainmaster_train.checkpoint.folder import Keep
 from trainmaster_train.checkpoint.sharded import write_sharded
 from trainmaster_train.checkpoint.staging import Snapshot, Staging, addresses_of
@@ -32,6 +34,7 @@ class Saver:
         keep: as in :func:`trainmaster_train.checkpoint.save_checkpoint`.
         sharded: every process of the default group makes one, and saves its own shard (``save`` is then collective);
             otherwise only the process that writes for all (rank 0) makes one.
+        timeout_s: how long ``save``, ``wait`` and ``close`` wait for one checkpoint: a volume may hang for ever.
     """
 
     def __init__(
@@ -40,7 +43,9 @@ class Saver:
         directory: Optional[Union[str, Path]] = None,
         keep: Optional[Union[int, Keep]] = 3,
         sharded: bool = False,
+        timeout_s: float = 3600.0,
     ) -> None:
+        self._timeout_s = timeout_s
         self._directory = directory
         self._keep = keep if isinstance(keep, Keep) else Keep(last=keep)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
@@ -117,9 +122,15 @@ class Saver:
         """Wait until the last checkpoint is written; its folder, or ``None`` when nothing was being written.
 
         Raises:
-            CheckpointError: it could not be written.
+            CheckpointError: it could not be written, or not within ``timeout_s``.
         """
-        writing, self._writing = self._writing, None
+        writing = self._writing
+        if writing is not None and not futures.wait([writing], self._timeout_s).done:
+            raise CheckpointNotWrittenError(
+                f"the last checkpoint is still being written after {self._timeout_s:g} s: see whether its volume hangs, "
+                "or give Saver a larger timeout_s; earlier checkpoints are whole"
+            )
+        self._writing = None
         return None if writing is None else writing.result()
 
     def close(self) -> None:
@@ -127,7 +138,7 @@ class Saver:
         try:
             self.wait()
         finally:
-            self._pool.shutdown()
+            self._pool.shutdown(wait=self._writing is None)
             if self._guards is not None:
                 self._guards[1].remove()
                 self._guards = None
