@@ -44,7 +44,7 @@ def job_fields(row: AnyRow, *, run: Run, now: datetime) -> dict[str, Any]:
         "gpu_count": sum(role[1] * role[4] for role in roles),
         "attempt_count": row.attempt_count,
         "restart_count": row.restart_count,
-        "wait_reason": _wait_reason(row, now) if row.state == JobState.QUEUED else None,
+        "wait_reason": _wait_reason(row, now),
         "exit": exit_view(row.exit),
         "progress": dict(run.progress),
         "created_at": row.created_at,
@@ -102,10 +102,14 @@ def fresh_detail(row: Mapping[str, Any], *, project: str, user: str, spec: JobSp
     )
 
 
-def _wait_reason(row: AnyRow, now: datetime) -> WaitReasonView:
+def _wait_reason(row: AnyRow, now: datetime) -> WaitReasonView | None:
+    if row.state not in (JobState.QUEUED, JobState.STARTING):
+        return None
     if row.wait_reason is not None:
         own = row.wait_reason
         return WaitReasonView(code=own["code"], sentence=own["sentence"], numbers=own.get("numbers", {}))
+    if row.state == JobState.STARTING:
+        return None
     if row.shape_code is not None:
         numbers = row.shape_numbers or {}
         sentence = said_to(row.id, row.name, row.shape_sentence, numbers)

@@ -38,7 +38,7 @@ from core.domain.errors import (
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.lifecycle import ReplicaEvent
-from core.domain.states import AttemptState, ReplicaState, Wanted
+from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
 from executors.base import ChangesWorlds, Observation, Phase, ReplicaKey
 from scheduler.control import fence
 from scheduler.control.addresses import TakenAddresses, addresses_of
@@ -52,6 +52,7 @@ from scheduler.control.leftovers import forget_leftovers, leftovers, log_leftove
 from scheduler.control.orders import OrderBook, build_order, check_places, load_volumes
 from scheduler.control.resume import ResumeSources, find_resume_path, load_sources
 from scheduler.control.rows import AttemptRows, SpecCache, load_attempt
+from scheduler.control.waits import STARTS_WITHIN, tell_wait, waits_for
 from scheduler.control.worlds import WorldChange, may_do_without
 from scheduler.control.write import AttemptWriter
 
@@ -98,6 +99,7 @@ class _Memory:
 
     tries: int = 0
     refusal: str | None = None
+    wait: str = ""  # what was told of a gang that is being started
     is_removed: bool = False
     stops: dict[ReplicaKey, datetime] = field(default_factory=dict)
     refused: dict[tuple[str, int], str] = field(default_factory=dict)  # one that was to join, by id and generation
@@ -334,6 +336,7 @@ class _Round:
         if decision.end is not None:
             self._end(decision)
             return Look(Verdict.GONE)
+        self._tell_wait(decision, seen)
         self._stop(decision.stops)
         self._tell(decision.tells)
         is_created = self._create(decision.creates, seen)
@@ -348,6 +351,18 @@ class _Round:
         if decision.creates and not is_created:
             return replace(look, verdict=Verdict.AGAIN, next_look=self.control.clock() + retry_delay(self.memory.tries))
         return look
+
+    def _tell_wait(self, decision: Decision, seen: Sequence[Observation]) -> None:
+        """Once per reason: this process remembers what it wrote, and another one reads it first."""
+        attempt, job = self.rows.attempt, self.rows.job
+        is_starting = job.state is JobState.STARTING and not decision.is_running and not (attempt.stop or decision.stop)
+        if not is_starting or self.began - attempt.created_at < STARTS_WITHIN:
+            return
+        sentence = waits_for(self.rows.members, seen)
+        if sentence and sentence != self.memory.wait:
+            with fence.fenced(self.control, self.lease) as session:
+                tell_wait(session, self.rows, sentence, self.control.clock())
+            self.memory.wait = sentence
 
     def _after_creation(self, look: Look) -> Look:
         """Another round only if there is something to write: mostly the engine has just begun, and will tell."""

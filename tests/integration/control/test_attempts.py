@@ -275,8 +275,16 @@ def test_an_engine_that_is_away_is_told_in_the_replicas_and_tried_again(plane):
     plane.settle()
     assert plane.one(Replica, job_id=job).detail == "The engine did not answer; try again."
     assert plane.state(job) == "starting"
+    for _ in range(8):
+        plane.advance(1)
+    # Whoever looks at the job learns it there, and the history tells it once.
+    told = "worker-0: The engine did not answer; try again."
+    assert plane.one(Job, id=job).wait_reason["sentence"] == told
+    assert plane.story(job).count("attempt.waiting") == 1
+    assert plane.one(Event, kind="attempt.waiting").reason == told
     away.is_on = False
-    plane.advance(1)
+    for _ in range(8):
+        plane.advance(1)
     assert plane.state(job) == "running"
     assert plane.one(Replica, job_id=job).detail == ""
 

@@ -4,12 +4,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, update
 from starlette.testclient import TestClient
 
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.leases import TICK_DONE, mark
-from core.db.tables import Replica, WaitReason
+from core.db.tables import Job, Replica, WaitReason
 
 
 def names(client: TestClient, **query: Any) -> list[str]:
@@ -267,3 +267,19 @@ def test_attempts_come_page_by_page(client: TestClient, submit: Any, start: Any)
     assert page(limit=5) == ([1, 2, 3, 4, 5], None)
     for query in ({"cursor": "nonsense"}, {"limit": 0}, {"limit": 201}, {"after": -1}):
         assert client.get(f"/api/v1/jobs/{job_id}/attempts", params=query).status_code in (400, 422)
+
+
+def test_a_job_that_starts_tells_what_its_replicas_wait_for(
+    client: TestClient, submit: Any, sessions: SessionFactory
+) -> None:
+    job = submit()
+    told = {"code": "starting", "sentence": "worker-0: Image nosuch:1 cannot be pulled.", "numbers": {}}
+    for state, reason, shown in (
+        ("starting", None, None),
+        ("starting", told, told),
+        ("running", told, None),
+    ):
+        with unit_of_work(sessions) as session:
+            session.execute(update(Job).where(Job.id == job).values(state=state, wait_reason=reason))
+        assert client.get("/api/v1/jobs").json()["items"][0]["wait_reason"] == shown
+        assert client.get(f"/api/v1/jobs/{job}").json()["wait_reason"] == shown
