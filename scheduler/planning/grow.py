@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from core.domain.ids import NodeId
 from core.domain.resources import Gang, GangRole
-from scheduler.planning.cluster import Cluster, Pool
+from scheduler.planning.cluster import Cluster
 from scheduler.planning.demand import demand_of
 from scheduler.planning.gang import place
 from scheduler.planning.ledger import NEVER, Ledger
@@ -61,8 +61,8 @@ def _grow(growth: Growth, ledger: Ledger, cluster: Cluster, claimed: frozenset[i
     here = {cluster.number_of[node] for node, _ in growth.placed if node in cluster.number_of}
     # Beside its own first: the fewer nodes, the less goes over the network.
     pools = [
-        Pool([number for number in allowed if number in here], len(cluster.nodes)),
-        Pool(allowed, len(cluster.nodes)),
+        cluster.pool([number for number in allowed if number in here]),
+        cluster.pool(allowed),
     ]
     made: list[Placement] = []
     for index in growth.indices:
