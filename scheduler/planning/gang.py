@@ -78,7 +78,7 @@ def _on_one_node(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget)
 
 def _all_on(number: int, demand: Demand, capacity: Capacity, budget: Budget) -> Draft | None:
     draft = Draft(capacity)
-    only = Pool((number,), len(capacity.cluster.nodes))
+    only = capacity.cluster.pool((number,))
     for group in demand.merged:
         if draft.slots(number, group.request, group.models, group.count) < group.count:
             break
