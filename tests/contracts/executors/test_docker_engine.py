@@ -18,6 +18,7 @@ from executors.base import ExitCause, MountOrder, Phase
 from executors.docker import DockerExecutor
 from executors.docker.engine import Engine
 from executors.docker.render import Rules
+from tests.contracts.executors.conftest import remove
 
 pytestmark = [pytest.mark.docker]
 
@@ -102,7 +103,7 @@ def test_twenty_replicas_at_once_share_one_network_and_leave_nothing(docker_benc
     assert len(seen) == 20
     assert {o.phase for o in seen} == {Phase.SUCCEEDED}, [o for o in seen if o.phase is not Phase.SUCCEEDED]
     assert len(docker_bench.engine.networks({"trainmaster/instance": docker_bench.instance})) == 1
-    docker_bench.executor.remove(orders[0].key.attempt_id)
+    remove(docker_bench.executor, orders[0].key.attempt_id)
     assert docker_bench.leftovers() == []
 
 
@@ -284,7 +285,7 @@ def test_whoever_dies_while_creating_is_followed_by_one_who_starts_it_once(docke
     assert docker_bench.ended(order).phase is Phase.SUCCEEDED
     assert docker_bench.starts(order) == 1
     for attempt in docker_bench.executor.attempts():
-        docker_bench.executor.remove(attempt)
+        remove(docker_bench.executor, attempt)
     assert docker_bench.leftovers() == []
 
 
@@ -295,7 +296,7 @@ def test_a_creator_that_is_late_at_any_step_starts_nothing_of_a_removed_attempt(
     late = docker_bench.another(engine=engine)
     warm = docker_bench.order(command=("true",))
     late.create(warm)  # which reads the runtime image
-    late.remove(warm.key.attempt_id)
+    remove(late, warm.key.attempt_id)
     real, reached, go_on = getattr(engine, call), threading.Event(), threading.Event()
 
     def wait(*args, **kwargs):
@@ -315,7 +316,7 @@ def test_a_creator_that_is_late_at_any_step_starts_nothing_of_a_removed_attempt(
     thread = threading.Thread(target=create)
     thread.start()
     assert reached.wait(60)
-    docker_bench.executor.remove(order.key.attempt_id)
+    remove(docker_bench.executor, order.key.attempt_id)
     go_on.set()
     thread.join(60)
     assert [type(error) for error in errors] == [AttemptRemoved]
@@ -385,7 +386,7 @@ def test_two_platforms_on_one_engine_do_not_see_each_other(make_docker_bench):
     assert order.key.attempt_id not in two.executor.attempts()
     assert list(two.executor.observe(order.key.attempt_id)) == []
     for attempt in two.executor.attempts():
-        two.executor.remove(attempt)
+        remove(two.executor, attempt)
     assert one.executor.observe(order.key.attempt_id)[0].phase in (Phase.PENDING, Phase.RUNNING)
 
 
@@ -426,5 +427,5 @@ def test_tombstones_are_forgotten_after_their_time(make_docker_bench):
     bench = make_docker_bench("old", tombstone_life=timedelta(seconds=-60))
     order = bench.order()
     bench.executor.create(order)
-    bench.executor.remove(order.key.attempt_id)
+    remove(bench.executor, order.key.attempt_id)
     assert bench.engine.volumes({"trainmaster/instance": bench.instance}) == []

@@ -14,6 +14,7 @@ from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports, ReplicaAddress
 from executors.base import ChangesWorlds, ExitCause, Observation, Phase
+from tests.contracts.executors.conftest import remove
 
 NO_GRACE = timedelta()
 LONG_GRACE = timedelta(minutes=5)
@@ -224,7 +225,7 @@ def test_remove_kills_and_forgets_and_may_be_repeated(bench, behaves):
     bench.executor.create(order)
     _starts_at_least_one(bench, order)
     for executor in (bench.executor, bench.another(), bench.executor):
-        executor.remove(order.key.attempt_id)
+        remove(executor, order.key.attempt_id)
         assert list(executor.observe(order.key.attempt_id)) == []
         assert order.key.attempt_id not in executor.attempts()
 
@@ -233,7 +234,7 @@ def test_a_late_create_of_a_removed_attempt_starts_nothing(bench, behaves):
     order = behaves()
     bench.executor.create(order)
     bench.until(order, _has_ended)
-    bench.executor.remove(order.key.attempt_id)
+    remove(bench.executor, order.key.attempt_id)
     with pytest.raises(ExecutorRefused):
         bench.executor.create(order)
     with pytest.raises(ExecutorRefused):

@@ -21,6 +21,7 @@ from executors.kubernetes.client import path as url
 from executors.kubernetes.observe import Patience
 from executors.kubernetes.options import Options
 from executors.kubernetes.secret import render_secret
+from tests.contracts.executors.conftest import remove
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.xdist_group("kubernetes")]
 HASTY = Patience(image=timedelta(seconds=2), scheduling=timedelta(seconds=2), other=timedelta(seconds=25))
@@ -201,7 +202,7 @@ def test_a_creator_that_died_after_any_step_is_followed_by_another(bench):
         bench.executor.create(order)
         assert bench.ended(order).phase is Phase.SUCCEEDED
         assert bench.starts(order) == 1
-        bench.executor.remove(order.key.attempt_id)
+        remove(bench.executor, order.key.attempt_id)
 
 
 def gang(bench):
@@ -231,7 +232,7 @@ def test_a_creator_of_a_gang_that_died_after_any_step_is_followed_by_another(ben
         for order in orders:
             assert bench.ended(order).phase is Phase.SUCCEEDED
             assert bench.starts(order) == 1
-        bench.executor.remove(orders[0].key.attempt_id)
+        remove(bench.executor, orders[0].key.attempt_id)
 
 
 def test_one_replica_that_cannot_be_does_not_hold_up_the_others(bench):
@@ -245,7 +246,7 @@ def test_one_replica_that_cannot_be_does_not_hold_up_the_others(bench):
 def test_a_gang_that_was_removed_is_not_created_late(bench):
     orders = gang(bench)
     bench.executor.create_all(orders[:1])
-    bench.executor.remove(orders[0].key.attempt_id)
+    remove(bench.executor, orders[0].key.attempt_id)
     told = bench.another().create_all(orders)
     assert [type(one) for one in told] == [AttemptRemoved] * 3
     assert bench.leftovers() == []
@@ -259,7 +260,7 @@ def test_a_pod_that_is_posted_after_the_removal_never_starts(bench):
     thread = threading.Thread(target=creator.create, args=(order,))
     thread.start()
     assert cluster.is_held.wait(20)
-    bench.executor.remove(order.key.attempt_id)
+    remove(bench.executor, order.key.attempt_id)
     cluster.go.set()
     thread.join(20)
     name = render.names.replica_name(order.key)
@@ -272,7 +273,7 @@ def test_a_pod_that_is_posted_after_the_removal_never_starts(bench):
         assert not any("running" in c["state"] for c in pod["status"].get("initContainerStatuses") or ())
         time.sleep(0.2)
     if order.key.attempt_id in bench.executor.attempts():
-        bench.executor.remove(order.key.attempt_id)
+        remove(bench.executor, order.key.attempt_id)
     assert bench.starts(order) == 0
     cluster.close()
 

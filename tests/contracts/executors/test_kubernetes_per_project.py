@@ -13,7 +13,7 @@ from executors.kubernetes.access import Access
 from executors.kubernetes.client import Cluster, Json, NotFound
 from executors.kubernetes.client import path as url
 from executors.kubernetes.executor import KubernetesExecutor
-from tests.contracts.executors.conftest import KubernetesBench
+from tests.contracts.executors.conftest import KubernetesBench, remove
 from tests.integration.kubernetes.rights import (
     CLUSTER_WIDE,
     IN_THE_NAMESPACE,
@@ -114,7 +114,7 @@ def test_gangs_of_two_projects_live_in_two_namespaces_by_those_rights_alone(benc
     bench.executor.stop(vision[0].key, grace=vision[0].stop_grace)
     bench.ended(vision[0])
     for attempt in bench.executor.attempts():
-        bench.executor.remove(attempt)
+        remove(bench.executor, attempt)
     assert set(bench.executor.attempts()) == set()
     with pytest.raises(ExecutorRefused, match="was removed"):
         bench.executor.create(speech)
