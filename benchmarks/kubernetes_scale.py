@@ -30,6 +30,7 @@ from _embedded import Embedded, cpu_s, embedded_platform, pids_of, show, wait_fo
 from trainmaster import Client
 from trainmaster.client import RetryPolicy
 
+from core.domain.errors import ExecutorTryAgain
 from executors.kubernetes.client import AlreadyExists, Cluster, Gone, NotFound, path
 
 WANTED = 1.0  # times kube-scheduler's own
@@ -221,12 +222,7 @@ def by_kube_scheduler(world: World, options: argparse.Namespace) -> float:
     ended = eye.await_all(options.pods, 1200)
     eye.close()
     print(f"{options.pods} pods placed in {ended - started:.1f} s by kube-scheduler", file=sys.stderr, flush=True)
-    client.delete(
-        path("pods", world.mark),
-        params={"labelSelector": f"{LABEL}={mark}"},
-        options={"gracePeriodSeconds": 0},
-    )
-    wait_for(lambda: not _count(world.client, f"{LABEL}={mark}"), "the pods are gone", 600)
+    take_down(world.client, world.mark, f"{LABEL}={mark}")
     client.close()
     return ended - started
 
@@ -271,15 +267,25 @@ def by_platform(world: World, options: argparse.Namespace, verdict: dict[str, An
         print(f"{options.pods} pods placed in {ended - started:.1f} s: {verdict}", file=sys.stderr, flush=True)
         if is_last and options.at_rest:
             verdict |= at_rest(running)
-        # No kubelet would end them.
-        world.client.delete(
-            path("pods", instance),
-            params={"labelSelector": f"trainmaster/instance={instance}"},
-            options={"gracePeriodSeconds": 0},
-        )
+    # With the platform down nobody makes them again.
+    take_down(world.client, instance, f"trainmaster/instance={instance}")
     with suppress(NotFound):
         world.client.delete(path("namespaces", name=instance))
     return ended - started
+
+
+def take_down(client: Cluster, namespace: str, selector: str) -> None:
+    """End pods that no kubelet would end. It takes the API server longer than it lets anybody wait for an answer."""
+
+    def is_done() -> bool:
+        with suppress(ExecutorTryAgain):
+            client.delete(
+                path("pods", namespace), params={"labelSelector": selector}, options={"gracePeriodSeconds": 0}
+            )
+            return not _count(client, selector)
+        return False
+
+    wait_for(is_done, "the pods are gone", 900)
 
 
 def at_rest(running: Embedded, minutes: float = 1.0) -> dict[str, Any]:

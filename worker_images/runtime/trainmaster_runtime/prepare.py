@@ -298,6 +298,7 @@ def _wait_for_peers(order: Order, state: StateFolder, check_stop: Callable[[floa
     mark_end(order, has_ended=False)
     end = clock.monotonic() + order.peers_grace_s
     told: list[str] = []
+    pause_s = 0.02
     while True:
         still = []
         for host in missing:
@@ -319,7 +320,9 @@ def _wait_for_peers(order: Order, state: StateFolder, check_stop: Callable[[floa
         if missing != told:
             told = missing
             state.tell(phase="pending", detail="Waiting for the names of %s." % names)
-        check_stop(min(0.5, max(0.01, end - clock.monotonic())))
+        # The peers of a gang appear within a second of each other; later the name server is to have some peace.
+        check_stop(min(pause_s, max(0.01, end - clock.monotonic())))
+        pause_s = min(0.5, 1.3 * pause_s)
 
 
 def own_interface(addresses: list[str] | None = None) -> str | None:
