@@ -1,0 +1,297 @@
+"""Reading metrics: what series there are, their points, and charts of any window in a bounded number of buckets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Select, select
+from sqlalchemy.orm import Session
+
+from core.db.repositories.metrics import CHUNK_POINTS, COARSE_POINTS, FINE_POINTS, gather
+from core.db.rows import AnyRow
+from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
+from core.domain.errors import Unavailable
+from core.domain.metrics.digests import (
+    By,
+    Digests,
+    digest_buckets,
+    merge_buckets,
+    sorted_points,
+    unpack_digests,
+)
+from core.domain.metrics.points import Points, unpack
+
+_TRIES: Final = 5
+# A window of so many points per bucket is read point by point; larger ones by digests.
+_EXACT: Final = 32
+_EXACT_LIMIT: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which series of the owners; what is ``None`` or empty is not asked for."""
+
+    attempt: int | None = None
+    role: str | None = None
+    index: int | None = None
+    names: Sequence[str] = ()
+    kind: str | None = None
+    prefix: str = ""
+    without_prefix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A series as it was at one moment. ``low`` and ``high``: of the finite values, ``None`` when there is none.
+
+    ``count`` points in all (of objects: how many were written), of which ``chunked`` are in chunks and the rest in
+    ``pending``. ``last_time``: milliseconds since 1970.
+    """
+
+    id: int
+    owner_id: str
+    attempt: int
+    role: str
+    index: int
+    name: str
+    kind: str
+    count: int
+    last_step: int | None
+    last_time: int | None
+    last_value: float | None
+    low: float | None
+    high: float | None
+    chunked: int
+    pending: Points = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Both ends included, ``None``: open. Of steps, or of milliseconds since 1970."""
+
+    by: By = "step"
+    low: int | None = None
+    high: int | None = None
+
+    def has(self, lowest: int, highest: int) -> bool:
+        """Whether all from ``lowest`` to ``highest`` is in it."""
+        return (self.low is None or self.low <= lowest) and (self.high is None or highest <= self.high)
+
+    def misses(self, lowest: int, highest: int) -> bool:
+        return (self.low is not None and highest < self.low) or (self.high is not None and lowest > self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A window's points where they are few, else digests of runs of them; in order of steps or time."""
+
+    points: Points | None
+    digests: Digests | None
+
+
+def find_series(session: Session, owner_ids: Sequence[str], only: Filter = Filter(), *, limit: int) -> list[Series]:
+    """The series of these jobs, as they all are at one moment: by attempt, role, index and name, at most ``limit``.
+
+    Raises:
+        Unavailable: they were written so fast that no moment could be caught; never seen.
+    """
+    for _ in range(_TRIES):
+        before = _streams(session, owner_ids, only)
+        found = _series_at(session, before, only, limit)
+        if before.keys() and _compactions(session, list(before)) != {n: row.compactions for n, row in before.items()}:
+            continue  # points moved from segments to chunks meanwhile: some were seen twice or not at all
+        return found
+    raise Unavailable("The metrics change too fast to be read; try again in a moment.", retry_after_s=1.0)
+
+
+def position_of(session: Session, owner_id: str) -> tuple[tuple[int, int], ...]:
+    """(stream, points) of each stream of a job: another value when anything was added."""
+    query = select(MetricStream.id, MetricStream.points).where(MetricStream.owner_id == owner_id)
+    return tuple((row[0], row[1]) for row in session.execute(query.order_by(MetricStream.id)))
+
+
+def read_points(session: Session, series: Series, start: int, limit: int) -> Points:
+    """At most ``limit`` points from number ``start`` on, counted from 0 in order of arrival."""
+    end = min(series.count, start + limit)
+    found = Points()
+    if start < series.chunked:
+        first, last = start // CHUNK_POINTS, (min(end, series.chunked) - 1) // CHUNK_POINTS
+        query = _chunks(series, MetricChunk.number, MetricChunk.data)
+        for row in session.execute(query.where(MetricChunk.number.between(first, last))):
+            base = row.number * CHUNK_POINTS
+            upper = min(end, series.chunked) - base
+            found.extend(unpack(row.data)[max(0, start - base) : max(0, upper)])
+    if end > series.chunked:
+        found.extend(series.pending[max(0, start - series.chunked) : end - series.chunked])
+    return found
+
+
+def read_chart(session: Session, series: Series, window: Window, buckets: int) -> Chart:
+    """What is in ``window``: its points when these are at most ``buckets``, else at most ``buckets`` digests."""
+    rows = [
+        row
+        for row in session.execute(
+            _chunks(
+                series,
+                MetricChunk.number,
+                MetricChunk.count.label("size"),
+                MetricChunk.step_min,
+                MetricChunk.step_max,
+                MetricChunk.time_min,
+                MetricChunk.time_max,
+            )
+        )
+        if row.number * CHUNK_POINTS < series.chunked and not window.misses(*_span(row, window.by))
+    ]
+    count = sum(row.size for row in rows) + len(series.pending)
+    if count <= min(_EXACT_LIMIT, _EXACT * buckets):
+        points = _in_window(_whole(session, series, [row.number for row in rows]), window)
+        ordered = sorted_points(points, window.by)
+        if len(ordered) <= buckets:
+            return Chart(ordered, None)
+        return Chart(None, digest_buckets(ordered, window.by, buckets))
+    coarse = count // COARSE_POINTS >= 2 * buckets
+    return Chart(None, merge_buckets(_digests(session, series, rows, window, is_coarse=coarse), window.by, buckets))
+
+
+def list_objects(session: Session, series: Series, *, after: int, limit: int) -> Sequence[AnyRow]:
+    """(id, step, time, media_type, data) of the series' objects with larger ids than ``after``, oldest first."""
+    columns = (MetricObject.id, MetricObject.step, MetricObject.time, MetricObject.media_type, MetricObject.data)
+    query = select(*columns).where(MetricObject.series_id == series.id, MetricObject.id > after)
+    return session.execute(query.order_by(MetricObject.id).limit(limit)).all()
+
+
+def _streams(session: Session, owner_ids: Sequence[str], only: Filter) -> dict[int, AnyRow]:
+    query = select(
+        MetricStream.id,
+        MetricStream.owner_id,
+        MetricStream.attempt,
+        MetricStream.role,
+        MetricStream.index.label("replica_index"),
+        MetricStream.compactions,
+    ).where(MetricStream.owner_id.in_(owner_ids))
+    for column, wanted in (
+        (MetricStream.attempt, only.attempt),
+        (MetricStream.role, only.role),
+        (MetricStream.index, only.index),
+    ):
+        if wanted is not None:
+            query = query.where(column == wanted)
+    order = (MetricStream.owner_id, MetricStream.attempt, MetricStream.role, MetricStream.index)
+    return {row.id: row for row in session.execute(query.order_by(*order))}
+
+
+def _compactions(session: Session, streams: Sequence[int]) -> dict[int, int]:
+    query = select(MetricStream.id, MetricStream.compactions).where(MetricStream.id.in_(streams))
+    return {row[0]: row[1] for row in session.execute(query)}
+
+
+def _series_at(session: Session, streams: dict[int, AnyRow], only: Filter, limit: int) -> list[Series]:
+    if not streams:
+        return []
+    query = select(MetricSeries).where(MetricSeries.stream_id.in_(streams)).order_by(MetricSeries.name)
+    if only.names:
+        query = query.where(MetricSeries.name.in_(only.names))
+    if only.kind is not None:
+        query = query.where(MetricSeries.kind == only.kind)
+    if only.prefix:
+        query = query.where(MetricSeries.name.startswith(only.prefix, autoescape=True))
+    if only.without_prefix:
+        query = query.where(~MetricSeries.name.startswith(only.without_prefix, autoescape=True))
+    rows: list[MetricSeries] = list(session.execute(query.execution_options(populate_existing=True)).scalars())
+    place = {number: position for position, number in enumerate(streams)}
+    rows.sort(key=lambda row: place[row.stream_id])  # stable: names stay in order
+    del rows[limit:]
+    used = {row.stream_id for row in rows if row.kind == "scalar"}
+    segments = session.execute(
+        select(MetricSegment.data).where(MetricSegment.stream_id.in_(used)).order_by(MetricSegment.id)
+    ).scalars()
+    pending = gather(segments) if used else {}
+    return [_series(row, streams[row.stream_id], pending.get(row.id, Points())) for row in rows]
+
+
+def _series(row: MetricSeries, stream: AnyRow, pending: Points) -> Series:
+    low, high = row.low, row.high
+    last_step, last_time, last_value = row.last_step, row.last_time, row.last_value
+    if row.kind == "scalar" and row.count and last_value is None:
+        last_value = math.nan
+    if pending:
+        last_step, last_time, last_value = pending.steps[-1], pending.times[-1], pending.values[-1]
+        bounds = [value for value in pending.values if math.isfinite(value)]
+        bounds += [bound for bound in (low, high) if bound is not None]
+        low, high = min(bounds, default=None), max(bounds, default=None)
+    return Series(
+        id=row.id,
+        owner_id=stream.owner_id,
+        attempt=stream.attempt,
+        role=stream.role,
+        index=stream.replica_index,
+        name=row.name,
+        kind=row.kind,
+        count=row.count + len(pending),
+        last_step=last_step,
+        last_time=last_time,
+        last_value=last_value,
+        low=low,
+        high=high,
+        chunked=row.count if row.kind == "scalar" else 0,
+        pending=pending,
+    )
+
+
+def _chunks(series: Series, *columns: Any) -> Select[Any]:
+    return select(*columns).where(MetricChunk.series_id == series.id).order_by(MetricChunk.number)
+
+
+def _span(row: AnyRow, by: By) -> tuple[int, int]:
+    return (row.step_min, row.step_max) if by == "step" else (row.time_min, row.time_max)
+
+
+def _whole(session: Session, series: Series, numbers: Sequence[int]) -> Points:
+    found = Points()
+    for part in _points_of(session, series, numbers):
+        found.extend(part)
+    found.extend(series.pending)
+    return found
+
+
+def _points_of(session: Session, series: Series, numbers: Sequence[int]) -> Iterator[Points]:
+    """The points of these chunks, without what came into them after ``series`` was read."""
+    for start in range(0, len(numbers), 500):
+        query = _chunks(series, MetricChunk.number, MetricChunk.data)
+        for row in session.execute(query.where(MetricChunk.number.in_(numbers[start : start + 500]))):
+            yield unpack(row.data)[: series.chunked - row.number * CHUNK_POINTS]
+
+
+def _in_window(points: Points, window: Window) -> Points:
+    keys = points.steps if window.by == "step" else points.times
+    if not keys or window.has(min(keys), max(keys)):
+        return points
+    return points.chosen([place for place, key in enumerate(keys) if window.has(key, key)])
+
+
+def _digests(session: Session, series: Series, rows: Sequence[AnyRow], window: Window, *, is_coarse: bool) -> Digests:
+    """Digests of all that is in the window. Chunks that reach over its ends, or are not full, are read point by point."""
+    whole = [
+        row.number
+        for row in rows
+        if window.has(*_span(row, window.by)) and (row.number + 1) * CHUNK_POINTS <= series.chunked
+    ]
+    made = Digests()
+    level = MetricChunk.coarse if is_coarse else MetricChunk.fine
+    if whole:
+        taken = set(whole)
+        query = _chunks(series, MetricChunk.number, level).where(MetricChunk.number.between(whole[0], whole[-1]))
+        for number, data in session.execute(query):
+            if number in taken:
+                made.extend(unpack_digests(data))
+    others = sorted({row.number for row in rows} - set(whole))
+    length = COARSE_POINTS if is_coarse else FINE_POINTS
+    for part in (*_points_of(session, series, others), series.pending):
+        points = sorted_points(_in_window(part, window), window.by)
+        for start in range(0, len(points), length):
+            made.add(points[start : start + length])
+    return made

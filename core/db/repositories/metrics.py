@@ -1,0 +1,410 @@
+"""Writing metrics: a batch of many series costs one row; now and then the rows move into the chunks of their series.
+
+The simple equivalent is a row for each point. Here the points of a batch are one *segment*, whatever they belong to.
+When a stream (a replica in an attempt) has gathered enough segments, they are *compacted*: each series' points are
+appended to its last chunk, and full chunks get digests for charts. Whoever adds holds the lock of the stream's row, so
+that neither a batch nor a point is counted twice; readers add what is still in segments.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from sqlalchemy import delete, func, insert, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
+
+from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
+from core.domain.metrics.digests import digest_runs
+from core.domain.metrics.limits import (
+    OBJECT_BYTES_OF_JOB,
+    OBJECTS_OF_SERIES,
+    POINTS_OF_JOB,
+    SERIES_OF_JOB,
+    SERIES_OF_REPLICA,
+    name_fault,
+)
+from core.domain.metrics.points import Points, from_bytes, unpack
+
+Kind = Literal["scalar", "histogram", "image", "text"]
+
+CHUNK_POINTS: Final = 4096
+FINE_POINTS: Final = 64
+COARSE_POINTS: Final = 512
+# A reader takes all segments of a stream: so many at most, 0.4 MB or 64 rows.
+_PENDING_POINTS: Final = 16_384
+_PENDING_SEGMENTS: Final = 64
+_WRITERS: Final = 64  # senders of one replica: its starts, and the libraries in its processes
+_COUNTED_FROM: Final = 1_000_000  # points of a replica: below, the job's limit is far
+_LOOK_UP: Final = 500  # names or ids in one statement; SQLite allows 32,766 values
+_HEAD: Final = struct.Struct("<qq")  # in a segment: series, points
+
+
+@dataclass(frozen=True, slots=True)
+class StreamKey:
+    """Whose metrics. ``owner_id``: the job's id. ``attempt``: its number."""
+
+    owner_id: str
+    attempt: int
+    role: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewObject:
+    """A histogram, image or text. ``time``: milliseconds since 1970."""
+
+    name: str
+    kind: Kind
+    step: int
+    time: int
+    media_type: str
+    data: bytes
+
+
+@dataclass(slots=True)
+class Added:
+    """What came of a batch. ``faults``: a sentence for each series that was refused; the rest was taken."""
+
+    points: int = 0
+    objects: int = 0
+    is_repeated: bool = False
+    faults: list[str] = field(default_factory=list)
+
+
+def add_metrics(
+    session: Session,
+    key: StreamKey,
+    series: Mapping[str, Points],
+    objects: Sequence[NewObject] = (),
+    *,
+    now: datetime,
+    writer: str = "",
+    batch: int | None = None,
+) -> Added:
+    """Add points (scalars, by the name of their series) and objects, in order of arrival. In the caller's transaction.
+
+    Args:
+        batch: a number that grows with each batch of ``writer``. One that is not larger than the last was taken before:
+            nothing is added, and ``is_repeated`` says so. ``None``: taken as often as it comes.
+    """
+    added = Added()
+    stream = _locked_stream(session, key, now)
+    changes: dict[str, Any] = {"updated_at": now}
+    if batch is not None:
+        if batch <= stream.writers.get(writer, -1):
+            added.is_repeated = True
+            return added
+        changes["writers"] = _with_writer(stream.writers, writer, batch)
+    if stream.points > _COUNTED_FROM and _sum_of_owner(session, key.owner_id, MetricStream.points) >= POINTS_OF_JOB:
+        added.faults.append(f"the job has reported {POINTS_OF_JOB:,} points, and more are not kept; report less often")
+        series = {}
+    wanted = {(name, "scalar") for name, points in series.items() if points}
+    wanted.update((item.name, item.kind) for item in objects)
+    ids = _series_ids(session, stream, key, wanted, changes, added)
+    segment = _segment(series, ids, added)
+    if segment:
+        session.execute(insert(MetricSegment).values(stream_id=stream.id, data=segment))
+        changes.update(
+            points=stream.points + added.points,
+            pending_points=stream.pending_points + added.points,
+            pending_segments=stream.pending_segments + 1,
+        )
+    if objects:
+        _add_objects(session, stream, key, objects, ids, changes, added)
+    session.execute(
+        update(MetricStream)
+        .where(MetricStream.id == stream.id)
+        .values(**changes)
+        .execution_options(synchronize_session=False)
+    )
+    if changes.get("pending_points", 0) >= _PENDING_POINTS or changes.get("pending_segments", 0) >= _PENDING_SEGMENTS:
+        compact(session, stream.id)
+    return added
+
+
+def compact(session: Session, stream_id: int) -> None:
+    """Move all segments of a stream into the chunks of their series. The caller holds the stream's lock."""
+    rows = session.execute(
+        select(MetricSegment.id, MetricSegment.data)
+        .where(MetricSegment.stream_id == stream_id)
+        .order_by(MetricSegment.id)
+    ).all()
+    gathered = gather(row.data for row in rows)
+    ids = list(gathered)
+    for start in range(0, len(ids), _LOOK_UP):
+        _append_to_chunks(session, {number: gathered[number] for number in ids[start : start + _LOOK_UP]})
+    if rows:
+        session.execute(
+            delete(MetricSegment).where(MetricSegment.stream_id == stream_id, MetricSegment.id <= rows[-1].id)
+        )
+    session.execute(
+        update(MetricStream)
+        .where(MetricStream.id == stream_id)
+        .values(pending_points=0, pending_segments=0, compactions=MetricStream.compactions + 1)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def gather(segments: Any) -> dict[int, Points]:
+    """The points in segments by series, in order of arrival."""
+    gathered: defaultdict[int, Points] = defaultdict(Points)
+    for data in segments:
+        view = memoryview(data)
+        position = 0
+        while position < len(view):
+            number, count = _HEAD.unpack_from(view, position)
+            position += _HEAD.size
+            end = position + 24 * count
+            gathered[number].extend(from_bytes(view[position:end]))
+            position = end
+    return gathered
+
+
+def forget_metrics(session: Session, owner_ids: Sequence[str]) -> int:
+    """Delete all metrics of these jobs; how many streams that were."""
+    streams = session.scalars(select(MetricStream.id).where(MetricStream.owner_id.in_(owner_ids))).all()
+    if streams:
+        session.execute(delete(MetricStream).where(MetricStream.id.in_(streams)))  # the rest follows by its keys
+    return len(streams)
+
+
+def _locked_stream(session: Session, key: StreamKey, now: datetime) -> MetricStream:
+    query = (
+        select(MetricStream)
+        .where(
+            MetricStream.owner_id == key.owner_id,
+            MetricStream.attempt == key.attempt,
+            MetricStream.role == key.role,
+            MetricStream.index == key.index,
+        )
+        .with_for_update()
+        # The row as it is under the lock, not as this session may have seen it before.
+        .execution_options(populate_existing=True)
+    )
+    found = session.execute(query).scalar_one_or_none()
+    if found is None:
+        row = {
+            "owner_id": key.owner_id,
+            "attempt": key.attempt,
+            "role": key.role,
+            "replica_index": key.index,
+            **dict.fromkeys(
+                ("series_count", "points", "pending_points", "pending_segments", "compactions", "objects"), 0
+            ),
+            "object_bytes": 0,
+            "writers": {},
+            "updated_at": now,
+        }
+        dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
+        session.execute(dialect.insert(MetricStream.__table__).values(**row).on_conflict_do_nothing())
+        found = session.execute(query).scalar_one()
+    return found
+
+
+def _with_writer(writers: Mapping[str, int], writer: str, batch: int) -> dict[str, int]:
+    others = {name: last for name, last in writers.items() if name != writer}
+    while len(others) >= _WRITERS:
+        del others[next(iter(others))]
+    return {**others, writer: batch}
+
+
+def _series_ids(
+    session: Session,
+    stream: MetricStream,
+    key: StreamKey,
+    wanted: set[tuple[str, str]],
+    changes: dict[str, Any],
+    added: Added,
+) -> dict[tuple[str, str], int]:
+    ids = _known_ids(session, stream.id, wanted)
+    missing = sorted(wanted - ids.keys())
+    if not missing:
+        return ids
+    room = SERIES_OF_REPLICA - stream.series_count
+    if stream.series_count + len(missing) > 100:  # a job of many replicas with few series each is never near its limit
+        room = min(room, SERIES_OF_JOB - _sum_of_owner(session, key.owner_id, MetricStream.series_count))
+    made: list[dict[str, Any]] = []
+    for name, kind in missing:
+        fault = name_fault(name)
+        if fault is not None:
+            added.faults.append(fault)
+        elif len(made) >= room:
+            added.faults.append(
+                f"{key.role}-{key.index} has {stream.series_count + len(made):,} metrics, and more are not kept: "
+                f"{name!r} is dropped; put what varies into the step, not into the name"
+            )
+            break
+        else:
+            made.append({"stream_id": stream.id, "name": name, "kind": kind, "count": 0})
+    if made:
+        session.execute(insert(MetricSeries), made)
+        ids.update(_known_ids(session, stream.id, {(row["name"], row["kind"]) for row in made}))
+        changes["series_count"] = stream.series_count + len(made)
+    return ids
+
+
+def _known_ids(session: Session, stream_id: int, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    names = sorted({name for name, _ in wanted})
+    found: dict[tuple[str, str], int] = {}
+    for start in range(0, len(names), _LOOK_UP):
+        rows = session.execute(
+            select(MetricSeries.name, MetricSeries.kind, MetricSeries.id).where(
+                MetricSeries.stream_id == stream_id, MetricSeries.name.in_(names[start : start + _LOOK_UP])
+            )
+        )
+        found.update(((row[0], row[1]), row[2]) for row in rows)
+    return found
+
+
+def _sum_of_owner(session: Session, owner_id: str, column: Any) -> int:
+    return int(session.execute(select(func.sum(column)).where(MetricStream.owner_id == owner_id)).scalar_one() or 0)
+
+
+def _segment(series: Mapping[str, Points], ids: Mapping[tuple[str, str], int], added: Added) -> bytes:
+    parts: list[bytes] = []
+    for name, points in series.items():
+        number = ids.get((name, "scalar"))
+        if number is not None and points:
+            parts += (_HEAD.pack(number, len(points)), points.to_bytes())
+            added.points += len(points)
+    return b"".join(parts)
+
+
+def _append_to_chunks(session: Session, gathered: Mapping[int, Points]) -> None:
+    rows = session.execute(
+        select(MetricSeries.id, MetricSeries.count.label("size"), MetricSeries.low, MetricSeries.high).where(
+            MetricSeries.id.in_(gathered)
+        )
+    ).all()
+    open_chunks = [(row.id, row.size // CHUNK_POINTS) for row in rows if row.size % CHUNK_POINTS]
+    place = tuple_(MetricChunk.series_id, MetricChunk.number)
+    tails = (
+        {
+            row.series_id: unpack(row.data)
+            for row in session.execute(select(MetricChunk.series_id, MetricChunk.data).where(place.in_(open_chunks)))
+        }
+        if open_chunks
+        else {}
+    )
+    chunks: list[dict[str, Any]] = []
+    changed: list[dict[str, Any]] = []
+    for row in rows:
+        new = gathered[row.id]
+        points = tails.get(row.id, Points())
+        points.extend(new)
+        first = row.size // CHUNK_POINTS
+        chunks.extend(
+            _chunk(row.id, first + number, points[start : start + CHUNK_POINTS])
+            for number, start in enumerate(range(0, len(points), CHUNK_POINTS))
+        )
+        finite = [value for value in new.values if math.isfinite(value)]
+        bounds = [bound for bound in (row.low, row.high) if bound is not None]
+        changed.append(
+            {
+                "id": row.id,
+                "count": row.size + len(new),
+                "last_step": new.steps[-1],
+                "last_time": new.times[-1],
+                "last_value": _kept(new.values[-1]),
+                "low": min(finite + bounds, default=None),
+                "high": max(finite + bounds, default=None),
+            }
+        )
+    if open_chunks:
+        session.execute(delete(MetricChunk).where(place.in_(open_chunks)))
+    session.execute(insert(MetricChunk), chunks)
+    session.execute(update(MetricSeries), changed)
+
+
+def _chunk(series_id: int, number: int, points: Points) -> dict[str, Any]:
+    is_full = len(points) == CHUNK_POINTS
+    return {
+        "series_id": series_id,
+        "number": number,
+        "count": len(points),
+        "step_min": min(points.steps),
+        "step_max": max(points.steps),
+        "time_min": min(points.times),
+        "time_max": max(points.times),
+        "data": points.pack(),
+        "fine": digest_runs(points, FINE_POINTS).pack() if is_full else b"",
+        "coarse": digest_runs(points, COARSE_POINTS).pack() if is_full else b"",
+    }
+
+
+def _kept(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _add_objects(
+    session: Session,
+    stream: MetricStream,
+    key: StreamKey,
+    objects: Sequence[NewObject],
+    ids: Mapping[tuple[str, str], int],
+    changes: dict[str, Any],
+    added: Added,
+) -> None:
+    room = OBJECT_BYTES_OF_JOB - _sum_of_owner(session, key.owner_id, MetricStream.object_bytes)
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for item in objects:
+        number = ids.get((item.name, item.kind))
+        if number is None:
+            continue
+        if size + len(item.data) > room:
+            added.faults.append(
+                f"the job's histograms, images and texts have reached {OBJECT_BYTES_OF_JOB // 2**20} MiB: "
+                f"{item.name!r} at step {item.step} is dropped"
+            )
+            break
+        size += len(item.data)
+        rows.append(
+            {
+                "series_id": number,
+                "step": item.step,
+                "time": item.time,
+                "media_type": item.media_type,
+                "data": item.data,
+            }
+        )
+    if not rows:
+        return
+    session.execute(insert(MetricObject), rows)
+    added.objects = len(rows)
+    dropped = sum(_thin(session, number) for number in {row["series_id"] for row in rows})
+    changes.update(objects=stream.objects + len(rows), object_bytes=max(0, stream.object_bytes + size - dropped))
+    newest = {row["series_id"]: row for row in rows}
+    counts: defaultdict[int, int] = defaultdict(int)
+    for row in rows:
+        counts[row["series_id"]] += 1
+    for number, row in newest.items():
+        session.execute(
+            update(MetricSeries)
+            .where(MetricSeries.id == number)
+            .values(count=MetricSeries.count + counts[number], last_step=row["step"], last_time=row["time"])
+            .execution_options(synchronize_session=False)
+        )
+
+
+def _thin(session: Session, series_id: int) -> int:
+    """Keep about so many objects of a series as are allowed: the first, the newest, and every other one between. Returns
+    the bytes that went.
+    """
+    rows = session.execute(
+        select(MetricObject.id, func.length(MetricObject.data))
+        .where(MetricObject.series_id == series_id)
+        .order_by(MetricObject.id)
+    ).all()
+    if len(rows) <= OBJECTS_OF_SERIES:
+        return 0
+    gone = rows[1:-1:2]
+    session.execute(delete(MetricObject).where(MetricObject.id.in_([row[0] for row in gone])))
+    return sum(row[1] for row in gone)

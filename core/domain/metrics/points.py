@@ -1,0 +1,107 @@
+"""Points of a series as columns, and their compact form.
+
+A column is an ``array``, so a million points are three objects. The compact form keeps differences of steps and times,
+lays the bytes of equal weight side by side, and compresses: what grows evenly takes next to nothing, and the bytes of
+values that are alike (sign, exponent) fall together. Some 6 bytes a point for a noisy loss, instead of 24.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from operator import sub
+from typing import Final
+
+_WIDTH: Final = 8  # bytes of each number, whole or real
+_LEVEL: Final = 1  # of zlib: 9 saves a tenth more at ten times the work
+
+
+class Points:
+    """Points in the order of their arrival. ``steps``: whole numbers; ``times``: milliseconds since 1970; ``values``: any
+    float, NaN and infinities included. All of one length.
+    """
+
+    __slots__ = ("steps", "times", "values")
+
+    def __init__(self, steps: Iterable[int] = (), times: Iterable[int] = (), values: Iterable[float] = ()) -> None:
+        """Raises ``OverflowError`` or ``TypeError`` for what is no 64-bit number, ``ValueError`` for unequal lengths."""
+        self.steps = array("q", steps)
+        self.times = array("q", times)
+        self.values = array("d", values)
+        if not len(self.steps) == len(self.times) == len(self.values):
+            raise ValueError("steps, times and values differ in length")
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, part: slice) -> Points:
+        return _of(self.steps[part], self.times[part], self.values[part])
+
+    def extend(self, others: Points) -> None:
+        self.steps.extend(others.steps)
+        self.times.extend(others.times)
+        self.values.extend(others.values)
+
+    def chosen(self, places: Sequence[int]) -> Points:
+        """The points at ``places``, in that order."""
+        return Points(
+            map(self.steps.__getitem__, places),
+            map(self.times.__getitem__, places),
+            map(self.values.__getitem__, places),
+        )
+
+    def pack(self) -> bytes:
+        """The compact form; ``unpack`` gives exactly these points again, each NaN as a NaN."""
+        columns = (_differences(self.steps), _differences(self.times), self.values)
+        return zlib.compress(b"".join(_by_weight(column.tobytes()) for column in columns), _LEVEL)
+
+    def to_bytes(self) -> bytes:
+        """24 bytes a point, made and read in no time: for what is compacted soon."""
+        return self.steps.tobytes() + self.times.tobytes() + self.values.tobytes()
+
+
+def unpack(data: bytes) -> Points:
+    """The points that ``pack`` made ``data`` of."""
+    raw = zlib.decompress(data)
+    size = len(raw) // 3
+    steps, times, values = array("q"), array("q"), array("d")
+    steps.frombytes(_in_turn(raw[:size]))
+    times.frombytes(_in_turn(raw[size : 2 * size]))
+    values.frombytes(_in_turn(raw[2 * size :]))
+    return _of(array("q", accumulate(steps)), array("q", accumulate(times)), values)
+
+
+def from_bytes(data: memoryview | bytes) -> Points:
+    """The points that ``to_bytes`` made ``data`` of."""
+    size = len(data) // 3
+    steps, times, values = array("q"), array("q"), array("d")
+    steps.frombytes(data[:size])
+    times.frombytes(data[size : 2 * size])
+    values.frombytes(data[2 * size :])
+    return _of(steps, times, values)
+
+
+def _of(steps: array[int], times: array[int], values: array[float]) -> Points:
+    made = Points.__new__(Points)
+    made.steps, made.times, made.values = steps, times, values
+    return made
+
+
+def _differences(column: array[int]) -> array[int]:
+    made = array("q", column[:1])
+    made.extend(map(sub, column[1:], column))
+    return made
+
+
+def _by_weight(data: bytes) -> bytes:
+    return b"".join(data[start::_WIDTH] for start in range(_WIDTH))
+
+
+def _in_turn(data: bytes) -> bytes:
+    count = len(data) // _WIDTH
+    made = bytearray(len(data))
+    for start in range(_WIDTH):
+        made[start::_WIDTH] = data[start * count : (start + 1) * count]
+    return bytes(made)

@@ -1,0 +1,235 @@
+"""What is added is read again: once, whole, in order, and down-sampled without losing a peak."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import func, select
+
+from core.db.engine import SessionFactory, unit_of_work
+from core.db.repositories.metric_reads import (
+    Chart,
+    Filter,
+    Series,
+    Window,
+    find_series,
+    list_objects,
+    read_chart,
+    read_points,
+)
+from core.db.repositories.metrics import Added, NewObject, StreamKey, add_metrics, forget_metrics
+from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
+from core.domain.metrics import limits
+from core.domain.metrics.points import Points
+
+NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
+KEY = StreamKey("job-a", 1, "worker", 0)
+
+Add = Callable[..., Added]
+
+
+@pytest.fixture
+def add(sessions: SessionFactory) -> Add:
+    def write(
+        series: dict[str, Points] | None = None, *objects: NewObject, key: StreamKey = KEY, **more: object
+    ) -> Added:
+        with unit_of_work(sessions) as session:
+            return add_metrics(session, key, series or {}, objects, now=NOW, **more)  # type: ignore[arg-type]
+
+    return write
+
+
+def find(sessions: SessionFactory, only: Filter | None = None, owner: str = "job-a") -> list[Series]:
+    with unit_of_work(sessions, read_only=True) as session:
+        return find_series(session, [owner], only or Filter(), limit=10_000)
+
+
+def chart(sessions: SessionFactory, window: Window | None = None, buckets: int = 500) -> Chart:
+    with unit_of_work(sessions, read_only=True) as session:
+        (series,) = find_series(session, ["job-a"], Filter(names=["loss"]), limit=10)
+        return read_chart(session, series, window or Window(), buckets)
+
+
+def points(first: int, count: int) -> Points:
+    steps = range(first, first + count)
+    return Points(steps, (1000 * step for step in steps), (step / 2 for step in steps))
+
+
+def count(sessions: SessionFactory, table: type) -> int:
+    with unit_of_work(sessions, read_only=True) as session:
+        return session.execute(select(func.count()).select_from(table)).scalar_one()
+
+
+def test_a_series_of_many_batches_comes_back_point_by_point(sessions: SessionFactory, add: Add) -> None:
+    chance = random.Random(3)
+    first = 0
+    while first < 30_000:
+        size = chance.choice((1, 7, 300, 2500))
+        added = add({"loss": points(first, size), "lr": Points([first], [0], [0.1])})
+        assert (added.points, added.faults) == (size + 1, [])
+        first += size
+    assert count(sessions, MetricSegment) < 64  # most have moved on
+    with unit_of_work(sessions, read_only=True) as session:
+        loss, _ = find_series(session, ["job-a"], limit=10)
+        assert (loss.count, loss.last_step, loss.last_value) == (first, first - 1, (first - 1) / 2)
+        assert (loss.low, loss.high) == (0.0, (first - 1) / 2)
+        read = read_points(session, loss, 0, first + 5)
+        assert list(read.steps) == list(range(first))
+        assert read.values[-1] == (first - 1) / 2
+        # Any part of it, over the edges of chunks and of what is still in segments.
+        for start in (0, 4095, 4096, 12_000, loss.chunked - 1, loss.chunked, first - 1, first):
+            part = read_points(session, loss, start, 5000)
+            assert list(part.steps) == list(range(start, min(first, start + 5000)))
+
+
+def test_a_batch_that_is_sent_again_counts_once(sessions: SessionFactory, add: Add) -> None:
+    assert not add({"loss": points(0, 3)}, writer="r1", batch=1).is_repeated
+    assert add({"loss": points(0, 3)}, writer="r1", batch=1).is_repeated
+    assert not add({"loss": points(3, 3)}, writer="r1", batch=2).is_repeated
+    assert add({"loss": points(0, 3)}, writer="r1", batch=1).is_repeated
+    assert not add({"loss": points(6, 3)}, writer="r2", batch=1).is_repeated  # another sender counts for itself
+    assert [series.count for series in find(sessions)] == [9]
+
+
+def test_nan_infinities_and_clocks_that_run_backwards_are_kept(sessions: SessionFactory, add: Add) -> None:
+    add({"loss": Points([5, 3, 4], [50, 40, 60], [math.inf, -math.inf, math.nan]), "ok": points(0, 1)})
+    for _ in range(70):  # until they are compacted
+        add({"ok": points(0, 1)})
+    loss = next(series for series in find(sessions) if series.name == "loss")
+    assert loss.chunked == 3
+    assert loss.last_value is not None
+    assert math.isnan(loss.last_value)
+    assert (loss.low, loss.high) == (None, None)
+    shown = chart(sessions).points
+    assert shown is not None
+    assert list(shown.steps) == [3, 4, 5]
+    assert [str(value) for value in shown.values] == ["-inf", "nan", "inf"]
+
+
+def test_series_are_told_apart_by_job_attempt_replica_name_and_kind(sessions: SessionFactory, add: Add) -> None:
+    add({"loss": points(0, 1)})
+    add({"loss": points(0, 2)}, key=StreamKey("job-a", 2, "worker", 0))
+    add({"loss": points(0, 3)}, key=StreamKey("job-a", 1, "worker", 1))
+    add({"loss": points(0, 4)}, key=StreamKey("job-b", 1, "worker", 0))
+    add({"system/cpu": points(0, 5)}, NewObject("loss", "text", 1, 1, "text/plain", b"well"))
+    told = sorted((one.attempt, one.index, one.name, one.kind, one.count) for one in find(sessions))
+    assert told == [
+        (1, 0, "loss", "scalar", 1),
+        (1, 0, "loss", "text", 1),
+        (1, 0, "system/cpu", "scalar", 5),
+        (1, 1, "loss", "scalar", 3),
+        (2, 0, "loss", "scalar", 2),
+    ]
+    assert len(find(sessions, Filter(attempt=2))) == 1
+    assert len(find(sessions, Filter(index=1))) == 1
+    assert len(find(sessions, Filter(kind="text"))) == 1
+    assert [one.name for one in find(sessions, Filter(prefix="system/"))] == ["system/cpu"]
+    assert len(find(sessions, Filter(without_prefix="system/"))) == 4
+
+
+def test_a_chart_of_a_long_series_keeps_every_peak(sessions: SessionFactory, add: Add) -> None:
+    for start in range(0, 100_000, 10_000):
+        part = points(start, 10_000)
+        part.values[1234] = 1e9 + start
+        add({"loss": part})
+    made = chart(sessions, buckets=200).digests
+    assert made is not None
+    assert len(made) <= 200
+    assert sum(made.count) == 100_000
+    assert {value for value in made.high if value >= 1e9} == {1e9 + start for start in range(0, 100_000, 10_000)}
+    assert made.step_min[0] == 0
+    assert made.step_max[-1] == 99_999
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(4000, 70_321), (None, 12), (99_990, None), (50_000, 50_000), (300_000, None)]
+)
+@pytest.mark.parametrize("by", ["step", "time"])
+def test_a_window_holds_what_is_in_it_and_nothing_else(
+    sessions: SessionFactory, add: Add, by: str, low: int | None, high: int | None
+) -> None:
+    for start in range(0, 100_000, 20_000):
+        add({"loss": points(start, 20_000)})
+    scale = 1 if by == "step" else 1000
+    window = Window(by, None if low is None else low * scale, None if high is None else high * scale)  # type: ignore[arg-type]
+    found = chart(sessions, window, buckets=100)
+    first, last = low or 0, min(99_999, 99_999 if high is None else high)
+    expected = max(0, last - first + 1)
+    if found.points is not None:
+        assert list(found.points.steps) == list(range(first, last + 1))
+    else:
+        digests = found.digests
+        assert digests is not None
+        assert (sum(digests.count), min(digests.step_min), max(digests.step_max)) == (expected, first, last)
+        assert (min(digests.low), max(digests.high)) == (first / 2, last / 2)
+
+
+def test_too_many_series_and_bad_names_are_told_and_the_rest_is_taken(
+    sessions: SessionFactory, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.db.repositories.metrics.SERIES_OF_REPLICA", 3)
+    added = add({f"m{number}": points(0, 1) for number in range(5)} | {"bad\nname": points(0, 1)})
+    assert added.points == 3
+    assert len(added.faults) == 2
+    assert any("cannot be shown" in fault for fault in added.faults)
+    again = add({"m0": points(1, 1), "another": points(0, 1)})
+    assert again.points == 1
+    assert "'another' is dropped" in again.faults[0]
+
+
+def test_a_job_that_has_told_too_much_is_told_so(
+    sessions: SessionFactory, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.db.repositories.metrics._COUNTED_FROM", 5)
+    monkeypatch.setattr("core.db.repositories.metrics.POINTS_OF_JOB", 10)
+    assert add({"loss": points(0, 11)}).faults == []
+    refused = add({"loss": points(11, 1)})
+    assert refused.points == 0
+    assert "report less often" in refused.faults[0]
+
+
+def test_objects_are_thinned_and_the_first_and_newest_stay(
+    sessions: SessionFactory, add: Add, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.db.repositories.metrics.OBJECTS_OF_SERIES", 8)
+    for step in range(40):
+        add({}, NewObject("weights", "histogram", step, step, "application/json", b"{}"))
+    (series,) = find(sessions)
+    assert (series.count, series.last_step) == (40, 39)
+    with unit_of_work(sessions, read_only=True) as session:
+        steps = [row.step for row in list_objects(session, series, after=0, limit=100)]
+        kept = session.execute(select(MetricStream.object_bytes)).scalar_one()
+    assert 4 <= len(steps) <= 8
+    assert (steps[0], steps[-1]) == (0, 39)
+    assert kept == 2 * len(steps)
+
+
+def test_objects_beyond_the_jobs_room_are_dropped_with_a_sentence(
+    add: Add, sessions: SessionFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.db.repositories.metrics.OBJECT_BYTES_OF_JOB", 10)
+    assert add({}, NewObject("a", "text", 1, 1, "text/plain", b"123456")).faults == []
+    added = add({}, NewObject("a", "text", 2, 1, "text/plain", b"123456"))
+    assert added.objects == 0
+    assert "step 2 is dropped" in added.faults[0]
+    assert count(sessions, MetricObject) == 1
+
+
+def test_forgetting_a_job_leaves_nothing_of_it(sessions: SessionFactory, add: Add) -> None:
+    for _ in range(70):
+        add({"loss": points(0, 100)}, NewObject("a", "text", 1, 1, "text/plain", b"x"))
+    add({"loss": points(0, 1)}, key=StreamKey("job-b", 1, "worker", 0))
+    with unit_of_work(sessions) as session:
+        assert forget_metrics(session, ["job-a"]) == 1
+    assert find(sessions) == []
+    assert [count(sessions, table) for table in (MetricStream, MetricSeries, MetricChunk, MetricObject)] == [1, 1, 0, 0]
+    assert len(find(sessions, owner="job-b")) == 1
+
+
+def test_limits_leave_room_for_differences_in_64_bits() -> None:
+    assert 2 * limits.STEP_LIMIT < 2**63
+    assert limits.TIME_LIMIT_MS < 2**53
