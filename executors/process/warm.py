@@ -17,13 +17,17 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from core import file_locks
+from core.domain.errors import ExecutorTryAgain
 from executors.base import ReplicaOrder
+from executors.process import procfs
 from executors.process.state import ReplicaFolder
 
 # Variables that frameworks, and the libraries below them, read while they are imported. Python's reads are noted by the
@@ -41,7 +45,12 @@ _PLAIN_TEXT: Final = re.compile(r"[\w ./:=,@%+-]+", re.ASCII)
 _NAME_BYTES: Final = 24
 _HELLO_S: Final = 0.3  # an idle parent answers within 10 ms
 _ANSWER_S: Final = 2.0
+_CLAIM_S: Final = 20.0  # for a runtime that has taken the road: as long as one that is executed has
+_DEATH_S: Final = 5.0
+_LEARN_S: Final = 10.0
+_LOOK_S: Final = 0.02
 CLAIMED: Final = 0
+_NOT_CLAIMED: Final = 75  # trainmaster_runtime.main.NOT_CLAIMED
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +125,8 @@ class WarmStarts:
         Returns:
             The code that it would have ended with, or ``None``: execute it.
         """
+        if (state.path / "road").exists():
+            return None  # an earlier try: the lock is ours, so whoever took the road then is gone
         hint = _read(road.hint)
         for framework in (hint,) if hint else _FRAMEWORKS:
             folder = road.folder / framework
@@ -137,23 +148,26 @@ class WarmStarts:
         is_known: bool,
     ) -> int | None:
         request = {"order": str(state.path / "order.json"), "env": dict(environment), "is_known": is_known}
+        is_silent = False
         try:
+            asked.settimeout(_ANSWER_S)
             # First the small part: descriptors must come with at least one byte.
             socket.send_fds(asked, [b" "], list(fds))
             asked.sendall(json.dumps(request).encode() + b"\n")
-            asked.settimeout(_ANSWER_S)
-            try:
-                answer = asked.recv(1)
-            except TimeoutError:
-                if _take_road(state):
-                    # It holds descriptors of ours, and may hold them for ever: what does not answer must not stay.
-                    _kill_peer(asked)
-                    return None
-                asked.settimeout(None)
-                answer = asked.recv(1)
+            answer = asked.recv(1)
+        except TimeoutError:
+            answer, is_silent = b"", True
         except OSError:
-            return None
-        return {b"1": CLAIMED, b"0": 75}.get(answer)
+            answer = b""
+        if answer:
+            return CLAIMED if answer == b"1" else _NOT_CLAIMED
+        # Nobody has said that it starts the order. Whoever makes the file `road` does, and nobody else.
+        if not _take_road(state):
+            return _wait_for_runtime(asked, state)
+        if is_silent:
+            # It holds descriptors of ours, and may hold them for ever: what does not answer must not stay.
+            _kill_peer(asked)
+        return None
 
     def learn(self, road: Road, state: ReplicaFolder) -> None:
         """Have a process look on what the replica loads, unless that is known and there is a parent for it."""
@@ -164,17 +178,19 @@ class WarmStarts:
             return
         road.folder.mkdir(mode=0o700, exist_ok=True)
         ReplicaFolder(road.folder).write("about.json", road.about)
-        # It lives on by itself, and holds the lock when this returns.
-        subprocess.run(
-            [self._python, "-I", "-S", str(self._waiter), str(road.folder), str(state.path), str(road.hint)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            env={},
-            start_new_session=True,
-            check=False,
-        )
+        # It lives on by itself, and holds the lock when this returns. One that comes to nothing costs a warm start only.
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [self._python, "-I", "-S", str(self._waiter), str(road.folder), str(state.path), str(road.hint)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={},
+                start_new_session=True,
+                timeout=_LEARN_S,
+                check=False,
+            )
 
 
 def _plain_words(command: Sequence[str] | str | None) -> Sequence[str] | None:
@@ -247,3 +263,27 @@ def _take_road(state: ReplicaFolder) -> bool:
     except OSError:
         return False
     return True
+
+
+def _wait_for_runtime(asked: socket.socket, state: ReplicaFolder) -> int | None:
+    """The code of the forked runtime that has taken the road; ``None`` when it came to nothing, and nothing of it is left.
+
+    Raises:
+        ExecutorTryAgain: it neither goes on nor dies: it waits in the kernel, for a disk as a rule.
+    """
+    try:
+        asked.settimeout(_CLAIM_S)
+        answer = asked.recv(1)
+    except OSError:
+        answer = b""
+    if answer:
+        return CLAIMED if answer == b"1" else _NOT_CLAIMED
+    taken = state.read("road") or {}
+    end = time.monotonic() + _DEATH_S
+    while state.runtime() is None and taken and procfs.start_ticks(taken["pid"]) == taken["start_ticks"]:
+        # It writes `runtime.json` before it starts anything: killed without that file, it has done nothing.
+        procfs.send(taken["pid"], taken["start_ticks"], signal.SIGKILL)
+        if time.monotonic() > end:
+            raise ExecutorTryAgain(f"The runtime of {state.path.name} hangs in the kernel; does its disk answer?")
+        time.sleep(_LOOK_S)  # noqa: TID251 - another process's end, which is not our child's
+    return None if state.runtime() is None else CLAIMED

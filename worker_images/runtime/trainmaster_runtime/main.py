@@ -59,11 +59,24 @@ def run_forked(path: str, lock: int, tell: int, warm: Fork) -> NoReturn:
     os.setsid()
     state = StateFolder(os.path.dirname(path))
     try:
-        # Whoever makes this file starts the order: the executor does when it waits for us no longer.
-        os.close(os.open(state.file("road"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        _take_road(state)
     except OSError:
         os._exit(NOT_CLAIMED)
     os._exit(_run(path, state, lock, tell, warm))
+
+
+def _take_road(state: StateFolder) -> None:
+    """Be the one that starts the order; the executor does when it waits for us no longer. Raises ``OSError``: it does.
+
+    The file comes to be as a whole, by linking: the executor ends who it names when nothing follows.
+    """
+    pid = os.getpid()
+    own = "road.%d" % pid
+    state.write(own, {"pid": pid, "start_ticks": procfs.start_ticks(pid)})
+    try:
+        os.link(state.file(own), state.file("road"))
+    finally:
+        os.unlink(state.file(own))
 
 
 def _run(path: str, state: StateFolder, lock: int | None, tell: int | None, warm: Fork | None = None) -> int:

@@ -6,6 +6,8 @@
 ``token``               the attempt's token
 ``runtime.json``        who runs it: pid, start, boot, folders of its control groups. Its presence means: started once,
                         never to be started again
+``road``                of a warm start: made by whoever starts the order, the executor (empty) or a forked runtime (its pid
+                        and start); the other one leaves it alone
 ``status.json``         phase, detail, facts; replaced as things move on
 ``stop.json``           the wish to stop, with its grace; written by the executor before it sends SIGTERM
 ``api.json``            ``{"url": …}``: where the API is now, when it has moved since the order was written; an order may
