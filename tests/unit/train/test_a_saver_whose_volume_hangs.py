@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import trainmaster_train as tm
-from trainmaster_train.checkpoint import saver
+from trainmaster_train.checkpoint import saver, staging
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 
 def test_a_volume_that_hangs_is_told_of_and_holds_nobody(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,3 +24,25 @@ def test_a_volume_that_hangs_is_told_of_and_holds_nobody(alone: Path, monkeypatc
             hung.close()
     finally:
         freed.set()
+
+
+def test_a_step_waits_for_the_copy_as_long_and_no_longer(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    freed = threading.Event()
+    finish = staging.Snapshot.finish
+    monkeypatch.setattr(staging.Snapshot, "finish", lambda snapshot: (freed.wait(60), finish(snapshot))[1])
+    model = torch.nn.Linear(2, 2)
+    before = model.weight.detach().clone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model(torch.ones(1, 2)).sum().backward()
+    slow = tm.Saver(timeout_s=0.05)
+    try:
+        slow.save(model.state_dict(), 1, optimizer=optimizer)
+        with pytest.raises(tm.CheckpointNotWrittenError, match=r"optimizer\.step\(\) has waited 0\.05 s for the copy"):
+            optimizer.step()
+        assert torch.equal(model.weight, before)
+    finally:
+        freed.set()
+    monkeypatch.setattr(slow, "_timeout_s", 60.0)
+    assert slow.wait() == alone / "checkpoints" / "step-00000001"
+    optimizer.step()
+    slow.close()

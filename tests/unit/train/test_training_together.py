@@ -29,7 +29,7 @@ def tell(**found):
 """
 
 DDP = """
-world = distributed.init()
+world = distributed.init(backend="cpu:gloo")  # as with GPUs, where NCCL stands beside it
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 steps_of = {}
 models = []
@@ -68,7 +68,16 @@ before = dict(count=len(distributed.loading._warned))
 for _ in distributed.batches(loader): pass
 wrong = DistributedSampler(data, num_replicas=3, rank=0)
 for _ in distributed.batches(DataLoader(data, sampler=wrong)): pass
-tell(rank=world.rank, size=world.size, contract=world.contract, steps=steps_of, warned=before["count"])
+missing = None
+group = dist.new_group()
+if world.rank == 0:
+    try:
+        tm.save_sharded({"x": torch.ones(2)}, 9, process_group=group, timeout_s=0.2)
+    except tm.CheckpointNotWrittenError as error:
+        missing = str(error)
+tell(
+    rank=world.rank, size=world.size, contract=world.contract, steps=steps_of, warned=before["count"], missing=missing
+)
 if world.rank == 1:
     import time
     time.sleep(0.3)
@@ -124,6 +133,10 @@ def test_every_compression_trains_the_same_model_everywhere_and_all_leave(alone:
         assert sent["fp16"] == sent["bf16"] == [0, gradients // 2] * 4
         assert 0 < sent["powersgd"][1] < gradients // 2
         assert all(seconds > 0 for _, seconds in steps["none"][1::2])
+    assert told[0]["missing"].startswith(
+        "the checkpoint of step 9 was not written: not all processes came within 0.2 s ("
+    )
+    assert "Ranks 1 failed" in told[0]["missing"]
     warnings = (tmp_path / "0.err").read_text()
     assert "each of the 2 processes reads all of the data: give the DataLoader `sampler=Distributed" in warnings
     assert "two epochs in the same order: call `sampler.set_epoch(epoch)`" in warnings
@@ -140,12 +153,18 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.ReLU(), torch.nn.Linear(24, 1))
 fully_shard(model, mesh=init_device_mesh("cpu", (world.size,)))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+distributed.watch(model, optimizer=optimizer)
+steps.timer().end_step()  # starts the clock
+measured = []
 
 def step():
     torch.manual_seed(5)
     optimizer.zero_grad()
     model(torch.randn(8, 16)).square().mean().backward()
     optimizer.step()
+    last = steps.timer().last
+    assert abs(sum(last.parts.values()) - last.seconds) <= 0.02 * last.seconds, last
+    measured.append((last.bytes_sent, last.parts["communication"]))
 
 def total():
     return sum(float(p.full_tensor().double().abs().sum()) for p in model.parameters())
@@ -172,7 +191,7 @@ if len(sys.argv) > 1:
     try:
         tm.save_sharded(state(), first + 3, directory=sys.argv[1])
     except tm.CheckpointNotWrittenError as error:
-        tell(first=first, resumed=resumed, saved=saved, error=str(error), path=str(found.path if found else ""))
+        tell(first=first, resumed=resumed, saved=saved, error=str(error), measured=measured)
 else:
     tell(first=first, resumed=resumed, saved=saved, path=str(found.path if found else ""))
 distributed.shutdown()
@@ -186,6 +205,10 @@ def test_a_sharded_checkpoint_is_resumed_by_another_number_of_processes(alone: P
     # What fails in rank 0 is told in every rank, and none waits.
     assert {found["error"] for found in by_two} == {by_two[0]["error"]}
     assert "the checkpoint of step 3 was not written" in by_two[0]["error"]
+    # Parameters are gathered for the forward pass (and kept: there is one group), gradients scattered; half of each is sent.
+    parameters = (24 * 16 + 24 + 2 * 24 + 2) * 4  # bytes, the last layer padded to two processes
+    assert [sent for sent, _ in by_two[0]["measured"]] == [parameters] * 3
+    assert all(waited > 0 for _, waited in by_two[0]["measured"])
     newest = alone / "checkpoints" / "step-00000002"
     assert tm.latest() == newest
     assert len(list(newest.glob("*.distcp"))) == 2

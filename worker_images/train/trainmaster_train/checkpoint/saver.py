@@ -7,6 +7,7 @@ import threading
 import time
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Callable, Mapping, Optional, Union
 
@@ -34,7 +35,8 @@ class Saver:
         keep: as in :func:`trainmaster_train.checkpoint.save_checkpoint`.
         sharded: every process of the default group makes one, and saves its own shard (``save`` is then collective);
             otherwise only the process that writes for all (rank 0) makes one.
-        timeout_s: how long ``save``, ``wait`` and ``close`` wait for one checkpoint: a volume may hang for ever.
+        timeout_s: how long ``save``, ``wait``, ``close`` and ``optimizer.step()`` wait for one checkpoint: a volume may
+            hang for ever. With ``sharded`` also how long the processes wait for each other.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class Saver:
         from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
         # Its own group: collectives of two threads must not mix.
-        group = dist.new_group(backend="gloo") if dist.is_available() and dist.is_initialized() else None
+        group = None
+        if dist.is_available() and dist.is_initialized():
+            group = dist.new_group(backend="gloo", timeout=timedelta(seconds=self._timeout_s))
         has_cuda = torch.cuda.is_available()
         stager = DefaultStager(
             StagingOptions(
@@ -84,7 +88,7 @@ class Saver:
             return Snapshot(staged)
 
         def write(*arguments: Any, **options: Any) -> Path:
-            return write_sharded(*arguments, process_group=group, **options)
+            return write_sharded(*arguments, process_group=group, timeout_s=self._timeout_s, **options)
 
         self._snapshot, self._write = snapshot, write
 
@@ -163,7 +167,13 @@ class Saver:
     def _before_step(self, *_: Any) -> None:
         if not self._is_copied.is_set():
             with steps.timer().part(steps.CHECKPOINT):
-                self._is_copied.wait()
+                is_copied = self._is_copied.wait(self._timeout_s)
+            if not is_copied:
+                raise CheckpointNotWrittenError(
+                    f"optimizer.step() has waited {self._timeout_s:g} s for the copy of the last checkpoint in memory, "
+                    "which is still being made: see whether the machine swaps, or save without `optimizer=`; nothing was "
+                    "changed, and earlier checkpoints are whole"
+                )
 
     def _finish(self, snapshot: Snapshot, step: int, metrics: Mapping[str, Any], timer: steps.StepTimer) -> Path:
         started = time.perf_counter()

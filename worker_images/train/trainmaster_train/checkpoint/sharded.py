@@ -7,8 +7,9 @@ the rank and the reason, so that nobody waits for a process that has given up.
 from __future__ import annotations
 
 import shutil
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, Union
 
 from trainmaster_train import steps
 from trainmaster_train.checkpoint import dcp_metadata, manifest
@@ -17,6 +18,8 @@ from trainmaster_train.checkpoint.folder import Keep, seal_checkpoint, stage_che
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_MEET_S = 3600.0  # training goes on meanwhile in the processes that come late
 
 
 def save_sharded(
@@ -27,6 +30,7 @@ def save_sharded(
     directory: Optional[Union[str, Path]] = None,
     keep: Optional[Union[int, Keep]] = 3,
     process_group: Any = None,
+    timeout_s: float = _MEET_S,
 ) -> Path:
     """Write ``state`` as the checkpoint of ``step``, each process its own shards. Blocks until it is on the disk.
 
@@ -35,15 +39,20 @@ def save_sharded(
             ``torch.distributed.checkpoint.state_dict`` gives.
         keep: as in :func:`trainmaster_train.checkpoint.save_checkpoint`.
         process_group: who writes together; the default group when ``None``.
+        timeout_s: how long the processes wait for each other before anything is written; afterwards it is the group's
+            own time-out that counts.
 
     Returns:
         The checkpoint's folder, in every process.
 
     Raises:
-        CheckpointNotWrittenError: in every process, when it could not be written; earlier ones are whole.
+        CheckpointNotWrittenError: in every process, when it could not be written, or some did not come (with gloo rank
+            0 names them); earlier ones are whole.
     """
     with steps.timer().part(steps.CHECKPOINT):
-        return write_sharded(state, step, metrics, directory=directory, keep=keep, process_group=process_group)
+        return write_sharded(
+            state, step, metrics, directory=directory, keep=keep, process_group=process_group, timeout_s=timeout_s
+        )
 
 
 def write_sharded(
@@ -54,6 +63,7 @@ def write_sharded(
     directory: Optional[Union[str, Path]] = None,
     keep: Optional[Union[int, Keep]] = 3,
     process_group: Any = None,
+    timeout_s: float = _MEET_S,
 ) -> Path:
     """What :func:`save_sharded` does, uncounted: for a thread behind the training's back."""
     from torch.distributed.checkpoint.api import CheckpointException
@@ -61,6 +71,8 @@ def write_sharded(
     from torch.distributed.checkpoint.state_dict_saver import save
 
     rank = _rank(process_group)
+    what = f"the checkpoint of step {step} was not written"
+    _meet(what, process_group, timeout_s, CheckpointNotWrittenError)
     staged = _first(lambda: stage_checkpoint(step, directory=directory), process_group)
     try:
         # Flushed when the checkpoint is sealed, all files at once.
@@ -68,9 +80,9 @@ def write_sharded(
         try:
             save(state, storage_writer=writer, process_group=process_group)
         except CheckpointException as error:
-            raise CheckpointNotWrittenError(
-                f"the checkpoint of step {step} was not written: {_reasons(error.failures)}; earlier ones are whole"
-            ) from error
+            raise CheckpointNotWrittenError(f"{what}: {_reasons(error.failures)}; earlier ones are whole") from error
+        except RuntimeError as error:
+            raise CheckpointNotWrittenError(f"{what}: {_of_lost(error)}; earlier ones are whole") from error
         shares = _all(lambda: _own_digests(staged, rank), process_group)
         digests = {name: found for share in shares for name, found in share.items()}
         return _first(
@@ -97,6 +109,7 @@ def load_sharded(state: Dict[str, Any], path: Union[str, Path], *, process_group
     path = Path(path)
     if not (path / dcp_metadata.METADATA_FILE).is_file():
         raise CheckpointError(f"{path}: is no sharded checkpoint; read it with load_checkpoint")
+    _meet(f"{path}: was not read", process_group, _MEET_S)
     try:
         load(state, storage_reader=FileSystemReader(path), process_group=process_group)
     except CheckpointException as error:
@@ -105,6 +118,7 @@ def load_sharded(state: Dict[str, Any], path: Union[str, Path], *, process_group
 
 def together(find: Callable[[], Optional[T]], use: Callable[[T], R]) -> Optional[R]:
     """Let rank 0 of the default group ``find`` something, and every process ``use`` it."""
+    _meet("no checkpoint was looked for", None, _MEET_S)
     found = _first(find, None)
     return None if found is None else use(found)
 
@@ -118,7 +132,7 @@ def _reasons(failures: Mapping[int, Any]) -> str:
     found = {}
     for rank, failure in failures.items():
         error = failure[0] if isinstance(failure, tuple) else failure
-        found[rank] = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
+        found[rank] = _first_line(error) or type(error).__name__
     first = min(found)
     others = "" if len(found) == 1 else f" (and {len(found) - 1} more)"
     return f"rank {first}: {found[first]}{others}"
@@ -149,13 +163,38 @@ def _exchange(mine: Tuple[bool, Any], group: Any) -> List[Any]:
         import torch.distributed as dist
 
         outcomes = [None] * dist.get_world_size(group)
-        dist.all_gather_object(outcomes, mine, group=group)
+        try:
+            dist.all_gather_object(outcomes, mine, group=group)
+        except RuntimeError as error:
+            raise CheckpointError(f"the processes could not agree on the checkpoint: {_of_lost(error)}") from error
     for rank, (is_good, value) in enumerate(outcomes):
         if not is_good:
             if isinstance(value, CheckpointError):
                 raise value
             raise CheckpointError(f"rank {rank}: {value}")
     return [value for _, value in outcomes]
+
+
+def _meet(what: str, group: Any, timeout_s: float, kind: Type[CheckpointError] = CheckpointError) -> None:
+    """Wait for all processes. Raises ``kind``: without one of them it comes to ``what``."""
+    if not _is_distributed():
+        return
+    from trainmaster_train.distributed.group import meet
+
+    try:
+        meet(timedelta(seconds=timeout_s), group)
+    except RuntimeError as error:
+        raise kind(
+            f"{what}: not all processes came within {timeout_s:g} s ({_first_line(error)}); every process must call it"
+        ) from error
+
+
+def _of_lost(error: RuntimeError) -> str:
+    return f"another process was lost, or did not answer in time ({_first_line(error)})"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0].rstrip(".")
 
 
 def _rank(group: Any) -> int:

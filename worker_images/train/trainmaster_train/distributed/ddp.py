@@ -6,6 +6,7 @@ import os
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, TypeVar
 
 from trainmaster_train import steps
+from trainmaster_train.distributed.sharding import watch_sharded
 
 T = TypeVar("T")
 
@@ -54,15 +55,17 @@ def wrap(
 def watch(model: Any, *, optimizer: Optional[Any] = None, sent_share: float = 1.0) -> None:
     """Have the step timer know what a ``DistributedDataParallel`` communicates: for a script that makes its own.
 
-    The part ``communication`` is what the backward pass had to wait for; what was hidden behind it is told apart.
+    The part ``communication`` is what the backward pass had to wait for; what was hidden behind it is told apart. A model
+    that ``fully_shard`` was called on is watched, too, on CPUs: there its collectives are waited for. Call it last, after
+    FSDP's own settings.
 
     Args:
         optimizer: as in :func:`wrap`.
         sent_share: of the gradients' bytes that a compression leaves.
     """
     timer = steps.timer()
-    watcher = _Watcher(model, sent_share)
-    timer.at_end(watcher.read)
+    if not watch_sharded(model):
+        timer.at_end(_Watcher(model, sent_share).read)
     if optimizer is not None:
         optimizer.register_step_post_hook(lambda *_: timer.end_step())
 
@@ -155,13 +158,14 @@ def _compress(model: Any, compression: str, rank: int) -> float:
 
     if compression == "powersgd":
         state = powerSGD_hook.PowerSGDState(
-            process_group=None, matrix_approximation_rank=rank, start_powerSGD_iter=_POWERSGD_BEGINS
+            process_group=model.process_group, matrix_approximation_rank=rank, start_powerSGD_iter=_POWERSGD_BEGINS
         )
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
         return _powersgd_share(model, rank)
-    # torch wants a hook's annotations to be its own classes, or none.
-    hook = default_hooks.fp16_compress_hook if compression == "fp16" else lambda _, bucket: _as_bf16(bucket)
-    model.register_comm_hook(None, hook)
+    # torch wants a hook's annotations to be its own classes, or none, as a lambda has.
+    bf16 = lambda group, bucket: _as_bf16(group, bucket)  # noqa: E731, PLW0108 (see above)
+    hook = default_hooks.fp16_compress_hook if compression == "fp16" else bf16
+    model.register_comm_hook(model.process_group, hook)
     whole = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     half = sum(parameter.numel() * min(2, parameter.element_size()) for parameter in model.parameters())
     return half / whole if whole else 1.0
@@ -178,12 +182,12 @@ def _powersgd_share(model: Any, rank: int) -> float:
     return sent / whole if whole else 1.0
 
 
-def _as_bf16(bucket: Any) -> Any:
+def _as_bf16(group: Any, bucket: Any) -> Any:
     """Gradients as bfloat16 on the wire. torch's own hook refuses every backend but NCCL."""
     import torch
     import torch.distributed as dist
 
     gradients = bucket.buffer()
-    small = gradients.to(torch.bfloat16).div_(dist.get_world_size())
-    work: Any = dist.all_reduce(small, async_op=True)
+    small = gradients.to(torch.bfloat16).div_(dist.get_world_size(group))
+    work: Any = dist.all_reduce(small, group=group, async_op=True)
     return work.get_future().then(lambda future: gradients.copy_(future.value()[0]))

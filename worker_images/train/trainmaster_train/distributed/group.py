@@ -99,14 +99,27 @@ def shutdown() -> None:
     if not dist.is_initialized():
         return
     try:
-        if "gloo" in dist.get_backend():
-            dist.monitored_barrier(timeout=_LEAVE_TIMEOUT, wait_all_ranks=True)
-        else:
-            dist.barrier()
+        meet(_LEAVE_TIMEOUT)
     except RuntimeError as error:
         raise DistributedError(f"not all processes came to the end: {error}") from error
     _let_go()
     dist.destroy_process_group()
+
+
+def meet(timeout: timedelta, group: Optional[Any] = None) -> None:
+    """Wait for all processes of ``group`` (the default one).
+
+    Raises:
+        RuntimeError: some did not come in time; with gloo, also beside NCCL, rank 0 is told which ones.
+    """
+    import torch.distributed as dist
+
+    if "gloo" in dist.get_backend(group):
+        # torch's function of this name refuses a group that has gloo beside another backend; the group itself does it.
+        everyone: Any = group or dist.group.WORLD
+        everyone.monitored_barrier(timeout, wait_all_ranks=True)
+    else:
+        dist.barrier(group)
 
 
 def _let_go() -> None:
