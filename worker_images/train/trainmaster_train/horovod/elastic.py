@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import functools
+from abc import ABC, abstractmethod
 from typing import Any, Callable, List, Optional
 
 from trainmaster_train.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
@@ -34,7 +35,7 @@ def meet_anew(rejoin: Optional[Rejoin], is_changing: Optional[Changing] = None) 
     _is_changing = is_changing or (lambda: False)
 
 
-class State:
+class State(ABC):
     """What training needs to go on: saved in memory by :meth:`commit`, restored after a failure, made the same on all
     ranks by :meth:`sync`.
 
@@ -75,16 +76,19 @@ class State:
         if _rejoin is not None and self._any_rank(_is_changing()):
             raise HostsUpdatedInterrupt
 
+    @abstractmethod
     def save(self) -> None:
-        raise NotImplementedError
+        """Keep the state as it is now, in memory."""
 
+    @abstractmethod
     def restore(self) -> None:
-        raise NotImplementedError
+        """Go back to what was kept last."""
 
+    @abstractmethod
     def sync(self) -> None:
-        raise NotImplementedError
+        """Take the state of the newest commit that any rank has; collective."""
 
-    def reset(self) -> None:
+    def reset(self) -> None:  # noqa: B027 (nothing is the default)
         """Whatever must be made anew for another gang; nothing by default."""
 
 
