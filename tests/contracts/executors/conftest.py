@@ -263,7 +263,8 @@ class KubernetesBench(DockerBench):
         # Nodes that another test has only written down have no kubelet, which would renew a lease.
         leases = self.engine.get(url("leases", "kube-node-lease", group="coordination.k8s.io/v1"))["items"]
         alive = {lease["metadata"]["name"] for lease in leases}
-        self.node = next(node.name for node in self.executor.nodes() if node.is_ready and node.name in alive)
+        self.nodes = [node.name for node in self.executor.nodes() if node.is_ready and node.name in alive]
+        self.node = self.nodes[0]
 
     def _make_engine(self) -> Cluster:
         return Cluster(qps=1000)
