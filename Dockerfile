@@ -27,6 +27,12 @@ RUN mkdir -p /opt/trainmaster/sdk /opt/trainmaster/worker_images/runtime \
     && python3 -m compileall -q /opt/trainmaster \
     && ln -s /opt/trainmaster/control /opt/venv/bin/trainmaster
 
+FROM ${PYTHON_IMAGE} AS web
+COPY web /src/web
+COPY api/openapi.json /src/api/openapi.json
+# 3: no npm registry in reach. The image then says at `/` what it lacks, and everything else works.
+RUN mkdir -p /src/web/dist && { python3 /src/web/build.py || [ $? -eq 3 ]; }
+
 FROM ${PYTHON_IMAGE}
 ARG VERSION=0.1.0
 ARG REVISION=unknown
@@ -41,6 +47,7 @@ RUN groupadd --gid 1000 trainmaster \
     && install -d -o trainmaster -g trainmaster -m 0700 /var/lib/trainmaster
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build /opt/trainmaster /opt/trainmaster
+COPY --from=web /src/web/dist /opt/trainmaster/web/dist
 # Our folders stand before site-packages: a stranger's package called `scheduler` or `core` never wins. Safe path keeps
 # the working directory out as well.
 ENV PATH=/opt/venv/bin:$PATH \

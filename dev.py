@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Everything a developer runs, with nothing but Python >= 3.11: ``python3 dev.py demo|test|lint|up|bench|images|frameworks|install``.
+"""Everything a developer runs, with nothing but Python >= 3.11: ``python3 dev.py demo|test|lint|up|web|bench|images|frameworks|install``.
 
 The first call makes ``.venv`` in this folder and installs what its verb needs; later calls only look whether the
 requirements changed, or whether the verb needs more. The Makefile has the same words.
@@ -41,6 +41,7 @@ FRAMEWORKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "mxnet": (("mxnet==1.9.1", "numpy<1.24"),),  # np.bool went with numpy 1.24
     "xgboost": (("xgboost-cpu==3.2.0",),),
     "jax": (("jax==0.10.2",),),
+    "mlflow": (("mlflow==3.17.2", "scikit-learn==1.9.1"),),
 }
 FRAMEWORKS_FOLDER = ROOT / ".frameworks"
 LINTED = (
@@ -56,6 +57,7 @@ LINTED = (
     "deploy",
     "examples",
     "tests",
+    "web/build.py",
     "dev.py",
 )
 TYPED = (
@@ -77,6 +79,7 @@ def main(argv: list[str]) -> int:
         "test": test,
         "lint": lint,
         "up": up,
+        "web": web,
         "bench": bench,
         "openapi": openapi,
         "images": images,
@@ -102,7 +105,7 @@ def say(sentence: str) -> int:
 
 def install(arguments: list[str]) -> int:
     """Make or refresh ``.venv`` with all that any verb needs."""
-    return need(*EXTRAS, force="--force" in arguments)
+    return need(*EXTRAS, force="--force" in arguments) or with_pages()
 
 
 def need(*extras: str, force: bool = False) -> int:
@@ -148,24 +151,36 @@ def run(*command: str | Path) -> int:
     return subprocess.run([str(part) for part in command], cwd=ROOT, env=env, check=False).returncode
 
 
+def web(_arguments: list[str]) -> int:
+    """Build the web pages into ``web/dist``, unless they are as new as their sources."""
+    return need() or run(PYTHON, "web/build.py")
+
+
+def with_pages() -> int:
+    """The same, for whom the pages are a part of what is wanted: the platform runs without them, too."""
+    if run(PYTHON, "web/build.py") != 0:
+        print("Everything else works without the web pages; `python3 dev.py web` tries again to build them.")
+    return 0
+
+
 def demo(arguments: list[str]) -> int:
     """The main job: a platform on this machine, two real distributed training jobs, watched to their end."""
-    return need("train") or run(PYTHON, "examples/demo.py", *arguments)
+    return need("train") or with_pages() or run(PYTHON, "examples/demo.py", *arguments)
 
 
 def test(arguments: list[str]) -> int:
     """All tests. What needs PostgreSQL or Redis says so and is skipped where there is none."""
-    return need("train", "test") or run(
+    return need("train", "test") or with_pages() or run(
         PYTHON, "-m", "pytest", *(arguments or ["-q", "-n", "2", "--dist", "loadgroup"])
     )
 
 
 def up(arguments: list[str]) -> int:
-    return need() or run(VENV / "bin" / "trainmaster", "up", *arguments)
+    return need() or with_pages() or run(VENV / "bin" / "trainmaster", "up", *arguments)
 
 
 def lint(_arguments: list[str]) -> int:
-    """Format, lint, types, walls, and the committed OpenAPI document."""
+    """Format, lint, types, walls, the committed OpenAPI document, and the same for the web pages where Node is."""
     if need(*EXTRAS):  # the types of all that is imported count
         return 1
     checks: tuple[tuple[str | Path, ...], ...] = (
@@ -177,6 +192,8 @@ def lint(_arguments: list[str]) -> int:
         (PYTHON, "-m", "api.openapi", "--check"),
     )
     failed = [str(check[-1] if check[0] == PYTHON else check[0]) for check in checks if run(*check) != 0]
+    if run(PYTHON, "web/build.py", "check") not in {0, 3}:  # 3: nothing to look with
+        failed.append("web")
     return say(f"Not clean: {', '.join(failed)}") if failed else 0
 
 
@@ -222,8 +239,8 @@ def images(arguments: list[str]) -> int:
 
 
 def frameworks(arguments: list[str]) -> int:
-    """Make the environments in which ``tests/frameworks`` run TensorFlow, MXNet, XGBoost and JAX: ``frameworks
-    [tf215|tf|mxnet|xgboost|jax …]``; alone: all of them, 3.8 GB. What is there already is left as it is.
+    """Make the environments in which ``tests/frameworks`` run TensorFlow, MXNet, XGBoost, JAX and MLflow: ``frameworks
+    [tf215|tf|mxnet|xgboost|jax|mlflow …]``; alone: all of them, 4.5 GB. What is there already is left as it is.
     """
     if unknown := [word for word in arguments if word not in FRAMEWORKS]:
         return say(f"{unknown[0]}: unknown. usage: python3 dev.py frameworks [{'|'.join(FRAMEWORKS)} …]")

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
-from fastapi import Response
-from trainmaster.wire.admin import Identity, LoginCodeCreated, LoginExchange, TokenCreated
+from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
+from trainmaster.wire.admin import Identity, LoginCodeCreated, LoginExchange, SessionOpen, TokenCreated
 
-from api.auth import Reader, Writer
+from api.auth import SESSION_COOKIE, Caller, Reader, Writer, caller_of_token, refuse_foreign_page
 from api.login import service
 from api.routing import new_router
-from api.work import PlatformDep
+from api.work import Platform, PlatformDep
+from core.domain.errors import InvalidRequest
 
 router = new_router("login")
 
@@ -31,6 +33,62 @@ def create_login_code(caller: Writer, platform: PlatformDep, response: Response)
     response.headers["Cache-Control"] = "no-store"
     with platform.write() as work:
         return service.make_code(work, caller)
+
+
+@router.post(
+    "/session",
+    operation_id="open_session",
+    summary="Begin a browser's session",
+    status_code=201,
+    openapi_extra={"security": []},
+)
+async def open_session(body: SessionOpen, request: Request, platform: PlatformDep, response: Response) -> Identity:
+    """For a token or a one-time code. The session is a cookie that scripts cannot read, and the answer has no token.
+
+    Only for pages of this platform: a browser says where a request comes from.
+    """
+    refuse_foreign_page(request)
+    if (body.token is None) == (body.code is None):
+        raise InvalidRequest("Give token or code, and not both.", field="token")
+    if body.token is not None:
+        caller = await caller_of_token(request, platform, body.token.strip())
+        token = await run_in_threadpool(_session_of, platform, caller)
+    else:
+        token = await run_in_threadpool(_session_for, platform, body.code or "")
+        caller = await caller_of_token(request, platform, token)
+    response.headers["Cache-Control"] = "no-store"
+    response.set_cookie(
+        SESSION_COOKIE,
+        token,
+        max_age=int(service.SESSION_TTL.total_seconds()),
+        path="/",
+        httponly=True,
+        samesite="strict",  # a link from outside opens the page, which needs no session; the page's own requests have it
+        secure=platform.settings.api_url.startswith("https://"),
+    )
+    return service.identity(caller)
+
+
+@router.delete("/session", operation_id="close_session", summary="End a browser's session", status_code=204)
+def close_session(request: Request, caller: Reader, platform: PlatformDep) -> Response:
+    """The token behind the cookie is revoked at once. A program's token stays as it is."""
+    if SESSION_COOKIE in request.cookies:
+        with platform.write() as work:
+            service.close_session(work, caller)
+        request.app.state.callers.clear()
+    response = Response(status_code=204)
+    response.delete_cookie(SESSION_COOKIE, path="/")
+    return response
+
+
+def _session_of(platform: Platform, caller: Caller) -> str:
+    with platform.write() as work:
+        return service.open_session(work, caller)
+
+
+def _session_for(platform: Platform, code: str) -> str:
+    with platform.write() as work:
+        return service.exchange_code(work, code, name="browser session", ttl=service.SESSION_TTL).token
 
 
 @router.get("/me", operation_id="get_me", summary="Who the token belongs to, and where they may do what")

@@ -1,39 +1,46 @@
 from __future__ import annotations
 
-from trainmaster.wire.admin import NodeLabelsSet, NodeView
+from trainmaster.wire.admin import HolderView, NodeLabelsSet, NodeView
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import ReasonRequest
 
 from api.auth import PlatformAdmin, Reader
-from api.nodes import service
+from api.nodes import holders, service
 from api.paging import PageParams
 from api.routing import new_router
 from api.work import PlatformDep
 
-router = new_router("nodes", "/nodes")
+router = new_router("nodes")
 
 
-@router.get("", operation_id="list_nodes", summary="The nodes and what is used on them")
+@router.get("/nodes", operation_id="list_nodes", summary="The nodes and what is used on them")
 def list_nodes(_caller: Reader, platform: PlatformDep, page: PageParams) -> Page[NodeView]:
     """By name."""
     with platform.read() as work:
         return service.list_nodes(work, page)
 
 
-@router.get("/{node}", operation_id="get_node", summary="One node")
+@router.get("/holders", operation_id="list_holders", summary="Which replicas hold what on the nodes")
+def list_holders(caller: Reader, platform: PlatformDep, page: PageParams) -> Page[HolderView]:
+    """Everything that is not free to the planner. Jobs of projects that are not yours are not named."""
+    with platform.read() as work:
+        return holders.list_page(work, caller, page)
+
+
+@router.get("/nodes/{node}", operation_id="get_node", summary="One node")
 def get_node(node: str, _caller: Reader, platform: PlatformDep) -> NodeView:
     with platform.read() as work:
         return service.get_node(work, node)
 
 
-@router.post("/{node}/cordon", operation_id="cordon_node", summary="Place nothing new on a node")
+@router.post("/nodes/{node}/cordon", operation_id="cordon_node", summary="Place nothing new on a node")
 def cordon_node(node: str, caller: PlatformAdmin, platform: PlatformDep, body: ReasonRequest | None = None) -> NodeView:
     """What runs there goes on. Repeating replaces the reason."""
     with platform.write() as work:
         return service.cordon(work, caller, node, body.reason if body else "")
 
 
-@router.post("/{node}/uncordon", operation_id="uncordon_node", summary="Place replicas on a node again")
+@router.post("/nodes/{node}/uncordon", operation_id="uncordon_node", summary="Place replicas on a node again")
 def uncordon_node(
     node: str, caller: PlatformAdmin, platform: PlatformDep, body: ReasonRequest | None = None
 ) -> NodeView:
@@ -41,14 +48,14 @@ def uncordon_node(
         return service.uncordon(work, caller, node, body.reason if body else "")
 
 
-@router.put("/{node}/labels", operation_id="set_node_labels", summary="Set the labels that admins give to a node")
+@router.put("/nodes/{node}/labels", operation_id="set_node_labels", summary="Set the labels that admins give to a node")
 def set_node_labels(node: str, body: NodeLabelsSet, caller: PlatformAdmin, platform: PlatformDep) -> NodeView:
     """Replaces the admins' labels. They win over what the executor reports; node selectors meet both."""
     with platform.write() as work:
         return service.set_labels(work, caller, node, body.labels)
 
 
-@router.delete("/{node}", operation_id="delete_node", summary="Forget a node that is gone", status_code=204)
+@router.delete("/nodes/{node}", operation_id="delete_node", summary="Forget a node that is gone", status_code=204)
 def delete_node(node: str, caller: PlatformAdmin, platform: PlatformDep) -> None:
     """Refused while it is ready or holds replicas. A node that comes back is added again, without cordon and labels."""
     with platform.write() as work:

@@ -1,124 +1,93 @@
-"""Pages that the server draws itself: enough to log in and to see what goes on, without a build or a network."""
+"""The web application as ``python3 dev.py web`` builds it: files that say how long they may be kept, and one page for all
+addresses that the application knows.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
 from pathlib import Path
 from typing import Annotated, Final
 
-from fastapi import Depends, Form, Query, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
-from starlette.concurrency import run_in_threadpool
+from fastapi import Path as PathParameter
+from fastapi import Request, Response
+from fastapi.responses import FileResponse, HTMLResponse
 
-from api.auth import SESSION_COOKIE, Caller, Reader, authenticate, caller_of_token, refuse_foreign_page
-from api.login import service as login
-from api.pages.service import render_home, render_login
 from api.routing import new_router
-from api.work import Platform, PlatformDep
-from core.domain.errors import TrainmasterError, Unauthenticated
+from core.domain.errors import NotFound
 
 router = new_router("pages")
 
-_STYLE: Final = Path(__file__).parent / "style.css"
-_ICON: Final = Path(__file__).parent / "icon.svg"
+BUILD: Final = Path(__file__).parents[2] / "web" / "dist"
+# The first words of the application's own addresses. Whatever else nobody answers stays not found.
+PLACES: Final = (
+    "jobs", "submit", "compare", "cluster", "activity", "projects", "users", "tokens", "volumes", "settings", "login",
+)  # fmt: skip
+# No inline script or style, nothing from elsewhere, and in no page of others.
 _HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; "
-    "frame-ancestors 'none'",
-    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "font-src 'self'; connect-src 'self'; frame-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
+    "Cross-Origin-Opener-Policy": "same-origin",
 }
+_KINDS: Final = {
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".woff2": "font/woff2",
+}
+_PRESSED: Final = (("br", ".br"), ("gzip", ".gz"))  # the better one first
+_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+_UNBUILT: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Trainmaster</title>
+<h1>The web pages are not built yet</h1>
+<p>The platform runs: the command line, the SDK and the API work. To have the pages, run <code>python3 dev.py web</code> in
+the checkout, on a machine that reaches the npm registry, and load this page again.</p></html>
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class NobodyYet:
-    """Who is to log in first. ``told``: why their session is good no more."""
-
-    told: str
-
-
-async def _visitor(request: Request, platform: PlatformDep) -> Caller | NobodyYet:
-    try:
-        return await authenticate(request, platform)
-    except Unauthenticated as error:
-        return NobodyYet(error.sentence if SESSION_COOKIE in request.cookies else "")
+def page() -> Response:
+    """The application's one page. It holds nothing of anybody, so it asks for no token; what it shows, it asks the API."""
+    index = BUILD / "index.html"
+    if not index.is_file():
+        return HTMLResponse(_UNBUILT, headers={**_HEADERS, "Cache-Control": "no-store"})
+    return HTMLResponse(index.read_bytes(), headers={**_HEADERS, "Cache-Control": "no-cache"})
 
 
-Visitor = Annotated[Caller | NobodyYet, Depends(_visitor)]
+def page_below(below: str) -> Response:  # noqa: ARG001 (the application reads the address)
+    return page()
 
 
-@router.get("/", include_in_schema=False)
-async def home(visitor: Visitor, platform: PlatformDep) -> Response:
-    if isinstance(visitor, NobodyYet):
-        return _html(render_login(visitor.told))
-    return _html(await run_in_threadpool(render_home, platform, visitor))
+router.add_api_route("/", page, methods=["GET"], include_in_schema=False, name="page")
+for _place in PLACES:
+    router.add_api_route(f"/{_place}", page, methods=["GET"], include_in_schema=False, name="page")
+    router.add_api_route(f"/{_place}/{{below:path}}", page_below, methods=["GET"], include_in_schema=False, name="page")
 
 
-@router.get("/style.css", include_in_schema=False)
-async def style() -> Response:
-    return Response(_STYLE.read_bytes(), media_type="text/css", headers={"Cache-Control": "max-age=3600"})
+@router.get("/assets/{name}", include_in_schema=False)
+def asset(name: Annotated[str, PathParameter(max_length=200)], request: Request) -> Response:
+    """A part of the build, named by its content, so that it may be kept for ever."""
+    return _file(f"assets/{name}", name, request, "public, max-age=31536000, immutable")
 
 
 @router.get("/icon.svg", include_in_schema=False)
-async def icon() -> Response:
-    return Response(_ICON.read_bytes(), media_type="image/svg+xml", headers={"Cache-Control": "max-age=86400"})
+def icon(request: Request) -> Response:
+    return _file("icon.svg", "icon.svg", request, "max-age=86400")
 
 
-@router.get("/login", include_in_schema=False)
-def login_by_link(platform: PlatformDep, code: Annotated[str, Query(max_length=200)] = "") -> Response:
-    """What the printed link opens: the code becomes a session, once."""
-    if not code:
-        return _html(render_login(""))
-    try:
-        with platform.write() as work:
-            token = login.exchange_code(work, code, name="browser session", ttl=login.SESSION_TTL).token
-    except TrainmasterError as error:
-        return _html(render_login(error.sentence), error.status)
-    return _with_session(platform, token)
+@router.get("/theme.js", include_in_schema=False)
+def theme(request: Request) -> Response:
+    """Sets light or dark before anything is drawn; its name is fixed, so it is asked for again."""
+    return _file("theme.js", "theme.js", request, "no-cache")
 
 
-@router.post("/login", include_in_schema=False)
-async def login_by_token(
-    request: Request, platform: PlatformDep, token: Annotated[str, Form(max_length=500)] = ""
-) -> Response:
-    refuse_foreign_page(request)
-    try:
-        caller = await caller_of_token(request, platform, token.strip())
-    except TrainmasterError as error:
-        return _html(render_login(error.sentence), error.status)
-    return _with_session(platform, await run_in_threadpool(_open_session, platform, caller))
-
-
-@router.post("/logout", include_in_schema=False)
-def logout(request: Request, caller: Reader, platform: PlatformDep) -> Response:
-    refuse_foreign_page(request)
-    if SESSION_COOKIE in request.cookies:
-        with platform.write() as work:
-            login.close_session(work, caller)
-        request.app.state.callers.clear()
-    response = RedirectResponse("/", 303)
-    response.delete_cookie(SESSION_COOKIE, path="/")
-    return response
-
-
-def _open_session(platform: Platform, caller: Caller) -> str:
-    with platform.write() as work:
-        return login.open_session(work, caller)
-
-
-def _with_session(platform: Platform, token: str) -> Response:
-    response = RedirectResponse("/", 303, headers=_HEADERS)
-    response.set_cookie(
-        SESSION_COOKIE,
-        token,
-        max_age=int(login.SESSION_TTL.total_seconds()),
-        path="/",
-        httponly=True,
-        samesite="lax",  # the printed link comes from outside and must arrive with its session
-        secure=platform.settings.api_url.startswith("https://"),
-    )
-    return response
-
-
-def _html(text: str, status: int = 200) -> Response:
-    return HTMLResponse(text, status, _HEADERS)
+def _file(path: str, name: str, request: Request, keep: str) -> Response:
+    kind = _KINDS.get(Path(name).suffix)
+    if kind is None or not _NAME.fullmatch(name) or not (BUILD / path).is_file():
+        raise NotFound(f"There is no file {name!r} in the web pages; load the page again, it may have been built anew.")
+    headers = {**_HEADERS, "Cache-Control": keep, "Vary": "Accept-Encoding"}
+    taken = {word.partition(";")[0].strip() for word in request.headers.get("accept-encoding", "").split(",")}
+    for encoding, suffix in _PRESSED:
+        pressed = BUILD / f"{path}{suffix}"
+        if encoding in taken and pressed.is_file():
+            return FileResponse(pressed, media_type=kind, headers={**headers, "Content-Encoding": encoding})
+    return FileResponse(BUILD / path, media_type=kind, headers=headers)

@@ -89,6 +89,13 @@ class LoginExchange(WireRequest):
     code: str
 
 
+class SessionOpen(WireRequest):
+    """For a browser: either of the two."""
+
+    token: str | None = Field(default=None, max_length=500)
+    code: str | None = Field(default=None, max_length=200)
+
+
 class LoginCodeCreated(WireModel):
     """``code`` opens ``<server>/login?code=…`` once, until ``expires_at``."""
 
@@ -129,6 +136,22 @@ class NodeView(WireModel):
     cordon_reason: str = ""
     seen_at: datetime
     replicas: int = 0  # running here now
+
+
+class HolderView(WireModel):
+    """A replica and what it holds on its node. Of jobs that the caller may not see it is told only that they hold it."""
+
+    node: str
+    gpus: list[str] = Field(default_factory=list)
+    gpu_model: str | None = None
+    cpu_milli: int
+    memory_bytes: int
+    job_id: str | None = None
+    job: str | None = None  # its name
+    project: str | None = None
+    role: str | None = None
+    index: int | None = None
+    state: str | None = None
 
 
 class NodeLabelsSet(WireRequest):

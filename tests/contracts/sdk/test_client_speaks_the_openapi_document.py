@@ -18,6 +18,8 @@ from core.domain import errors as server_errors
 
 # What is no business of a client: the runtime's reports and its code, browsers, load balancers, and Prometheus.
 NOT_FOR_CLIENTS = {"report", "download_code", "get_liveness", "get_readiness", "get_metrics"}
+# What the web application alone asks for.
+NOT_FOR_CLIENTS |= {"open_session", "close_session", "list_holders"}
 
 ARGUMENTS: dict[str, Any] = {
     "job": "mnist",

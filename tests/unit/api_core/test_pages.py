@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,27 +42,115 @@ def add_node(sessions: SessionFactory, clock: Any, **changes: Any) -> None:
         session.add(Node(**{**values, **changes}))
 
 
-def test_a_link_that_is_over_says_so_with_a_sign_and_its_commands_set_as_such(
-    stranger: TestClient, code: str, clock: Any
-) -> None:
-    clock.advance(timedelta(hours=1).total_seconds())
+@pytest.fixture
+def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A build of the web pages as Vite leaves it: a page, and parts that are named by their content."""
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "index.html").write_text("<!doctype html><title>Trainmaster</title>")
+    (tmp_path / "theme.js").write_text("1")
+    (tmp_path / "secret.txt").write_text("no part of the pages")
+    for suffix, content in (("", b"plain" * 500), (".br", b"as brotli"), (".gz", b"as gzip")):
+        (tmp_path / f"assets/index-abc.js{suffix}").write_bytes(content)
+    monkeypatch.setattr("api.pages.routes.BUILD", tmp_path)
+    return tmp_path
+
+
+def test_the_printed_link_is_the_application_and_spends_nothing(stranger: TestClient, code: str, build: Path) -> None:
     page = stranger.get("/login", params={"code": code})
-    assert page.status_code == 401
-    assert '<span class="bad" aria-hidden="true">!</span> This login code has expired' in page.text
-    assert "`" not in page.text
-    assert "<code>trainmaster" in page.text
-    assert stranger.get("/icon.svg").headers["content-type"] == "image/svg+xml"
-    assert "img-src 'self'" in page.headers["content-security-policy"]
+    assert page.status_code == 200
+    assert "set-cookie" not in page.headers
+    assert stranger.post("/api/v1/session", json={"code": code}, headers=PAGE).status_code == 201
 
 
-def test_gangs_are_counted_as_people_do_and_what_a_job_says_stays_text(
-    client: TestClient, submit: Any, set_job: Any
+def test_a_code_opens_a_session_once_and_the_answer_has_no_token(app: FastAPI, code: str) -> None:
+    browser = TestClient(app)
+    assert browser.post("/api/v1/session", json={"code": code}).status_code == 403  # from no page of ours: not spent
+    answer = browser.post("/api/v1/session", json={"code": code}, headers=PAGE)
+    assert answer.status_code == 201
+    assert (answer.json()["user"], answer.headers["cache-control"]) == ("admin", "no-store")
+    assert "tm_" not in answer.text
+    cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert browser.get("/api/v1/me").json()["user"] == "admin"
+    again = TestClient(app).post("/api/v1/session", json={"code": code}, headers=PAGE)
+    assert again.status_code == 401
+    assert "used already" in again.json()["detail"]
+
+
+def test_a_session_for_a_token_has_a_token_of_its_own_which_its_end_revokes(
+    app: FastAPI, admin_token: str, client: TestClient
 ) -> None:
-    submit(name="many", roles={"chief": 1, "worker": {"replicas": 2, "resources": {"gpus": 1}}})
-    set_job(submit(name="one"), state="failed", exit={"kind": "user_error", "sentence": "`a` and `<b>`."})
-    page = client.get("/").text
-    assert "1 chief + 2 workers, 2 GPUs" in page
-    assert "<code>a</code> and <code>&lt;b&gt;</code>." in page
+    browser = TestClient(app)
+    answer = browser.post("/api/v1/session", json={"token": f" {admin_token} "}, headers=PAGE)
+    assert answer.status_code == 201
+    assert admin_token not in answer.headers["set-cookie"]
+    assert browser.delete("/api/v1/session").status_code == 403
+    cookie = browser.cookies["trainmaster_session"]
+    assert browser.delete("/api/v1/session", headers=PAGE).status_code == 204
+    assert TestClient(app, cookies={"trainmaster_session": cookie}).get("/api/v1/me").status_code == 401
+    assert client.delete("/api/v1/session").status_code == 204  # a program's token goes on
+    assert client.get("/api/v1/me").status_code == 200
+
+
+@pytest.mark.parametrize("body", [{}, {"token": "tm_x", "code": "y"}])
+def test_a_session_is_for_a_token_or_a_code(stranger: TestClient, body: dict[str, str]) -> None:
+    answer = stranger.post("/api/v1/session", json=body, headers=PAGE)
+    assert answer.status_code == 422
+    assert "token or code" in answer.json()["detail"]
+
+
+def test_a_wrong_token_opens_no_session(app: FastAPI, client: TestClient) -> None:
+    answer = TestClient(app).post("/api/v1/session", json={"token": "tm_no"}, headers=PAGE)
+    assert answer.status_code == 401
+    assert "not known here" in answer.json()["detail"]
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs", "/jobs/job-1/logs", "/cluster", "/login"])
+def test_every_address_of_the_application_is_its_page(stranger: TestClient, build: Path, path: str) -> None:
+    page = stranger.get(path)
+    assert page.status_code == 200
+    assert "<title>Trainmaster" in page.text
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert page.headers["cache-control"] == "no-cache"
+
+
+def test_other_addresses_stay_not_found(stranger: TestClient, build: Path) -> None:
+    for path in (
+        "/nothing",
+        "/api/v1/nothing",
+        "/assets/none.js",
+        "/assets/..%2fsecret.txt",
+        "/secret.txt",
+        "/assets/%2e%2e",
+    ):
+        assert stranger.get(path).status_code == 404, path
+
+
+def test_parts_of_the_build_are_kept_for_ever_and_sent_as_small_as_the_browser_takes(
+    stranger: TestClient, build: Path
+) -> None:
+    for accepted, encoding in (("br, gzip", "br"), ("gzip;q=1.0", "gzip"), ("identity", None)):
+        # Only the headers: the made-up contents cannot be unpacked.
+        with stranger.stream("GET", "/assets/index-abc.js", headers={"Accept-Encoding": accepted}) as answer:
+            assert answer.headers.get("content-encoding") == encoding
+            assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+            assert answer.headers["content-type"].startswith("text/javascript")
+            assert answer.headers["vary"].lower().count("accept-encoding") == 1
+    assert stranger.get("/theme.js").headers["cache-control"] == "no-cache"
+
+
+def test_without_a_build_the_page_says_how_to_make_one(
+    stranger: TestClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.pages.routes.BUILD", tmp_path)
+    page = stranger.get("/jobs")
+    assert page.status_code == 200
+    assert "python3 dev.py web" in page.text
+    assert stranger.get("/icon.svg").status_code == 404
 
 
 def test_a_code_becomes_a_token_once(stranger: TestClient, code: str) -> None:
@@ -104,80 +193,6 @@ def test_a_disabled_user_does_not_log_in(stranger: TestClient, code: str, sessio
     assert stranger.post("/api/v1/login", json={"code": code}).status_code == 401
     with unit_of_work(sessions, read_only=True) as session:  # a refused login spends nothing
         assert session.execute(select(LoginCode.used_at).where(LoginCode.used_at.is_not(None))).all() == []
-
-
-def test_the_printed_link_opens_a_session(app: FastAPI, code: str) -> None:
-    browser = TestClient(app)
-    answer = browser.get("/login", params={"code": code}, follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, "/")
-    cookie = answer.headers["set-cookie"]
-    assert "HttpOnly" in cookie
-    assert "SameSite=lax" in cookie
-    home = browser.get("/")
-    assert "admin (platform admin)" in home.text
-    assert browser.get("/api/v1/me").json()["user"] == "admin"
-
-
-def test_a_spent_link_says_so_on_a_page(app: FastAPI, code: str) -> None:
-    TestClient(app).get("/login", params={"code": code})
-    again = TestClient(app).get("/login", params={"code": code})
-    assert again.status_code == 401
-    assert again.headers["content-type"].startswith("text/html")
-    assert "used already" in again.text
-
-
-def test_logging_in_by_token_makes_a_session_of_its_own(app: FastAPI, admin_token: str, client: TestClient) -> None:
-    browser = TestClient(app)
-    assert browser.post("/login", data={"token": admin_token}).status_code == 403
-    answer = browser.post("/login", data={"token": admin_token}, headers=PAGE, follow_redirects=False)
-    assert answer.status_code == 303
-    assert admin_token not in answer.headers["set-cookie"]
-    assert browser.post("/logout", follow_redirects=False).status_code == 403
-    cookie = browser.cookies["trainmaster_session"]
-    assert browser.post("/logout", headers=PAGE, follow_redirects=False).status_code == 303
-    assert TestClient(app, cookies={"trainmaster_session": cookie}).get("/api/v1/me").status_code == 401
-    assert client.get("/api/v1/me").status_code == 200
-
-
-def test_a_wrong_token_is_told_on_the_page(app: FastAPI, client: TestClient) -> None:
-    answer = TestClient(app).post("/login", data={"token": "tm_no"}, headers=PAGE)
-    assert answer.status_code == 401
-    assert "not known here" in answer.text
-
-
-def test_a_visitor_sees_how_to_log_in_and_nothing_else(stranger: TestClient, submit: Any) -> None:
-    submit(name="hidden-job")
-    page = stranger.get("/")
-    assert page.status_code == 200
-    assert "trainmaster up" in page.text
-    assert "hidden-job" not in page.text
-
-
-def test_the_home_page_shows_jobs_and_why_they_wait(
-    client: TestClient, submit: Any, sessions: SessionFactory, clock: Any
-) -> None:
-    add_node(sessions, clock)
-    submit(name="waits")
-    page = client.get("/").text
-    assert "waits" in page
-    assert "It has just been queued" in page
-    assert "2 × H200" in page
-    assert "✓ ready" in page
-
-
-def test_pages_bring_everything_along_and_escape_what_users_wrote(
-    client: TestClient, sessions: SessionFactory, clock: Any, submit: Any
-) -> None:
-    add_node(sessions, clock, name="<script>alert(1)</script>", is_ready=False, condition="<b>away</b>")
-    job_id = submit()
-    client.post(f"/api/v1/jobs/{job_id}/cancel", json={"reason": "<img src=x>"})
-    page = client.get("/")
-    assert "<script>" not in page.text
-    assert "<b>away" not in page.text
-    assert "<img" not in page.text
-    assert not re.search(r"""(src|href)=["'](https?:)?//""", page.text)
-    assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert client.get("/style.css").headers["content-type"].startswith("text/css")
 
 
 def test_health_tells_each_part_in_words(
@@ -278,7 +293,7 @@ def test_openapi_tells_operations_once_with_tags_and_problems(app: FastAPI, clie
 
 def test_every_route_of_the_api_asks_who_calls(app: FastAPI, stranger: TestClient) -> None:
     """But for those that must not: health, readiness, login, and what editors fetch."""
-    open_routes = {"get_health", "get_liveness", "get_readiness", "exchange_login", "get_spec_schema"}
+    open_routes = {"get_health", "get_liveness", "get_readiness", "exchange_login", "open_session", "get_spec_schema"}
     for path, methods in app.openapi()["paths"].items():
         for method, operation in methods.items():
             if operation["operationId"] in open_routes:

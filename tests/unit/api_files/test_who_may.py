@@ -20,6 +20,7 @@ from starlette.testclient import TestClient
 
 from api import routers
 from api.main import create_app
+from api.pages.routes import PLACES
 from core.bell import NullBell
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.tables import Base, Node, Secret
@@ -92,6 +93,7 @@ ROUTES: dict[str, Case] = {
     "GET /api/v1/archives/{digest}": case(ANY_READER),
     "GET /api/v1/nodes": case(ANY_READER),
     "GET /api/v1/nodes/{node}": case(ANY_READER),
+    "GET /api/v1/holders": case(ANY_READER),
     "DELETE /api/v1/nodes/{node}": case(PLATFORM_ADMIN, "/api/v1/nodes/node-gone"),
     "PUT /api/v1/nodes/{node}/labels": case(PLATFORM_ADMIN, json={"labels": {"pool": "fast"}}),
     "POST /api/v1/nodes/{node}/cordon": case(PLATFORM_ADMIN),
@@ -131,12 +133,13 @@ ROUTES: dict[str, Case] = {
     # Let in, and told that this job was submitted without code.
     "GET /api/v1/runtime/code": case({**ATTEMPT, "attempt": 404}),
     "GET /metrics": case({**PLATFORM_ADMIN, "plain": OK}),
-    "GET /": case({"reader": OK}),  # without a good token the page to log in
-    "GET /style.css": case(OPEN),
+    **{f"GET /{place}": case(OPEN) for place in ("", *PLACES)},  # a page that holds nothing; what it shows, it asks for
+    **{f"GET /{place}/{{below:path}}": case(OPEN, f"/{place}/x") for place in PLACES},
+    "GET /assets/{name}": case(OPEN, "/assets/index-1.js"),
     "GET /icon.svg": case(OPEN),
-    "GET /login": case(OPEN),
-    "POST /login": case(dict.fromkeys(PEOPLE, 403)),  # from no page of ours
-    "POST /logout": case({**_OUT, **dict.fromkeys(PEOPLE[3:], 403)}),
+    "GET /theme.js": case(OPEN),
+    "POST /api/v1/session": case(dict.fromkeys(PEOPLE, 403), json={"code": "x"}),  # from no page of ours
+    "DELETE /api/v1/session": case(_OUT),
     "GET /openapi.json": case(OPEN),
     "HEAD /openapi.json": case(OPEN),
 }
@@ -203,8 +206,14 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
         house = conftest.House(app, client, settings, app.state.platform.sessions, folder / "output")
         furnish(house)
         house.log("job-1", 1, "worker-0", "line\n")
+        pages = folder / "pages"
+        (pages / "assets").mkdir(parents=True)
+        for name in ("index.html", "icon.svg", "theme.js", "assets/index-1.js"):
+            (pages / name).write_text("x")
         (house.output / "vision/job-1/model.bin").write_bytes(b"1")
-        yield house
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("api.pages.routes.BUILD", pages)
+            yield house
 
 
 @pytest.fixture(scope="module")

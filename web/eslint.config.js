@@ -1,0 +1,16 @@
+import hooks from "eslint-plugin-react-hooks";
+import { defineConfig, globalIgnores } from "eslint/config";
+import ts from "typescript-eslint";
+
+export default defineConfig([
+  globalIgnores(["dist", "src/api/schema.gen.ts"]),
+  ts.configs.strict,
+  { plugins: { "react-hooks": hooks }, rules: { "react-hooks/rules-of-hooks": "error", "react-hooks/exhaustive-deps": "error" } },
+  {
+    rules: {
+      // What is thrown into HTML is the one thing that this application never does.
+      "no-restricted-syntax": ["error", "JSXAttribute[name.name='dangerouslySetInnerHTML']"],
+      "no-restricted-properties": ["error", { property: "innerHTML" }, { property: "outerHTML" }],
+    },
+  },
+]);

@@ -1,0 +1,147 @@
+import { queryOptions } from "@tanstack/react-query";
+import { api, got } from "./client";
+
+/* One place for every read. Whoever changes a noun invalidates `keys.<noun>`. Asking again is cheap: the browser sends the
+ * ETag along and an unchanged answer has no body. */
+
+export const keys = {
+  me: ["me"] as const,
+  health: ["health"] as const,
+  jobs: ["jobs"] as const,
+  job: (id: string) => ["job", id] as const,
+  nodes: ["nodes"] as const,
+  projects: ["projects"] as const,
+  users: ["users"] as const,
+  tokens: ["tokens"] as const,
+  volumes: ["volumes"] as const,
+};
+
+const LIVE_MS = 2_000;
+const CALM_MS = 10_000;
+
+export const meQuery = queryOptions({
+  queryKey: keys.me,
+  queryFn: () => got(api.GET("/api/v1/me")),
+  staleTime: 60_000,
+});
+
+export const healthQuery = queryOptions({
+  queryKey: keys.health,
+  queryFn: () => got(api.GET("/api/v1/health")),
+  refetchInterval: CALM_MS,
+});
+
+export const jobQuery = (id: string) =>
+  queryOptions({
+    queryKey: keys.job(id),
+    queryFn: () => got(api.GET("/api/v1/jobs/{job}", { params: { path: { job: id } } })),
+    refetchInterval: (query) => (query.state.data && isOver(query.state.data.state) ? CALM_MS : LIVE_MS),
+  });
+
+export const attemptsQuery = (id: string) =>
+  queryOptions({
+    queryKey: [...keys.job(id), "attempts"],
+    queryFn: () => got(api.GET("/api/v1/jobs/{job}/attempts", { params: { path: { job: id }, query: { limit: 50 } } })),
+    refetchInterval: 5_000,
+  });
+
+export const checkpointsQuery = (id: string) =>
+  queryOptions({
+    queryKey: [...keys.job(id), "checkpoints"],
+    queryFn: () => got(api.GET("/api/v1/jobs/{job}/checkpoints", { params: { path: { job: id }, query: { limit: 200 } } })),
+    refetchInterval: CALM_MS,
+  });
+
+export const filesQuery = (id: string, path: string) =>
+  queryOptions({
+    queryKey: [...keys.job(id), "files", path],
+    queryFn: () => got(api.GET("/api/v1/jobs/{job}/files", { params: { path: { job: id }, query: { path, limit: 1000 } } })),
+    refetchInterval: CALM_MS,
+  });
+
+export const logSourcesQuery = (id: string) =>
+  queryOptions({
+    queryKey: [...keys.job(id), "logs"],
+    queryFn: () => got(api.GET("/api/v1/jobs/{job}/logs", { params: { path: { job: id }, query: { limit: 200 } } })),
+    refetchInterval: 5_000,
+  });
+
+export const nodesQuery = queryOptions({
+  queryKey: keys.nodes,
+  queryFn: () => all((cursor) => got(api.GET("/api/v1/nodes", { params: { query: page(cursor) } }))),
+  refetchInterval: LIVE_MS,
+});
+
+export const projectsQuery = queryOptions({
+  queryKey: keys.projects,
+  queryFn: () => all((cursor) => got(api.GET("/api/v1/projects", { params: { query: page(cursor) } }))),
+});
+
+export const projectQuery = (project: string) =>
+  queryOptions({
+    queryKey: [...keys.projects, project],
+    queryFn: () => got(api.GET("/api/v1/projects/{project}", { params: { path: { project } } })),
+  });
+
+export const membersQuery = (project: string) =>
+  queryOptions({
+    queryKey: [...keys.projects, project, "members"],
+    queryFn: () =>
+      all((cursor) => got(api.GET("/api/v1/projects/{project}/members", { params: { path: { project }, query: page(cursor) } }))),
+  });
+
+export const secretsQuery = (project: string) =>
+  queryOptions({
+    queryKey: [...keys.projects, project, "secrets"],
+    queryFn: () =>
+      all((cursor) => got(api.GET("/api/v1/projects/{project}/secrets", { params: { path: { project }, query: page(cursor) } }))),
+  });
+
+export const usersQuery = queryOptions({
+  queryKey: keys.users,
+  queryFn: () => all((cursor) => got(api.GET("/api/v1/users", { params: { query: page(cursor) } }))),
+});
+
+export const tokensQuery = queryOptions({
+  queryKey: keys.tokens,
+  queryFn: () => all((cursor) => got(api.GET("/api/v1/tokens", { params: { query: page(cursor) } }))),
+});
+
+export const volumesQuery = queryOptions({
+  queryKey: keys.volumes,
+  queryFn: () => all((cursor) => got(api.GET("/api/v1/volumes", { params: { query: page(cursor) } }))),
+});
+
+export function isOver(state: string): boolean {
+  return ["succeeded", "failed", "cancelled", "expired"].includes(state);
+}
+
+function page(cursor: string | null): { limit: number; cursor?: string } {
+  return cursor === null ? { limit: 200 } : { limit: 200, cursor };
+}
+
+/** All pages of a list that people wrote by hand, so short. */
+async function all<T>(read: (cursor: string | null) => Promise<{ items: T[]; next_cursor?: string | null }>): Promise<T[]> {
+  const found: T[] = [];
+  let cursor: string | null = null;
+  do {
+    const next = await read(cursor);
+    found.push(...next.items);
+    cursor = next.next_cursor ?? null;
+  } while (cursor !== null);
+  return found;
+}
+
+/** Who holds what on the nodes. */
+export const holdersQuery = queryOptions({
+  queryKey: [...keys.nodes, "holders"],
+  queryFn: () => all((cursor) => got(api.GET("/api/v1/holders", { params: { query: page(cursor) } }))),
+  refetchInterval: LIVE_MS,
+});
+
+/** The newest of the jobs that wait. */
+export const waitingQuery = queryOptions({
+  queryKey: [...keys.jobs, "waiting"],
+  queryFn: () => got(api.GET("/api/v1/jobs", { params: { query: { state: ["queued"], limit: 10 } } })),
+  refetchInterval: LIVE_MS,
+});

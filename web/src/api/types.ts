@@ -1,0 +1,38 @@
+import type { components } from "./schema.gen";
+
+type Schemas = components["schemas"];
+
+export type Job = Schemas["JobView"];
+export type JobDetail = Schemas["JobDetail"];
+export type JobState = Job["state"];
+export type JobPage = Schemas["Page_JobView_"];
+export type JobSpec = Schemas["JobSpec"];
+export type Attempt = Schemas["AttemptView"];
+export type Replica = Schemas["ReplicaView"];
+export type Exit = Schemas["ExitView"];
+export type Event = Schemas["EventView"];
+export type Node = Schemas["NodeView"];
+export type Project = Schemas["ProjectView"];
+export type Member = Schemas["MemberView"];
+export type User = Schemas["UserView"];
+export type Token = Schemas["TokenView"];
+export type Volume = Schemas["VolumeView"];
+export type FileEntry = Schemas["FileEntry"];
+export type Checkpoint = Schemas["CheckpointView"];
+export type LogSource = Schemas["LogSource"];
+export type Identity = Schemas["Identity"];
+export type Holder = Schemas["HolderView"];
+export type Mistake = Schemas["ProblemError"];
+
+/** A line of the log stream, whose events the OpenAPI document can only name. */
+export interface LogLine {
+  attempt: number;
+  role: string;
+  index: number;
+  /** The byte after the line in its file. */
+  offset: number;
+  at?: string | null;
+  rank?: number | null;
+  local_rank?: number | null;
+  text: string;
+}

@@ -1,0 +1,136 @@
+import { CircleAlert, Copy, type LucideIcon, RotateCw } from "lucide-react";
+import { Fragment, type ReactNode, useId, useState } from "react";
+import { toast } from "./toasts";
+
+/* Small parts that every page uses. */
+
+/** A sentence of the API, with its `commands` set as such. */
+export function Sentence({ text }: { text: string }) {
+  return text.split("`").map((part, i) => {
+    const key = `${i}${part}`;
+    return i % 2 === 1 ? <code key={key}>{part}</code> : <Fragment key={key}>{part}</Fragment>;
+  });
+}
+
+export function Empty({ icon: Icon, title, children }: { icon: LucideIcon; title: string; children?: ReactNode }) {
+  return (
+    <div className="empty">
+      <Icon size={28} strokeWidth={1.5} aria-hidden="true" />
+      <h2>{title}</h2>
+      {children}
+    </div>
+  );
+}
+
+/** What went wrong, in the API's own words, and a way to try again. */
+export function Failure({ error, retry }: { error: unknown; retry?: (() => void) | undefined }) {
+  const text = error instanceof Error ? error.message : String(error);
+  return (
+    <div className="note bad" role="alert">
+      <CircleAlert size={16} aria-hidden="true" />
+      <div className="grow">
+        <Sentence text={text} />
+      </div>
+      {retry && (
+        <button type="button" className="button small" onClick={retry}>
+          <RotateCw size={13} aria-hidden="true" /> Try again
+        </button>
+      )}
+    </div>
+  );
+}
+
+/** Grey shapes as tall as what will stand there, so that nothing jumps. */
+export function Bones({ rows = 3, height = 18 }: { rows?: number; height?: number }) {
+  return (
+    <div className="stack" aria-busy="true">
+      <span className="only-read">Loading</span>
+      {Array.from({ length: rows }, (_, i) => (
+        <span key={i} className="bone" style={{ height, width: `${92 - ((i * 17) % 40)}%` }} />
+      ))}
+    </div>
+  );
+}
+
+interface FieldProps {
+  label: string;
+  hint?: ReactNode;
+  wrong?: string | undefined;
+  children: (props: { id: string; "aria-describedby"?: string; "aria-invalid"?: true }) => ReactNode;
+}
+
+/** A labelled control; what is wrong with it is told to screen readers, too. */
+export function Field({ label, hint, wrong, children }: FieldProps) {
+  const id = useId();
+  const about = `${id}-about`;
+  const told = wrong ? ({ "aria-describedby": about, "aria-invalid": true } as const) : hint ? { "aria-describedby": about } : {};
+  return (
+    <div className="field">
+      <label htmlFor={id}>{label}</label>
+      {children({ id, ...told })}
+      {wrong ? (
+        <span id={about} className="wrong">
+          {wrong}
+        </span>
+      ) : (
+        hint && (
+          <span id={about} className="hint">
+            {hint}
+          </span>
+        )
+      )}
+    </div>
+  );
+}
+
+export function CopyButton({ text, label = "Copy" }: { text: string; label?: string }) {
+  const [isDone, setDone] = useState(false);
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      setDone(true);
+      setTimeout(() => setDone(false), 1500);
+    } catch {
+      toast("This browser does not let the page copy; select the text instead.", "bad");
+    }
+  };
+  return (
+    <button type="button" className="button quiet small" onClick={copy}>
+      <Copy size={13} aria-hidden="true" /> {isDone ? "Copied" : label}
+    </button>
+  );
+}
+
+export function PageHead({ title, about, children }: { title: ReactNode; about?: ReactNode; children?: ReactNode }) {
+  return (
+    <header className="page-head">
+      <div className="grow">
+        <h1>{title}</h1>
+        {about && <div className="dim">{about}</div>}
+      </div>
+      {children && <div className="row wrapping">{children}</div>}
+    </header>
+  );
+}
+
+export function Card({
+  title,
+  aside,
+  children,
+  flush = false,
+}: {
+  title: ReactNode;
+  aside?: ReactNode;
+  children: ReactNode;
+  flush?: boolean;
+}) {
+  return (
+    <section className="card">
+      <header>
+        <h2 className="grow">{title}</h2>
+        {aside}
+      </header>
+      {flush ? children : <div className="body">{children}</div>}
+    </section>
+  );
+}

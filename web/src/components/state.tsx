@@ -1,0 +1,47 @@
+import {
+  Ban,
+  CircleCheck,
+  CircleDashed,
+  CircleDot,
+  CirclePause,
+  CircleX,
+  Clock,
+  HourglassIcon,
+  LoaderCircle,
+  type LucideIcon,
+  Unplug,
+} from "lucide-react";
+
+/* Icon and word and colour: no meaning by colour alone. The words are the API's own. */
+
+const LOOKS: Record<string, [LucideIcon, string]> = {
+  queued: [Clock, "amber"],
+  placed: [CircleDashed, "cyan"],
+  pending: [CircleDashed, "amber"],
+  starting: [LoaderCircle, "cyan"],
+  running: [CircleDot, "blue"],
+  paused: [CirclePause, "violet"],
+  cancelling: [LoaderCircle, "grey"],
+  succeeded: [CircleCheck, "green"],
+  failed: [CircleX, "red"],
+  cancelled: [Ban, "grey"],
+  stopped: [Ban, "grey"],
+  lost: [Unplug, "red"],
+  expired: [HourglassIcon, "grey"],
+  ended: [CircleCheck, "grey"],
+};
+
+export function State({ state, pill = false }: { state: string; pill?: boolean }) {
+  const [Icon, tone] = LOOKS[state] ?? [CircleDashed, "grey"];
+  const moves = state === "starting" || state === "cancelling";
+  return (
+    <span className={`state tone-${tone}${pill ? " pill" : ""}`}>
+      <Icon size={14} className={moves ? "spin" : ""} aria-hidden="true" />
+      {state}
+    </span>
+  );
+}
+
+export function toneOf(state: string): string {
+  return LOOKS[state]?.[1] ?? "grey";
+}

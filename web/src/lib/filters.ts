@@ -1,0 +1,30 @@
+/* What the list of jobs shows, as it stands in the address. */
+
+export interface Filters {
+  q?: string;
+  state?: string;
+  project?: string;
+  user?: string;
+  label?: string;
+  sort?: string;
+}
+
+const NAMES = ["q", "state", "project", "user", "label", "sort"] as const;
+
+export function readFilters(search: Record<string, unknown>): Filters {
+  const found: Filters = {};
+  for (const name of NAMES) {
+    const value = search[name];
+    if (value !== undefined && value !== null && String(value) !== "") found[name] = String(value);
+  }
+  return found;
+}
+
+export const listed = (value: string | undefined): string[] => (value ? value.split(",").filter(Boolean) : []);
+
+/** `value` put into a comma-separated filter, or taken out where it was in. */
+export function toggled(value: string | undefined, item: string): string | undefined {
+  const items = listed(value);
+  const next = items.includes(item) ? items.filter((each) => each !== item) : [...items, item];
+  return next.length > 0 ? next.join(",") : undefined;
+}

@@ -1,0 +1,65 @@
+/* Numbers and times as people read them. */
+
+const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+
+export function bytes(count: number | null | undefined): string {
+  if (count === null || count === undefined || !Number.isFinite(count)) return "–";
+  let value = count;
+  let unit = 0;
+  while (Math.abs(value) >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${UNITS[unit]}`;
+}
+
+/** 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. */
+export function duration(seconds: number | null | undefined): string {
+  if (seconds === null || seconds === undefined || !Number.isFinite(seconds)) return "–";
+  const whole = Math.max(0, seconds);
+  if (whole < 10) return `${whole.toFixed(whole < 1 ? 2 : 1)} s`;
+  const s = Math.round(whole);
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60 ? `${s % 60} s` : ""}`.trim();
+  if (s < 86_400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60) || ""}${s % 3600 >= 60 ? " min" : ""}`.trim();
+  return `${Math.floor(s / 86_400)} d ${Math.floor((s % 86_400) / 3600) || ""}${s % 86_400 >= 3600 ? " h" : ""}`.trim();
+}
+
+/** How long ago, in one unit; a clock that is ahead of ours says "now". */
+export function age(iso: string, nowMs: number): string {
+  const s = Math.floor((nowMs - Date.parse(iso)) / 1000);
+  if (!Number.isFinite(s)) return "–";
+  if (s < 5) return "now";
+  if (s < 60) return `${s} s ago`;
+  if (s < 3600) return `${Math.floor(s / 60)} min ago`;
+  if (s < 86_400) return `${Math.floor(s / 3600)} h ago`;
+  return `${Math.floor(s / 86_400)} d ago`;
+}
+
+const LOCAL = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+
+export const localTime = (iso: string): string => (Number.isNaN(Date.parse(iso)) ? iso : LOCAL.format(new Date(iso)));
+export const clockTime = (iso: string): string => (Number.isNaN(Date.parse(iso)) ? "" : CLOCK.format(new Date(iso)));
+export const utcTime = (iso: string): string => `${iso.replace("T", " ").replace(/(\.\d+)?Z?$/, "")} UTC`;
+
+export function counted(count: number, noun: string): string {
+  return `${count.toLocaleString()} ${count === 1 || noun.endsWith("s") ? noun : `${noun}s`}`;
+}
+
+/** Small and large numbers in at most six characters or so; NaN and infinities by name. */
+export function number(value: unknown): string {
+  if (typeof value === "string") return value;
+  if (typeof value !== "number") return value === null || value === undefined ? "–" : String(value);
+  if (!Number.isFinite(value)) return Number.isNaN(value) ? "NaN" : value > 0 ? "∞" : "−∞";
+  if (Number.isInteger(value) && Math.abs(value) < 1e7) return value.toLocaleString();
+  const size = Math.abs(value);
+  return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+}
+
+/** "2 workers + 1 ps". */
+export function gang(roles: Record<string, number>): string {
+  return Object.entries(roles)
+    .map(([role, count]) => counted(count, role))
+    .join(" + ");
+}

@@ -1,0 +1,54 @@
+import { stringify } from "yaml";
+
+/* Specs as people would write them. */
+
+const DEFAULTS: Record<string, unknown> = {
+  args: [],
+  env: {},
+  secrets: [],
+  mounts: [],
+  labels: {},
+  node_selector: {},
+  contract: "default",
+  warm: "auto",
+  sparse: false,
+  project: "default",
+  priority: 50,
+  max_restarts: 3,
+  restart: "gang",
+  gpus: 0,
+  gpu_type: [],
+  read_only: true,
+  path: "",
+};
+const GRACE = { stop: 30, exit: 30, evaluator: 60, peers: 300 };
+
+/** Without what is unstated: nulls, and values that are the defaults. */
+function plain(value: unknown): unknown {
+  if (Array.isArray(value)) return value.map(plain);
+  if (typeof value !== "object" || value === null) return value;
+  const kept: Record<string, unknown> = {};
+  for (const [key, item] of Object.entries(value)) {
+    if (item === null || item === undefined || isDefault(key, item)) continue;
+    const inner = plain(item);
+    const isEmpty = typeof inner === "object" && inner !== null && !Array.isArray(inner) && Object.keys(inner).length === 0;
+    if (isEmpty && key === "resources") continue;
+    kept[key] = inner;
+  }
+  return kept;
+}
+
+function isDefault(key: string, value: unknown): boolean {
+  if (key === "grace") return JSON.stringify(value) === JSON.stringify(GRACE);
+  return key in DEFAULTS && JSON.stringify(DEFAULTS[key]) === JSON.stringify(value);
+}
+
+const ORDER = ["name", "project", "image", "code", "command", "args", "roles", "input", "output"];
+
+/** A canonical spec as YAML, the important things first and the defaults left out. */
+export function specYaml(spec: object): string {
+  const found = plain(spec) as Record<string, unknown>;
+  const place = (key: string) => (ORDER.includes(key) ? ORDER.indexOf(key) : ORDER.length);
+  const ordered = Object.fromEntries(Object.entries(found).sort(([a], [b]) => place(a) - place(b)));
+  return stringify(ordered, { lineWidth: 0, flowCollectionPadding: false });
+}

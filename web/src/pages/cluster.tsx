@@ -1,0 +1,275 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { Ban, CircleCheck, Server } from "lucide-react";
+import { useState } from "react";
+import { api, got } from "~/api/client";
+import { holdersQuery, keys, meQuery, nodesQuery, waitingQuery } from "~/api/queries";
+import type { Holder, Node } from "~/api/types";
+import { FormDialog } from "~/components/dialogs";
+import { Bones, Card, Empty, Failure, Field, PageHead } from "~/components/parts";
+import { toast } from "~/components/toasts";
+import { Ago } from "~/components/time";
+import { bytes, counted } from "~/lib/format";
+import { allocatable, gpuCount, isOpen, used } from "~/lib/room";
+import { Why } from "./jobs/table";
+
+export function ClusterPage() {
+  const { data: nodes, error, isPending, refetch } = useQuery(nodesQuery);
+  const { data: holders } = useQuery(holdersQuery);
+  const [cordoned, setCordoned] = useState<Node | null>(null);
+  const byNode = Map.groupBy(holders ?? [], (holder) => holder.node);
+  return (
+    <div className="page-body">
+      <PageHead title="Cluster" />
+      {error !== null && <Failure error={error} retry={() => void refetch()} />}
+      {isPending ? (
+        <Bones rows={6} height={60} />
+      ) : nodes === undefined ? null : nodes.length === 0 ? (
+        <Empty icon={Server} title="No nodes yet">
+          <p>The executor tells of its nodes when the scheduler first looks.</p>
+        </Empty>
+      ) : (
+        <>
+          <Totals nodes={nodes} />
+          <ul className="nodes">
+            {nodes.map((node) => (
+              <NodeCard key={node.name} node={node} holders={byNode.get(node.name) ?? []} cordon={() => setCordoned(node)} />
+            ))}
+          </ul>
+          <Waiting />
+        </>
+      )}
+      <Cordon node={cordoned} close={() => setCordoned(null)} />
+    </div>
+  );
+}
+
+function Totals({ nodes }: { nodes: readonly Node[] }) {
+  const sum = (of: (node: Node) => number) => nodes.reduce((total, node) => total + of(node), 0);
+  const gpus = sum((node) => gpuCount(allocatable(node)));
+  const rows: [string, number, number, (value: number) => string][] = [
+    ["GPUs", sum((node) => gpuCount(used(node))), gpus, String],
+    [
+      "CPUs",
+      sum((node) => used(node).cpu),
+      sum((node) => allocatable(node).cpu),
+      (value) => (value / 1000).toFixed(value < 10_000 ? 1 : 0),
+    ],
+    ["Memory", sum((node) => used(node).memory), sum((node) => allocatable(node).memory), bytes],
+  ];
+  return (
+    <section className="card" aria-label="In all">
+      <div className="tiles">
+        <div>
+          <div className="dimmer">Nodes</div>
+          <div className="value">
+            {nodes.filter(isOpen).length} <span className="dimmer small">of {nodes.length} open</span>
+          </div>
+        </div>
+        {rows
+          .filter(([, , all]) => all > 0)
+          .map(([name, taken, all, shown]) => (
+            <div key={name}>
+              <div className="dimmer">{name}</div>
+              <div className="value">
+                {shown(taken)} <span className="dimmer small">of {shown(all)} held</span>
+              </div>
+              <Bar label={`${name} held`} share={taken / all} />
+            </div>
+          ))}
+      </div>
+    </section>
+  );
+}
+
+function Bar({ label, share }: { label: string; share: number }) {
+  const percent = Math.round(Math.min(1, Math.max(0, share || 0)) * 100);
+  return (
+    <div className="meter" role="meter" aria-label={label} aria-valuenow={percent} aria-valuemin={0} aria-valuemax={100}>
+      <div className={percent > 90 ? "full" : ""} style={{ width: `${percent}%` }} />
+    </div>
+  );
+}
+
+const HUES = 8;
+
+/** Each job its colour, the same on every node. */
+function hueOf(job: string): number {
+  let hash = 0;
+  for (const character of job) hash = (hash * 31 + character.charCodeAt(0)) | 0;
+  return Math.abs(hash) % HUES;
+}
+
+function NodeCard({ node, holders, cordon }: { node: Node; holders: readonly Holder[]; cordon: () => void }) {
+  const { data: me } = useQuery(meQuery);
+  const client = useQueryClient();
+  const [all, taken] = [allocatable(node), used(node)];
+  const count = gpuCount(all);
+  const byGpu = new Map(holders.flatMap((holder) => (holder.gpus ?? []).map((gpu) => [gpu, holder] as const)));
+  const devices = (node.gpus ?? []) as { index?: number; id?: string; uuid?: string; model?: string }[];
+  const slots = Array.from({ length: count }, (_, i) => {
+    const device = devices[i];
+    const names = [device?.id, device?.uuid, device?.index === undefined ? undefined : String(device.index), String(i)];
+    const holder = names.flatMap((name) => (name !== undefined && byGpu.has(name) ? [byGpu.get(name) as Holder] : []))[0];
+    return { key: `${device?.uuid ?? device?.id ?? i}`, model: device?.model ?? Object.keys(all.gpus)[0] ?? "GPU", holder };
+  });
+  // Engines that hand out devices themselves do not say which: the held ones stand first.
+  const unnamed = holders.filter((holder) => (holder.gpus ?? []).length > 0 && !slots.some((slot) => slot.holder === holder));
+  const rest = unnamed.flatMap((holder) => (holder.gpus ?? []).map(() => holder));
+  for (const slot of slots) slot.holder ??= rest.shift();
+  const uncordon = async () => {
+    try {
+      await got(api.POST("/api/v1/nodes/{node}/uncordon", { params: { path: { node: node.name } } }));
+      await client.invalidateQueries({ queryKey: keys.nodes });
+    } catch (error) {
+      toast(error instanceof Error ? error.message : String(error), "bad");
+    }
+  };
+  const jobs = [...new Map(holders.map((holder) => [holder.job_id ?? holder.job, holder])).values()];
+  return (
+    <li className={`card node${isOpen(node) ? "" : " closed"}`}>
+      <header>
+        <span className={`dot ${node.is_ready ? (node.is_cordoned ? "bad" : "good") : ""}`} aria-hidden="true" />
+        <h2 className="grow cut mono" title={node.name}>
+          {node.name}
+        </h2>
+        {!node.is_ready && <span className="state tone-red">{node.condition || "not ready"}</span>}
+        {node.is_cordoned && <span className="state tone-amber">cordoned</span>}
+        {me?.is_admin &&
+          (node.is_cordoned ? (
+            <button type="button" className="button quiet small" onClick={uncordon}>
+              <CircleCheck size={13} aria-hidden="true" /> Open
+            </button>
+          ) : (
+            <button type="button" className="button quiet small" onClick={cordon}>
+              <Ban size={13} aria-hidden="true" /> Cordon
+            </button>
+          ))}
+      </header>
+      <div className="body stack">
+        {node.is_cordoned && node.cordon_reason && <p className="dim wrap">{node.cordon_reason}</p>}
+        {count > 0 && (
+          <ul className="gpus" aria-label={`GPUs of ${node.name}`}>
+            {slots.map((slot, i) => (
+              <li key={slot.key}>
+                <Slot name={`GPU ${i}`} model={slot.model} holder={slot.holder} />
+              </li>
+            ))}
+          </ul>
+        )}
+        <div className="pair">
+          <div>
+            <div className="row dimmer">
+              <span className="grow">CPU</span>
+              <span className="num">
+                {(taken.cpu / 1000).toFixed(1)} / {(all.cpu / 1000).toFixed(0)}
+              </span>
+            </div>
+            <Bar label={`CPU of ${node.name} held`} share={taken.cpu / all.cpu} />
+          </div>
+          <div>
+            <div className="row dimmer">
+              <span className="grow">Memory</span>
+              <span className="num">
+                {bytes(taken.memory)} / {bytes(all.memory)}
+              </span>
+            </div>
+            <Bar label={`Memory of ${node.name} held`} share={taken.memory / all.memory} />
+          </div>
+        </div>
+        <div className="row wrapping node-jobs">
+          {jobs.length === 0 && <span className="dimmer">Nothing runs here.</span>}
+          {jobs.slice(0, 6).map((holder) => (
+            <HolderLink
+              key={holder.job_id ?? "others"}
+              holder={holder}
+              count={holders.filter((each) => each.job_id === holder.job_id).length}
+            />
+          ))}
+          {jobs.length > 6 && <span className="dimmer">and {jobs.length - 6} more</span>}
+        </div>
+      </div>
+    </li>
+  );
+}
+
+function Slot({ name, model, holder }: { name: string; model: string; holder: Holder | undefined }) {
+  const words = holder
+    ? `${name}, ${model}: ${holder.job ?? "a job of another project"} ${holder.job ? `${holder.role}-${holder.index}` : ""}`
+    : `${name}, ${model}: free`;
+  const look = `gpu ${holder ? `hue-${hueOf(holder.job_id ?? "")}` : "free"}`;
+  if (holder?.job_id) {
+    return <Link to="/jobs/$job" params={{ job: holder.job_id }} className={look} title={words} aria-label={words} />;
+  }
+  return <span className={look} title={words} role="img" aria-label={words} />;
+}
+
+function HolderLink({ holder, count }: { holder: Holder; count: number }) {
+  const swatch = <span className={`swatch hue-${hueOf(holder.job_id ?? "")}`} aria-hidden="true" />;
+  if (!holder.job_id) {
+    return <span className="tag">{swatch} other projects' jobs</span>;
+  }
+  return (
+    <Link
+      to="/jobs/$job"
+      params={{ job: holder.job_id }}
+      className="tag holder"
+      title={`${holder.project}, ${counted(count, "replica")} here`}
+    >
+      {swatch} <span className="cut">{holder.job}</span> {count > 1 && <span className="dimmer num">×{count}</span>}
+    </Link>
+  );
+}
+
+function Waiting() {
+  const { data } = useQuery(waitingQuery);
+  const jobs = data?.items ?? [];
+  return (
+    <Card
+      title="What waits"
+      aside={
+        <Link to="/jobs" search={{ state: "queued" }}>
+          All
+        </Link>
+      }
+      flush={jobs.length > 0}
+    >
+      {jobs.length === 0 ? (
+        <p className="dim">No job waits.</p>
+      ) : (
+        <ul className="plain-list">
+          {jobs.map((job) => (
+            <li key={job.id} className="row">
+              <Link to="/jobs/$job" params={{ job: job.id }} className="cut waiting-name">
+                {job.name}
+              </Link>
+              <span className="grow cut dim">
+                <Why job={job} />
+              </span>
+              <span className="dimmer">
+                <Ago at={job.queued_at} />
+              </span>
+            </li>
+          ))}
+        </ul>
+      )}
+    </Card>
+  );
+}
+
+function Cordon({ node, close }: { node: Node | null; close: () => void }) {
+  const client = useQueryClient();
+  const submit = async (data: FormData) => {
+    const params = { path: { node: node?.name ?? "" } };
+    await got(api.POST("/api/v1/nodes/{node}/cordon", { params, body: { reason: String(data.get("reason")) } }));
+    await client.invalidateQueries({ queryKey: keys.nodes });
+  };
+  return (
+    <FormDialog title={`Cordon ${node?.name ?? ""}?`} isOpen={node !== null} close={close} verb="Cordon" submit={submit}>
+      <p className="dim">Nothing new is placed there; what runs goes on.</p>
+      <Field label="Why">
+        {(props) => <input {...props} className="input" name="reason" maxLength={1000} placeholder="for whoever wonders" />}
+      </Field>
+    </FormDialog>
+  );
+}

@@ -1,0 +1,164 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { getRouteApi, Link } from "@tanstack/react-router";
+import { History } from "lucide-react";
+import { useEffect, useState } from "react";
+import { keys } from "~/api/queries";
+import { follow } from "~/api/stream";
+import type { Event } from "~/api/types";
+import { Bones, Card, Empty, Failure, Sentence } from "~/components/parts";
+import { Ago } from "~/components/time";
+import { clockTime, localTime } from "~/lib/format";
+
+const route = getRouteApi("/shell/jobs/$job");
+const RECENT = 6;
+
+/** A job's whole history, live. The job itself is asked for again whenever something happened to it. */
+function useEvents(job: string) {
+  const client = useQueryClient();
+  const [error, setError] = useState<Error | null>(null);
+  const key = [...keys.job(job), "events"];
+  const keyText = JSON.stringify(key);
+  const { data } = useQuery<Event[] | null>({ queryKey: key, queryFn: () => null, enabled: false, initialData: null });
+  useEffect(() => {
+    const cacheKey = JSON.parse(keyText);
+    let pending: Event[] = [];
+    let frame = 0;
+    const flush = () => {
+      frame = 0;
+      const fresh = pending;
+      pending = [];
+      client.setQueryData<Event[] | null>(cacheKey, (before) => {
+        const known = new Set((before ?? []).map((event) => event.id));
+        return [...(before ?? []), ...fresh.filter((event) => !known.has(event.id))].sort((a, b) => a.id - b.id);
+      });
+      void client.invalidateQueries({ queryKey: keys.job(job), exact: true });
+    };
+    const soon = () => {
+      frame ||= requestAnimationFrame(flush);
+    };
+    const stop = follow(`/api/v1/jobs/${encodeURIComponent(job)}/events?follow=true`, {
+      event: (event: unknown) => {
+        pending.push(event as Event);
+        soon();
+      },
+      end: soon,
+      failed: setError,
+    });
+    return () => {
+      stop();
+      cancelAnimationFrame(frame);
+    };
+  }, [client, job, keyText]);
+  return { events: data, error };
+}
+
+export function RecentEvents({ job }: { job: string }) {
+  const { events, error } = useEvents(job);
+  const recent = [...(events ?? [])].reverse().slice(0, RECENT);
+  return (
+    <Card
+      title="Latest events"
+      aside={
+        <Link to="/jobs/$job/events" params={{ job }}>
+          All {events?.length ?? ""}
+        </Link>
+      }
+    >
+      {error !== null ? (
+        <Failure error={error} />
+      ) : events === null ? (
+        <Bones rows={RECENT} height={32} />
+      ) : (
+        <ol className="events">
+          {recent.map((event) => (
+            <Line key={event.id} event={event} isShort />
+          ))}
+        </ol>
+      )}
+    </Card>
+  );
+}
+
+export function Events() {
+  const { job } = route.useParams();
+  const { events, error } = useEvents(job);
+  const [text, setText] = useState("");
+  const wanted = text.toLowerCase();
+  const shown = [...(events ?? [])]
+    .reverse()
+    .filter((event) => `${event.kind} ${event.actor} ${event.reason}`.toLowerCase().includes(wanted));
+  return (
+    <div className="page-body">
+      <input
+        className="input narrow"
+        type="search"
+        aria-label="Search events"
+        placeholder="Kind, actor or reason"
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+      />
+      {error !== null && <Failure error={error} />}
+      <section className="card">
+        <div className="body">
+          {events === null ? (
+            <Bones rows={8} height={28} />
+          ) : shown.length === 0 ? (
+            <Empty icon={History} title={text ? "No event is like that" : "Nothing has happened yet"} />
+          ) : (
+            <ol className="events">
+              {shown.slice(0, 1000).map((event) => (
+                <Line key={event.id} event={event} />
+              ))}
+            </ol>
+          )}
+        </div>
+      </section>
+      {shown.length > 1000 && (
+        <p className="dim">The newest 1,000 of {shown.length.toLocaleString()} are shown; search for others.</p>
+      )}
+    </div>
+  );
+}
+
+function toneOfKind(kind: string): string {
+  if (/fail|lost|refused|dropped|expired/.test(kind)) return "red";
+  if (/succeeded|done|complete|checkpoint/.test(kind)) return "green";
+  if (/cancel|stop|pause/.test(kind)) return "grey";
+  return kind.startsWith("train.") ? "violet" : "blue";
+}
+
+function Line({ event, isShort = false }: { event: Event; isShort?: boolean }) {
+  const data = Object.entries(event.data ?? {});
+  return (
+    <li className="event">
+      <span className={`event-dot fill-${toneOfKind(event.kind)}`} aria-hidden="true" />
+      <div className="grow">
+        <div className="row wrapping">
+          <span className="mono event-kind">{event.kind}</span>
+          <span className="dimmer">{event.actor}</span>
+          <span className="grow" />
+          <span className="dimmer" title={localTime(event.at)}>
+            {isShort ? (
+              <Ago at={event.at} />
+            ) : (
+              <>
+                <span className="num">{clockTime(event.at)}</span> · <Ago at={event.at} />
+              </>
+            )}
+          </span>
+        </div>
+        {event.reason && (
+          <p className="dim wrap">
+            <Sentence text={event.reason} />
+          </p>
+        )}
+        {!isShort && data.length > 0 && (
+          <details className="dimmer">
+            <summary>Data</summary>
+            <pre className="plain">{JSON.stringify(event.data, null, 2)}</pre>
+          </details>
+        )}
+      </div>
+    </li>
+  );
+}

@@ -1,0 +1,186 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi } from "@tanstack/react-router";
+import { ArrowDownToLine, Download, FileText, Search, WrapText } from "lucide-react";
+import { useEffect, useMemo, useState } from "react";
+import { jobQuery, logSourcesQuery } from "~/api/queries";
+import type { LogSource } from "~/api/types";
+import { Bones, Empty, Failure } from "~/components/parts";
+import { bytes } from "~/lib/format";
+import type { LogSearch } from "~/router";
+import { KEPT, useLines } from "./lines";
+import { LogView } from "./logView";
+
+const route = getRouteApi("/shell/jobs/$job/logs");
+
+export function Logs() {
+  const { job } = route.useParams();
+  const search = route.useSearch();
+  const navigate = route.useNavigate();
+  const { data: detail } = useQuery(jobQuery(job));
+  const { data: sources } = useQuery(logSourcesQuery(job));
+  const [isFollowing, setFollowing] = useState(true);
+  const [isWrapped, setWrapped] = useState(false);
+  const [role, index] = splitReplica(search.replica);
+  const state = useLines({ job, attempt: search.attempt, role, index, search: search.q });
+  const attempts = useMemo(
+    () => [...new Set((sources?.items ?? []).map((source) => source.attempt))].sort((a, b) => b - a),
+    [sources],
+  );
+  const replicas = useMemo(() => [...new Set((sources?.items ?? []).map((source) => source.name))], [sources]);
+  const set = (change: Partial<Record<keyof typeof search, string | number | undefined>>) =>
+    void navigate({ search: (before) => clean({ ...before, ...change }), replace: true });
+
+  return (
+    <div className="logs">
+      <div className="log-bar">
+        <LogSearchBox value={search.q ?? ""} set={(q) => set({ q: q || undefined })} />
+        <select
+          className="input auto"
+          aria-label="Replica"
+          value={search.replica ?? ""}
+          onChange={(event) => set({ replica: event.target.value || undefined })}
+        >
+          <option value="">All replicas</option>
+          {search.replica !== undefined && !replicas.includes(search.replica) && <option>{search.replica}</option>}
+          {replicas.map((name) => (
+            <option key={name}>{name}</option>
+          ))}
+        </select>
+        {attempts.length > 1 && (
+          <select
+            className="input auto"
+            aria-label="Attempt"
+            value={search.attempt ?? ""}
+            onChange={(event) => set({ attempt: Number(event.target.value) || undefined })}
+          >
+            <option value="">Newest attempt</option>
+            {attempts.map((number) => (
+              <option key={number} value={number}>
+                Attempt {number}
+              </option>
+            ))}
+          </select>
+        )}
+        <span className="grow" />
+        <span className="dimmer num nowrap" role="status">
+          {state.lines.length.toLocaleString()} lines{state.dropped > 0 ? ` (newest ${KEPT.toLocaleString()})` : ""}
+        </span>
+        <button
+          type="button"
+          className={`button small${isWrapped ? " on" : ""}`}
+          aria-pressed={isWrapped}
+          onClick={() => setWrapped(!isWrapped)}
+        >
+          <WrapText size={14} aria-hidden="true" /> Wrap
+        </button>
+        <button
+          type="button"
+          className={`button small${isFollowing ? " on" : ""}`}
+          aria-pressed={isFollowing}
+          onClick={() => setFollowing(!isFollowing)}
+        >
+          <ArrowDownToLine size={14} aria-hidden="true" /> Follow
+        </button>
+        <Downloads job={job} sources={sources?.items ?? []} replica={search.replica} />
+      </div>
+      {state.error !== null && (
+        <div className="log-note">
+          <Failure error={state.error} />
+        </div>
+      )}
+      {state.lines.length > 0 ? (
+        <LogView
+          lines={state.lines}
+          isFollowing={isFollowing}
+          setFollowing={setFollowing}
+          isWrapped={isWrapped}
+          isMany={replicas.length > 1}
+          marked={search.q}
+        />
+      ) : !state.isOpen && state.error === null ? (
+        <div className="log-note">
+          <Bones rows={10} />
+        </div>
+      ) : (
+        state.error === null && (
+          <Empty icon={FileText} title={search.q ? "No line matches" : "No lines yet"}>
+            <p>
+              {search.q
+                ? "The search is a regular expression (RE2) over the whole log of this attempt."
+                : detail && ["queued", "paused"].includes(detail.state)
+                  ? "The job has not started; lines show up here as they are written."
+                  : state.isOver
+                    ? "The job wrote nothing."
+                    : "Lines show up here as they are written."}
+            </p>
+          </Empty>
+        )
+      )}
+    </div>
+  );
+}
+
+function splitReplica(name: string | undefined): [string | undefined, number | undefined] {
+  const match = name?.match(/^(.+)-(\d+)$/);
+  return match ? [match[1], Number(match[2])] : [undefined, undefined];
+}
+
+function clean(search: object): LogSearch {
+  return Object.fromEntries(Object.entries(search).filter(([, value]) => value !== undefined));
+}
+
+function LogSearchBox({ value, set }: { value: string; set: (text: string) => void }) {
+  const [text, setText] = useState(value);
+  useEffect(() => setText(value), [value]);
+  return (
+    <form
+      className="search filter-search"
+      onSubmit={(event) => {
+        event.preventDefault();
+        set(text);
+      }}
+    >
+      <Search size={14} aria-hidden="true" />
+      <input
+        className="input mono"
+        type="search"
+        aria-label="Search the log by a regular expression"
+        placeholder="Regular expression, Enter"
+        value={text}
+        onChange={(event) => {
+          setText(event.target.value);
+          if (event.target.value === "") set("");
+        }}
+      />
+    </form>
+  );
+}
+
+function Downloads({ job, sources, replica }: { job: string; sources: readonly LogSource[]; replica: string | undefined }) {
+  const newest = Math.max(...sources.map((source) => source.attempt));
+  const wanted = sources.filter((source) => source.attempt === newest && (replica === undefined || source.name === replica));
+  const [first] = wanted;
+  if (first === undefined) return null;
+  const href = (source: LogSource) => `/api/v1/jobs/${encodeURIComponent(job)}/logs/${source.name}?attempt=${source.attempt}`;
+  if (wanted.length === 1) {
+    return (
+      <a className="button small" href={href(first)} download={`${first.name}.log`}>
+        <Download size={14} aria-hidden="true" /> {bytes(first.size_bytes)}
+      </a>
+    );
+  }
+  return (
+    <details className="pop">
+      <summary className="button small">
+        <Download size={14} aria-hidden="true" /> Download
+      </summary>
+      <div className="menu pop-menu">
+        {wanted.map((source) => (
+          <a key={source.name} className="menu-item" href={href(source)} download={`${source.name}.log`}>
+            <span className="grow mono">{source.name}</span> <span className="dimmer num">{bytes(source.size_bytes)}</span>
+          </a>
+        ))}
+      </div>
+    </details>
+  );
+}

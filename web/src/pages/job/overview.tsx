@@ -1,0 +1,222 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link } from "@tanstack/react-router";
+import { CircleAlert, CircleCheck, Hourglass } from "lucide-react";
+import { attemptsQuery, jobQuery } from "~/api/queries";
+import type { JobDetail } from "~/api/types";
+import { Card, Sentence } from "~/components/parts";
+import { LocalTime } from "~/components/time";
+import { counted, duration, number } from "~/lib/format";
+import { Gang } from "./gang";
+import { RecentEvents } from "./events";
+import { Timeline } from "./timeline";
+
+const route = getRouteApi("/shell/jobs/$job");
+
+export function Overview() {
+  const { job: id } = route.useParams();
+  const { data: job } = useQuery(jobQuery(id));
+  const { data: attempts } = useQuery(attemptsQuery(id));
+  if (job === undefined) return null;
+  const all = attempts?.items ?? [];
+  return (
+    <div className="page-body">
+      <Situation job={job} />
+      <Progress job={job} />
+      <div className="columns">
+        <div className="stack large">
+          {job.attempt ? (
+            <Gang attempt={job.attempt} />
+          ) : (
+            <Card title="Gang">
+              <p className="dim">
+                {Object.entries(job.roles ?? {})
+                  .map(([role, count]) => counted(count, role))
+                  .join(" + ")}
+                {job.gpu_count ? `, ${counted(job.gpu_count, "GPU")}` : ""}: all of it starts together, or none.
+              </p>
+            </Card>
+          )}
+          {all.length > 0 && <Timeline job={job} attempts={all} />}
+        </div>
+        <div className="stack large">
+          <Facts job={job} />
+          <RecentEvents job={id} />
+        </div>
+      </div>
+    </div>
+  );
+}
+
+/** Why it waits, or how it ended: one sentence, the planner's or the platform's own. */
+function Situation({ job }: { job: JobDetail }) {
+  if (job.wait_reason) {
+    const numbers = Object.entries(job.wait_reason.numbers ?? {}).filter(([, value]) =>
+      ["number", "string"].includes(typeof value),
+    );
+    return (
+      <div className="note warn">
+        <Hourglass size={16} aria-hidden="true" />
+        <div className="stack tight">
+          <div>
+            <Sentence text={job.wait_reason.sentence} />
+            {job.queue_position ? ` It is number ${job.queue_position} in the queue.` : ""}
+          </div>
+          {numbers.length > 0 && (
+            <div className="row wrapping">
+              {numbers.slice(0, 8).map(([name, value]) => (
+                <span key={name} className="tag num">
+                  {name.replaceAll("_", " ")}: {number(value)}
+                </span>
+              ))}
+            </div>
+          )}
+        </div>
+      </div>
+    );
+  }
+  if (job.exit) {
+    const isGood = job.state === "succeeded";
+    const role = job.exit.role;
+    return (
+      <div className={`note ${isGood ? "good" : job.state === "failed" ? "bad" : ""}`}>
+        {isGood ? <CircleCheck size={16} aria-hidden="true" /> : <CircleAlert size={16} aria-hidden="true" />}
+        <div>
+          <Sentence text={job.exit.sentence} />{" "}
+          {role && !isGood && (
+            <Link to="/jobs/$job/logs" params={{ job: job.id }} search={{ replica: `${role}-${job.exit.index ?? 0}` }}>
+              Log of {role}-{job.exit.index ?? 0}
+            </Link>
+          )}
+        </div>
+      </div>
+    );
+  }
+  return null;
+}
+
+function Progress({ job }: { job: JobDetail }) {
+  const progress = job.progress ?? {};
+  const [step, steps, epoch] = [progress["step"], progress["steps"], progress["epoch"]];
+  const metrics = Object.entries((progress["metrics"] ?? {}) as Record<string, unknown>);
+  if (step === undefined && epoch === undefined && metrics.length === 0) return null;
+  const share = typeof step === "number" && typeof steps === "number" && steps > 0 ? Math.min(1, step / steps) : null;
+  return (
+    <section className="card" aria-label="Progress">
+      {share !== null && (
+        <div
+          className="meter flat"
+          role="progressbar"
+          aria-label="Progress"
+          aria-valuenow={Math.round(share * 100)}
+          aria-valuemin={0}
+          aria-valuemax={100}
+        >
+          <div style={{ width: `${share * 100}%` }} />
+        </div>
+      )}
+      <div className="tiles">
+        {step !== undefined && (
+          <div>
+            <div className="dimmer">step</div>
+            <div className="value">
+              {number(step)}
+              {steps !== undefined && steps !== null && <span className="dimmer small"> of {number(steps)}</span>}
+            </div>
+          </div>
+        )}
+        {epoch !== undefined && epoch !== null && (
+          <div>
+            <div className="dimmer">epoch</div>
+            <div className="value">{number(epoch)}</div>
+          </div>
+        )}
+        {metrics.slice(0, 10).map(([name, value]) => (
+          <div key={name}>
+            <div className="dimmer cut" title={name}>
+              {name}
+            </div>
+            <div className="value">{number(value)}</div>
+          </div>
+        ))}
+      </div>
+    </section>
+  );
+}
+
+function Facts({ job }: { job: JobDetail }) {
+  const { spec } = job;
+  return (
+    <Card title="Job">
+      <dl className="facts">
+        <dt>Id</dt>
+        <dd className="mono">{job.id}</dd>
+        <dt>Submitted</dt>
+        <dd>
+          <LocalTime at={job.created_at} />
+        </dd>
+        {job.started_at && (
+          <>
+            <dt>Started</dt>
+            <dd>
+              <LocalTime at={job.started_at} />
+              <span className="dimmer"> after {duration((Date.parse(job.started_at) - Date.parse(job.created_at)) / 1000)}</span>
+            </dd>
+          </>
+        )}
+        {job.finished_at && (
+          <>
+            <dt>Finished</dt>
+            <dd>
+              <LocalTime at={job.finished_at} />
+            </dd>
+          </>
+        )}
+        <dt>Command</dt>
+        <dd className="mono">{Array.isArray(spec.command) ? spec.command.join(" ") : (spec.command ?? "–")}</dd>
+        {spec.image && (
+          <>
+            <dt>Image</dt>
+            <dd className="mono">{spec.image}</dd>
+          </>
+        )}
+        {spec.input && (
+          <>
+            <dt>Input</dt>
+            <dd className="mono">{spec.input}</dd>
+          </>
+        )}
+        <dt>Output</dt>
+        <dd className="mono">{job.output}</dd>
+        <dt>Priority</dt>
+        <dd className="num">{job.priority}</dd>
+        <dt>Attempts</dt>
+        <dd className="num">
+          {job.attempt_count ?? 0}
+          {job.restart_count ? <span className="dimmer">, {counted(job.restart_count, "restart")} counted</span> : null}
+        </dd>
+        {job.cloned_from && (
+          <>
+            <dt>Cloned from</dt>
+            <dd>
+              <Link to="/jobs/$job" params={{ job: job.cloned_from }} className="mono">
+                {job.cloned_from}
+              </Link>
+            </dd>
+          </>
+        )}
+        {Object.keys(job.labels ?? {}).length > 0 && (
+          <>
+            <dt>Labels</dt>
+            <dd className="row wrapping">
+              {Object.entries(job.labels ?? {}).map(([key, value]) => (
+                <Link key={key} to="/jobs" search={{ label: value ? `${key}=${value}` : key }} className="tag">
+                  {value ? `${key}=${value}` : key}
+                </Link>
+              ))}
+            </dd>
+          </>
+        )}
+      </dl>
+    </Card>
+  );
+}

@@ -1,0 +1,184 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { FilterX, GitCompareArrows, ListPlus, Plus, Search } from "lucide-react";
+import { useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { projectsQuery } from "~/api/queries";
+import type { Job } from "~/api/types";
+import { Bones, Empty, Failure, PageHead } from "~/components/parts";
+import { type Filters, listed, toggled } from "~/lib/filters";
+import { JobActions } from "./actions";
+import { FilterMenu } from "./filterMenu";
+import { useJobs } from "./list";
+import { JobTable } from "./table";
+
+const route = getRouteApi("/shell/jobs");
+const STATES = ["queued", "starting", "running", "paused", "cancelling", "succeeded", "failed", "cancelled", "expired"];
+
+export function JobsPage() {
+  const filters = route.useSearch();
+  const navigate = useNavigate({ from: "/jobs" });
+  const [seen, setSeen] = useState({ from: 0, to: 30 });
+  const [chosen, setChosen] = useState<ReadonlyMap<string, Job>>(new Map());
+  const { jobs, isWhole, error, isPending, isPlaceholderData, refetch } = useJobs(filters, seen);
+  const isFiltered = Object.keys(filters).length > 0;
+
+  const filter = useCallback(
+    (change: Partial<Record<keyof Filters, string | undefined>>) => {
+      void navigate({ search: (before) => clean({ ...before, ...change }), replace: true });
+    },
+    [navigate],
+  );
+  const toggle = useCallback((job: Job) => {
+    setChosen((before) => {
+      const next = new Map(before);
+      if (!next.delete(job.id)) next.set(job.id, job);
+      return next;
+    });
+  }, []);
+  const toggleAll = useCallback(() => {
+    setChosen((before) => (before.size > 0 ? new Map() : new Map(jobs.map((job) => [job.id, job]))));
+  }, [jobs]);
+  // As they are now, not as they were when they were chosen.
+  const current = useMemo(() => {
+    const byId = new Map(jobs.map((job) => [job.id, job]));
+    return [...chosen.values()].map((job) => byId.get(job.id) ?? job);
+  }, [jobs, chosen]);
+
+  return (
+    <div className="page-body fill">
+      <PageHead title="Jobs">
+        {chosen.size >= 2 && chosen.size <= 8 && (
+          <Link to="/compare" search={{ jobs: [...chosen.keys()].join(",") }} className="button">
+            <GitCompareArrows size={15} aria-hidden="true" /> Compare {chosen.size}
+          </Link>
+        )}
+        {chosen.size > 0 && <JobActions jobs={current} done={() => setChosen(new Map())} />}
+        {chosen.size === 0 && (
+          <Link to="/submit" className="button primary">
+            <Plus size={15} aria-hidden="true" /> Submit a job
+          </Link>
+        )}
+      </PageHead>
+      <div className="filters">
+        <SearchBox value={filters.q ?? ""} set={(q) => filter({ q: q || undefined })} />
+        <FilterMenu
+          label="State"
+          items={STATES}
+          chosen={listed(filters.state)}
+          toggle={(state) => filter({ state: toggled(filters.state, state) })}
+        />
+        <ProjectFilter chosen={filters.project} set={(project) => filter({ project })} />
+        {listed(filters.label).map((label) => (
+          <button
+            key={label}
+            type="button"
+            className="button small"
+            onClick={() => filter({ label: toggled(filters.label, label) })}
+          >
+            {label} <span aria-hidden="true">×</span>
+            <span className="only-read">remove this filter</span>
+          </button>
+        ))}
+        {listed(filters.user).map((user) => (
+          <button key={user} type="button" className="button small" onClick={() => filter({ user: toggled(filters.user, user) })}>
+            by {user} <span aria-hidden="true">×</span>
+            <span className="only-read">remove this filter</span>
+          </button>
+        ))}
+        {isFiltered && (
+          <button type="button" className="button quiet small" onClick={() => void navigate({ search: {}, replace: true })}>
+            <FilterX size={14} aria-hidden="true" /> Clear
+          </button>
+        )}
+        <span className="grow" />
+        <span className="dimmer num" role="status">
+          {isPending
+            ? ""
+            : chosen.size > 0
+              ? `${chosen.size} chosen`
+              : `${jobs.length.toLocaleString()}${isWhole ? "" : "+"} jobs`}
+        </span>
+      </div>
+      {error !== null && !isPending && <Failure error={error} retry={() => void refetch()} />}
+      <div className="card job-card" aria-busy={isPlaceholderData}>
+        {isPending ? (
+          <div className="body">
+            <Bones rows={14} height={22} />
+          </div>
+        ) : jobs.length > 0 ? (
+          <JobTable
+            jobs={jobs}
+            chosen={chosen}
+            toggle={toggle}
+            toggleAll={toggleAll}
+            setSeen={setSeen}
+            filter={filter}
+            filters={filters}
+          />
+        ) : isFiltered ? (
+          <Empty icon={FilterX} title="No job is like that">
+            <p>Nothing matches these filters.</p>
+            <button type="button" className="button" onClick={() => void navigate({ search: {}, replace: true })}>
+              Clear the filters
+            </button>
+          </Empty>
+        ) : (
+          <Empty icon={ListPlus} title="No jobs yet">
+            <p>
+              Submit one here, or from your project's folder with <code>trainmaster run --workers 2 -- python train.py</code>.
+            </p>
+            <Link to="/submit" className="button primary">
+              Submit a job
+            </Link>
+          </Empty>
+        )}
+      </div>
+    </div>
+  );
+}
+
+function clean(filters: Partial<Record<keyof Filters, string | undefined>>): Filters {
+  return Object.fromEntries(Object.entries(filters).filter(([, value]) => value !== undefined)) as Filters;
+}
+
+/** Typing is quick, the address follows a moment later. */
+function SearchBox({ value, set }: { value: string; set: (text: string) => void }) {
+  const [text, setText] = useState(value);
+  const told = useRef(value);
+  const tell = useRef(set);
+  tell.current = set;
+  useEffect(() => {
+    if (value !== told.current) {
+      told.current = value;
+      setText(value);
+    }
+  }, [value]);
+  useEffect(() => {
+    if (text.trim() === told.current) return;
+    const timer = setTimeout(() => {
+      told.current = text.trim();
+      tell.current(text.trim());
+    }, 200);
+    return () => clearTimeout(timer);
+  }, [text]);
+  return (
+    <div className="search filter-search">
+      <Search size={14} aria-hidden="true" />
+      <input
+        className="input"
+        type="search"
+        aria-label="Search jobs"
+        placeholder="Name, label or id"
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+      />
+    </div>
+  );
+}
+
+function ProjectFilter({ chosen, set }: { chosen: string | undefined; set: (project: string | undefined) => void }) {
+  const { data } = useQuery(projectsQuery);
+  const names = (data ?? []).map((project) => project.name);
+  if (names.length < 2 && chosen === undefined) return null;
+  return <FilterMenu label="Project" items={names} chosen={listed(chosen)} toggle={(name) => set(toggled(chosen, name))} />;
+}

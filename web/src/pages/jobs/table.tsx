@@ -1,0 +1,197 @@
+import { Link } from "@tanstack/react-router";
+import { useVirtualizer } from "@tanstack/react-virtual";
+import { memo, useCallback, useEffect, useRef } from "react";
+import type { Job } from "~/api/types";
+import { State } from "~/components/state";
+import { Ago, Ran } from "~/components/time";
+import { type Filters, listed, toggled } from "~/lib/filters";
+import { gang, number } from "~/lib/format";
+
+const ROW = 44; // px
+
+interface JobTableProps {
+  jobs: Job[];
+  chosen: ReadonlyMap<string, Job>;
+  toggle: (job: Job) => void;
+  toggleAll: () => void;
+  setSeen: (seen: { from: number; to: number }) => void;
+  filter: (change: Partial<Record<keyof Filters, string | undefined>>) => void;
+  filters: Filters;
+}
+
+/** Only the rows on screen are in the page, however long the list. */
+export function JobTable({ jobs, chosen, toggle, toggleAll, setSeen, filter, filters }: JobTableProps) {
+  const box = useRef<HTMLDivElement>(null);
+  const rows = useVirtualizer({
+    count: jobs.length,
+    getScrollElement: () => box.current,
+    estimateSize: () => ROW,
+    overscan: 12,
+    getItemKey: (i) => jobs[i]?.id ?? i,
+  });
+  const items = rows.getVirtualItems();
+  const from = items[0]?.index ?? 0;
+  const to = items.at(-1)?.index ?? 0;
+  useEffect(() => setSeen({ from, to }), [from, to, setSeen]);
+  const labels = useRef(filters.label);
+  labels.current = filters.label;
+  const onLabel = useCallback(
+    (label: string) => {
+      if (!listed(labels.current).includes(label)) filter({ label: toggled(labels.current, label) });
+    },
+    [filter],
+  );
+
+  return (
+    <div className="grid-table" role="table" aria-label="Jobs" aria-rowcount={jobs.length + 1} ref={box}>
+      <div role="rowgroup" className="grid-head">
+        <div role="row" className="grid-row" aria-rowindex={1}>
+          <div role="columnheader" className="c-check">
+            <input
+              type="checkbox"
+              className="check"
+              aria-label="Choose all jobs that are listed"
+              checked={chosen.size > 0}
+              onChange={toggleAll}
+            />
+          </div>
+          <div role="columnheader" className="c-name">
+            Name
+          </div>
+          <div role="columnheader" className="c-state">
+            State
+          </div>
+          <div role="columnheader" className="c-why">
+            What it does
+          </div>
+          <div role="columnheader" className="c-gang">
+            Gang
+          </div>
+          <div role="columnheader" className="c-ran">
+            Ran
+          </div>
+          <div role="columnheader" className="c-age">
+            Submitted
+          </div>
+        </div>
+      </div>
+      <div role="rowgroup" className="grid-body" style={{ height: rows.getTotalSize() }}>
+        {items.map((item) => {
+          const job = jobs[item.index];
+          return job ? (
+            <Row
+              key={job.id}
+              job={job}
+              index={item.index}
+              top={item.start}
+              isChosen={chosen.has(job.id)}
+              toggle={toggle}
+              onLabel={onLabel}
+            />
+          ) : null;
+        })}
+      </div>
+    </div>
+  );
+}
+
+interface RowProps {
+  job: Job;
+  index: number;
+  top: number;
+  isChosen: boolean;
+  toggle: (job: Job) => void;
+  onLabel: (label: string) => void;
+}
+
+const Row = memo(function Row({ job, index, top, isChosen, toggle, onLabel }: RowProps) {
+  return (
+    <div
+      role="row"
+      aria-rowindex={index + 2}
+      className={`grid-row${isChosen ? " chosen" : ""}`}
+      style={{ transform: `translateY(${top}px)` }}
+    >
+      <div role="cell" className="c-check">
+        <input
+          type="checkbox"
+          className="check"
+          aria-label={`Choose ${job.name}`}
+          checked={isChosen}
+          onChange={() => toggle(job)}
+        />
+      </div>
+      <div role="cell" className="c-name">
+        <Link to="/jobs/$job" params={{ job: job.id }} className="job-name cut" title={job.name}>
+          {job.name}
+        </Link>
+        <span className="c-labels">
+          {Object.entries(job.labels ?? {})
+            .slice(0, 2)
+            .map(([key, value]) => (
+              <button
+                key={key}
+                type="button"
+                className="tag cut"
+                title={`Only jobs with ${key}=${value}`}
+                onClick={() => onLabel(`${key}=${value}`)}
+              >
+                {value === "" ? key : `${key}=${value}`}
+              </button>
+            ))}
+        </span>
+      </div>
+      <div role="cell" className="c-state">
+        <State state={job.state} pill />
+      </div>
+      <div role="cell" className="c-why dim">
+        <Why job={job} />
+      </div>
+      <div role="cell" className="c-gang dim cut" title={gang(job.roles ?? {})}>
+        {gang(job.roles ?? {})}
+        {job.gpu_count ? <span className="tag">{job.gpu_count} GPU</span> : null}
+      </div>
+      <div role="cell" className="c-ran dim">
+        <Ran seconds={job.ran_s ?? 0} since={job.running_since} />
+      </div>
+      <div role="cell" className="c-age dim">
+        <Ago at={job.created_at} />
+        <span className="cut dimmer"> {job.user}</span>
+      </div>
+    </div>
+  );
+});
+
+/** Why it waits, how far it is, or how it ended: the API's words. */
+export function Why({ job }: { job: Job }) {
+  const progress = job.progress ?? {};
+  const step = progress["step"];
+  const steps = progress["steps"];
+  if (job.wait_reason)
+    return (
+      <span className="cut" title={job.wait_reason.sentence}>
+        {job.wait_reason.sentence}
+      </span>
+    );
+  if (job.exit && job.state !== "succeeded")
+    return (
+      <span className="cut" title={job.exit.sentence}>
+        {job.exit.sentence}
+      </span>
+    );
+  if (typeof step === "number" && typeof steps === "number" && steps > 0) {
+    const share = Math.min(1, Math.max(0, step / steps));
+    return (
+      <span className="row progress-cell">
+        <span className="meter grow" aria-hidden="true">
+          <div style={{ width: `${share * 100}%` }} />
+        </span>
+        <span className="num nowrap">
+          {number(step)} / {number(steps)}
+        </span>
+      </span>
+    );
+  }
+  if (typeof step === "number") return <span className="num">step {number(step)}</span>;
+  return null;
+}

@@ -1,0 +1,142 @@
+import { useQuery } from "@tanstack/react-query";
+import { CircleAlert, CircleCheck } from "lucide-react";
+import { useState } from "react";
+import { api, got } from "~/api/client";
+import { healthQuery, meQuery } from "~/api/queries";
+import { Bones, Card, CopyButton, Failure, PageHead, Sentence } from "~/components/parts";
+import { LocalTime } from "~/components/time";
+import { setTheme, type Theme, useTheme } from "~/lib/theme";
+
+export function SettingsPage() {
+  return (
+    <div className="page-body">
+      <PageHead title="Settings" />
+      <div className="columns even">
+        <You />
+        <Look />
+        <PlatformCard />
+        <OtherDevice />
+      </div>
+    </div>
+  );
+}
+
+function You() {
+  const { data: me, error, isPending, refetch } = useQuery(meQuery);
+  return (
+    <Card title="You">
+      {isPending ? (
+        <Bones rows={3} />
+      ) : me === undefined ? (
+        <Failure error={error} retry={() => void refetch()} />
+      ) : (
+        <dl className="facts">
+          <dt>User</dt>
+          <dd>{me.user}</dd>
+          <dt>May</dt>
+          <dd>{me.is_admin ? "everything everywhere (platform admin)" : me.scopes.join(", ")}</dd>
+          <dt>Projects</dt>
+          <dd>
+            {Object.entries(me.projects ?? {}).map(([name, role]) => (
+              <div key={name}>
+                {name} <span className="dimmer">{role}</span>
+              </div>
+            ))}
+          </dd>
+        </dl>
+      )}
+    </Card>
+  );
+}
+
+const THEMES: readonly [Theme, string][] = [
+  ["system", "As the system"],
+  ["light", "Light"],
+  ["dark", "Dark"],
+];
+
+function Look() {
+  const theme = useTheme();
+  return (
+    <Card title="Look">
+      <fieldset className="stack">
+        <legend className="only-read">Theme</legend>
+        {THEMES.map(([value, label]) => (
+          <label key={value} className="row">
+            <input type="radio" name="theme" className="check" checked={theme === value} onChange={() => setTheme(value)} />{" "}
+            {label}
+          </label>
+        ))}
+        <p className="dimmer">Kept in this browser.</p>
+      </fieldset>
+    </Card>
+  );
+}
+
+function PlatformCard() {
+  const { data, error, isPending, refetch } = useQuery(healthQuery);
+  return (
+    <Card title="Platform" aside={data && <span className="dimmer num">{data.version}</span>}>
+      {isPending ? (
+        <Bones rows={4} />
+      ) : data === undefined ? (
+        <Failure error={error} retry={() => void refetch()} />
+      ) : (
+        <ul className="stack">
+          {Object.entries(data.parts ?? {}).map(([part, word]) => (
+            <li key={part} className="row top">
+              {word === "ok" ? (
+                <CircleCheck size={15} className="tone-green" aria-hidden="true" />
+              ) : (
+                <CircleAlert size={15} className="tone-amber" aria-hidden="true" />
+              )}
+              <span className="part-name">{part}</span>
+              <span className="grow dim wrap">
+                <Sentence text={word} />
+              </span>
+            </li>
+          ))}
+        </ul>
+      )}
+    </Card>
+  );
+}
+
+function OtherDevice() {
+  const [made, setMade] = useState<{ code: string; expires_at: string } | null>(null);
+  const [error, setError] = useState<unknown>(null);
+  const make = async () => {
+    setError(null);
+    try {
+      setMade(await got(api.POST("/api/v1/login/codes")));
+    } catch (failure) {
+      setError(failure);
+    }
+  };
+  const link = made ? `${window.location.origin}/login?code=${made.code}` : "";
+  return (
+    <Card title="Log in on another device">
+      <div className="stack">
+        <p className="dim">A link that logs you in once, for instance on your phone.</p>
+        {error !== null && <Failure error={error} />}
+        {made === null ? (
+          <div>
+            <button type="button" className="button" onClick={make}>
+              Make a link
+            </button>
+          </div>
+        ) : (
+          <>
+            <code className="wrap">{link}</code>
+            <div className="row">
+              <CopyButton text={link} />
+              <span className="dimmer">
+                good until <LocalTime at={made.expires_at} />
+              </span>
+            </div>
+          </>
+        )}
+      </div>
+    </Card>
+  );
+}

@@ -1,0 +1,133 @@
+import { useQuery } from "@tanstack/react-query";
+import { type ReactNode, useId } from "react";
+import type { Document } from "yaml";
+import { nodesQuery, projectsQuery, volumesQuery } from "~/api/queries";
+import type { Mistake } from "~/api/types";
+import { Field } from "~/components/parts";
+import { valueOf } from "./draft";
+
+interface FormProps {
+  document: Document;
+  mistakes: readonly Mistake[];
+  set: (name: string, value: string) => void;
+}
+
+/** The fields that most jobs state. Everything else is written beside it, and stays as it is. */
+export function Form({ document, mistakes, set }: FormProps) {
+  const { data: projects } = useQuery(projectsQuery);
+  const { data: volumes } = useQuery(volumesQuery);
+  const { data: nodes } = useQuery(nodesQuery);
+  const gpuModels = [...new Set((nodes ?? []).flatMap((node) => Object.keys((node.allocatable["gpus"] ?? {}) as object)))];
+  const hasRoles = document.has("roles");
+  const isBroken = document.errors.length > 0;
+
+  const field = (
+    name: string,
+    label: string,
+    more: { hint?: ReactNode; placeholder?: string; type?: string; list?: readonly string[] } = {},
+  ) => (
+    <Text
+      name={name}
+      label={label}
+      value={isBroken ? "" : valueOf(document, name)}
+      wrong={mistakes.find((mistake) => mistake.path === name || mistake.path.startsWith(`${name}.`))?.message}
+      isDisabled={isBroken}
+      set={set}
+      {...more}
+    />
+  );
+  return (
+    <>
+      {isBroken && <p className="note warn">The YAML cannot be read right now; mend it there, and the form follows.</p>}
+      <div className="pair">
+        {field("name", "Name")}
+        {field("project", "Project", { placeholder: "default", list: (projects ?? []).map((project) => project.name) })}
+      </div>
+      {field("command", "Command", { placeholder: "python train.py", hint: "Runs in /data, where the code is unpacked." })}
+      {field("image", "Image", { placeholder: "none: a plain process", hint: "Only for container executors." })}
+      <fieldset>
+        <legend>Gang</legend>
+        {hasRoles ? (
+          <p className="hint dim">This spec states its roles one by one; change them in the YAML.</p>
+        ) : (
+          <div className="fours">
+            {field("workers", "Workers", { placeholder: "1" })}
+            {field("ps", "Parameter servers", { placeholder: "0", type: "number" })}
+            {field("gpus", "GPUs each", { placeholder: "0", type: "number" })}
+            {field("gpu_type", "GPU model", { placeholder: "any", list: gpuModels })}
+            {field("cpu", "CPUs each", { placeholder: "shared" })}
+            {field("memory", "Memory each", { placeholder: "shared" })}
+            {field("shm", "Shared memory", { placeholder: "engine's" })}
+            {field("processes_per_replica", "Processes each", { placeholder: "per GPU", type: "number" })}
+          </div>
+        )}
+      </fieldset>
+      <fieldset>
+        <legend>Data</legend>
+        <div className="pair">
+          {field("input", "Input", {
+            placeholder: "volume/path",
+            list: (volumes ?? []).map((volume) => `${volume.name}/`),
+            hint: "Read-only at /data/data.",
+          })}
+          {field("output", "Output", { placeholder: "a folder of its own", hint: "At /data/output." })}
+        </div>
+      </fieldset>
+      <fieldset>
+        <legend>Policies</legend>
+        <div className="fours">
+          {field("priority", "Priority", { placeholder: "50", type: "number" })}
+          {field("max_restarts", "Restarts", { placeholder: "3", type: "number" })}
+          {field("max_run_time", "Longest run", { placeholder: "no limit" })}
+          {field("max_wait", "Longest wait", { placeholder: "no limit" })}
+        </div>
+      </fieldset>
+    </>
+  );
+}
+
+interface TextProps {
+  name: string;
+  label: string;
+  value: string;
+  wrong: string | undefined;
+  isDisabled: boolean;
+  set: (name: string, value: string) => void;
+  hint?: ReactNode;
+  placeholder?: string;
+  type?: string;
+  list?: readonly string[];
+}
+
+function Text({ name, label, value, wrong, isDisabled, set, hint, placeholder, type = "text", list }: TextProps) {
+  const listId = useId();
+  return (
+    <Field label={label} hint={hint} wrong={wrong}>
+      {(props) => (
+        <>
+          <input
+            {...props}
+            className="input"
+            name={name}
+            type={type}
+            min={0}
+            value={value}
+            placeholder={placeholder}
+            disabled={isDisabled}
+            autoComplete="off"
+            spellCheck={false}
+            list={list && list.length > 0 ? listId : undefined}
+            onChange={(event) => set(name, event.target.value)}
+          />
+          {list && list.length > 0 && (
+            <datalist id={listId}>
+              {list.map((item) => (
+                <option key={item} value={item} />
+              ))}
+            </datalist>
+          )}
+        </>
+      )}
+    </Field>
+  );
+}

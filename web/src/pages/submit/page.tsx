@@ -1,0 +1,209 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
+import { CircleAlert, CircleCheck, LoaderCircle, Rocket } from "lucide-react";
+import { useEffect, useMemo, useRef, useState } from "react";
+import { ApiError, api, got } from "~/api/client";
+import { jobQuery, keys } from "~/api/queries";
+import type { Mistake } from "~/api/types";
+import { Editor } from "~/components/editor";
+import { Bones, Failure, PageHead, Sentence } from "~/components/parts";
+import { toast } from "~/components/toasts";
+import { specYaml } from "~/lib/spec";
+import { diagnosticsOf, FIRST, readDraft, withValue } from "./draft";
+import { Form } from "./form";
+import { Room } from "./room";
+
+const route = getRouteApi("/shell/submit");
+const PAUSE_MS = 250;
+
+export function SubmitPage() {
+  const { from } = route.useSearch();
+  const original = useQuery({
+    ...jobQuery(from ?? ""),
+    enabled: from !== undefined,
+    refetchInterval: false,
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+  if (from !== undefined && original.isPending) {
+    return (
+      <div className="page-body">
+        <Bones rows={10} />
+      </div>
+    );
+  }
+  if (original.error !== null && from !== undefined) {
+    return (
+      <div className="page-body">
+        <Failure error={original.error} retry={() => void original.refetch()} />
+      </div>
+    );
+  }
+  const start = original.data ? specYaml(original.data.spec) : kept() || FIRST;
+  return (
+    <Draft
+      key={from ?? ""}
+      start={start}
+      about={original.data ? `From ${original.data.name}. The clone is a job of its own.` : undefined}
+      isFresh={from === undefined}
+    />
+  );
+}
+
+const KEY = "draft";
+
+function kept(): string {
+  try {
+    return sessionStorage.getItem(KEY) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+type Check =
+  { state: "checking" } | { state: "good"; spec: object } | { state: "bad"; error: unknown; mistakes: readonly Mistake[] };
+
+function Draft({ start, about, isFresh }: { start: string; about: string | undefined; isFresh: boolean }) {
+  const [text, setText] = useState(start);
+  const check = useCheck(text);
+  const document = useMemo(() => readDraft(text), [text]);
+  const mistakes = check.state === "bad" ? check.mistakes : NONE;
+  const diagnostics = useMemo(() => diagnosticsOf(text, mistakes), [text, mistakes]);
+  const [error, setError] = useState<unknown>(null);
+  const [isBusy, setBusy] = useState(false);
+  // One key per text: sent again after a lost answer, it makes no second job.
+  const key = useRef({ text: "", key: "" });
+  const client = useQueryClient();
+  const navigate = useNavigate();
+
+  useEffect(() => {
+    if (!isFresh) return;
+    try {
+      sessionStorage.setItem(KEY, text);
+    } catch {
+      // No storage: the draft lives as long as the page.
+    }
+  }, [text, isFresh]);
+
+  const submit = async () => {
+    if (key.current.text !== text) key.current = { text, key: crypto.randomUUID() };
+    setBusy(true);
+    setError(null);
+    try {
+      const params = { header: { "Idempotency-Key": key.current.key } };
+      const made = await got(api.POST("/api/v1/jobs", { params, body: { spec_text: text } }));
+      if (!("id" in made)) return;
+      await client.invalidateQueries({ queryKey: keys.jobs });
+      toast(`Submitted ${made.name}.`);
+      await navigate({ to: "/jobs/$job", params: { job: String(made.id) } });
+    } catch (failure) {
+      setError(failure);
+    } finally {
+      setBusy(false);
+    }
+  };
+
+  return (
+    <div className="page-body fill">
+      <PageHead title={isFresh ? "Submit a job" : "Clone and edit"} about={about}>
+        <Verdict check={check} isBroken={document.errors.length > 0} />
+        <button
+          type="button"
+          className="button primary"
+          disabled={isBusy || check.state === "bad" || document.errors.length > 0}
+          onClick={submit}
+        >
+          <Rocket size={15} aria-hidden="true" /> Submit
+        </button>
+      </PageHead>
+      {error !== null && <Failure error={error} />}
+      <div className="submit">
+        <section className="card submit-form" aria-label="Form">
+          <div className="body stack">
+            <Form document={document} mistakes={mistakes} set={(name, value) => setText((now) => withValue(now, name, value))} />
+          </div>
+        </section>
+        <section className="card submit-text">
+          <header>
+            <h2 className="grow">job.yaml</h2>
+            <span className="dimmer">
+              the same as for <code>trainmaster submit</code>
+            </span>
+          </header>
+          <Editor label="The job as YAML" text={text} change={setText} diagnostics={diagnostics} />
+          <Mistakes check={check} />
+        </section>
+        <Room spec={check.state === "good" ? check.spec : null} />
+      </div>
+    </div>
+  );
+}
+
+const NONE: readonly Mistake[] = [];
+
+/** What the API says of the text, a moment after the last key. */
+function useCheck(text: string): Check {
+  const [check, setCheck] = useState<Check>({ state: "checking" });
+  useEffect(() => {
+    const abort = new AbortController();
+    setCheck((before) => (before.state === "bad" ? before : { state: "checking" }));
+    const timer = setTimeout(async () => {
+      try {
+        const spec = await got(api.POST("/api/v1/jobs", { body: { spec_text: text, dry_run: true }, signal: abort.signal }));
+        setCheck({ state: "good", spec });
+      } catch (error) {
+        if (abort.signal.aborted) return;
+        setCheck({ state: "bad", error, mistakes: error instanceof ApiError ? (error.problem.errors ?? NONE) : NONE });
+      }
+    }, PAUSE_MS);
+    return () => {
+      clearTimeout(timer);
+      abort.abort();
+    };
+  }, [text]);
+  return check;
+}
+
+function Verdict({ check, isBroken }: { check: Check; isBroken: boolean }) {
+  if (check.state === "bad" || isBroken) {
+    return (
+      <span className="state tone-red" role="status">
+        <CircleAlert size={15} aria-hidden="true" />{" "}
+        {check.state === "bad" && check.mistakes.length > 1 ? `${check.mistakes.length} mistakes` : "not ready"}
+      </span>
+    );
+  }
+  if (check.state === "checking") {
+    return (
+      <span className="state tone-grey" role="status">
+        <LoaderCircle size={15} className="spin" aria-hidden="true" /> checking
+      </span>
+    );
+  }
+  return (
+    <span className="state tone-green" role="status">
+      <CircleCheck size={15} aria-hidden="true" /> checked by the server
+    </span>
+  );
+}
+
+function Mistakes({ check }: { check: Check }) {
+  if (check.state !== "bad") return null;
+  const told =
+    check.mistakes.length > 0
+      ? check.mistakes
+      : [{ path: "", message: check.error instanceof Error ? check.error.message : String(check.error), hint: null }];
+  return (
+    <ul className="mistakes">
+      {told.map((mistake) => (
+        <li key={`${mistake.path}${mistake.message}`}>
+          {mistake.path && <code>{mistake.path}</code>} <Sentence text={mistake.message} />
+          {mistake.hint && (
+            <span className="dim">
+              : <Sentence text={mistake.hint} />
+            </span>
+          )}
+        </li>
+      ))}
+    </ul>
+  );
+}

@@ -1,0 +1,125 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { KeyRound, Plus } from "lucide-react";
+import { useState } from "react";
+import { api, got } from "~/api/client";
+import { keys, meQuery, tokensQuery } from "~/api/queries";
+import type { Token } from "~/api/types";
+import { DataTable } from "~/components/dataTable";
+import { Confirm, FormDialog } from "~/components/dialogs";
+import { CopyButton, Field, PageHead } from "~/components/parts";
+import { Ago, LocalTime } from "~/components/time";
+
+const SCOPES = ["read", "write", "admin"] as const;
+const DAY_S = 86_400;
+
+export function TokensPage() {
+  const query = useQuery(tokensQuery);
+  const { data: me } = useQuery(meQuery);
+  const [isOpen, setOpen] = useState(false);
+  const [made, setMade] = useState<{ name: string; token: string } | null>(null);
+  const [revoked, setRevoked] = useState<Token | null>(null);
+  const client = useQueryClient();
+  const changed = () => client.invalidateQueries({ queryKey: keys.tokens });
+  const create = async (data: FormData) => {
+    const user = String(data.get("user") ?? "").trim();
+    const days = Number(data.get("days"));
+    const upTo = SCOPES.indexOf(data.get("scope") as (typeof SCOPES)[number]);
+    const body = {
+      name: String(data.get("name")),
+      scopes: SCOPES.slice(0, upTo + 1),
+      ...(days > 0 ? { expires_in_s: days * DAY_S } : {}),
+      ...(user ? { user } : {}),
+    };
+    const created = await got(api.POST("/api/v1/tokens", { body }));
+    setMade({ name: created.name, token: created.token });
+    await changed();
+  };
+  const revoke = async () => {
+    await got(api.DELETE("/api/v1/tokens/{token_id}", { params: { path: { token_id: revoked?.id ?? "" } } }));
+    await changed();
+  };
+  return (
+    <div className="page-body">
+      <PageHead title="Tokens" about="What programs show, and what stands behind each browser's session.">
+        <button type="button" className="button primary" onClick={() => setOpen(true)}>
+          <Plus size={15} aria-hidden="true" /> New token
+        </button>
+      </PageHead>
+      {made !== null && (
+        <div className="note good" role="status">
+          <div className="grow stack tight">
+            <b>Token “{made.name}”: shown this once.</b>
+            <code className="wrap">{made.token}</code>
+          </div>
+          <CopyButton text={made.token} />
+          <button type="button" className="button quiet small" onClick={() => setMade(null)}>
+            Done
+          </button>
+        </div>
+      )}
+      <DataTable
+        label="Tokens"
+        query={query}
+        rowKey={(token) => token.id}
+        empty={{ icon: KeyRound, title: "No tokens", words: "Make one for a program or a colleague." }}
+        columns={[
+          { head: "Name", cell: (token) => <span className="strong wrap">{token.name}</span> },
+          { head: "User", cell: (token) => token.user },
+          { head: "May", cell: (token) => token.scopes.join(", ") },
+          { head: "Used", cell: (token) => <Ago at={token.last_used_at} /> },
+          {
+            head: "Until",
+            cell: (token) =>
+              token.revoked_at ? (
+                <span className="state tone-grey">revoked</span>
+              ) : token.expires_at ? (
+                <LocalTime at={token.expires_at} />
+              ) : (
+                <span className="dim">for ever</span>
+              ),
+          },
+          {
+            head: <span className="only-read">Actions</span>,
+            isRight: true,
+            cell: (token) =>
+              !token.revoked_at && (
+                <button type="button" className="button quiet small danger" onClick={() => setRevoked(token)}>
+                  Revoke
+                </button>
+              ),
+          },
+        ]}
+      />
+      <FormDialog title="New token" isOpen={isOpen} close={() => setOpen(false)} verb="Make it" submit={create}>
+        <Field label="Name" hint="For whoever tidies up one day.">
+          {(props) => <input {...props} className="input" name="name" required maxLength={100} autoComplete="off" />}
+        </Field>
+        <Field label="May">
+          {(props) => (
+            <select {...props} className="input" name="scope" defaultValue="write">
+              <option value="read">read</option>
+              <option value="write">read and write</option>
+              {me?.is_admin && <option value="admin">read, write and administrate</option>}
+            </select>
+          )}
+        </Field>
+        <Field label="Good for days" hint="Empty: until it is revoked.">
+          {(props) => <input {...props} className="input" name="days" type="number" min={1} max={3650} defaultValue={90} />}
+        </Field>
+        {me?.is_admin && (
+          <Field label="For user" hint="Empty: for yourself.">
+            {(props) => <input {...props} className="input" name="user" autoComplete="off" />}
+          </Field>
+        )}
+      </FormDialog>
+      <Confirm
+        title={revoked === null ? null : `Revoke “${revoked.name}”?`}
+        verb="Revoke"
+        act={revoke}
+        close={() => setRevoked(null)}
+      >
+        Whoever uses it is refused at once. If it is this browser's session, you log in again.
+      </Confirm>
+    </div>
+  );
+}

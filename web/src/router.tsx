@@ -1,0 +1,186 @@
+import { createRootRoute, createRoute, createRouter, lazyRouteComponent, Outlet, redirect } from "@tanstack/react-router";
+import { Compass } from "lucide-react";
+import { Empty, Failure } from "./components/parts";
+import { Shell } from "./components/shell";
+import { readFilters } from "./lib/filters";
+import { JobsPage } from "./pages/jobs";
+import { LoginPage } from "./pages/login";
+
+/* All addresses. The first words of theirs are also in `api/pages/routes.py`, which answers them with this application. */
+
+const rootRoute = createRootRoute({ component: Outlet, notFoundComponent: NotFound });
+
+export interface LogSearch {
+  replica?: string;
+  q?: string;
+  attempt?: number;
+}
+
+const text = (value: unknown): string | undefined => (value === undefined || value === "" ? undefined : String(value));
+
+const loginRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/login",
+  component: LoginPage,
+  validateSearch: (search: Record<string, unknown>) => ({
+    ...(text(search["next"]) ? { next: String(search["next"]) } : {}),
+    ...(text(search["code"]) ? { code: String(search["code"]) } : {}),
+  }),
+});
+
+const shellRoute = createRoute({ getParentRoute: () => rootRoute, id: "shell", component: Shell });
+
+const indexRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/",
+  beforeLoad: () => {
+    throw redirect({ to: "/jobs" });
+  },
+});
+
+const jobsRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/jobs",
+  component: JobsPage,
+  validateSearch: readFilters,
+});
+
+const jobRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/jobs/$job",
+  component: lazyRouteComponent(() => import("./pages/job/page"), "JobPage"),
+});
+
+const tab = <Name extends string>(path: Name, load: () => Promise<Record<string, unknown>>, name: string) =>
+  createRoute({
+    getParentRoute: () => jobRoute,
+    path,
+    component: lazyRouteComponent(load as () => Promise<Record<string, never>>, name),
+  });
+
+const jobTabs = [
+  tab("/", () => import("./pages/job/overview"), "Overview"),
+  createRoute({
+    getParentRoute: () => jobRoute,
+    path: "/logs",
+    component: lazyRouteComponent(() => import("./pages/job/logs"), "Logs"),
+    validateSearch: (search: Record<string, unknown>): LogSearch => ({
+      ...(text(search["replica"]) ? { replica: String(search["replica"]) } : {}),
+      ...(text(search["q"]) ? { q: String(search["q"]) } : {}),
+      ...(Number(search["attempt"]) > 0 ? { attempt: Number(search["attempt"]) } : {}),
+    }),
+  }),
+  tab("/checkpoints", () => import("./pages/job/checkpoints"), "Checkpoints"),
+  createRoute({
+    getParentRoute: () => jobRoute,
+    path: "/files",
+    component: lazyRouteComponent(() => import("./pages/job/files"), "Files"),
+    validateSearch: (search: Record<string, unknown>): { path?: string } =>
+      text(search["path"]) ? { path: String(search["path"]) } : {},
+  }),
+  tab("/events", () => import("./pages/job/events"), "Events"),
+  tab("/spec", () => import("./pages/job/spec"), "Spec"),
+];
+
+const submitRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/submit",
+  component: lazyRouteComponent(() => import("./pages/submit/page"), "SubmitPage"),
+  validateSearch: (search: Record<string, unknown>): { from?: string } =>
+    text(search["from"]) ? { from: String(search["from"]) } : {},
+});
+
+const compareRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/compare",
+  component: lazyRouteComponent(() => import("./pages/compare"), "ComparePage"),
+  validateSearch: (search: Record<string, unknown>): { jobs?: string } =>
+    text(search["jobs"]) ? { jobs: String(search["jobs"]) } : {},
+});
+
+const clusterRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/cluster",
+  component: lazyRouteComponent(() => import("./pages/cluster"), "ClusterPage"),
+});
+
+const projectsRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/projects",
+  component: lazyRouteComponent(() => import("./pages/projects"), "ProjectsPage"),
+});
+
+const projectRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/projects/$project",
+  component: lazyRouteComponent(() => import("./pages/project"), "ProjectPage"),
+});
+
+const usersRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/users",
+  component: lazyRouteComponent(() => import("./pages/users"), "UsersPage"),
+});
+
+const tokensRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/tokens",
+  component: lazyRouteComponent(() => import("./pages/tokens"), "TokensPage"),
+});
+
+const volumesRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/volumes",
+  component: lazyRouteComponent(() => import("./pages/volumes"), "VolumesPage"),
+});
+
+const settingsRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/settings",
+  component: lazyRouteComponent(() => import("./pages/settings"), "SettingsPage"),
+});
+
+const routeTree = rootRoute.addChildren([
+  loginRoute,
+  shellRoute.addChildren([
+    indexRoute,
+    jobsRoute,
+    jobRoute.addChildren(jobTabs),
+    submitRoute,
+    compareRoute,
+    clusterRoute,
+    projectsRoute,
+    projectRoute,
+    usersRoute,
+    tokensRoute,
+    volumesRoute,
+    settingsRoute,
+  ]),
+]);
+
+export const router = createRouter({
+  routeTree,
+  defaultPreload: "intent",
+  scrollRestoration: true,
+  defaultErrorComponent: ({ error }) => (
+    <div className="page-body">
+      <Failure error={error} retry={() => window.location.reload()} />
+    </div>
+  ),
+});
+
+declare module "@tanstack/react-router" {
+  interface Register {
+    router: typeof router;
+  }
+}
+
+function NotFound() {
+  return (
+    <Empty icon={Compass} title="There is no such page">
+      <a className="button" href="/jobs">
+        Go to the jobs
+      </a>
+    </Empty>
+  );
+}

@@ -1,0 +1,27 @@
+import { fileURLToPath } from "node:url";
+import react from "@vitejs/plugin-react";
+import { defineConfig } from "vite";
+import { compression, defineAlgorithm } from "vite-plugin-compression2";
+
+const api = process.env.TRAINMASTER_API_URL ?? "http://127.0.0.1:8765";
+
+export default defineConfig({
+  plugins: [
+    react(),
+    // Pressed once, here, as small as it goes: the API only hands the files out.
+    compression({
+      include: /assets\/.*\.(js|css|svg)$/,
+      threshold: 1000,
+      algorithms: [defineAlgorithm("brotliCompress", { params: {} }), defineAlgorithm("gzip", { level: 9 })],
+    }),
+  ],
+  resolve: { alias: { "~": fileURLToPath(new URL("./src", import.meta.url)) } },
+  build: {
+    target: "es2022",
+    // Nothing as a data: URL, and no script of its own in the page: the content security policy allows neither.
+    assetsInlineLimit: 0,
+    modulePreload: { polyfill: false },
+    chunkSizeWarningLimit: 600,
+  },
+  server: { proxy: { "/api": api, "/openapi.json": api } },
+});
