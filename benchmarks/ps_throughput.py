@@ -1,10 +1,11 @@
 """Parameter servers: samples per second against torch's RPC and TensorFlow, bandwidth, a slow worker, a slow link.
 
-    python3 dev.py frameworks tf && python3 dev.py bench ps_throughput [--only mlp embedding bandwidth straggler link] [--rounds 3] [--seconds 6] [--json]
+    python3 dev.py frameworks tf && python3 dev.py bench ps_throughput [--only mlp embedding bandwidth straggler link] [--rounds 3] [--seconds 6] [--batch 32] [--json]
 
-- ``mlp``: 1 ps and 2 workers, an MLP of 10 million parameters, SGD, asynchronous; against the parameter server of
-  torch's RPC tutorial (trainers send gradients, the server steps and returns the parameters) and TensorFlow's
-  ParameterServerStrategy with the same model and batch (``tensorflow_ps``), in turn. Without TensorFlow: without it.
+- ``mlp``: 1 ps and 2 workers, an MLP of 10 million parameters, SGD, asynchronous; against the parameter servers of
+  torch's RPC tutorials (``_rpc_ps``) and TensorFlow's ParameterServerStrategy with the same model and batch
+  (``tensorflow_ps``), in turn. Without TensorFlow: without it. The batch of 32 is the one of torch's example of a
+  parameter server; ``computing alone`` is what two workers make that never talk to a ps: more cannot be had.
 - ``embedding``: the same with an embedding of 50 million parameters before a small MLP, against TensorFlow's.
 - ``bandwidth``: push and pull of 100 MB against the same bytes there and back over a plain TCP connection.
 - ``straggler``: three workers whose computing is a pause (20 ms; one takes five times as long), until the same loss.
@@ -22,18 +23,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import _rpc_ps
 import tensorflow_ps
 import torch
-from _ps_cluster import LEARNING_RATE, SPAWN, WITHIN_S, cluster, free_ports, slow_link
+from _ps_cluster import SPAWN, WITHIN_S, cluster, slow_link
 from torch import nn
 from trainmaster_train import ps
 
+BATCH = 32
 BANDWIDTH_BYTES = 100 * 2**20
 WANTED = {"torch RPC": 2.0, "TensorFlow": 1.5, "bandwidth": 0.5, "async": 2.8, "backup": 2.0, "bf16": 1.8, "topk": 10.0}
 TF_PYTHON = Path(__file__).resolve().parents[1] / ".frameworks" / "tf" / "bin" / "python"
@@ -44,19 +48,20 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement of samples per second")
+    parser.add_argument("--batch", type=int, default=BATCH, help="samples of one step of one worker, of the MLP")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     found: dict[str, Any] = {}
     for name in options.only:
         rows: dict[str, list[float]] = {}
         for _ in range(options.rounds):
-            for kind, value in PARTS[name](options.seconds).items():
+            for kind, value in PARTS[name](options).items():
                 rows.setdefault(kind, []).append(value)
         found[name] = rows
         if not options.json:
             for kind, values in rows.items():
                 middle = statistics.median(values)
-                print(f"{name:10} {kind:34} {middle:9.3f}  ({min(values):.3f} - {max(values):.3f})", flush=True)
+                print(f"{name:10} {kind:48} {middle:9.3f}  ({min(values):.3f} - {max(values):.3f})", flush=True)
     print(json.dumps(found, indent=2) if options.json else f"wanted factors: {WANTED}")
 
 
@@ -68,25 +73,62 @@ def mlp_model() -> nn.Module:
     return nn.Sequential(nn.Linear(784, 3072), nn.ReLU(), nn.Linear(3072, 2432), nn.ReLU(), nn.Linear(2432, 10))
 
 
-def mlp(seconds: float) -> dict[str, float]:
-    mine = samples_per_s(mlp_worker, mlp_model, seconds, options=ps.Options())
-    ahead = samples_per_s(mlp_worker, mlp_model, seconds, options=ps.Options(prefetch=True, overlap=True))
-    rpc = by_rpc(seconds)
+def mlp(told: argparse.Namespace) -> dict[str, float]:
+    batch, seconds = partial(mlp_batch, told.batch), told.seconds
+    kinds = {
+        "": ps.Options(),
+        ", prefetch and overlap": ps.Options(prefetch=True, overlap=True),
+        ", over TCP": ps.Options(shared_memory=False),
+    }
+    mine = {
+        kind: samples_per_s(partial(mlp_worker, told.batch), mlp_model, seconds, options=options)
+        for kind, options in kinds.items()
+    }
+    rpc = {kind: _rpc_ps.steps_per_s(kind, mlp_model, batch, rate, seconds) * told.batch for kind in _rpc_ps.KINDS}
+    rpc["batch, over TCP"] = _rpc_ps.steps_per_s("batch", mlp_model, batch, rate, seconds, is_tcp=True) * told.batch
+    model = "MLP of 10 M parameters"
     return {
-        "samples/s": mine,
-        "samples/s, prefetch and overlap": ahead,
-        "samples/s, torch RPC": rpc,
-        "factor, torch RPC": mine / rpc,
-        "factor, torch RPC, prefetch and overlap": ahead / rpc,
-        **by_tensorflow("MLP of 10 M parameters", mine, ahead),
+        "samples/s, computing alone": alone(told.batch, seconds),
+        **{f"samples/s{kind}": value for kind, value in mine.items()},
+        **{f"samples/s, torch RPC, {kind}": value for kind, value in rpc.items()},
+        **{f"factor, torch RPC, {kind}": mine[""] / value for kind, value in rpc.items()},
+        "factor, torch RPC, batch, prefetch and overlap": mine[", prefetch and overlap"] / rpc["batch"],
+        "factor, torch RPC, batch, both over TCP": mine[", over TCP"] / rpc["batch, over TCP"],
+        **by_tensorflow(model, told.batch, mine[""], mine[", prefetch and overlap"]),
     }
 
 
-def by_tensorflow(model: str, mine: float, ahead: float) -> dict[str, float]:
+def alone(size: int, seconds: float) -> float:
+    """Samples per second of two workers that compute and nothing else."""
+    barrier, results = SPAWN.Barrier(2), SPAWN.Queue()
+    processes = [SPAWN.Process(target=alone_process, args=(size, seconds, barrier, results)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    try:
+        return sum(results.get(timeout=WITHIN_S) for _ in processes) * size
+    finally:
+        for process in processes:
+            process.join(30)
+            process.kill()
+
+
+def alone_process(size: int, seconds: float, barrier: Any, results: Any) -> None:
+    torch.set_num_threads(1)
+    model = mlp_model()
+
+    def step() -> None:
+        model.zero_grad()
+        _rpc_ps.loss_of(model, partial(mlp_batch, size)).backward()
+
+    results.put(rate(step, barrier, seconds))
+
+
+def by_tensorflow(model: str, batch: int, mine: float, ahead: float) -> dict[str, float]:
     """TensorFlow's samples per second, and the factors to them."""
     if not has_tensorflow():
         return {}
-    theirs = tensorflow_ps.measure(TF_PYTHON, tensorflow_ps.MODELS[model], workers=2, servers=1)
+    training = replace(tensorflow_ps.MODELS[model], batch=batch)
+    theirs = tensorflow_ps.measure(TF_PYTHON, training, workers=2, servers=1)
     return {
         "samples/s, TensorFlow": theirs,
         "factor, TensorFlow": mine / theirs,
@@ -101,17 +143,17 @@ def has_tensorflow() -> bool:
     return TF_PYTHON.exists()
 
 
-def batch_loss(model: nn.Module) -> Any:
-    return nn.functional.cross_entropy(model(torch.randn(64, 784)), torch.randint(10, (64,)))
+def mlp_batch(size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(size, 784), torch.randint(10, (size,))
 
 
-def mlp_worker(servers: ps.Servers, barrier: Any, seconds: float) -> float:
+def mlp_worker(size: int, servers: ps.Servers, barrier: Any, seconds: float) -> float:
     def step() -> None:
         servers.zero_grad()
-        batch_loss(servers.model).backward()
+        _rpc_ps.loss_of(servers.model, partial(mlp_batch, size)).backward()
         servers.step()
 
-    return rate(step, barrier, seconds) * 64
+    return rate(step, barrier, seconds) * size
 
 
 EMBEDDING = tensorflow_ps.MODELS["embedding of 50 M parameters"]
@@ -124,11 +166,12 @@ def embedding_model() -> nn.Module:
     return nn.Sequential(table, nn.Linear(first, hidden), nn.ReLU(), nn.Linear(hidden, last))
 
 
-def embedding(seconds: float) -> dict[str, float]:
+def embedding(told: argparse.Namespace) -> dict[str, float]:
+    seconds = told.seconds
     mine = samples_per_s(embedding_worker, embedding_model, seconds, options=ps.Options())
     ahead = samples_per_s(embedding_worker, embedding_model, seconds, options=ps.Options(prefetch=True, overlap=True))
     rates = {"samples/s": mine, "samples/s, prefetch and overlap": ahead}
-    return {**rates, **by_tensorflow("embedding of 50 M parameters", mine, ahead)}
+    return {**rates, **by_tensorflow("embedding of 50 M parameters", EMBEDDING.batch, mine, ahead)}
 
 
 def embedding_worker(servers: ps.Servers, barrier: Any, seconds: float) -> float:
@@ -170,72 +213,6 @@ def samples_per_s(work: Any, make: Any, seconds: float, *, options: ps.Options) 
         return sum(job.run(work, barrier, seconds))
 
 
-def by_rpc(seconds: float) -> float:
-    (port,) = free_ports(1)
-    barrier, results = SPAWN.Barrier(2), SPAWN.Queue()
-    processes = [SPAWN.Process(target=rpc_process, args=(rank, port, seconds, barrier, results)) for rank in range(3)]
-    for process in processes:
-        process.start()
-    try:
-        return sum(results.get(timeout=WITHIN_S) for _ in range(2))
-    finally:
-        for process in processes:
-            process.join(30)
-            process.kill()
-
-
-class RpcServer:
-    def __init__(self) -> None:
-        self.model = mlp_model()
-        self.lock = threading.Lock()
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE)
-
-    def update_and_fetch(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-        with self.lock:
-            for parameter, gradient in zip(self.model.parameters(), gradients, strict=True):
-                parameter.grad = gradient
-            self.optimizer.step()
-            return [parameter.detach() for parameter in self.model.parameters()]
-
-
-def rpc_process(rank: int, port: int, seconds: float, barrier: Any, results: Any) -> None:
-    from torch.distributed import rpc
-
-    torch.set_num_threads(1)
-    backend = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{port}", rpc_timeout=120)
-    rpc.init_rpc("ps" if rank == 2 else f"worker{rank}", rank=rank, world_size=3, rpc_backend_options=backend)
-    if rank != 2:
-        server = rpc.remote("ps", RpcServer) if rank == 0 else None
-        model = mlp_model()
-        # Both trainers use one server: the first one's.
-        reference = rpc.rpc_sync("ps", keep_server, (server,))
-
-        def step() -> None:
-            model.zero_grad()
-            batch_loss(model).backward()
-            values = reference.rpc_sync(timeout=0).update_and_fetch([p.grad for p in model.parameters()])
-            with torch.no_grad():
-                for parameter, value in zip(model.parameters(), values, strict=True):
-                    parameter.copy_(value)
-
-        results.put(rate(step, barrier, seconds) * 64)
-    rpc.shutdown()
-
-
-_kept: Any = None
-_is_kept = threading.Event()
-
-
-def keep_server(server: Any) -> Any:
-    """On the ps: the server that the first trainer made."""
-    global _kept  # noqa: PLW0603 (what a process serves)
-    if server is not None:
-        _kept = server
-        _is_kept.set()
-    _is_kept.wait(WITHIN_S)
-    return _kept
-
-
 # Bandwidth.
 
 
@@ -245,11 +222,17 @@ def large_model() -> nn.Module:
     return model
 
 
-def bandwidth(_: float) -> dict[str, float]:
-    with cluster(large_model, ps.Options(), workers=1) as job:
-        (mine,) = job.run(push_and_pull)
+def bandwidth(_: argparse.Namespace) -> dict[str, float]:
+    mine = {}
+    for kind, options in {"": ps.Options(), ", over TCP": ps.Options(shared_memory=False)}.items():
+        with cluster(large_model, options, workers=1) as job:
+            (mine[kind],) = job.run(push_and_pull)
     plain = over_tcp()
-    return {"GB/s, push and pull": mine / 1e9, "GB/s, TCP there and back": plain / 1e9, "share": mine / plain}
+    return {
+        **{f"GB/s, push and pull{kind}": value / 1e9 for kind, value in mine.items()},
+        "GB/s, TCP there and back": plain / 1e9,
+        **{f"share{kind}": value / plain for kind, value in mine.items()},
+    }
 
 
 def push_and_pull(servers: ps.Servers) -> float:
@@ -304,7 +287,7 @@ def small_model() -> nn.Module:
     return nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 1))
 
 
-def straggler(_: float) -> dict[str, float]:
+def straggler(_: argparse.Namespace) -> dict[str, float]:
     found = {}
     for name, options in (
         ("sync", ps.Options(mode="sync")),
@@ -347,7 +330,7 @@ def link_model() -> nn.Module:
     return nn.Linear(1024, 2560)
 
 
-def link(_: float) -> dict[str, float]:
+def link(_: argparse.Namespace) -> dict[str, float]:
     found = {}
     for wire in ("full", "bf16", "topk"):
         with cluster(link_model, ps.Options(wire=wire), workers=1, proxy=slow_link) as job:
@@ -367,7 +350,7 @@ def link_worker(servers: ps.Servers) -> float:
     return statistics.median(seconds[1:])
 
 
-PARTS: dict[str, Callable[[float], dict[str, float]]] = {
+PARTS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "mlp": mlp,
     "embedding": embedding,
     "bandwidth": bandwidth,

@@ -165,6 +165,26 @@ def test_a_resume_point_that_is_not_there_is_told_instead_of_starting_anew(
         tm.latest()
 
 
+def test_a_resume_point_that_made_room_for_newer_ones_is_followed_by_the_newest(
+    output: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for step in (100, 200, 300):
+        write(step, keep=1)
+    monkeypatch.setenv("TRAINMASTER_RESUME_FROM", str(output / "checkpoints" / "step-00000200"))
+
+    assert tm.latest() == output / "checkpoints" / "step-00000300"
+    found = tm.find_checkpoint()
+
+    assert found is not None
+    assert found.path == output / "checkpoints" / "step-00000300"
+    assert capsys.readouterr().err.count("step-00000200 made room for newer ones") == 2
+    monkeypatch.setenv("TRAINMASTER_RESUME_FROM", str(output / "checkpoints" / "step-00000400"))
+    with pytest.raises(tm.CheckpointError, match="step-00000400 is not a complete checkpoint"):
+        tm.latest()
+    with pytest.raises(tm.CheckpointError, match="step-00000400 is not there"):
+        tm.find_checkpoint()
+
+
 def test_a_resume_point_without_its_mark_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(100)
     (path / ".complete").unlink()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ pytest.importorskip("zmq")
 
 from trainmaster_train.ps import Options  # noqa: E402
 
-from tests.unit.train.ps.loopback import Cluster  # noqa: E402
+from tests.unit.train.ps.loopback import WITHIN_S, Cluster  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -44,3 +45,17 @@ def cluster() -> Iterator[Callable[..., Cluster]]:
     yield make
     for one in made:
         one.leave()
+
+
+@pytest.fixture
+def wait_for() -> Callable[..., None]:
+    """``wait_for(condition, what, log)``: fails with the logs of ps and worker when it does not come."""
+
+    def wait(condition: Callable[[], bool], what: str, log: Callable[[str], str]) -> None:
+        deadline = time.monotonic() + WITHIN_S
+        while not condition():
+            if time.monotonic() > deadline:
+                pytest.fail(f"not within {WITHIN_S} s: {what}\n{log('ps')[-2000:]}\n{log('worker')[-2000:]}")
+            time.sleep(0.05)
+
+    return wait

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,9 @@ JOIN = {"worker": 1, "who": "worker 1", "chief": False, "ps": 1, "mode": "async"
         ({"op": "join", **JOIN, "worker": float("inf")}, []),
         ({"op": "join", **JOIN, "worker": 10**15}, []),
         ({"op": "fill", "table": ["unhashable"], "begin": 0}, [b"1234"]),
+        ({"op": "share", "turns": 0}, []),
+        ({"op": "share", "turns": 1}, []),
+        ({"op": "push", "version": 0, "blocks": [], "exponents": [], "last": True, "shared": 7}, []),
     ],
 )
 def test_a_request_that_makes_no_sense_ends_at_most_its_own_connection(
@@ -148,7 +152,7 @@ def test_a_request_that_makes_no_sense_ends_at_most_its_own_connection(
     job = cluster(workers=2)
     model, servers = job.join(0)
     _, other = job.join(1)
-    other._connections[0].send(header, frames)
+    other._fleet.connections[0].send(header, frames)
 
     for number in range(3):
         step(model, servers, number)
@@ -157,16 +161,16 @@ def test_a_request_that_makes_no_sense_ends_at_most_its_own_connection(
 
 def test_first_values_of_a_wrong_size_are_refused_in_words(cluster: Callable[..., Cluster]) -> None:
     job = cluster(make=lambda: torch.nn.Embedding(4, 3, sparse=True), optimizer=plain_sgd)
-    job.servers[0]._is_filled = True
+    job.servers[0]._updates.is_filled = True
     _, servers = job.join()
-    job.servers[0]._is_filled = False
-    connection = servers._connections[0]
+    job.servers[0]._updates.is_filled = False
+    connection = servers._fleet.connections[0]
 
     number = connection.send({"op": "fill", "table": "weight", "begin": 0}, [b"1234" * 4])
 
     with pytest.raises(RefusedError, match=r"a request that makes no sense \(RuntimeError: .*size"):
         connection.answer(number, WITHIN_S, "the first values")
-    job.servers[0]._is_filled = True
+    job.servers[0]._updates.is_filled = True
     servers.pull(tables=True)
 
 
@@ -178,7 +182,7 @@ def test_who_sends_more_than_any_message_holds_is_cut_off(cluster: Callable[...,
     job = cluster(workers=2)
     model, servers = job.join(0)
     _, other = job.join(1)
-    connection = other._connections[0]
+    connection = other._fleet.connections[0]
 
     number = connection.send({"op": "pull"}, [bytes(18 << 20)])
 
@@ -204,6 +208,45 @@ def test_an_update_that_fails_ends_the_ps_and_its_workers_with_the_reason(
     job.threads[0].join(WITHIN_S)
 
     assert "no such kernel" in str(job.errors[0])
+
+
+def test_a_worker_that_was_busy_when_a_ps_ended_hears_why(
+    cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = cluster(workers=2)
+    model, servers = job.join(0)
+    busy, other = job.join(1)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no such kernel")
+
+    monkeypatch.setattr(job.servers[0]._shard._optimizer, "step", fail)
+    with pytest.raises(ParameterServerError, match="no such kernel"):
+        step(model, servers, 1)
+    job.threads[0].join(WITHIN_S)  # the connection is over by now, and nobody has looked at it
+
+    with pytest.raises(ParameterServerError, match=r"ps 0 could not apply update 1 \(RuntimeError: no such kernel\)"):
+        step(busy, other, 1)
+
+
+def test_who_waits_for_one_ps_hears_why_another_one_ends(cluster: Callable[..., Cluster]) -> None:
+    job = cluster(2, Options(mode="sync"), workers=2)
+    model, servers = job.join(0)
+    job.join(1)  # and makes no step: ps 0 does not answer
+
+    def end() -> None:
+        job.servers[1]._updates.proceed = broken
+        job.servers[1]._wake()
+
+    def broken() -> None:
+        raise ParameterServerError("ps 1 has had enough")
+
+    loss_of(model, 1).backward()
+    timer = threading.Timer(0.2, end)
+    timer.start()
+    with pytest.raises(ParameterServerError, match=r"^ps 1 has had enough$"):
+        servers.step()
+    timer.join()
 
 
 def test_a_changed_repeated_or_reordered_header_is_no_header() -> None:
@@ -290,7 +333,7 @@ def test_a_ps_without_memory_is_named_to_its_workers(
 def test_a_ps_without_memory_for_anything_else_is_named_too(
     cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, wire: str, mode: str, where: str, what: str
 ) -> None:
-    job = cluster(1, Options(wire=wire, mode=mode))
+    job = cluster(1, Options(wire=wire, mode=mode, shared_memory=False))
 
     def full(*_: Any, **__: Any) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes.")

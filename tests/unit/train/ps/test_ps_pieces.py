@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -22,9 +23,10 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "PIECE_BYTES", 256)
 
 
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "sent"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_update_in_pieces_is_the_same_update(cluster: Callable[..., Cluster], name: str) -> None:
-    model, servers = cluster(1, optimizer=OPTIMIZERS[name]).join()
+def test_an_update_in_pieces_is_the_same_update(cluster: Callable[..., Cluster], name: str, *, shared: bool) -> None:
+    model, servers = cluster(1, Options(shared_memory=shared), optimizer=OPTIMIZERS[name]).join()
 
     for number in range(5):
         step(model, servers, number)
@@ -32,13 +34,16 @@ def test_an_update_in_pieces_is_the_same_update(cluster: Callable[..., Cluster],
     torch.testing.assert_close(values_of(model), values_of(alone(make_model, OPTIMIZERS[name], 5)))
 
 
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "sent"])
 @pytest.mark.parametrize(
     "options",
     [Options(prefetch=True), Options(max_staleness=0), Options(mode="sync"), Options(mode="sync", backup_workers=1)],
     ids=["prefetch", "bound", "sync", "backup"],
 )
-def test_all_workers_end_with_the_values_of_the_ps(cluster: Callable[..., Cluster], options: Options) -> None:
-    job = cluster(2, options, workers=2)
+def test_all_workers_end_with_the_values_of_the_ps(
+    cluster: Callable[..., Cluster], options: Options, *, shared: bool
+) -> None:
+    job = cluster(2, replace(options, shared_memory=shared), workers=2)
     members = [job.join(rank) for rank in range(2)]
 
     def train(rank: int) -> None:

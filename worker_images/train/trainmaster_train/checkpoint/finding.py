@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Union
 from trainmaster_train import report
 from trainmaster_train.checkpoint import formats, manifest, sharded
 from trainmaster_train.checkpoint.errors import CheckpointError
-from trainmaster_train.checkpoint.folder import STATE_FILE, read_meta
+from trainmaster_train.checkpoint.folder import STATE_FILE, newer_than, read_meta
 from trainmaster_train.checkpoint.formats import Found
 from trainmaster_train.checkpoint.states import Checkpoint, load_checkpoint
 from trainmaster_train.context import current
@@ -22,7 +22,7 @@ def find_checkpoint(directory: Optional[Union[str, Path]] = None) -> Optional[Fo
     output folder itself. ``None`` when there is none.
 
     Raises:
-        CheckpointError: the platform names a checkpoint that is not there.
+        CheckpointError: the platform names a checkpoint that is not there, and none that it made room for.
     """
     found = _candidates(directory)
     return found[0] if found else None
@@ -83,9 +83,12 @@ def _candidates(directory: Optional[Union[str, Path]]) -> List[Found]:
         # compare, so these come second.
         return found + formats.find_all(context.output_dir)
     chosen = formats.judge(wanted)
-    if chosen is None and not wanted.exists():
-        raise CheckpointError(f"TRAINMASTER_RESUME_FROM: {wanted} is not there; choose another checkpoint")
     beside = formats.find_all(wanted.parent)
+    if chosen is None and not wanted.exists():
+        if newer_than(wanted) is None:
+            raise CheckpointError(f"TRAINMASTER_RESUME_FROM: {wanted} is not there; choose another checkpoint")
+        _warn(f"TRAINMASTER_RESUME_FROM: {wanted} made room for newer ones; taking the newest one of its folder")
+        return beside
     if chosen is None:
         _warn(f"TRAINMASTER_RESUME_FROM: {wanted} was never finished; looking for another one in its folder")
         return beside

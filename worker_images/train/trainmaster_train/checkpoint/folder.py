@@ -18,6 +18,7 @@ import math
 import os
 import re
 import shutil
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,19 +65,37 @@ class Keep:
 def latest(directory: Optional[Union[str, Path]] = None) -> Optional[Path]:
     """Where to start from: ``TRAINMASTER_RESUME_FROM``, else the newest complete checkpoint, else ``None``.
 
-    Only checkpoints of this library; :func:`find_checkpoint` knows those of others too.
+    One that is named and gone may have made room for newer ones since it was named: then the newest complete one of
+    its folder is taken, and stderr says so. Only checkpoints of this library; :func:`find_checkpoint` knows those of
+    others too.
 
     Raises:
-        CheckpointError: the platform names a checkpoint that is not there or not complete. Starting from the
-            beginning instead would hide the loss.
+        CheckpointError: the platform names a checkpoint that is not there or not complete, and no other one is there.
+            Starting from the beginning instead would hide the loss.
     """
     wanted = current().resume_from
     if wanted is None:
         complete = complete_checkpoints(directory)
         return complete[-1] if complete else None
-    if not wanted.exists() or (wanted.is_dir() and not (wanted / COMPLETE).exists()):
+    if wanted.exists() and (not wanted.is_dir() or (wanted / COMPLETE).exists()):
+        return wanted
+    successor = newer_than(wanted)
+    if successor is None:
         raise CheckpointError(f"TRAINMASTER_RESUME_FROM: {wanted} is not a complete checkpoint")
-    return wanted
+    told = f"TRAINMASTER_RESUME_FROM: {wanted} made room for newer ones; going on from {successor.name}"
+    print(f"trainmaster: {told}.", file=sys.stderr, flush=True)
+    return successor
+
+
+def newer_than(gone: Path) -> Optional[Path]:
+    """The newest complete checkpoint beside ``gone`` if it is of a larger step: then ``gone`` may have made room for it
+    since it was named.
+    """
+    match = _NAME.match(gone.name)
+    complete = complete_checkpoints(gone.parent)
+    if not match or not complete or complete[-1].name <= gone.name:
+        return None
+    return complete[-1]
 
 
 def best_checkpoint(metric: str, *, mode: str = "min", directory: Optional[Union[str, Path]] = None) -> Optional[Path]:

@@ -3,6 +3,7 @@
 An answer is a message for each piece of the shard; the last one says what became of the request. The pieces of an
 update leave while the optimizer is still at the next ones, and the worker copies them while others are arriving: so
 the step, two copies and the sending overlap. A worker that is lost between two pieces of an answer pulls anew.
+Who shares its memory with this ps has the pieces written there instead, and is told when all of them are.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ class Answers:
             # The last one goes with the answer. And compressed answers are a difference, which is made from the whole.
             if piece == self._shard.pieces[-1] or self._codec.is_lossy:
                 return
-            copy = self._snapshots.coming()
             for session in receivers():
-                if session.waits_for_push is not None:
-                    self._send_piece(session, session.waits_for_push, piece, copy)
-                    session.has_pieces = True
+                if session.waits_for_push is None:
+                    continue
+                if session.memory is not None:
+                    session.memory.write(session.turn, piece, self._shard.values)
+                else:
+                    self._send_piece(session, session.waits_for_push, piece, self._snapshots.coming())
+                session.has_pieces = True
 
         return renewed
 
@@ -49,8 +53,14 @@ class Answers:
             return
         if self._codec.is_lossy:
             session.shadow = Shadow(self._shard, self._codec)
-        copy = self._snapshots.current()
         *others, last = self._shard.pieces or [range(0)]
+        if session.memory is not None:
+            for piece in [last] if session.has_pieces else [*others, last]:
+                session.memory.write(session.turn, piece, self._shard.values)
+            session.has_pieces = False
+            self._send(session, {**header, "shared": session.turn}, [])
+            return
+        copy = self._snapshots.current()
         for piece in [] if session.has_pieces else others:
             self._send_piece(session, header["re"], piece, copy)
         session.has_pieces = False

@@ -34,12 +34,23 @@ _GONE = zmq.EVENT_DISCONNECTED
 _REFUSED_AT_GATE = zmq.EVENT_HANDSHAKE_FAILED_AUTH
 _EVENTS = _GONE | _REFUSED_AT_GATE | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 GREETING_S = 15.0
+_LOOK_AROUND_EVERY_S = 1.0
 
 
 class Connection:
     """``ps``: its number, for messages; ``missing``: whom it said it waits for."""
 
-    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", ps: int, address: str, key: bytes) -> None:
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        ps: int,
+        address: str,
+        key: bytes,
+        look_around: Optional[Callable[[], None]] = None,
+    ) -> None:
+        """``look_around``: called about every second of a wait; what it raises ends the wait."""
+        self._look_around = look_around
+        self._looked_at = time.monotonic()
         self.ps = ps
         self.address = address
         self.missing = ""
@@ -166,6 +177,17 @@ class Connection:
             self._receive(time.monotonic())
         return number in self._answers
 
+    def listen(self) -> None:
+        """Take the messages that are here already. Raises ``ParameterServerError`` when the ps said why it ends."""
+        while self._seal is not None and self._socket is not None and self._socket.poll(0):
+            self._receive(time.monotonic())
+
+    def ticket(self) -> bytes:
+        """What only the two ends of this connection know. Raises ``LostError`` when it is over."""
+        if self._seal is None:
+            raise LostError(f"{self.name} is not connected")
+        return self._seal.ticket
+
     def ask(self, header: Mapping[str, Any], frames: Sequence[Any] = (), *, timeout_s: float, what: str) -> Message:
         """Send a request and wait for its answer. Raises as :meth:`answer`."""
         return self.answer(self.send(header, frames), timeout_s, what)
@@ -194,13 +216,16 @@ class Connection:
             except zmq.Again:
                 pass
             self._look_for_events()
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
+            now = time.monotonic()
+            if now >= deadline:
                 raise DeadlineError(f"{self.name} {what}")
+            if self._look_around is not None and now - self._looked_at >= _LOOK_AROUND_EVERY_S:
+                self._looked_at = now
+                self._look_around()
             poller = zmq.Poller()
             poller.register(self._socket, zmq.POLLIN)
             poller.register(self._monitor, zmq.POLLIN)
-            poller.poll(int(min(left_s * 1000 + 1, 10_000)))
+            poller.poll(int(min(deadline - now, _LOOK_AROUND_EVERY_S) * 1000 + 1))
 
     def _look_for_events(self) -> None:
         """What the connection itself has to say. A reconnected socket is of no use: the ps does not know it."""
@@ -214,7 +239,10 @@ class Connection:
             if event == _GONE and self._seal is None:
                 continue  # not even greeted: ZeroMQ knocks again
             if event == _GONE:
-                self.close()
+                try:
+                    self.listen()  # its last words came before its end
+                finally:
+                    self.close()
                 raise LostError(f"{self.name} is gone")
             self.close()
             raise WireError(f"{self.name} speaks another protocol")

@@ -7,7 +7,7 @@ full, be it after the backward pass or (overlapped) while it is running.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -22,7 +22,8 @@ Send = Callable[[int, List[int], List[Any], List[int]], None]
 class Values:
     """All dense values of the model, flat for each slab, on the model's device."""
 
-    def __init__(self, model: torch.nn.Module, layout: Layout) -> None:
+    def __init__(self, model: torch.nn.Module, layout: Layout, flats: Optional[Sequence[torch.Tensor]] = None) -> None:
+        """``flats``: the memory to use for them, for each slab, if the model lies on the CPU."""
         self.layout = layout
         self.parameters = dict(model.named_parameters())
         trained = {name: self.parameters[name] for name, *_ in layout.signature["tensors"]}
@@ -32,8 +33,11 @@ class Values:
         self.device = devices.pop()
         self.flat: List[torch.Tensor] = []
         self._places: List[Tuple[str, int]] = []
-        for slab in layout.slabs:
-            flat = torch.empty(slab.size, dtype=slab.dtype, device=self.device)
+        for number, slab in enumerate(layout.slabs):
+            if flats is not None and self.device.type == "cpu":
+                flat = flats[number]
+            else:
+                flat = torch.empty(slab.size, dtype=slab.dtype, device=self.device)
             for member in slab.members:
                 parameter = self.parameters[member.name]
                 view = flat[member.begin : member.end].view(parameter.shape)
@@ -63,20 +67,29 @@ class Values:
 class Gradients:
     """Gathers one push after the other. ``begin``, then ``take`` each parameter once, then ``finish``."""
 
-    def __init__(self, values: Values, codec: Codec, blocks: Sequence[Sequence[Block]], *, copies: int) -> None:
+    def __init__(
+        self,
+        values: Values,
+        codec: Codec,
+        blocks: Sequence[Sequence[Block]],
+        *,
+        turns: int,
+        flats: Optional[Sequence[Sequence[torch.Tensor]]] = None,
+    ) -> None:
         """Memory for the gradients.
 
         Args:
             blocks: for each ps its blocks.
-            copies: how many pushes may be on their way at once, including the one that is gathered.
+            turns: how many pushes may be on their way at once, including the one that is gathered.
+            flats: the memory to use, for each turn and slab; its own if there is none.
         """
         self._values = values
         self._codec = codec
         self._blocks = blocks
         slabs = values.layout.slabs
-        self._flats = [[torch.empty(slab.size, dtype=slab.dtype) for slab in slabs] for _ in range(copies)]
+        self._flats = flats or [[torch.empty(slab.size, dtype=slab.dtype) for slab in slabs] for _ in range(turns)]
         self._rests = [torch.zeros(slab.size, dtype=slab.dtype) for slab in slabs] if codec.wants_rest else None
-        self._turn = 0
+        self.turn = 0  # of the push that is gathered
         self._at: Dict[str, Tuple[int, int, int]] = {
             member.name: (number, member.begin, member.end)
             for number, slab in enumerate(slabs)
@@ -110,12 +123,18 @@ class Gradients:
             NonFiniteGradientError: its message has the tensor's name only.
         """
         slab, begin, end = self._at[name]
-        flat = self._flats[self._turn][slab]
-        flat[begin:end].view(gradient.shape).copy_(gradient)
+        flat = self._flats[self.turn][slab]
+        source = gradient.detach().reshape(-1)
+        is_here = source.device.type == "cpu"
+        if not is_here:  # one way over the bus, not one for each block
+            flat[begin:end].copy_(source)
         self._taken[name] = gradient._version  # noqa: SLF001 (torch's documented counter of in-place changes)
         for at in self._touching(slab, begin, end):
             block, ps, number = self._order[slab][at]
-            self._missing[slab][at] -= min(end, block.end) - max(begin, block.begin)
+            first, last = max(begin, block.begin), min(end, block.end)
+            if is_here:  # and looked at while it is in the cache
+                flat[first:last].copy_(source[first - begin : last - begin])
+            self._missing[slab][at] -= last - first
             if self._missing[slab][at] == 0:
                 self._emit(block, ps, number, send)
 
@@ -134,7 +153,7 @@ class Gradients:
                 self.take(name, parameter.grad if parameter.grad is not None else torch.zeros_like(parameter), send)
         for ps in range(len(self._blocks)):
             self._flush(ps, send)
-        self._turn = (self._turn + 1) % len(self._flats)
+        self.turn = (self.turn + 1) % len(self._flats)
         self._taken = {}
 
     def has_taken(self, name: str) -> bool:
@@ -156,7 +175,7 @@ class Gradients:
         return range(low, last)
 
     def _emit(self, block: Block, ps: int, number: int, send: Send) -> None:
-        gradient = self._flats[self._turn][block.slab][block.begin : block.end]
+        gradient = self._flats[self.turn][block.slab][block.begin : block.end]
         # One pass over what is in the cache; NaN and infinity both come through to the extremes.
         low, high = torch.aminmax(gradient)
         if not (torch.isfinite(low) and torch.isfinite(high)):
@@ -180,7 +199,7 @@ class Gradients:
 
     def _name_non_finite(self, block: Block) -> str:
         """Which tensors hold what is no number, as far as they lie in ``block``."""
-        flat = self._flats[self._turn][block.slab]
+        flat = self._flats[self.turn][block.slab]
         names = [
             f"`{member.name}`"
             for member in self._values.layout.slabs[block.slab].members

@@ -30,12 +30,12 @@ def write_shard(
     """
     slabs, tables = shard_state
     name = f"shard-{about['ps']:05d}-of-{about['count']:05d}.pt"
-    return name, _save({**about, "slabs": slabs, "tables": tables}, folder / name)
+    return name, save_file({**about, "slabs": slabs, "tables": tables}, folder / name)
 
 
 def write_local(folder: Path, model: torch.nn.Module) -> Tuple[str, str]:
     """Write the chief's buffers and frozen parameters; the file's name and SHA-256."""
-    return LOCAL_FILE, _save(local_state(model), folder / LOCAL_FILE)
+    return LOCAL_FILE, save_file(local_state(model), folder / LOCAL_FILE)
 
 
 def local_state(model: torch.nn.Module) -> Dict[str, torch.Tensor]:
@@ -48,7 +48,7 @@ def load_local(model: torch.nn.Module, path: Path) -> None:
     """Take the buffers and frozen parameters of a checkpoint, if it has them."""
     file = path / LOCAL_FILE
     if file.exists():
-        model.load_state_dict(_load(file), strict=False)
+        model.load_state_dict(load_file(file), strict=False)
 
 
 def restore_shard(shard: Shard, path: Path) -> None:
@@ -161,7 +161,7 @@ def _read_all(path: Path, layout: Optional[Layout]) -> List[Dict[str, Any]]:
     names = sorted(path.glob("shard-*-of-*.pt"))
     if not names or len(names) != int(names[0].stem.rpartition("-")[2]):
         raise CheckpointError(f"{path} does not hold all shards of a parameter server's checkpoint; choose another one")
-    files = [_load(name) for name in names]
+    files = [load_file(name) for name in names]
     if layout is not None:
         for file in files:
             found = difference(layout.signature, file["signature"], settings=False)
@@ -173,7 +173,8 @@ def _read_all(path: Path, layout: Optional[Layout]) -> List[Dict[str, Any]]:
     return files
 
 
-def _load(file: Path) -> Dict[str, Any]:
+def load_file(file: Path) -> Dict[str, Any]:
+    """What :func:`save_file` wrote, mapped. Raises ``CheckpointError``."""
     try:
         # Mapped: a ps reads its own part alone, of however many files. Nothing in them is executed.
         loaded: Dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
@@ -182,7 +183,7 @@ def _load(file: Path) -> Dict[str, Any]:
         raise CheckpointError(f"{file}: cannot be read as a shard; choose another checkpoint") from error
 
 
-def _save(value: Mapping[str, Any], path: Path) -> str:
+def save_file(value: Mapping[str, Any], path: Path) -> str:
     """Write; the file's SHA-256. Sealing the checkpoint flushes it to the disk."""
     file: Any = HashedFile(path)
     try:

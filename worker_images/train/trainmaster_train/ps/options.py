@@ -33,6 +33,9 @@ class Options:
         prefetch: ``async`` only: a step computes on values that were asked for one step before, so that it never waits
             while computing takes longer than sending. Adds 1 to the own staleness.
 
+        shared_memory: a ps and a worker on one machine hand gradients and values over in memory that both see, as far
+            as the system lets them; with ``wire="full"`` alone.
+
     Keeping:
         checkpoint_every: updates between two checkpoints; ``None`` makes only the last one.
         keep_checkpoints: as many stay.
@@ -54,6 +57,7 @@ class Options:
     topk_ratio: float = 0.01
     overlap: bool = False
     prefetch: bool = False
+    shared_memory: bool = True
     checkpoint_every: Optional[int] = None
     keep_checkpoints: int = 3
     join_timeout_s: float = 120.0

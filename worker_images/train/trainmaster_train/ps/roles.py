@@ -13,6 +13,7 @@ import torch
 from trainmaster_train import report
 from trainmaster_train.checkpoint import CheckpointError, latest
 from trainmaster_train.context import Context, ContextError, current
+from trainmaster_train.ps import stopping
 from trainmaster_train.ps.errors import ParameterServerError
 from trainmaster_train.ps.evaluator import evaluate_checkpoints
 from trainmaster_train.ps.keeping import restore_shard
@@ -87,17 +88,16 @@ def serve(
     key: bytes,
     options: Options,
 ) -> None:
-    """Be the ps ``context.index``; returns after SIGTERM or SIGINT, when no update is half applied."""
+    """Be the ps ``context.index``; returns after SIGTERM or SIGINT, when no update is half applied and the shard is
+    left for a successor.
+    """
     check_optimizer(optimizer)
     addresses = context.peers["ps"]
     layout = layout_of(model, optimizer)
     name = f"ps {context.index}"
     try:
         shard = Shard(layout, optimizer, context.index, len(addresses))
-        start = latest()
-        if start is not None:
-            restore_shard(shard, start)
-            print(f"resuming from {start.name}: {shard.version} updates are done.", flush=True)
+        is_filled = _fill(shard, context, options)
     except MemoryError as error:
         raise ParameterServerError(
             f"{name} has no memory for {error}: give the ps more memory, or the job more ps"
@@ -110,13 +110,50 @@ def serve(
             key=key,
             address=addresses[context.index],
             workers=max(1, workers),
-            is_filled=start is not None,
+            is_filled=is_filled,
         )
         stopped.then(server.stop)
         mebibytes = layout.bytes_of(context.index, len(addresses)) / 2**20
         print(f"{name} of {len(addresses)} serves {mebibytes:.1f} MiB at {addresses[context.index]}.", flush=True)
         server.serve()
-    print(f"{stopped.name}: stopped after update {server.version}; {server.summary}.", flush=True)
+        print(f"{stopped.name}: stopped after update {server.version}; {server.summary}.", flush=True)
+        if server.is_done:
+            stopping.clear(shard, context)
+        elif server.is_filled:
+            _leave(shard, context)
+
+
+def _fill(shard: Shard, context: Context, options: Options) -> bool:
+    """Give ``shard`` the values of where the training goes on; whether there is such a place."""
+    start = latest()
+    while start is not None:
+        try:
+            restore_shard(shard, start)
+            break
+        except CheckpointError:
+            before, start = start, latest()
+            if start == before:
+                raise
+            # It made room for a newer one just now.
+    if stopping.take_up(shard, context, mode=options.mode, start=start):
+        print(f"going on from where this ps was stopped: {shard.version} updates are done.", flush=True)
+        return True
+    if start is not None:
+        print(f"resuming from {start.name}: {shard.version} updates are done.", flush=True)
+    return start is not None
+
+
+def _leave(shard: Shard, context: Context) -> None:
+    """Keep the shard for a successor. The platform waits for it as long as its grace."""
+    try:
+        path = stopping.leave(shard, context)
+    except (MemoryError, OSError) as error:
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        print(
+            f"ps {shard.ps} cannot keep its shard ({reason}); a successor starts from the last checkpoint.", flush=True
+        )
+    else:
+        print(f"ps {shard.ps} left its shard of update {shard.version} in {path}.", flush=True)
 
 
 def work(

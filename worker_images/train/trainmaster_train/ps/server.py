@@ -10,26 +10,28 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
 import torch
 import zmq
 
-from trainmaster_train.ps.answers import Answers
 from trainmaster_train.ps.codec import Codec, raw, read
 from trainmaster_train.ps.errors import ParameterServerError, RefusedError
 from trainmaster_train.ps.layout import difference
 from trainmaster_train.ps.members import Members
 from trainmaster_train.ps.memory import keep_freed_memory
 from trainmaster_train.ps.options import Options
-from trainmaster_train.ps.rounds import Push, Rounds, Verdict
 from trainmaster_train.ps.saving import Saving
 from trainmaster_train.ps.sessions import Door, Partial, Request, Session
-from trainmaster_train.ps.shard import Renewed, Shard, no_memory
+from trainmaster_train.ps.shard import Shard, no_memory
+from trainmaster_train.ps.sharing import Hatch, Part, map_memory
+from trainmaster_train.ps.updates import Updates
 from trainmaster_train.ps.wire import WireError, bind_address, gate_password, names
 
-TICK_S, LOG_EVERY = 1.0, 200  # seconds, updates
+TICK_S = 1.0
 MOST_WORKERS = 1 << 16
+MOST_TURNS = 2  # pushes of a worker that are on their way
+_LAST_WORDS_S = 0.5
 
 
 class Server:
@@ -46,14 +48,10 @@ class Server:
         keep_freed_memory()
         self._shard = shard
         self._options = options
-        self._rounds = Rounds(shard, options)
         self._members = Members(workers, options, now=time.monotonic())
         self._codec = Codec(options.wire, options.topk_ratio)
-        self._answers = Answers(shard, self._codec, self._send)
-        self._is_filled = is_filled
-        self._is_done = False
         self._sessions: Dict[bytes, Session] = {}
-        self._ready: List[Push] = []  # whole, but held back
+        self.is_done = False  # the training is, says the chief
         largest = shard.layout.largest_frame(shard.ps, shard.count)
         self._door = Door(key, gate_password(key), largest_frame=largest)
         try:
@@ -64,15 +62,31 @@ class Server:
         self._wake_read, self._wake_write = os.pipe()
         self._is_stopped = False
         self._saving = Saving(shard, self._wake)
+        self._updates = Updates(
+            shard,
+            options,
+            members=self._members,
+            sessions=self._sessions,
+            codec=self._codec,
+            saving=self._saving,
+            send=self._send,
+            is_filled=is_filled,
+        )
+        self._hatch = Hatch()
         self._told: Set[str] = set()
 
     @property
     def summary(self) -> str:
-        return str(self._rounds.staleness)
+        return self._updates.summary
 
     @property
     def version(self) -> int:
         return self._shard.version
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the shard has values."""
+        return self._updates.is_filled
 
     def stop(self) -> None:
         """Let :meth:`serve` return after the update that is being applied. From any thread or signal handler."""
@@ -99,26 +113,34 @@ class Server:
                 with no_memory("its answers"):
                     if self._wake_read in ready:
                         os.read(self._wake_read, 4096)
-                        self._answer_saved()
                     if self._door.socket in ready:
                         self._receive()
-                        self._answer_saved()
                     if time.monotonic() >= next_tick:
                         next_tick = time.monotonic() + TICK_S
                         self._tick()
+                    self._answer_saved()
         except MemoryError as error:
             sentence = f"ps {self._shard.ps} has no memory for {error}: give the ps more memory, or the job more ps"
             self._tell_all(sentence)
             raise ParameterServerError(sentence) from error
+        except ParameterServerError as error:
+            self._tell_all(str(error))
+            raise
         finally:
             self._door.close(linger_s=1.0)
+            self._hatch.close()
             os.close(self._wake_read)
             os.close(self._wake_write)
 
     def _tell_all(self, sentence: str) -> None:
-        """Why this ps ends."""
+        """Why this ps ends. Reads on for a moment: what nobody reads resets the connection when it is closed, and what
+        was said then never arrives.
+        """
         for session in list(self._sessions.values()):
             self._send(session, {"op": "fatal", "sentence": sentence})
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while self._sessions and self._door.socket.poll(int(max(0.0, deadline - time.monotonic()) * 1000)):
+            self._door.socket.recv_multipart(copy=False)
 
     def _wake(self) -> None:
         with suppress(OSError):
@@ -196,8 +218,21 @@ class Server:
         before = self._members.joined(worker, request.session.identity)
         if before is not None:  # a connection that was not noticed to be gone
             self._sessions.pop(before, None)
+        self._updates.forget(worker)
         print(f"ps {self._shard.ps}: {request.session.who} joined at update {self._shard.version}.", flush=True)
-        self._reply(request, {"version": self._shard.version, "is_filled": self._is_filled})
+        hatch = self._hatch.name if self._options.shared_memory and not self._codec.is_lossy else ""
+        about = {"version": self._shard.version, "is_filled": self._updates.is_filled, "hatch": hatch}
+        self._reply(request, about)
+
+    def _op_share(self, request: Request) -> None:
+        """A worker of this machine hands its memory over, which was sent before this request."""
+        turns = int(request.header["turns"])
+        if not 1 <= turns <= MOST_TURNS:
+            raise RefusedError(f"{turns} pushes at once are none of 1 to {MOST_TURNS}")
+        descriptor = self._hatch.take(request.session.seal.ticket)
+        memory = map_memory(descriptor, self._shard.layout, turns) if descriptor is not None else None
+        request.session.memory = Part(memory, self._shard.blocks) if memory is not None else None
+        self._reply(request, {"is_taken": memory is not None})
 
     def _op_watch(self, request: Request) -> None:
         """An evaluator: asks how things stand, and nothing else."""
@@ -208,7 +243,7 @@ class Server:
         """First values, in several messages; where there are values already nothing changes."""
         if not request.session.is_chief:
             raise RefusedError("the first values come from the chief")
-        if not self._is_filled:
+        if not self._updates.is_filled:
             if "table" in request.header:
                 table = self._shard.check_rows(request.header["table"], torch.empty(0))
                 values = read(request.frames[0], table.dtype, None).view(-1, table.columns)
@@ -218,21 +253,20 @@ class Server:
                 block.copy_(read(frame, block.dtype, block.numel()))
         if request.header.get("last"):
             self._set_rates(request.header)
-            self._is_filled = True
-            self._answers.forget()
             self._reply(request, {})
-            self._answer_pulls()
+            self._updates.filled()
 
     def _op_pull(self, request: Request) -> None:
         request.session.waits_for_pull.append(int(request.header["id"]))
-        self._answer_pulls()
+        request.session.turn = 0
+        self._updates.answer_pulls()
 
     def _op_rows(self, request: Request) -> None:
         rows = self._shard.rows(request.header["table"], read(request.frames[0], torch.int64, None))
         self._reply(request, {"version": self._shard.version}, [raw(rows)])
 
     def _op_push(self, request: Request) -> None:
-        if not self._is_filled:
+        if not self._updates.is_filled:
             raise RefusedError(f"ps {self._shard.ps} has no values yet: the chief sends them first")
         partial = request.session.partial
         if partial is None or partial.push_id != request.header["id"]:
@@ -252,11 +286,14 @@ class Server:
             rows = read(gradient, table.dtype, len(places) * table.columns).view(-1, table.columns)
             partial.rows[name] = (places, rows)
         if request.header.get("last"):
-            request.session.partial = None
+            session = request.session
+            session.partial = None
+            if session.memory is not None and "shared" in request.header:
+                session.turn = int(request.header["shared"])
+                partial.gradients = [*session.memory.gradients[session.turn]]
             self._set_rates(request.header)
-            request.session.waits_for_push = partial.push_id
-            self._ready.append(partial.whole(request.session.worker, self._shard.values))
-            self._proceed()
+            session.waits_for_push = partial.push_id
+            self._updates.push(partial.whole(session.worker, self._shard.values))
 
     def _op_hold(self, request: Request) -> None:
         """Stop here, so that a checkpoint can be of the same step everywhere."""
@@ -264,103 +301,37 @@ class Server:
 
     def _op_save(self, request: Request) -> None:
         """Write the shard into a staged checkpoint; answers when it is written."""
-        if not self._is_filled:
+        if not self._updates.is_filled:
             raise RefusedError(f"ps {self._shard.ps} has no values yet")
         self._saving.ask(request, time.monotonic())
-        self._proceed()
+        self._updates.proceed()
 
     def _op_release(self, _request: Request) -> None:
         self._saving.release()
-        self._proceed()
+        self._updates.proceed()
 
     def _op_status(self, request: Request) -> None:
-        status = {"version": self._shard.version, "missing": self._waiting_for(), "is_done": self._is_done}
-        self._reply(request, {**status, **self._rounds.staleness.as_dict()})
+        status = {"version": self._shard.version, "missing": self._updates.waiting_for(), "is_done": self.is_done}
+        self._reply(request, {**status, **self._updates.counts})
 
     def _op_bye(self, request: Request) -> None:
         why = str(request.header.get("why") or "done")[:500]
         print(f"ps {self._shard.ps}: {request.session.who} left: {why}.", flush=True)
-        self._is_done = self._is_done or bool(request.header.get("is_done"))
+        self.is_done = self.is_done or bool(request.header.get("is_done"))
         self._members.left(request.session.worker)
         self._reply(request, {})
         self._sessions.pop(request.session.identity, None)
-        self._proceed()
+        self._updates.proceed()
 
     # What follows from it.
-
-    def _proceed(self) -> None:
-        """Apply what can be applied, and save where that was asked for.
-
-        Raises:
-            ParameterServerError: an update failed half way: what is left of the values is not to be trained on.
-        """
-        try:
-            with no_memory("an update"):
-                self._apply()
-        except (MemoryError, ParameterServerError, zmq.ZMQError):
-            raise
-        except Exception as error:
-            sentence = (
-                f"ps {self._shard.ps} could not apply update {self._shard.version + 1} "
-                f"({type(error).__name__}: {error}); start again from the last checkpoint"
-            )
-            self._tell_all(sentence)
-            raise ParameterServerError(sentence) from error
-
-    def _apply(self) -> None:
-        while True:
-            self._saving.proceed()
-            self._answer_saved()
-            if self._saving.is_held:
-                return
-            if self._ready:
-                push = self._ready.pop(0)
-                verdict = self._rounds.take(push, self._renewed_for([push.worker]))
-                if verdict is not None:
-                    self._answer([verdict])
-            elif not self._rounds.contributors:
-                return
-            if self._rounds.contributors:
-                if self._rounds.is_complete(self._expected()):
-                    self._answer(self._rounds.close(self._renewed_for(list(self._rounds.contributors))))
-                elif not self._ready:
-                    return
 
     def _answer_saved(self) -> None:
         for request, answer in self._saving.answers():
             self._reply(request, answer)
 
-    def _expected(self) -> List[int]:
-        if self._shard.version < self._options.warmup_updates:
-            return [0]
-        return self._members.expected(time.monotonic())
-
-    def _renewed_for(self, workers: Sequence[int]) -> Renewed:
-        return self._answers.while_applying(lambda: [s for s in map(self._session_of, workers) if s is not None])
-
-    def _answer(self, verdicts: Sequence[Verdict]) -> None:
-        """Tell the workers what became of their gradients, and give them the new values."""
-        for verdict in verdicts:
-            session = self._session_of(verdict.worker)
-            if session is not None and session.waits_for_push is not None:
-                header = {"re": session.waits_for_push, "outcome": verdict.outcome, "staleness": verdict.staleness}
-                session.waits_for_push = None
-                self._answers.values(session, header)
-        if self._shard.version % LOG_EVERY == 0 and any(v.outcome == "applied" for v in verdicts):
-            print(f"ps {self._shard.ps}: update {self._shard.version}: {self._rounds.staleness}.", flush=True)
-        if self._shard.version == self._options.warmup_updates:
-            self._answer_pulls()
-
-    def _answer_pulls(self) -> None:
-        for session in list(self._sessions.values()):
-            may = session.is_chief or self._shard.version >= self._options.warmup_updates
-            while session.waits_for_pull and self._is_filled and may:
-                session.shadow = None
-                self._answers.values(session, {"re": session.waits_for_pull.pop(0)})
-
     def _tick(self) -> None:
         now = time.monotonic()
-        missing = self._waiting_for()
+        missing = self._updates.waiting_for()
         for session in list(self._sessions.values()):
             # Finds out who is gone, and tells the others what they wait for, so that their errors can say it.
             self._send(session, {"op": "note", "missing": missing})
@@ -370,25 +341,7 @@ class Server:
                 f"ps {self._shard.ps}: no worker was there for {self._options.idle_timeout_s:.0f} s; "
                 f"{missing or 'all'} stayed away"
             )
-        self._proceed()
-
-    def _waiting_for(self) -> str:
-        """Who is missing, in words; empty when nobody waits for anybody."""
-        now = time.monotonic()
-        if not self._is_filled:
-            return "the first values of the chief (worker 0)"
-        if self._shard.version < self._options.warmup_updates:
-            done = f"{self._shard.version} of {self._options.warmup_updates}"
-            return f"the end of the warm-up, in which the chief (worker 0) trains alone: {done} updates"
-        if self._options.mode == "sync" and self._rounds.contributors:
-            absent = [worker for worker in self._expected() if worker not in self._rounds.contributors]
-            return self._members.describe(absent, now) if absent else ""
-        absent = self._members.absent()
-        return self._members.describe(absent, now) if len(absent) == self._members.count else ""
-
-    def _session_of(self, worker: int) -> Optional[Session]:
-        identity = self._members.identity_of(worker)
-        return self._sessions.get(identity) if identity is not None else None
+        self._updates.proceed()
 
     def _set_rates(self, header: Mapping[str, Any]) -> None:
         if header.get("rates"):
@@ -415,6 +368,7 @@ class Server:
     def _forget(self, identity: bytes) -> None:
         session = self._sessions.pop(identity, None)
         if session is not None and self._members.lost(session.worker, identity, time.monotonic()):
+            self._updates.forget(session.worker)
             print(f"ps {self._shard.ps}: {session.who} is gone; {names([session.worker])} may come back.", flush=True)
 
     def _tell_once(self, sentence: str) -> None:

@@ -13,6 +13,7 @@ import zmq
 from trainmaster_train.ps.errors import RefusedError
 from trainmaster_train.ps.rounds import Push
 from trainmaster_train.ps.shard import Rows
+from trainmaster_train.ps.sharing import Part
 from trainmaster_train.ps.snapshots import Shadow
 from trainmaster_train.ps.wire import NONCE_BYTES, PROTOCOL, Seal, WireError, plain, proof, read_plain
 
@@ -55,6 +56,8 @@ class Session:
     waits_for_pull: List[int] = field(default_factory=list)
     waits_for_push: Optional[int] = None
     has_pieces: bool = False  # of the answer to the push that it waits for
+    memory: Optional[Part] = None  # that it shares with this ps
+    turn: int = 0  # where in it the values go that it waits for
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from trainmaster_train.ps.errors import ParameterServerError
 
 TAG_BYTES = 32
 NONCE_BYTES = 32
-PROTOCOL = 2
+PROTOCOL = 3
 GATE_USER = b"trainmaster-ps"
 
 _NUMBER = struct.Struct(">Q")
@@ -66,6 +66,8 @@ class Seal:
         here, there = (b"server", b"worker") if is_server else (b"worker", b"server")
         self._send_key = _mac(key, b"headers of the " + here + nonces)
         self._receive_key = _mac(key, b"headers of the " + there + nonces)
+        # Known to both ends of this connection and to nobody else; says that what comes by another way is the worker's.
+        self.ticket = _mac(key, b"ticket of the worker" + nonces)
         self._sent = 0
         self._received = 0
 

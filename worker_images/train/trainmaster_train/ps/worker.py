@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Set
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import torch
-import zmq
 
 from trainmaster_train import report, steps
 from trainmaster_train.checkpoint import latest
 from trainmaster_train.context import Context
 from trainmaster_train.ps.chief import Checkpoints
-from trainmaster_train.ps.codec import Codec, read
-from trainmaster_train.ps.connection import Connection, Message
+from trainmaster_train.ps.codec import Codec
 from trainmaster_train.ps.embeddings import Embeddings
-from trainmaster_train.ps.errors import (
-    DeadlineError,
-    LostError,
-    NonFiniteGradientError,
-    ParameterServerError,
-)
-from trainmaster_train.ps.filling import fill
+from trainmaster_train.ps.errors import NonFiniteGradientError, ParameterServerError
+from trainmaster_train.ps.fleet import Fleet
 from trainmaster_train.ps.gradients import Gradients, Values
 from trainmaster_train.ps.keeping import load_local
 from trainmaster_train.ps.layout import layout_of, learning_rates
@@ -30,9 +22,9 @@ from trainmaster_train.ps.memory import keep_freed_memory
 from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.rounds import Staleness
 from trainmaster_train.ps.shard import check_optimizer
+from trainmaster_train.ps.sharing import is_here, make_memory
 
 REPORT_EVERY = 10  # own steps
-_BYE_S = 5.0
 
 
 class Servers:
@@ -72,56 +64,67 @@ class Servers:
         self.worker = context.rank or 0
         self.is_chief = self.worker == 0
         self.staleness = Staleness()
-        self.own_steps = 0
         self._timer = steps.timer()
-        self._who = f"worker {self.worker}"
         self.optimizer = optimizer
         self._layout = layout_of(model, optimizer)
-        self._codec = Codec(options.wire, options.topk_ratio)
         addresses = context.peers.get("ps", ())
-        self._context: "zmq.Context[zmq.Socket[bytes]]" = zmq.Context(io_threads=min(4, max(1, len(addresses))))
-        self._connections = [Connection(self._context, ps, at, key) for ps, at in enumerate(addresses)]
-        self._blocks = [self._layout.blocks(ps, len(addresses)) for ps in range(len(addresses))]
-        self._values = Values(model, self._layout)
-        self._gradients = Gradients(self._values, self._codec, self._blocks, copies=2 if options.prefetch else 1)
-        self._embeddings = Embeddings(model, self._layout, len(addresses), self._ask, self._await)
-        self._versions = [0] * len(addresses)
-        self._rates_sent: List[Optional[List[float]]] = [None] * len(addresses)
-        self._pushes: List[Optional[int]] = [None] * len(addresses)  # numbers of the push that is gathered
-        self._on_the_way: List[Optional[int]] = [None] * len(addresses)  # and of the one before
-        self._lost: Set[int] = set()
+        codec = Codec(options.wire, options.topk_ratio)
+        turns = 2 if options.prefetch else 1
+        may_share = options.shared_memory and not codec.is_lossy and any(map(is_here, addresses))
+        memory = make_memory(self._layout, turns) if may_share else None
+        # Where no answer comes while the model computes, a ps may write to the model itself.
+        self._values = Values(model, self._layout, memory.values[0] if memory is not None and turns == 1 else None)
+        self._fleet = Fleet(
+            addresses,
+            key,
+            worker=self.worker,
+            layout=self._layout,
+            values=self._values,
+            codec=codec,
+            memory=memory,
+            optimizer=optimizer,
+            options=options,
+            timer=self._timer,
+        )
+        flats = memory.gradients if memory is not None else None
+        self._gradients = Gradients(self._values, codec, self._fleet.blocks, turns=turns, flats=flats)
+        self._embeddings = Embeddings(model, self._layout, len(addresses), self._fleet.ask, self._fleet.wait)
+        self._on_the_way: List[Optional[int]] = [None] * len(addresses)  # the push before
         self._until: Optional[int] = None
         self._checkpoints: Optional[Checkpoints] = None
         try:
-            for ps in range(len(addresses)):
-                self._enter(ps)
+            self._fleet.join()
         except BaseException:
-            self._disconnect()
+            self._fleet.close()
             raise
         start = latest() if self.version else None
         if start is not None:
             load_local(model, start)
         if self.version:
-            print(f"{self._who} joined at update {self.version}.", flush=True)
+            print(f"{self._fleet.who} joined at update {self.version}.", flush=True)
         if self.is_chief:
-            self._checkpoints = Checkpoints(self._connections, model, options, after=self.version)
+            self._checkpoints = Checkpoints(self._fleet.connections, model, options, after=self.version)
         if options.overlap:
             self._hook()
 
     @property
+    def own_steps(self) -> int:
+        return self._fleet.own_steps
+
+    @property
     def version(self) -> int:
-        return self._versions[0]
+        return self._fleet.versions[0]
 
     @property
     def versions(self) -> Sequence[int]:
         """The updates of each ps, as far as this worker has seen."""
-        return tuple(self._versions)
+        return tuple(self._fleet.versions)
 
     def zero_grad(self) -> None:
         """Forget all gradients of the model."""
         if self._gradients.is_begun:  # of a push that was never finished; a ps drops it when the next one comes
             self._gradients.begin()
-            self._pushes = [None] * len(self._connections)
+            self._fleet.forget_push()
         self.model.zero_grad(set_to_none=True)
 
     def step(self, **metrics: Any) -> int:
@@ -140,20 +143,18 @@ class Servers:
                 self._push()
         except NonFiniteGradientError as error:
             raise self._named(error) from error
+        waited = self._fleet.end_push()
         if self.options.prefetch:
-            waited, self._on_the_way = self._on_the_way, list(self._pushes)
-        else:
-            waited = list(self._pushes)
-        self._pushes = [None] * len(self._connections)
+            waited, self._on_the_way = self._on_the_way, waited
         self._finish(waited)
-        self.own_steps += 1
+        self._fleet.own_steps += 1
         # What torch's schedulers look at to warn of a step() that they missed; the ps made it.
         self.optimizer._opt_called = True  # type: ignore[attr-defined]  # noqa: SLF001
         if self._checkpoints is not None:
             if self.own_steps % REPORT_EVERY == 0:
                 self._report(metrics)
             with self._timer.part(steps.CHECKPOINT):
-                self._checkpoints.after_step(self._versions, metrics, is_last=self._is_last())
+                self._checkpoints.after_step(self._fleet.versions, metrics, is_last=self._is_last())
         self._timer.end_step()
         return self.version
 
@@ -172,10 +173,8 @@ class Servers:
 
     def pull(self, *, tables: bool = False) -> int:
         """Have the newest values in the model; with ``tables`` all rows of all embeddings, too. The job's step."""
-        self._finish(self._on_the_way)
-        self._on_the_way = [None] * len(self._connections)
-        numbers = [self._ask(ps, {"op": "pull"}, []) for ps in range(len(self._connections))]
-        self._finish(numbers)
+        self._finish_all()
+        self._finish([self._fleet.ask(ps, {"op": "pull"}, []) for ps in range(len(self._fleet))])
         if tables:
             self._embeddings.fetch_all()
         return self.version
@@ -187,36 +186,25 @@ class Servers:
             CheckpointError: a ps could not write its shard; earlier checkpoints are as they were.
         """
         if self._checkpoints is None:
-            raise ParameterServerError(f"{self._who} is not the chief: checkpoints are made in worker 0 alone")
-        self._finish(self._on_the_way)
-        self._on_the_way = [None] * len(self._connections)
-        return self._checkpoints.write(self._versions, metrics)
+            raise ParameterServerError(f"{self._fleet.who} is not the chief: checkpoints are made in worker 0 alone")
+        self._finish_all()
+        return self._checkpoints.write(self._fleet.versions, metrics)
 
     def close(self, *, is_done: bool = True, why: str = "") -> None:
         """Leave all ps; ``is_done``: the whole training is. What is on its way is waited for."""
         if is_done:
-            self._finish(self._on_the_way)
+            self._finish_all()
             if self._checkpoints is not None:
                 self._checkpoints.finish()
-        for connection in self._connections:
-            try:
-                bye = {"op": "bye", "why": why, "is_done": is_done and self.is_chief}
-                connection.ask(bye, timeout_s=_BYE_S, what="the good-bye")
-            except ParameterServerError:
-                pass  # it is gone: nobody is left to say good-bye to
-        self._disconnect()
+        self._fleet.leave({"why": why, "is_done": is_done and self.is_chief})
+        self._fleet.close()
 
     def status(self) -> List[Dict[str, Any]]:
         """What each ps counted: version, pushes, staleness, what was dropped, and who is missing."""
         return [
             connection.ask({"op": "status"}, timeout_s=self.options.step_timeout_s, what="for its status")[0]
-            for connection in self._connections
+            for connection in self._fleet.connections
         ]
-
-    def _disconnect(self) -> None:
-        for connection in self._connections:
-            connection.close()
-        self._context.term()
 
     def _is_last(self) -> bool:
         return self._until is not None and self.version >= self._until
@@ -237,7 +225,7 @@ class Servers:
                 self._begin()
                 if parameter.grad is not None:
                     try:
-                        self._gradients.take(name, parameter.grad, self._send_blocks)
+                        self._gradients.take(name, parameter.grad, self._fleet.push_blocks)
                     except NonFiniteGradientError as error:
                         raise self._named(error) from error
 
@@ -249,77 +237,31 @@ class Servers:
 
     def _named(self, error: NonFiniteGradientError) -> NonFiniteGradientError:
         return NonFiniteGradientError(
-            f"{self._who}, own step {self.own_steps}, update {self.version}: the gradient of {error} "
+            f"{self._fleet.who}, own step {self.own_steps}, update {self.version}: the gradient of {error} "
             "holds NaN or infinity; lower the learning rate, or clip before step()"
         )
 
     def _begin(self) -> None:
         if not self._gradients.is_begun:
             self._gradients.begin()
-            self._pushes = [connection.reserve() for connection in self._connections]
+            self._fleet.begin_push()
 
     def _push(self) -> None:
         self._begin()
         self._embeddings.gather()
-        self._gradients.finish(self._send_blocks)
+        turn = self._gradients.turn
+        self._gradients.finish(self._fleet.push_blocks)
         rates = learning_rates(self.optimizer) if self.is_chief else None
-        for ps in range(len(self._connections)):
+        for ps in range(len(self._fleet)):
             tables, frames = self._embeddings.gradients(ps)
-            header: Dict[str, Any] = {"last": True, "tables": tables}
-            if rates != self._rates_sent[ps]:
-                header["rates"] = self._rates_sent[ps] = rates
-            self._send_push(ps, header, frames)
-
-    def _send_blocks(self, ps: int, numbers: List[int], frames: List[Any], exponents: List[int]) -> None:
-        self._send_push(ps, {"blocks": numbers, "exponents": exponents}, frames)
-
-    def _send_push(self, ps: int, header: Dict[str, Any], frames: List[Any]) -> None:
-        number = self._pushes[ps]
-        if number is None:  # that ps was lost on the way: the rest of this push has no place any more
-            return
-        whole = {"op": "push", "version": self._versions[ps], "blocks": [], "exponents": [], **header}
-        try:
-            self._connections[ps].send(whole, frames, number=number)
-            self._timer.add_bytes_sent(sum(frame.nbytes for frame in frames))
-        except LostError as error:
-            self._note_lost(ps, error)
-
-    # Waiting.
-
-    def _ask(self, ps: int, header: Dict[str, Any], frames: List[Any]) -> Optional[int]:
-        try:
-            return self._connections[ps].send(header, frames)
-        except LostError as error:
-            self._note_lost(ps, error)
-            return None
-
-    def _await(self, ps: int, number: Optional[int]) -> Optional[Message]:
-        """The answer to request ``number``; ``None`` when that ps was lost, and has come back by now."""
-        try:
-            if number is not None and ps not in self._lost:
-                what = f"{self._who}'s step {self.own_steps} (update {self._versions[ps]})"
-                with self._timer.part(steps.PS_WAIT):
-                    return self._connections[ps].answer(
-                        number, self.options.step_timeout_s, what, lambda piece: self._install(ps, piece)
-                    )
-        except LostError as error:
-            self._note_lost(ps, error)
-        if ps in self._lost:
-            self._enter(ps)
-        return None
+            header: Dict[str, Any] = {"tables": tables}
+            if rates != self._fleet.told_rates[ps]:
+                header["rates"] = self._fleet.told_rates[ps] = rates
+            self._fleet.push_last(ps, turn, header, frames)
 
     def _finish(self, numbers: Sequence[Optional[int]]) -> None:
-        """Wait for these answers, and take the values that they bring."""
-        answers = [
-            self._await(ps, number) if number is not None or ps in self._lost else None
-            for ps, number in enumerate(numbers)
-        ]
-        outcomes = []
-        for ps, answer in enumerate(answers):
-            if answer is not None:
-                self._install(ps, answer)
-                if "outcome" in answer[0]:
-                    outcomes.append(answer[0])
+        """Wait for these answers, take the values that they bring, and count what became of the gradients."""
+        outcomes = self._fleet.finish(numbers)
         dropped = [outcome["outcome"] for outcome in outcomes if outcome["outcome"] != "applied"]
         if dropped:
             self.staleness.late += "late" in dropped
@@ -329,70 +271,7 @@ class Servers:
             self.staleness.note(stalest)
             self._timer.add_staleness(stalest)
 
-    def _install(self, ps: int, answer: Message) -> None:
-        """Have the values of an answer, or of a piece of one, in the model."""
-        header, frames = answer
-        with self._timer.part(steps.COMMUNICATION):
-            if header.get("is_delta"):
-                self._add(ps, header["exponents"], frames)
-            else:
-                for block, frame in zip(self._blocks[ps][header["first"] :], frames):
-                    dtype = self._layout.slabs[block.slab].dtype
-                    self._values.set(block, read(frame, dtype, block.end - block.begin))
-        if not header.get("more"):
-            self._versions[ps] = int(header["version"])
-
-    def _add(self, ps: int, exponents: Sequence[int], frames: Sequence[Any]) -> None:
-        at = 0
-        for block, exponent in zip(self._blocks[ps], exponents):
-            dtype = self._layout.slabs[block.slab].dtype
-            count = self._codec.frame_count(dtype)
-            self._values.add(
-                block, self._codec.decode(frames[at : at + count], block.end - block.begin, dtype, exponent)
-            )
-            at += count
-
-    def _note_lost(self, ps: int, error: LostError) -> None:
-        if ps not in self._lost:
-            print(f"{self._who}: lost a ps ({error}); waiting for it to come back.", flush=True)
-            self._lost.add(ps)
-            self._connections[ps].close()
-        self._pushes[ps] = None
-
-    # Joining.
-
-    def _enter(self, ps: int) -> None:
-        """Join ``ps``, fill it if it has no values and this is the chief, and take its values."""
-        connection = self._connections[ps]
-        deadline = time.monotonic() + self.options.join_timeout_s
-        while True:
-            try:
-                connection.open(max(0.0, deadline - time.monotonic()))
-                about = {"worker": self.worker, "who": self._who, "chief": self.is_chief, "ps": len(self._connections)}
-                own = {"mode": self.options.mode, "wire": self.options.wire, "signature": self._layout.signature}
-                left_s = max(0.1, deadline - time.monotonic())
-                joined, _ = connection.ask({"op": "join", **about, **own}, timeout_s=left_s, what="the greeting")
-                if not joined["is_filled"] and self.is_chief:
-                    fill(
-                        connection,
-                        self._values,
-                        self._blocks[ps],
-                        self.optimizer,
-                        ps_count=len(self._connections),
-                        timeout_s=self.options.join_timeout_s,
-                    )
-                pull = connection.send({"op": "pull"})
-                values = connection.answer_patiently(
-                    pull, self.options.join_timeout_s, "the first pull", lambda piece: self._install(ps, piece)
-                )
-                break
-            except DeadlineError as error:
-                raise DeadlineError(
-                    f"{self._who}: {error}, after {self.options.join_timeout_s:.0f} s of waiting; see that ps's log"
-                ) from error
-            except LostError:
-                if time.monotonic() > deadline:
-                    raise
-        self._lost.discard(ps)
-        self._rates_sent[ps] = None
-        self._install(ps, values)
+    def _finish_all(self) -> None:
+        """Wait for what is on the way."""
+        self._finish(self._on_the_way)
+        self._on_the_way = [None] * len(self._fleet)

@@ -1,0 +1,254 @@
+"""A ps that is stopped leaves its shard, and takes it up where that fits."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trainmaster_train as tm
+from trainmaster_train.checkpoint.manifest import HashedFile
+from trainmaster_train.context import Context
+
+torch = pytest.importorskip("torch")
+
+from trainmaster_train.ps import Options, keeping, roles, stopping  # noqa: E402
+from trainmaster_train.ps.layout import layout_of  # noqa: E402
+from trainmaster_train.ps.shard import Shard  # noqa: E402
+
+from tests.unit.train.ps.loopback import WITHIN_S, free_ports, make_model, sgd  # noqa: E402
+
+
+@pytest.fixture
+def context(output: Path) -> Context:
+    return Context(role="ps", rank=None, job_id="job-1", attempt=2, output_dir=output)
+
+
+def shard_of(ps: int = 0, count: int = 1, *, version: int = 0, value: float = 0.0) -> Shard:
+    model = make_model()
+    shard = Shard(layout_of(model, sgd(model)), sgd(model), ps, count)
+    for block in shard.values:
+        block.fill_(value)
+    shard.version = version
+    return shard
+
+
+def value_of(shard: Shard) -> float:
+    return float(shard.values[0][0])
+
+
+def checkpoint(*versions: int, value: float) -> Path:
+    step = versions[0]
+    folder = tm.stage_checkpoint(step)
+    for ps, version in enumerate(versions):
+        shard = shard_of(ps, len(versions), version=version, value=value)
+        about = {"ps": ps, "count": len(versions), "version": version, "signature": dict(shard.layout.signature)}
+        keeping.write_shard(folder, shard.state(), about)
+    return tm.seal_checkpoint(step, keep=None)
+
+
+def test_what_is_left_is_taken_up_with_the_optimizers_state(context: Context) -> None:
+    before = shard_of(version=7)
+    before.apply([torch.ones_like(block) for block in before.values], {})
+    stopping.leave(before, context)
+
+    after = shard_of()
+    assert stopping.take_up(after, context, mode="async", start=None)
+
+    assert after.version == 8
+    for one in (before, after):
+        one.apply([torch.ones_like(block) for block in one.values], {})
+    assert value_of(after) == value_of(before), "with its momentum"
+    assert [path.name for path in (context.checkpoint_dir / stopping.FOLDER).iterdir()] == ["shard-00000-of-00001.pt"]
+
+
+@pytest.mark.parametrize("left_at", [9, 10, 11])
+def test_only_what_is_newer_than_the_checkpoint_is_taken_up(context: Context, left_at: int) -> None:
+    path = checkpoint(10, value=1.0)
+    stopping.leave(shard_of(version=left_at, value=2.0), context)
+    shard = shard_of()
+    keeping.restore_shard(shard, path)
+
+    assert stopping.take_up(shard, context, mode="async", start=path) is (left_at > 10)
+    assert value_of(shard) == (2.0 if left_at > 10 else 1.0)
+
+
+def test_who_chose_an_older_checkpoint_gets_it(context: Context) -> None:
+    older = checkpoint(10, value=1.0)
+    checkpoint(20, value=1.5)
+    stopping.leave(shard_of(version=30, value=2.0), context)
+
+    assert not stopping.take_up(shard_of(), context, mode="async", start=older)
+
+
+@pytest.mark.parametrize(
+    ("mode", "versions", "attempts", "own_attempt", "is_taken"),
+    [
+        ("sync", (30, 30), (2, 2), 3, True),
+        ("sync", (30, 31), (2, 2), 3, False),  # stopped between two updates
+        ("async", (30, 31), (2, 2), 3, True),
+        ("async", (30, None), (2, 2), 3, False),  # the other one was killed
+        ("async", (30, 29), (2, 1), 3, False),  # the other one was killed, and stopped long ago
+        ("async", (30, None), (2, 2), 2, True),  # the other one went on
+        ("sync", (30, None), (2, 2), 2, True),
+    ],
+)
+def test_all_take_up_what_they_left_or_none_does(
+    context: Context,
+    mode: str,
+    versions: tuple[int, int | None],
+    attempts: tuple[int, int],
+    own_attempt: int,
+    *,
+    is_taken: bool,
+) -> None:
+    path = checkpoint(10, 10, value=1.0)
+    for ps, version in enumerate(versions):
+        if version is not None:
+            stopping.leave(shard_of(ps, 2, version=version, value=2.0), replace(context, attempt=attempts[ps]))
+    shard = shard_of(0, 2)
+    keeping.restore_shard(shard, path)
+
+    assert stopping.take_up(shard, replace(context, attempt=own_attempt), mode=mode, start=path) is is_taken
+    assert shard.version == (30 if is_taken else 10)
+
+
+def test_what_another_model_left_and_what_is_damaged_is_passed_over(
+    context: Context, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = stopping.leave(shard_of(version=5), context)
+    wide = torch.nn.Linear(8, 60)
+    other = Shard(layout_of(wide, sgd(wide)), sgd(wide), 0, 1)
+
+    assert not stopping.take_up(other, context, mode="async", start=None)
+    path.write_bytes(path.read_bytes()[:100])
+    assert not stopping.take_up(shard_of(), context, mode="async", start=None)
+    assert "cannot be read as a shard" in capsys.readouterr().out
+
+
+def test_a_full_volume_leaves_what_was_there(
+    context: Context, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopping.leave(shard_of(version=5, value=5.0), context)
+
+    def full(file: HashedFile, _data: Any) -> int:
+        file.error = OSError(errno.ENOSPC, "No space left on device")
+        raise file.error
+
+    monkeypatch.setattr(HashedFile, "write", full)
+    roles._leave(shard_of(version=6), context)
+    monkeypatch.undo()
+
+    assert "ps 0 cannot keep its shard (No space left on device)" in capsys.readouterr().out
+    shard = shard_of()
+    assert stopping.take_up(shard, context, mode="async", start=None)
+    assert (shard.version, value_of(shard)) == (5, 5.0)
+    assert len(list((context.checkpoint_dir / stopping.FOLDER).iterdir())) == 1
+
+
+def test_a_checkpoint_that_makes_room_while_it_is_read_is_replaced_by_the_newer_one(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older, newer = checkpoint(10, value=1.0), checkpoint(20, value=2.0)
+    monkeypatch.setenv("TRAINMASTER_RESUME_FROM", str(older))
+    restore = roles.restore_shard
+
+    def late(shard: Shard, path: Path) -> None:
+        if path == older:
+            for file in older.iterdir():
+                file.unlink()
+            older.rmdir()
+        restore(shard, path)
+
+    monkeypatch.setattr(roles, "restore_shard", late)
+    shard = shard_of()
+
+    assert roles._fill(shard, context, Options())
+    assert (shard.version, value_of(shard)) == (20, 2.0)
+    assert newer.exists()
+
+
+SCRIPT = """
+import os, pathlib, time
+import torch
+from trainmaster_train import ps
+
+torch.set_num_threads(1)
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 1)
+
+def train(servers):
+    for step in servers.steps(until=10**9):
+        model(torch.ones(2, 4)).sum().backward()
+        servers.step()
+        print("update", servers.version, flush=True)
+        if pathlib.Path(os.environ["TRAINMASTER_OUTPUT_DIR"], "enough").exists():
+            return {}
+        time.sleep(0.02)
+
+ps.run(model, torch.optim.SGD(model.parameters(), lr=1e-6), train)
+"""
+
+
+class Job:
+    """One ps and one worker, as processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        ps, worker = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        self._peers = {"ps": [ps], "worker": [worker]}
+
+    def start(self, role: str) -> None:
+        own = {
+            "TF_CONFIG": json.dumps({"cluster": self._peers, "task": {"type": role, "index": 0}}),
+            "PS_KEY": "a key for the test",
+            "TRAINMASTER_OUTPUT_DIR": str(self.folder),
+            "OMP_NUM_THREADS": "1",
+        }
+        with (self.folder / f"{role}.log").open("ab") as log:
+            self.processes[role] = subprocess.Popen(
+                [sys.executable, "-c", SCRIPT], env={**os.environ, **own}, stdout=log, stderr=log
+            )
+
+    def log(self, role: str) -> str:
+        return (self.folder / f"{role}.log").read_text()
+
+    def updates(self) -> int:
+        found = re.findall(r"update (\d+)\n", self.log("worker"))
+        return int(found[-1]) if found else 0
+
+
+def test_a_stopped_ps_goes_on_where_it_was_and_leaves_nothing_when_the_training_is_done(
+    tmp_path: Path, wait_for: Any
+) -> None:
+    job = Job(tmp_path)
+    job.start("ps")
+    job.start("worker")
+    try:
+        wait_for(lambda: job.updates() >= 3, "updates", job.log)
+        job.processes["ps"].send_signal(signal.SIGTERM)
+        assert job.processes["ps"].wait(WITHIN_S) == 0
+        left = re.search(r"ps 0 left its shard of update (\d+) in", job.log("ps"))
+        assert left, job.log("ps")
+        job.start("ps")
+        wait_for(lambda: job.updates() >= int(left[1]) + 2, "updates after it", job.log)
+        assert f"going on from where this ps was stopped: {left[1]} updates are done." in job.log("ps")
+        (tmp_path / "enough").touch()
+        assert job.processes["worker"].wait(WITHIN_S) == 0
+        job.processes["ps"].send_signal(signal.SIGTERM)
+        assert job.processes["ps"].wait(WITHIN_S) == 0
+    finally:
+        for process in job.processes.values():
+            process.kill()
+            process.wait()
+    assert not (tmp_path / "checkpoints" / stopping.FOLDER).exists()
+    assert "Traceback" not in job.log("ps") + job.log("worker")

@@ -1,0 +1,268 @@
+"""A worker's connections to all ps: what is asked of each, what came back, and who is lost.
+
+A ps that is lost is waited for and joined again, and what was asked of it before is given up: so no gradient is
+applied twice. Whoever waits for one ps hears, too, when another one says why it ends.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set
+
+import torch
+import zmq
+
+from trainmaster_train import steps
+from trainmaster_train.ps.codec import Codec, read
+from trainmaster_train.ps.connection import Connection, Message
+from trainmaster_train.ps.errors import DeadlineError, LostError, ParameterServerError
+from trainmaster_train.ps.filling import fill
+from trainmaster_train.ps.gradients import Values
+from trainmaster_train.ps.layout import Layout
+from trainmaster_train.ps.options import Options
+from trainmaster_train.ps.sharing import Memory, offer
+
+_BYE_S = 5.0
+
+
+class Fleet:
+    """``connections``: one for each ps. ``versions``: the updates of each, as far as this worker has seen."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        key: bytes,
+        *,
+        worker: int,
+        layout: Layout,
+        values: Values,
+        codec: Codec,
+        memory: Optional[Memory],
+        optimizer: torch.optim.Optimizer,
+        options: Options,
+        timer: steps.StepTimer,
+    ) -> None:
+        """Knows them, and has joined none yet. ``memory``: what the gradients and values lie in, if it can be shared."""
+        self._context: "zmq.Context[zmq.Socket[bytes]]" = zmq.Context(io_threads=min(4, max(1, len(addresses))))
+        self.connections = [
+            Connection(self._context, ps, at, key, self._look_around) for ps, at in enumerate(addresses)
+        ]
+        self.versions = [0] * len(addresses)
+        self.blocks = [layout.blocks(ps, len(addresses)) for ps in range(len(addresses))]
+        self.told_rates: List[Optional[List[float]]] = [None] * len(addresses)  # the learning rates that each has
+        self._worker = worker
+        self._layout = layout
+        self._values = values
+        self._codec = codec
+        self._memory = memory
+        self._optimizer = optimizer
+        self._options = options
+        self._timer = timer
+        self._shares = [False] * len(addresses)
+        self._gathered: List[Optional[int]] = [None] * len(addresses)  # numbers of the push that is gathered
+        self._lost: Set[int] = set()
+        # What this worker is doing, for messages.
+        self.own_steps = 0
+
+    def __len__(self) -> int:
+        return len(self.connections)
+
+    @property
+    def who(self) -> str:
+        return f"worker {self._worker}"
+
+    def join(self) -> None:
+        """Raises ``ParameterServerError`` where :class:`Servers` does."""
+        for ps in range(len(self)):
+            self._enter(ps)
+
+    def leave(self, header: Mapping[str, Any]) -> None:
+        """Say good-bye with ``header`` to all that are there."""
+        for connection in self.connections:
+            try:
+                connection.ask({"op": "bye", **header}, timeout_s=_BYE_S, what="the good-bye")
+            except ParameterServerError:
+                pass  # it is gone: nobody is left to say good-bye to
+
+    def close(self) -> None:
+        for connection in self.connections:
+            connection.close()
+        self._context.term()
+        if self._memory is not None:
+            self._memory.close()
+
+    # Pushing.
+
+    def begin_push(self) -> None:
+        self._gathered = [connection.reserve() for connection in self.connections]
+
+    def forget_push(self) -> None:
+        """It was never finished; a ps drops it when the next one comes."""
+        self._gathered = [None] * len(self)
+
+    def push_blocks(self, ps: int, numbers: List[int], frames: List[Any], exponents: List[int]) -> None:
+        """Send a part of the push that is gathered. To a ps that shares the memory nothing needs to be sent."""
+        if self._shares[ps]:
+            self._timer.add_bytes_sent(sum(frame.nbytes for frame in frames))
+        else:
+            self._send_push(ps, {"blocks": numbers, "exponents": exponents}, frames)
+
+    def push_last(self, ps: int, turn: int, header: Mapping[str, Any], frames: List[Any]) -> None:
+        """Send what ends a push, whose gradients lie at ``turn`` of the memory."""
+        shared = {"shared": turn} if self._shares[ps] else {}
+        self._send_push(ps, {"last": True, **shared, **header}, frames)
+
+    def end_push(self) -> List[Optional[int]]:
+        """The numbers to wait for."""
+        numbers = list(self._gathered)
+        self.forget_push()
+        return numbers
+
+    def _send_push(self, ps: int, header: Dict[str, Any], frames: List[Any]) -> None:
+        number = self._gathered[ps]
+        if number is None:  # that ps was lost on the way: the rest of this push has no place any more
+            return
+        whole = {"op": "push", "version": self.versions[ps], "blocks": [], "exponents": [], **header}
+        try:
+            self.connections[ps].send(whole, frames, number=number)
+            self._timer.add_bytes_sent(sum(frame.nbytes for frame in frames))
+        except LostError as error:
+            self._note_lost(ps, error)
+
+    # Waiting.
+
+    def ask(self, ps: int, header: Dict[str, Any], frames: List[Any]) -> Optional[int]:
+        """Send a request; its number, or ``None`` when that ps is lost."""
+        try:
+            return self.connections[ps].send(header, frames)
+        except LostError as error:
+            self._note_lost(ps, error)
+            return None
+
+    def wait(self, ps: int, number: Optional[int]) -> Optional[Message]:
+        """The answer to request ``number``; ``None`` when that ps was lost, and has come back by now."""
+        try:
+            if number is not None and ps not in self._lost:
+                what = f"{self.who}'s step {self.own_steps} (update {self.versions[ps]})"
+                with self._timer.part(steps.PS_WAIT):
+                    return self.connections[ps].answer(
+                        number, self._options.step_timeout_s, what, lambda piece: self._install(ps, piece)
+                    )
+        except LostError as error:
+            self._note_lost(ps, error)
+        if ps in self._lost:
+            self._enter(ps)
+        return None
+
+    def finish(self, numbers: Sequence[Optional[int]]) -> List[Dict[str, Any]]:
+        """Wait for these answers, and take the values that they bring; what they say of pushes."""
+        answers = [
+            self.wait(ps, number) if number is not None or ps in self._lost else None
+            for ps, number in enumerate(numbers)
+        ]
+        outcomes = []
+        for ps, answer in enumerate(answers):
+            if answer is not None:
+                self._install(ps, answer)
+                if "outcome" in answer[0]:
+                    outcomes.append(answer[0])
+        return outcomes
+
+    def _install(self, ps: int, answer: Message) -> None:
+        """Have the values of an answer, or of a piece of one, in the model."""
+        header, frames = answer
+        with self._timer.part(steps.COMMUNICATION):
+            if "shared" in header:
+                self._copy_shared(ps, header["shared"])
+            elif header.get("is_delta"):
+                self._add(ps, header["exponents"], frames)
+            else:
+                for block, frame in zip(self.blocks[ps][header["first"] :], frames):
+                    dtype = self._layout.slabs[block.slab].dtype
+                    self._values.set(block, read(frame, dtype, block.end - block.begin))
+        if not header.get("more"):
+            self.versions[ps] = int(header["version"])
+
+    def _copy_shared(self, ps: int, turn: int) -> None:
+        if self._memory is None:
+            raise ParameterServerError(f"{self.connections[ps].name} writes to memory that this worker does not have")
+        for block in self.blocks[ps]:
+            values = self._memory.values[turn][block.slab]
+            if values is not self._values.flat[block.slab]:
+                self._values.set(block, values[block.begin : block.end])
+
+    def _add(self, ps: int, exponents: Sequence[int], frames: Sequence[Any]) -> None:
+        at = 0
+        for block, exponent in zip(self.blocks[ps], exponents):
+            dtype = self._layout.slabs[block.slab].dtype
+            count = self._codec.frame_count(dtype)
+            self._values.add(
+                block, self._codec.decode(frames[at : at + count], block.end - block.begin, dtype, exponent)
+            )
+            at += count
+
+    def _note_lost(self, ps: int, error: LostError) -> None:
+        if ps not in self._lost:
+            print(f"{self.who}: lost a ps ({error}); waiting for it to come back.", flush=True)
+            self._lost.add(ps)
+            self.connections[ps].close()
+        self._shares[ps] = False
+        self._gathered[ps] = None
+
+    def _look_around(self) -> None:
+        """While one ps is waited for: whether another one said why it ends."""
+        for connection in self.connections:
+            try:
+                connection.listen()
+            except LostError:
+                pass  # whoever needs it finds that out
+
+    # Joining.
+
+    def _enter(self, ps: int) -> None:
+        """Join ``ps``, fill it if it has no values and this is the chief, and take its values."""
+        connection = self.connections[ps]
+        options = self._options
+        deadline = time.monotonic() + options.join_timeout_s
+        is_chief = self._worker == 0
+        while True:
+            try:
+                connection.open(max(0.0, deadline - time.monotonic()))
+                about = {"worker": self._worker, "who": self.who, "chief": is_chief, "ps": len(self)}
+                own = {"mode": options.mode, "wire": options.wire, "signature": self._layout.signature}
+                left_s = max(0.1, deadline - time.monotonic())
+                joined, _ = connection.ask({"op": "join", **about, **own}, timeout_s=left_s, what="the greeting")
+                if not joined["is_filled"] and is_chief:
+                    fill(
+                        connection,
+                        self._values,
+                        self.blocks[ps],
+                        self._optimizer,
+                        ps_count=len(self),
+                        timeout_s=options.join_timeout_s,
+                    )
+                self._shares[ps] = self._share(connection, str(joined["hatch"]), left_s)
+                pull = connection.send({"op": "pull"})
+                values = connection.answer_patiently(
+                    pull, options.join_timeout_s, "the first pull", lambda piece: self._install(ps, piece)
+                )
+                break
+            except DeadlineError as error:
+                raise DeadlineError(
+                    f"{self.who}: {error}, after {options.join_timeout_s:.0f} s of waiting; see that ps's log"
+                ) from error
+            except LostError:
+                if time.monotonic() > deadline:
+                    raise
+        self._lost.discard(ps)
+        self.told_rates[ps] = None
+        self._install(ps, values)
+
+    def _share(self, connection: Connection, hatch: str, timeout_s: float) -> bool:
+        """Whether that ps has the memory now; only one of this machine can."""
+        if self._memory is None or not hatch or not offer(self._memory, hatch, connection.ticket()):
+            return False
+        header, _ = connection.ask(
+            {"op": "share", "turns": self._memory.turns}, timeout_s=timeout_s, what="the offer of memory"
+        )
+        return bool(header["is_taken"])
