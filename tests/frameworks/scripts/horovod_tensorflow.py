@@ -17,7 +17,7 @@ keras = tf.keras
 def main():
     hvd.init()
     rank = hvd.rank()
-    told = {"operations": operations(rank), "tape": tape(rank), "fit": fit(rank)}
+    told = {"operations": operations(rank), "tape": tape(rank), "fit": fit(rank), "sets": sets(rank)}
     told["joined"] = hvd.join() in (0, 1)
     everybody = hvd.allgather_object(told)
     if rank == 0:
@@ -39,7 +39,39 @@ def operations(rank):
         "object": hvd.broadcast_object({"from": rank}, 1),
         "alltoall": [rows.numpy().tolist(), counts.numpy().tolist()],
         "slices": tf.convert_to_tensor(slices).numpy().tolist(),
+        "grouped gathered": [t.numpy().tolist() for t in hvd.grouped_allgather([[rank], [1.0, 2.0 + rank]])],
+        # Orthogonal ones are added, equal ones are taken once.
+        "adasum": [
+            hvd.allreduce(tf.one_hot(rank, 2), op=hvd.Adasum).numpy().tolist(),
+            hvd.allreduce(tf.constant([2.0, 4.0]), op=hvd.Adasum).numpy().tolist(),
+        ],
+        "refused": [
+            refused(hvd.allreduce, tf.constant([1]), op=hvd.Adasum),
+            refused(hvd.broadcast, tf.constant([1]), 2),
+            refused(getattr, hvd, "broadcast_global_variables"),
+        ],
     }
+
+
+def sets(rank):
+    """What each rank of its own has: rows of a reducescatter, and a process set of one."""
+    alone = hvd.add_process_set([1])
+    told = {
+        "scattered": hvd.reducescatter(tf.ones([3, 1]) * (rank + 1.0), op=hvd.Sum).numpy().tolist(),
+        "set": [alone.included(), alone.rank(), alone.size()],
+        "in set": hvd.allreduce(tf.constant([5.0]), op=hvd.Sum, process_set=alone).numpy().tolist() if rank else None,
+        "not in set": None if rank else refused(hvd.allreduce, tf.constant([1.0]), process_set=alone),
+    }
+    hvd.remove_process_set(alone)
+    return told
+
+
+def refused(call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+    except (ValueError, AttributeError) as error:
+        return str(error)
+    return None
 
 
 def tape(rank):

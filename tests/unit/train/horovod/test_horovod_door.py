@@ -148,7 +148,8 @@ import numpy as np
 from trainmaster_train.horovod.arrays import join_gang
 from trainmaster_train.horovod.messages import ALLREDUCE, Request
 from trainmaster_train.horovod.arrays import ArrayJob
-gang = join_gang()
+from trainmaster_train.horovod.settings import read_settings
+gang = join_gang(read_settings())
 request = Request("x", ALLREDUCE, "float64", (3,), "sum", item_bytes=8)
 print(gang.run(request, ArrayJob(request, np.ones(3))).job.output.tolist())
 gang.barrier()

@@ -12,13 +12,15 @@ from trainmaster_train.horovod.settings import Settings
 
 
 class NoBackend:
+    has_lane = False
+
     def start(self, response, jobs, members):
         raise AssertionError("nothing was agreed on")
 
     def abort(self):
         pass
 
-    close = abort
+    close = abort_lane = abort
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ def test_rank_0_names_who_stopped_reading(pair):
     engine = Engine(0, 2, {1: Link(here, patience_s=0.2)}, NoBackend(), Settings())
     requests = [Request("x" * 1_000_000, BARRIER)]
     with ThreadPoolExecutor(1) as pool:
-        asking = pool.submit(Link(there, patience_s=60).send, {"ready": requests})
+        asking = pool.submit(Link(there, patience_s=60).send, {"ready": requests, "quiet": [], "lane": [0, 0, []]})
         (handle,) = engine.submit(requests, [None])
         with pytest.raises(HorovodInternalError, match=r"rank 1 is gone: .* read nothing for 0.2 s"):
             pool.submit(engine.wait, handle).result(60)

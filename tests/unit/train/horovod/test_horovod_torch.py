@@ -161,6 +161,47 @@ def test_a_rank_that_left_in_good_order_fails_only_what_needs_it(run_ranks):
     assert "rank 1 ended, or called hvd.shutdown()" in sentence
 
 
+def test_what_repeats_goes_unasked_and_mixes_with_everything_else(run_ranks):
+    told = run_ranks("repeats", 3)
+    assert [rank["wrong"] for rank in told] == [[]] * 3
+    # Asked for as ever, 30 operations would be 30 messages from each rank, and 60 from rank 0.
+    assert [rank["messages in ten turns"] for rank in told] == [0, 0, 0]
+
+
+def test_a_rank_that_joined_takes_part_in_what_repeats(run_ranks):
+    told = run_ranks("repeats_until_join", 3)
+    assert [rank["sums"] for rank in told] == [[3.0], [3.0, 2.0], [3.0, 2.0, 1.0]]
+    assert [rank["last"] for rank in told] == [2, 2, 2]
+    assert [rank["again"] for rank in told] == [[3.0] * 8] * 3
+
+
+def test_a_tensor_that_suddenly_differs_is_named_on_every_rank_and_harms_nothing_later(run_ranks):
+    for (kind, sentence), is_right in run_ranks("repeats_and_differs", 3):
+        assert kind == "HorovodInternalError"
+        assert "allreduce 'allreduce.x' differs" in sentence
+        assert "[3]" in sentence
+        assert "[4]" in sentence
+        assert is_right
+
+
+def test_who_leaves_or_dies_while_operations_repeat_is_named(run_ranks):
+    left = run_ranks("repeats_and_leaves", 2)[0]
+    assert left[0] == "HorovodInternalError"
+    assert "rank 1 ended, or called hvd.shutdown(), without allreduce 'allreduce.x'" in left[1]
+    for kind, sentence in run_ranks("repeats_and_dies", 3)[:2]:
+        assert kind == "HorovodInternalError"
+        assert "rank 2 is gone" in sentence
+
+
+def test_who_never_comes_to_what_repeats_is_named_and_the_wait_ends(run_ranks):
+    told = run_ranks(
+        "repeats_and_stalls", 3, HOROVOD_STALL_CHECK_TIME_SECONDS="0.3", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1.5"
+    )
+    for kind, sentence in told:
+        assert kind == "HorovodInternalError"
+        assert "ranks 0, 2 asked for it, rank 1 did not; that is the end" in sentence
+
+
 @pytest.fixture(scope="module")
 def optimizers(run_ranks):
     return run_ranks("optimizers", 2)

@@ -9,20 +9,32 @@ import secrets
 import socket
 import threading
 import time
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from trainmaster_train.elastic import World
 from trainmaster_train.horovod import place as places
 from trainmaster_train.horovod.door import KEY_BYTES, is_local, mac, own_key
 from trainmaster_train.horovod.errors import HorovodInternalError
 from trainmaster_train.horovod.gang import Gang, meet
 from trainmaster_train.horovod.link import listen
 from trainmaster_train.horovod.mesh import Mesh
-from trainmaster_train.horovod.messages import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, Request, Response
-from trainmaster_train.horovod.settings import Settings, read_settings
+from trainmaster_train.horovod.messages import (
+    ADASUM,
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BROADCAST,
+    REDUCESCATTER,
+    Request,
+    Response,
+)
+from trainmaster_train.horovod.reduction import AVERAGE, adasum, shares
+from trainmaster_train.horovod.settings import Settings
+from trainmaster_train.horovod.worlds import MEET_S
 
-AVERAGE = "average"
 REDUCERS: Dict[str, Any] = {
     AVERAGE: np.add,
     "sum": np.add,
@@ -62,6 +74,8 @@ class Done(NamedTuple):
 class ArrayBackend:
     """``mesh``: ``None`` for a lone process."""
 
+    has_lane = False  # one connection for each pair of ranks
+
     def __init__(self, rank: int, mesh: Optional[Mesh]) -> None:
         self._rank = rank
         self._mesh = mesh
@@ -70,6 +84,7 @@ class ArrayBackend:
             ALLGATHER: self._allgather,
             BROADCAST: self._broadcast,
             ALLTOALL: self._alltoall,
+            REDUCESCATTER: self._reducescatter,
         }
 
     def start(self, response: Response, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> Done:
@@ -86,30 +101,62 @@ class ArrayBackend:
         if self._mesh is not None:
             self._mesh.close()
 
+    abort_lane = abort
+
     def close(self) -> None:
         self.abort()
 
     def _allreduce(self, response: Response, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> None:
         requests = [response.like[i] if job is None else job.request for i, job in enumerate(jobs)]
         first = requests[0]
+        if first.op == ADASUM:
+            self._adasum(jobs, members)
+            return
         flat = np.concatenate(
             [
                 np.zeros(math.prod(request.shape), _dtype(request.dtype)) if job is None else job.array.reshape(-1)
                 for job, request in zip(jobs, requests)
             ]
         )
-        flat = _scaled(flat, first.prescale)
-        if self._mesh is not None:
-            self._mesh.allreduce(flat, members, REDUCERS[first.op])
-        if first.op == AVERAGE:
-            flat = flat / len(members) if flat.dtype.kind in "fcV" else flat // len(members)
-        flat = _scaled(flat, first.postscale).astype(_dtype(first.dtype), copy=False)
+        flat = self._reduced(flat, first, members)
         begin = 0
         for job, request in zip(jobs, requests):
             end = begin + math.prod(request.shape)
             if job is not None:
                 job.output = flat[begin:end].reshape(request.shape)
             begin = end
+
+    def _reduced(self, flat: Any, request: Request, members: Sequence[int]) -> Any:
+        """``flat``, which may be written to, of all members as one."""
+        flat = _scaled(flat, request.prescale)
+        if self._mesh is not None:
+            self._mesh.allreduce(flat, members, REDUCERS[request.op])
+        if request.op == AVERAGE:
+            flat = flat / len(members) if flat.dtype.kind in "fcV" else flat // len(members)
+        return _scaled(flat, request.postscale).astype(_dtype(request.dtype), copy=False)
+
+    def _adasum(self, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> None:
+        """Every rank gets all arrays and adds them pairwise, which is Adasum's tree."""
+        (job,) = jobs
+        assert job is not None  # noqa: S101 (who joined takes no part in an Adasum: its zeros would halve the others)
+        place = list(members).index(self._rank)
+        parts = [np.empty_like(job.array) for _ in members]
+        parts[place] = np.array(_scaled(job.array, job.request.prescale))
+        if self._mesh is not None:
+            self._mesh.allgather(parts, members)
+        total = adasum(parts, lambda part: part.astype(np.float64), lambda part: part.astype(job.array.dtype))
+        job.output = _scaled(total, job.request.postscale)
+
+    def _reducescatter(self, _response: Response, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> None:
+        (job,) = jobs
+        assert job is not None  # noqa: S101 (no reducescatter among ranks that joined)
+        shape = job.request.shape
+        # As an allreduce, of which each rank keeps its rows: twice the bytes, on a road that few take.
+        whole = self._reduced(np.array(job.array).reshape(-1), job.request, members).reshape(shape)
+        rows = shares(shape[0], len(members))
+        place = list(members).index(self._rank)
+        begin = sum(rows[:place])
+        job.output = whole[begin : begin + rows[place]].copy()
 
     def _allgather(self, response: Response, jobs: Sequence[Optional[ArrayJob]], members: Sequence[int]) -> None:
         (job,) = jobs
@@ -143,22 +190,28 @@ class ArrayBackend:
             self._mesh.alltoall(np.split(job.array, np.cumsum(job.request.splits)[:-1]), into, members)
 
 
-def join_gang() -> Gang:
+def join_gang(settings: Settings, world: Optional[World] = None) -> Gang:
     """Meet the other processes; their ranks and the store are in ``HOROVOD_RANK HOROVOD_SIZE
     HOROVOD_GLOO_RENDEZVOUS_ADDR HOROVOD_GLOO_RENDEZVOUS_PORT``, which the platform sets.
+
+    Args:
+        world: of an elastic job, whose gangs follow one another.
 
     Raises:
         HorovodInternalError: not all came in time; says who is missing.
         ValueError: there are ranks, but no store, or no key for one on the network.
     """
-    settings = read_settings()
     rank, size = places.world()
     said = places.hello()
     if size == 1:
         return Gang(places.place_of(0, [said]), {}, ArrayBackend(0, None), settings)
+    if world is not None:
+        settings = replace(settings, start_s=min(settings.start_s, MEET_S))
     store = _Store(settings)
     key = _key(rank, store)
-    address = f"/trainmaster/gang/{mac(key, b'address').hex()}"
+    # The store outlives a world where its host does: each gang has an address of its own there.
+    label = b"address" if world is None else b"address in world %d" % world.number
+    address = f"/trainmaster/gang/{mac(key, label).hex()}"
     listener = listen(store.host)
     try:
         said.update(data=[_own_address(store), listener.getsockname()[1]])

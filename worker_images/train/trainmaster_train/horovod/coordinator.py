@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Deque, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from trainmaster_train.horovod.messages import (
+    ADASUM,
     ADD_SET,
     ALLGATHER,
     ALLREDUCE,
@@ -22,13 +23,14 @@ from trainmaster_train.horovod.messages import (
     BROADCAST,
     GLOBAL_SET,
     JOIN,
+    LANE,
     Request,
     Response,
 )
+from trainmaster_train.horovod.rhythm import Learner, Notice, is_repeatable
 
 # A tensor of so many bytes fills the wire by itself: copying it into a common buffer would only cost.
 ALONE_BYTES = 4 * 1024 * 1024
-ADASUM = "adasum"
 # What ranks that joined can take part in with nothing of their own.
 _JOINABLE = (ALLREDUCE, ALLGATHER)
 
@@ -54,14 +56,27 @@ class Stall(NamedTuple):
 class _Pending:
     since_s: float
     by_rank: Dict[int, Request] = field(default_factory=dict)
+    quiet: Set[int] = field(default_factory=set)
+
+
+class _Round(NamedTuple):
+    """An operation on the lane that ``rank`` waits for."""
+
+    since_s: float
+    rank: int
+    request: Request
 
 
 class Coordinator:
-    """Of ``size`` ranks. :meth:`take` what a rank says, :meth:`next_response` until there is none."""
+    """Of ``size`` ranks. :meth:`take` what a rank says, :meth:`next_response` until there is none.
 
-    def __init__(self, size: int, *, fusion_bytes: int) -> None:
+    ``has_lane``: operations that repeat may go unasked.
+    """
+
+    def __init__(self, size: int, *, fusion_bytes: int, has_lane: bool = False) -> None:
         self._fusion_bytes = fusion_bytes
-        self._members: Dict[int, Tuple[int, ...]] = {GLOBAL_SET: tuple(range(size))}
+        everybody = tuple(range(size))
+        self._members: Dict[int, Tuple[int, ...]] = {GLOBAL_SET: everybody, LANE: everybody}
         self._set_count = 1
         self._pending: Dict[Key, _Pending] = {}
         self._ready: Deque[Tuple[Response, Optional[Request]]] = deque()
@@ -69,6 +84,10 @@ class Coordinator:
         self._joined: Set[int] = set()
         self._last_joined = -1
         self._gone: Set[int] = set()
+        self._learner = Learner() if has_lane and size > 1 else None
+        self._started = dict.fromkeys(everybody, 0)  # on the lane
+        self._ended = 0
+        self._rounds: Dict[int, _Round] = {}
 
     def members(self, process_set: int) -> Tuple[int, ...]:
         return self._members.get(process_set, ())
@@ -77,8 +96,12 @@ class Coordinator:
     def has_ready(self) -> bool:
         return bool(self._ready)
 
-    def take(self, rank: int, requests: Iterable[Request], now_s: float) -> None:
-        """Note that ``rank`` is ready for ``requests``."""
+    def take(self, rank: int, requests: Iterable[Request], now_s: float, *, quiet: Sequence[str] = ()) -> None:
+        """Note that ``rank`` is ready for ``requests``.
+
+        Args:
+            quiet: the names of those that it waits for with nothing on the lane, and starts nothing there meanwhile.
+        """
         for request in requests:
             if request.kind == JOIN:
                 self._join(rank)
@@ -88,13 +111,27 @@ class Coordinator:
             if pending is None:
                 pending = self._pending[key] = _Pending(now_s)
             pending.by_rank[rank] = request
+            if request.name in quiet:
+                pending.quiet.add(rank)
             self._look(key)
+        self._look_at_rounds()
+
+    def take_lane(self, rank: int, started: int, ended: int, notices: Iterable[Notice], now_s: float) -> None:
+        """Note how far ``rank`` is on the lane, and what it waits for there."""
+        self._started[rank] = max(self._started[rank], started)
+        self._ended = max(self._ended, ended)
+        for number, request in notices:
+            # One that comes after the end of its operation, or of the lane, is too late.
+            if number >= self._ended and self._learner is not None:
+                self._rounds.setdefault(number, _Round(now_s, rank, request))
+        self._look_at_rounds()
 
     def leave(self, rank: int) -> None:
         """``rank`` has ended in good order: what needs it fails, now and later."""
         self._gone.add(rank)
         for key in list(self._pending):
             self._look(key)
+        self._look_at_rounds()
 
     def next_response(self) -> Optional[Response]:
         """The next operation, or ``None``: nobody is ready for anything."""
@@ -113,6 +150,10 @@ class Coordinator:
             missing = tuple(r for r in members if r not in pending.by_rank and r not in self._joined)
             request = next(iter(pending.by_rank.values()))
             found.append(Stall(request, tuple(sorted(pending.by_rank)), missing, now_s - pending.since_s))
+        for number, waiting in self._rounds.items():
+            missing = tuple(rank for rank, started in self._started.items() if started <= number)
+            ready = tuple(rank for rank in self._started if rank not in missing)
+            found.append(Stall(waiting.request, ready, missing, now_s - waiting.since_s))
         return sorted(found, key=lambda stall: -stall.waited_s)
 
     # Readiness
@@ -137,7 +178,7 @@ class Coordinator:
         absent = [r for r in members if r not in pending.by_rank]
         gone = [r for r in absent if r in self._gone]
         if gone:
-            self._refuse(key, f"{ranks(gone)} ended, or called hvd.shutdown(), without {first.kind} {name!r}")
+            self._refuse(key, _left_without(gone, first))
             return
         joined = [r for r in absent if r in self._joined]
         if len(joined) < len(absent):
@@ -170,12 +211,16 @@ class Coordinator:
         elif first.kind == ALLTOALL:
             rows = tuple(pending.by_rank[r].splits for r in members)
         like = (first,) if is_joined else ()
-        self._queue(key, Response(first.kind, process_set, (name,), rows=rows, like=like), first)
+        rhythm: Tuple[Request, ...] = ()
+        if self._learner is not None and pending.quiet.issuperset(members) and is_repeatable(first):
+            rhythm = self._learner.note(first, self._started[0])
+        self._queue(key, Response(first.kind, process_set, (name,), rows=rows, like=like, rhythm=rhythm), first)
 
     def _queue(self, key: Key, response: Response, request: Request) -> None:
         del self._pending[key]
         if not request.group:
-            self._ready.append((response, request))
+            # Who gets a rhythm gets it in an answer of its own.
+            self._ready.append((response, None if response.rhythm else request))
             return
         group = (request.process_set, request.group)
         waiting = self._groups.setdefault(group, [])
@@ -188,6 +233,45 @@ class Coordinator:
         process_set, name = key
         kind = next(iter(pending.by_rank.values())).kind
         self._ready.append((Response(kind, process_set, (name,), error=f"{why}."), None))
+
+    # The lane
+
+    def _look_at_rounds(self) -> None:
+        for number in sorted(self._rounds):
+            if number < self._ended or min(self._started.values()) > number:
+                del self._rounds[number]
+            else:
+                self._look_at_round(number)
+
+    def _look_at_round(self, number: int) -> None:
+        """Somebody waits for an operation on the lane: see to it that all start it, if all can."""
+        waiting = self._rounds[number]
+        key = (GLOBAL_SET, waiting.request.name)
+        pending = self._pending.get(key)
+        asked = {} if pending is None else pending.by_rank
+        absent = [rank for rank, started in self._started.items() if started <= number]
+        kind, name = waiting.request.kind, waiting.request.name
+        gone = [rank for rank in absent if rank in self._gone]
+        differing = [
+            f"{kind} {name!r} differs: rank {waiting.rank} has {problem[0]}, rank {rank} {problem[1]}"
+            for rank, request in asked.items()
+            if (problem := _disagreement(waiting.request, request)) is not None
+        ]
+        if gone or differing:
+            why = differing[0] if differing else _left_without(gone, waiting.request)
+            self._pending.pop(key, None)
+            self._rounds.clear()
+            self._learner = None  # who waits on the lane cannot be called back: it is closed
+            self._ready.append((Response(kind, LANE, (name,), error=f"{why}."), None))
+            return
+        is_first = min(self._started.values()) == number
+        if not is_first or any(rank not in asked and rank not in self._joined for rank in absent):
+            return
+        self._pending.pop(key, None)
+        del self._rounds[number]
+        self._started.update(dict.fromkeys(absent, number + 1))
+        like = () if len(asked) == len(absent) else (waiting.request,)
+        self._ready.append((Response(kind, LANE, (name,), like=like, last=number), None))
 
     # Fusion
 
@@ -226,6 +310,10 @@ def ranks(numbers: Sequence[int]) -> str:
     """``rank 3`` or ``ranks 1, 2, 5``, for a sentence; of many the first ones."""
     shown = ", ".join(map(str, numbers[:8])) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
     return f"rank {shown}" if len(numbers) == 1 else f"ranks {shown}"
+
+
+def _left_without(gone: Sequence[int], request: Request) -> str:
+    return f"{ranks(gone)} ended, or called hvd.shutdown(), without {request.kind} {request.name!r}"
 
 
 def _buffer(request: Request) -> Tuple[object, ...]:

@@ -13,7 +13,7 @@ from trainmaster_train.horovod.engine import Engine
 from trainmaster_train.horovod.errors import HorovodInternalError
 from trainmaster_train.horovod.handles import Backend, Handle
 from trainmaster_train.horovod.link import Link, accept_all, connect, listen
-from trainmaster_train.horovod.messages import ADD_SET, BARRIER, GLOBAL_SET, JOIN, Request
+from trainmaster_train.horovod.messages import ADD_SET, BARRIER, GLOBAL_SET, JOIN, UNNAMED, Request
 from trainmaster_train.horovod.place import Place
 from trainmaster_train.horovod.settings import Settings
 
@@ -35,7 +35,7 @@ class Gang:
         """A name for an operation that was given none: the n-th of its kind is the same on all ranks."""
         key = f"{kind}.{process_set}" if process_set else kind
         self._counts[key] = self._counts.get(key, 0) + 1
-        return f"{key}.noname.{self._counts[key]}"
+        return f"{key}{UNNAMED}{self._counts[key]}"
 
     def run(self, request: Request, job: Any = None) -> Handle:
         """Submit one operation and wait for its end."""

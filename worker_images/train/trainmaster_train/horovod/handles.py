@@ -23,12 +23,19 @@ class Batch(Protocol):
 
 
 class Backend(Protocol):
+    # Whether it can run the operations of a response for the lane (rhythm.py) beside all others.
+    has_lane: bool
+
     def start(self, response: Response, jobs: Sequence[Any], members: Sequence[int]) -> Batch:
         """Start an operation. ``jobs``: what was submitted for each name; ``None`` on a rank that joined."""
         ...
 
     def abort(self) -> None:
         """Let whatever runs fail soon."""
+        ...
+
+    def abort_lane(self) -> None:
+        """The same for the lane alone."""
         ...
 
     def close(self) -> None: ...

@@ -15,6 +15,11 @@ JOIN = "join"
 ADD_SET = "add_process_set"
 
 GLOBAL_SET = 0
+# Of all ranks, too, for operations that go unasked (rhythm.py); no set that can be asked for.
+LANE = -1
+ADASUM = "adasum"
+# Between the kind and the number in the name of an operation that was given none.
+UNNAMED = ".noname."
 
 
 class Request(NamedTuple):
@@ -53,7 +58,7 @@ class Response(NamedTuple):
     ``names``: the tensors, several where they are fused. ``rows``: of each rank in the set's order, the first extent
     (allgather) or the splits (alltoall). ``like``: the requests, where a rank that has joined must take part with
     zeros. ``error``: nothing is done, and whoever waits for it fails with this sentence. ``last``: the rank that
-    joined last, or the number of a new process set.
+    joined last, or the number of a new process set, or of an operation on the lane. ``rhythm``: what goes unasked from now on.
     """
 
     kind: str
@@ -63,6 +68,7 @@ class Response(NamedTuple):
     like: Tuple[Request, ...] = ()
     error: Optional[str] = None
     last: int = -1
+    rhythm: Tuple[Request, ...] = ()
 
 
 def request_of(data: List[Any]) -> Request:
@@ -71,5 +77,6 @@ def request_of(data: List[Any]) -> Request:
 
 
 def response_of(data: List[Any]) -> Response:
-    kind, process_set, names, rows, like, error, last = data
-    return Response(kind, process_set, tuple(names), tuple(rows), tuple(map(request_of, like)), error, last)
+    kind, process_set, names, rows, like, error, last, rhythm = data
+    requests = tuple(map(request_of, like))
+    return Response(kind, process_set, tuple(names), tuple(rows), requests, error, last, tuple(map(request_of, rhythm)))

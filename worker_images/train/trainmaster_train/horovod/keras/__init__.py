@@ -4,44 +4,12 @@ from __future__ import annotations
 
 import keras  # pyright: ignore[reportMissingImports] (the user's)
 
-from trainmaster_train.horovod.tensorflow import (
-    Average,
-    Compression,
-    DistributedOptimizer,
-    HorovodInternalError,
-    Sum,
-    allgather,
-    allreduce,
-    broadcast,
-    broadcast_object,
-    init,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-)
+from trainmaster_train.horovod.tensorflow import *  # noqa: F403 (all of it goes for Keras, too)
+from trainmaster_train.horovod.tensorflow import __getattr__  # noqa: F401 (for what is not here)
 from trainmaster_train.horovod.tensorflow.callbacks import callbacks_of
+from trainmaster_train.horovod.tensorflow.elastic import elastic_of
+from trainmaster_train.horovod.tensorflow.saved import Loader
 
 callbacks = callbacks_of(keras)
-
-__all__ = [
-    "Average",
-    "Compression",
-    "DistributedOptimizer",
-    "HorovodInternalError",
-    "Sum",
-    "allgather",
-    "allreduce",
-    "broadcast",
-    "broadcast_object",
-    "callbacks",
-    "init",
-    "is_initialized",
-    "local_rank",
-    "local_size",
-    "rank",
-    "shutdown",
-    "size",
-]
+elastic = elastic_of(keras)
+load_model = Loader(keras).load_model

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from trainmaster_train.horovod.errors import HorovodInternalError
+from trainmaster_train.horovod.absent import TENSORFLOW, tell
+from trainmaster_train.horovod.built import ccl_built, ddl_built, mpi_built, mpi_enabled, mpi_threads_supported
+from trainmaster_train.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
+from trainmaster_train.horovod.reduction import Adasum, Average, Max, Min, Product, Sum
+from trainmaster_train.horovod.session import ProcessSet
+from trainmaster_train.horovod.tensorflow import elastic
+from trainmaster_train.horovod.tensorflow.built import cuda_built, gloo_built, gloo_enabled, nccl_built, rocm_built
+from trainmaster_train.horovod.tensorflow.compression import Compression
+from trainmaster_train.horovod.tensorflow.functions import allgather_object, broadcast_object, broadcast_variables
 from trainmaster_train.horovod.tensorflow.ops import (
-    Average,
-    Compression,
-    Max,
-    Min,
-    Product,
-    Sum,
     allgather,
-    allgather_object,
     allreduce,
     alltoall,
     broadcast,
-    broadcast_object,
-    broadcast_variables,
+    grouped_allgather,
     grouped_allreduce,
+    grouped_reducescatter,
+    reducescatter,
 )
 from trainmaster_train.horovod.tensorflow.session import (
+    add_process_set,
     barrier,
     cross_rank,
     cross_size,
+    global_process_set,
     init,
     is_homogeneous,
     is_initialized,
@@ -30,21 +34,28 @@ from trainmaster_train.horovod.tensorflow.session import (
     local_rank,
     local_size,
     rank,
+    remove_process_set,
     shutdown,
     size,
 )
 from trainmaster_train.horovod.tensorflow.training import DistributedGradientTape, DistributedOptimizer
 
+__getattr__ = tell(__name__, TENSORFLOW)
+
 __all__ = [
+    "Adasum",
     "Average",
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
     "HorovodInternalError",
+    "HostsUpdatedInterrupt",
     "Max",
     "Min",
+    "ProcessSet",
     "Product",
     "Sum",
+    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -53,16 +64,32 @@ __all__ = [
     "broadcast",
     "broadcast_object",
     "broadcast_variables",
+    "ccl_built",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
     "grouped_allreduce",
+    "grouped_reducescatter",
     "init",
     "is_homogeneous",
     "is_initialized",
     "join",
     "local_rank",
     "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "rank",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
     "shutdown",
     "size",
 ]

@@ -2,85 +2,36 @@
 
 from __future__ import annotations
 
-import atexit
-from typing import Optional
-
 from trainmaster_train.horovod.arrays import join_gang
 from trainmaster_train.horovod.gang import Gang
+from trainmaster_train.horovod.session import Session
+from trainmaster_train.horovod.settings import Settings
+from trainmaster_train.horovod.worlds import Worlds
 
-_gang: Optional[Gang] = None
-
-
-def init() -> None:
-    """Meet the other processes. Does nothing the second time.
-
-    Raises:
-        HorovodInternalError: not all processes came in time; says which are missing.
-        ValueError: a variable holds what it cannot hold.
-    """
-    global _gang  # noqa: PLW0603 (one gang for each process, as in Horovod)
-    if _gang is not None and _gang.engine.failure is None:
-        return
-    shutdown()
-    _gang = join_gang()
+# Nothing of an old gang outlives it here.
+worlds = Worlds(lambda: None)
 
 
-def shutdown() -> None:
-    """Leave the gang: what others still want of this process fails at once. ``init`` may be called again."""
-    global _gang
-    leaving, _gang = _gang, None
-    if leaving is not None:
-        leaving.close()
+def _meet(settings: Settings) -> Gang:
+    return join_gang(settings, worlds.own())
 
 
-atexit.register(shutdown)
-
-
-def is_initialized() -> bool:
-    return _gang is not None
-
-
-def gang() -> Gang:
-    """Raises ``ValueError`` before ``init``, as Horovod does."""
-    if _gang is None:
-        raise ValueError("Horovod has not been initialized; use hvd.init().")
-    return _gang
-
-
-def rank() -> int:
-    return gang().place.rank
-
-
-def size() -> int:
-    return gang().place.size
-
-
-def local_rank() -> int:
-    """Among the processes of this host (of this replica): the number of the process's GPU."""
-    return gang().place.local_rank
-
-
-def local_size() -> int:
-    return gang().place.local_size
-
-
-def cross_rank() -> int:
-    """This host's number among those that have a process of this local rank."""
-    return gang().place.cross_rank
-
-
-def cross_size() -> int:
-    return gang().place.cross_size
-
-
-def is_homogeneous() -> bool:
-    """Whether all hosts have as many processes."""
-    return gang().place.is_homogeneous
-
-
-def barrier() -> None:
-    """Wait until all ranks are here."""
-    gang().barrier()
+_session = Session(_meet, worlds)
+init = _session.init
+shutdown = _session.shutdown
+is_initialized = _session.is_initialized
+gang = _session.gang
+rank = _session.rank
+size = _session.size
+local_rank = _session.local_rank
+local_size = _session.local_size
+cross_rank = _session.cross_rank
+cross_size = _session.cross_size
+is_homogeneous = _session.is_homogeneous
+barrier = _session.barrier
+add_process_set = _session.add_process_set
+remove_process_set = _session.remove_process_set
+global_process_set = _session.global_process_set
 
 
 def join() -> int:

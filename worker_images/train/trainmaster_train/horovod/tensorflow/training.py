@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from trainmaster_train.horovod.tensorflow.ops import Average, Compression, ReduceOp, reduce_gradients
+import tensorflow as tf  # pyright: ignore[reportMissingImports] (the user's)
+
+from trainmaster_train.horovod.reduction import Average, ReduceOp
+from trainmaster_train.horovod.session import ProcessSet
+from trainmaster_train.horovod.tensorflow.compression import Compression
+from trainmaster_train.horovod.tensorflow.ops import reduce_gradients
+from trainmaster_train.horovod.tensorflow.session import global_process_set
 
 
 class DistributedGradientTape:
@@ -19,6 +25,9 @@ class DistributedGradientTape:
         sparse_as_dense: bool = False,
         op: ReduceOp = Average,
         gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,  # noqa: ARG002 (small ones go together anyway)
+        groups: Any = None,  # noqa: ARG002 (small ones go together anyway)
+        process_set: ProcessSet = global_process_set,
     ) -> None:
         self._tape = gradtape
         self._how: Dict[str, Any] = {
@@ -26,6 +35,7 @@ class DistributedGradientTape:
             "compression": compression,
             "predivide": gradient_predivide_factor,
             "sparse_as_dense": sparse_as_dense,
+            "process_set": process_set,
         }
 
     def __enter__(self) -> DistributedGradientTape:  # noqa: PYI034 (Python 3.8 has no Self)
@@ -47,43 +57,110 @@ class DistributedGradientTape:
 
 def DistributedOptimizer(  # noqa: N802 (Horovod's name)
     optimizer: Any,
-    name: str = "",  # noqa: ARG001 (Horovod's signature)
+    name: Optional[str] = None,  # noqa: ARG001 (Horovod's signature)
+    *,
+    use_locking: bool = False,  # noqa: ARG001 (Horovod's signature)
+    device_dense: str = "",  # noqa: ARG001 (Horovod's signature)
+    device_sparse: str = "",  # noqa: ARG001 (Horovod's signature)
     compression: Any = Compression.none,
     sparse_as_dense: bool = False,
     backward_passes_per_step: int = 1,
     op: ReduceOp = Average,
     gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,  # noqa: ARG001 (small ones go together anyway)
+    groups: Any = None,  # noqa: ARG001 (small ones go together anyway)
+    process_set: ProcessSet = global_process_set,
 ) -> Any:
     """A Keras optimizer of the same class and options that applies the gradients of all ranks.
 
     In a model of Keras 3 compile it with ``jit_compile=False``: XLA cannot call out of its programs.
 
+    Args:
+        backward_passes_per_step: the gradients of so many are added up on each rank (with
+            ``average_aggregated_gradients``: averaged) before they are reduced and applied.
+
     Raises:
-        ValueError: ``backward_passes_per_step`` is not 1: Keras' own ``gradient_accumulation_steps`` does that.
+        ValueError: it is no number of passes.
     """
-    if backward_passes_per_step != 1:
-        raise ValueError("backward_passes_per_step is 1 here: give the optimizer gradient_accumulation_steps instead.")
+    if backward_passes_per_step < 1:
+        raise ValueError(f"backward_passes_per_step={backward_passes_per_step}: a step has at least one.")
     how: Dict[str, Any] = {
         "op": op,
         "compression": compression,
         "predivide": gradient_predivide_factor,
         "sparse_as_dense": sparse_as_dense,
+        "process_set": process_set,
+        "label": "optimizer",
     }
-    base = type(optimizer)
+    passes = Passes(backward_passes_per_step, is_mean=average_aggregated_gradients)
+    return _class_of(type(optimizer), how, passes).from_config(optimizer.get_config())
 
-    def reduced(gradients: Any) -> List[Any]:
-        return reduce_gradients(list(gradients), label="optimizer", **how)
 
-    def apply(self: Any, grads: Any, *arguments: Any, **named: Any) -> Any:
-        return base.apply(self, reduced(grads), *arguments, **named)
+def distribute(optimizer: Any, compression: Any) -> None:
+    """Make ``optimizer``, which has a state already, one that applies the gradients of all ranks."""
+    how: Dict[str, Any] = {"compression": compression, "label": "optimizer"}
+    optimizer.__class__ = _class_of(type(optimizer), how, Passes(1, is_mean=False))
+
+
+class Passes:
+    """Adds up the gradients of ``count`` backward passes on this rank before they are sent."""
+
+    def __init__(self, count: int, *, is_mean: bool) -> None:
+        self._count = count
+        self._divisor = count if is_mean else 1
+        self._done: Any = None
+        self._sums: List[Any] = []
+
+    def then(self, apply: Callable[[Sequence[Any]], Any], gradients: Sequence[Any], variables: Sequence[Any]) -> Any:
+        """Call ``apply`` with what came together, where this pass is the last of a step."""
+        if self._count == 1:
+            return apply(gradients)
+        if self._done is None:
+            with tf.init_scope():  # not a part of the graph that is being made
+                self._done = tf.Variable(0, trainable=False)
+                self._sums = [
+                    tf.Variable(tf.zeros(variable.shape, tf.as_dtype(variable.dtype)), trainable=False)
+                    for variable in variables
+                ]
+        for total, gradient in zip(self._sums, gradients):
+            if gradient is not None:
+                total.assign_add(tf.cast(tf.convert_to_tensor(gradient), total.dtype))
+        self._done.assign_add(1)
+
+        def step() -> Any:
+            together = [total / self._divisor for total in self._sums]
+            apply([None if gradient is None else total for total, gradient in zip(together, gradients)])
+            for total in self._sums:
+                total.assign(tf.zeros_like(total))
+            self._done.assign(0)
+            return tf.constant(0)
+
+        return tf.cond(self._done >= self._count, step, lambda: tf.constant(0))
+
+
+def _class_of(base: Any, how: Dict[str, Any], passes: Passes) -> Any:
+    """``base``, an optimizer's class, as one that reduces before it applies."""
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None, **named: Any) -> Any:
+        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        if not self.built:
+            with tf.init_scope():
+                self.build(variables)
+        return passes.then(
+            lambda found: base.apply(self, reduce_gradients(found, **how), variables, **named), list(grads), variables
+        )
 
     def apply_gradients(self: Any, grads_and_vars: Any, *arguments: Any, **named: Any) -> Any:
         pairs = list(grads_and_vars)
-        gradients = reduced([gradient for gradient, _ in pairs])
-        both = list(zip(gradients, [variable for _, variable in pairs]))
-        return base.apply_gradients(self, both, *arguments, **named)
+        variables = [variable for _, variable in pairs]
+
+        def apply_all(found: Sequence[Any]) -> Any:
+            return base.apply_gradients(self, zip(reduce_gradients(found, **how), variables), *arguments, **named)
+
+        return passes.then(apply_all, [gradient for gradient, _ in pairs], variables)
 
     # Keras 3 comes to apply() on every road; before it, apply_gradients() was the road.
     own: Dict[str, Any] = {"apply": apply} if hasattr(base, "apply") else {"apply_gradients": apply_gradients}
-    made: Any = type(base.__name__, (base,), own)
-    return made.from_config(optimizer.get_config())
+    # A model that is saved with it names the class that anybody can load.
+    return type(base.__name__, (base,), {**own, "__module__": base.__module__})

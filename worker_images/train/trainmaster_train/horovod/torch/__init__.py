@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from trainmaster_train.horovod.absent import TORCH, tell
+from trainmaster_train.horovod.built import ccl_built, ddl_built, mpi_built, mpi_enabled, mpi_threads_supported
 from trainmaster_train.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
+from trainmaster_train.horovod.reduction import Adasum, Average, Max, Min, Product, Sum
+from trainmaster_train.horovod.session import ProcessSet
 from trainmaster_train.horovod.torch import elastic
 from trainmaster_train.horovod.torch.basics import (
-    ProcessSet,
     add_process_set,
-    ccl_built,
+    barrier,
     cross_rank,
     cross_size,
     cuda_built,
-    ddl_built,
     global_process_set,
     gloo_built,
     gloo_enabled,
@@ -20,9 +22,6 @@ from trainmaster_train.horovod.torch.basics import (
     is_initialized,
     local_rank,
     local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
     nccl_built,
     rank,
     remove_process_set,
@@ -46,7 +45,6 @@ from trainmaster_train.horovod.torch.ops import (
     allreduce_async_,
     alltoall,
     alltoall_async,
-    barrier,
     broadcast,
     broadcast_,
     broadcast_async,
@@ -67,7 +65,8 @@ from trainmaster_train.horovod.torch.ops import (
     synchronize,
 )
 from trainmaster_train.horovod.torch.optimizer import DistributedOptimizer
-from trainmaster_train.horovod.torch.submit import Adasum, Average, Max, Min, Product, Sum
+
+__getattr__ = tell(__name__, TORCH)
 
 __all__ = [
     "Adasum",

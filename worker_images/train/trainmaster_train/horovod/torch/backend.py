@@ -10,20 +10,21 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import torch
 import torch.distributed as dist
 
-from trainmaster_train.horovod.coordinator import ADASUM
 from trainmaster_train.horovod.messages import (
+    ADASUM,
     ADD_SET,
     ALLGATHER,
     ALLREDUCE,
     ALLTOALL,
     BROADCAST,
     GLOBAL_SET,
+    LANE,
     REDUCESCATTER,
     Request,
     Response,
 )
+from trainmaster_train.horovod.reduction import AVERAGE, adasum, shares
 
-AVERAGE = "average"
 _REDUCE_OPS = {
     AVERAGE: dist.ReduceOp.SUM,
     "sum": dist.ReduceOp.SUM,
@@ -60,11 +61,21 @@ Started = Tuple[Works, Callable[[], None]]
 
 
 class TorchBackend:
-    """``group``: of all ranks; ``None`` for a lone process."""
+    """``group``: of all ranks; ``None`` for a lone process. ``lane``: a second one of all ranks, by gloo, for what goes
+    unasked.
+    """
 
-    def __init__(self, rank: int, group: Optional[dist.ProcessGroup], *, owns_default: bool = False) -> None:
+    def __init__(
+        self,
+        rank: int,
+        group: Optional[dist.ProcessGroup],
+        lane: Optional[dist.ProcessGroup] = None,
+        *,
+        owns_default: bool = False,
+    ) -> None:
         self._rank = rank
-        self._groups: Dict[int, Optional[dist.ProcessGroup]] = {GLOBAL_SET: group}
+        self.has_lane = lane is not None
+        self._groups: Dict[int, Optional[dist.ProcessGroup]] = {GLOBAL_SET: group, LANE: lane}
         self._owns_default = owns_default
         self._streams: Dict[torch.device, torch.cuda.Stream] = {}
         self._starters = {
@@ -106,9 +117,10 @@ class TorchBackend:
 
     def abort(self) -> None:
         for group in self._groups.values():
-            stop = getattr(group, "abort", None)
-            if stop is not None:
-                stop()
+            _stop(group)
+
+    def abort_lane(self) -> None:
+        _stop(self._groups[LANE])
 
     def close(self) -> None:
         groups = dict(self._groups)
@@ -170,11 +182,9 @@ class TorchBackend:
             works.append(dist.all_gather(list(gathered.unbind()), flat, group, async_op=True))
 
         def finish() -> None:
-            parts = list(gathered.unbind())
-            while len(parts) > 1:
-                parts = [adasum(a, b) for a, b in zip(parts[::2], parts[1::2])]
-            _scale(parts[0], job.request.postscale)
-            _put(job, parts[0])
+            total = adasum(gathered.unbind(), torch.Tensor.double, lambda part: part.to(flat.dtype))
+            _scale(total, job.request.postscale)
+            _put(job, total)
 
         return works, finish
 
@@ -276,6 +286,12 @@ def new_group(members: Optional[List[int]] = None, backend: Optional[str] = None
     return made
 
 
+def _stop(group: Optional[dist.ProcessGroup]) -> None:
+    stop = getattr(group, "abort", None)
+    if stop is not None:
+        stop()
+
+
 class _CpuBatch:
     def __init__(self, works: Works, finish: Callable[[], None]) -> None:
         self._works = works
@@ -319,22 +335,6 @@ class _CudaBatch:
         for job in self._jobs:
             if job.output is not None:
                 job.output.record_stream(torch.cuda.current_stream(job.output.device))
-
-
-def adasum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Adasum of two gradients (https://arxiv.org/abs/2006.02924, section 3.1): their sum where they are orthogonal,
-    their mean where they are parallel.
-    """
-    x, y = a.double(), b.double()
-    dot, norm_a, norm_b = (x * y).sum(), (x * x).sum(), (y * y).sum()
-    scale_a = 1.0 - dot / (2.0 * norm_a) if norm_a > 0 else torch.ones_like(dot)
-    scale_b = 1.0 - dot / (2.0 * norm_b) if norm_b > 0 else torch.ones_like(dot)
-    return (scale_a * x + scale_b * y).to(a.dtype)
-
-
-def shares(rows: int, size: int) -> List[int]:
-    """How many of ``rows`` each of ``size`` ranks gets: the first ones one more, where they do not come out even."""
-    return [rows // size + (1 if rank < rows % size else 0) for rank in range(size)]
 
 
 def _requests(response: Response, jobs: Sequence[Optional[Job]]) -> List[Request]:

@@ -11,15 +11,16 @@ import torch
 
 from trainmaster_train.horovod.elastic import ObjectState, State, meet_anew, run_elastic
 from trainmaster_train.horovod.errors import HorovodInternalError, HostsUpdatedInterrupt
-from trainmaster_train.horovod.torch import basics, worlds
+from trainmaster_train.horovod.reduction import Max
+from trainmaster_train.horovod.torch import basics
 from trainmaster_train.horovod.torch.functions import (
     allgather_object,
     broadcast_object,
     broadcast_optimizer_state,
     broadcast_parameters,
 )
-from trainmaster_train.horovod.torch.ops import allreduce, barrier
-from trainmaster_train.horovod.torch.submit import Max
+from trainmaster_train.horovod.torch.ops import allreduce
+from trainmaster_train.horovod.torch.worlds import worlds
 
 __all__ = [
     "ElasticSampler",
@@ -38,7 +39,7 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
 
     In an elastic job of the platform, the gangs are its worlds; elsewhere :func:`meet_anew` says how they meet.
     """
-    run_again = run_elastic(function, basics.init, basics.shutdown, barrier)
+    run_again = run_elastic(function, basics.init, basics.shutdown, basics.barrier)
 
     @functools.wraps(function)
     def run_here(*args: Any, **kwargs: Any) -> Any:

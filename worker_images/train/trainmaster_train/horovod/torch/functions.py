@@ -8,7 +8,8 @@ from typing import Any, Iterable, List, Mapping, Optional, Tuple, Union, cast
 
 import torch
 
-from trainmaster_train.horovod.torch.basics import ProcessSet, global_process_set, rank
+from trainmaster_train.horovod.session import ProcessSet
+from trainmaster_train.horovod.torch.basics import global_process_set, rank
 from trainmaster_train.horovod.torch.ops import allgather, broadcast_, broadcast_async_, synchronize
 
 Named = Union[Mapping[str, Any], Iterable[Tuple[str, Any]]]

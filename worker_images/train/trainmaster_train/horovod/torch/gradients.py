@@ -7,16 +7,9 @@ from typing import Any, Optional, Tuple
 import torch
 
 from trainmaster_train.horovod.messages import ALLTOALL
+from trainmaster_train.horovod.reduction import Average, Reduction
 from trainmaster_train.horovod.torch.basics import gang
-from trainmaster_train.horovod.torch.submit import (
-    Average,
-    Reduction,
-    gather_rows,
-    reduce_tensors,
-    scatter_tensors,
-    send_from,
-    submit,
-)
+from trainmaster_train.horovod.torch.submit import gather_rows, reduce_tensors, scatter_tensors, send_from, submit
 
 Tensor = torch.Tensor
 

@@ -7,23 +7,20 @@ from typing import Any, List, Optional, Sequence, Union
 import torch
 
 from trainmaster_train.horovod.messages import ALLGATHER, ALLTOALL
+from trainmaster_train.horovod.reduction import Average, ReduceOp, Reduction, Sum, scatterable
+from trainmaster_train.horovod.session import ProcessSet, set_number
 from trainmaster_train.horovod.torch import gradients
-from trainmaster_train.horovod.torch.basics import ProcessSet, gang, global_process_set, set_number
+from trainmaster_train.horovod.torch.basics import gang, global_process_set
 from trainmaster_train.horovod.torch.compression import Compression
 from trainmaster_train.horovod.torch.submit import (
     AnyHandle,
     AsyncHandle,
-    Average,
-    ReduceOp,
-    Reduction,
     SparseHandle,
-    Sum,
     check_rows,
     gather_rows,
     how_of,
     reduce_tensors,
     scatter_tensors,
-    scatterable,
     send_from,
     splits_of,
     submit,
@@ -54,11 +51,6 @@ def join(device: int = -1) -> int:
     if device >= 0 and torch.cuda.is_available():
         torch.cuda.set_device(device)
     return gang().join()
-
-
-def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until all ranks are here."""
-    gang().barrier(set_number(process_set))
 
 
 # Allreduce

@@ -8,7 +8,9 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 
 import torch
 
-from trainmaster_train.horovod.torch.basics import ProcessSet, gang, global_process_set, set_number
+from trainmaster_train.horovod.reduction import Adasum, Average, ReduceOp
+from trainmaster_train.horovod.session import ProcessSet, set_number
+from trainmaster_train.horovod.torch.basics import gang, global_process_set
 from trainmaster_train.horovod.torch.compression import Compression
 from trainmaster_train.horovod.torch.functions import broadcast_object
 from trainmaster_train.horovod.torch.ops import (
@@ -17,7 +19,7 @@ from trainmaster_train.horovod.torch.ops import (
     sparse_allreduce_async,
     synchronize,
 )
-from trainmaster_train.horovod.torch.submit import Adasum, AnyHandle, Average, ReduceOp
+from trainmaster_train.horovod.torch.submit import AnyHandle
 
 Parameter = torch.nn.Parameter
 NamedParameters = Iterable[Tuple[str, Parameter]]

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, Optional, Sequence, Tuple, Union
 
 import torch
 
-from trainmaster_train.horovod.coordinator import ADASUM
 from trainmaster_train.horovod.handles import Handle
-from trainmaster_train.horovod.messages import ALLGATHER, ALLREDUCE, ALLTOALL, BROADCAST, REDUCESCATTER, Request
-from trainmaster_train.horovod.torch.backend import AVERAGE, Job
+from trainmaster_train.horovod.messages import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    BROADCAST,
+    REDUCESCATTER,
+    Request,
+)
+from trainmaster_train.horovod.reduction import Adasum, ReduceOp, Reduction, check_adasum, reduction
+from trainmaster_train.horovod.torch.backend import Job
 from trainmaster_train.horovod.torch.basics import gang
-
-
-class ReduceOp(NamedTuple):
-    """How the ranks' tensors become one."""
-
-    name: str
-
-
-Average = ReduceOp(AVERAGE)
-Sum = ReduceOp("sum")
-Adasum = ReduceOp(ADASUM)
-Min = ReduceOp("min")
-Max = ReduceOp("max")
-Product = ReduceOp("product")
 
 Tensor = torch.Tensor
 
@@ -74,29 +67,11 @@ class SparseHandle:
 AnyHandle = Union[AsyncHandle, SparseHandle]
 
 
-class Reduction(NamedTuple):
-    op: ReduceOp
-    prescale: float
-    postscale: float
-    process_set: int
-
-
 def how_of(
     average: Optional[bool], op: Optional[ReduceOp], prescale: float, postscale: float, process_set: int
 ) -> Reduction:
     """The arguments of an allreduce, checked."""
     return Reduction(reduction(average, op), prescale, postscale, process_set)
-
-
-def reduction(average: Optional[bool], op: Optional[ReduceOp]) -> ReduceOp:
-    """Horovod's older ``average=`` and its ``op=`` as one. Raises ``ValueError`` for both, or for what is no op."""
-    if average is not None and op is not None:
-        raise ValueError("give op= or average=, not both (average= is the older one).")
-    if op is not None and not isinstance(op, ReduceOp):
-        raise ValueError(f"op={op!r}: use hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max or hvd.Product.")
-    if op is None:
-        return Sum if average is False else Average
-    return op
 
 
 def reduce_tensors(
@@ -110,10 +85,7 @@ def reduce_tensors(
 ) -> AsyncHandle:
     members = gang().engine.members(how.process_set)
     if how.op == Adasum:
-        if len(members) & (len(members) - 1):
-            raise ValueError(f"Adasum needs a number of ranks that is a power of two; here are {len(members)}.")
-        if any(not tensor.is_floating_point() for tensor in tensors):
-            raise ValueError("Adasum adds gradients: it needs floating point tensors.")
+        check_adasum(len(members), is_floating=all(tensor.is_floating_point() for tensor in tensors))
     return submit(
         tensors,
         ALLREDUCE,
@@ -216,9 +188,3 @@ def splits_of(tensor: Tensor, splits: Union[Tensor, Sequence[int], None], proces
     if len(rows) != size or min(rows) < 0 or sum(rows) != tensor.shape[0]:
         raise ValueError(f"alltoall: splits {list(rows)} must be {size} counts that add up to {tensor.shape[0]} rows.")
     return rows
-
-
-def scatterable(op: ReduceOp) -> ReduceOp:
-    if op not in (Average, Sum):
-        raise ValueError(f"reducescatter knows Average and Sum, not {getattr(op, 'name', op)}.")
-    return op

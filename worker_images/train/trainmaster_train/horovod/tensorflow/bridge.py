@@ -1,0 +1,50 @@
+"""From TensorFlow's tensors to the engine: their values go through numpy on the CPU, at once or whenever a graph runs."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Sequence
+
+import numpy as np
+import tensorflow as tf  # pyright: ignore[reportMissingImports] (the user's)
+
+from trainmaster_train.horovod.arrays import ArrayJob
+from trainmaster_train.horovod.messages import Request
+from trainmaster_train.horovod.tensorflow.session import gang
+
+Function = Callable[..., Sequence[Any]]
+
+
+def through_numpy(function: Function, tensors: Sequence[Any], dtypes: Sequence[Any]) -> List[Any]:
+    """``function`` of the tensors' values, as tensors of ``dtypes``: at once, or each time that the graph runs."""
+    if not dtypes:
+        return []
+    if tf.executing_eagerly():
+        # Not by an operation, which would hide the exception in one of TensorFlow's own.
+        results = function(*(tensor.numpy() for tensor in tensors))
+        return [tf.convert_to_tensor(result, dtype) for result, dtype in zip(results, dtypes)]
+    found = tf.numpy_function(function, list(tensors), list(dtypes))
+    return list(found) if isinstance(found, (list, tuple)) else [found]
+
+
+def run(arrays: Sequence[Any], names: Sequence[str], kind: str, **fields: Any) -> List[Any]:
+    return [job.output for job in submit(arrays, names, kind, **fields)]
+
+
+def submit(arrays: Sequence[Any], names: Sequence[str], kind: str, **fields: Any) -> List[ArrayJob]:
+    """Run operations that may go together, and wait for all."""
+    jobs = []
+    for name, value in zip(names, arrays):
+        array = np.asarray(value)
+        request = Request(
+            name=f"{kind}.{name}",
+            kind=kind,
+            dtype=array.dtype.name,
+            shape=tuple(array.shape),
+            item_bytes=array.dtype.itemsize,
+            **fields,
+        )
+        jobs.append(ArrayJob(request, array))
+    engine = gang().engine
+    for handle in engine.submit([job.request for job in jobs], jobs, will_wait=True):
+        engine.wait(handle)
+    return jobs

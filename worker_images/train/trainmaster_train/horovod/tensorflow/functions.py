@@ -1,0 +1,71 @@
+"""Variables and whole objects from one rank to all."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any, List, Optional, Sequence
+
+import numpy as np
+import tensorflow as tf  # pyright: ignore[reportMissingImports] (the user's)
+
+from trainmaster_train.horovod.messages import ALLGATHER, BROADCAST
+from trainmaster_train.horovod.session import ProcessSet, set_number
+from trainmaster_train.horovod.tensorflow.bridge import run, through_numpy
+from trainmaster_train.horovod.tensorflow.ops import check_root
+from trainmaster_train.horovod.tensorflow.session import gang, global_process_set, rank
+
+
+def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
+    """Make ``variables`` those of ``root_rank``, at once or when the graph runs. All ranks give theirs in one order."""
+    number = set_number(process_set)
+    check_root(root_rank, number)
+    given = list(variables)
+    label = gang().unnamed("variables", number)
+    names = [f"{label}.{i}" for i in range(len(given))]
+    values = through_numpy(
+        lambda *arrays: run(arrays, names, BROADCAST, root=root_rank, process_set=number),
+        [tf.convert_to_tensor(variable) for variable in given],
+        [tf.as_dtype(variable.dtype) for variable in given],
+    )
+    for variable, value in zip(given, values):
+        value.set_shape(variable.shape)
+        variable.assign(value)
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: Optional[str] = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """``obj`` of ``root_rank``, on every rank. Whatever pickle takes."""
+    number = set_number(process_set)
+    check_root(root_rank, number)
+    is_root = rank() == root_rank
+    data = np.frombuffer(pickle.dumps(obj), np.uint8) if is_root else np.empty(0, np.uint8)
+    label = name or gang().unnamed("object", number)
+    (length,) = run([np.array([data.size])], [f"{label}.length"], BROADCAST, root=root_rank, process_set=number)
+    if not is_root:
+        data = np.empty(int(length[0]), np.uint8)
+    (data,) = run([data], [f"{label}.data"], BROADCAST, root=root_rank, process_set=number)
+    return _unpickled(data)
+
+
+def allgather_object(obj: Any, name: Optional[str] = None, process_set: ProcessSet = global_process_set) -> List[Any]:
+    """The objects of all ranks, in their order."""
+    number = set_number(process_set)
+    data = np.frombuffer(pickle.dumps(obj), np.uint8)
+    label = name or gang().unnamed("objects", number)
+    (lengths,) = run([np.array([data.size])], [f"{label}.lengths"], ALLGATHER, process_set=number)
+    (everything,) = run([data], [f"{label}.data"], ALLGATHER, process_set=number)
+    return [_unpickled(part) for part in np.split(everything, np.cumsum(lengths)[:-1])]
+
+
+def variables_of(optimizer: Any) -> List[Any]:
+    """A method in the optimizers of old, a list since."""
+    found: Any = optimizer.variables
+    if callable(found):
+        found = found()
+    return list(found)  # pyright: ignore[reportArgumentType]
+
+
+def _unpickled(data: Any) -> Any:
+    # From a rank of the same job, which runs the same user's code anyway.
+    return pickle.loads(data.tobytes())  # noqa: S301
