@@ -125,6 +125,8 @@ class ReplicaOrder:
     world: int | None = None
     # One that joins: whether its command begins at once and waits for its world itself, or when there is one.
     joins_warm: bool = False
+    # Names in ``env`` of the job's own variables, secrets among them: no other world changes them.
+    kept_env: frozenset[str] = frozenset()
 
 
 class Phase(StrEnum):
@@ -191,11 +193,14 @@ class Executor(Protocol):
         """
         ...
 
-    def assign_addresses(self, layout: Layout, taken_ports: frozenset[int], attempt_id: AttemptId) -> Layout:
-        """``layout`` with hosts and ports filled in; called once per attempt, before anything is created.
+    def assign_addresses(
+        self, layout: Layout, taken_ports: frozenset[int], attempt_id: AttemptId, *, world: int = 1
+    ) -> Layout:
+        """``layout`` with hosts and ports filled in; called once per world of an attempt, before anything is created.
 
         ``taken_ports``: ports of all live attempts. ``attempt_id``: whose layout it is, for hosts that are named after
-        it. Raises ``ExecutorTryAgain`` when no port is free.
+        it. ``world``: its number; worlds that follow each other have no port in common. Raises ``ExecutorTryAgain`` when
+        no port is free.
         """
         ...
 
@@ -251,15 +256,28 @@ class TellsChanges(Protocol):
 class ChangesWorlds(Protocol):
     """A capability of drivers that reach a running replica: only there a gang can be elastic.
 
-    What they show of a replica has ``facts["world"]``, the number of the world that it has heard of last, and
-    ``facts["is_ready"]`` when one that joins waits for nothing but its world.
+    What they show of a replica has ``facts["world"]``, the number of the world that it has heard of last (or, where the
+    engine itself sees to that, of the one that it is being told), and ``facts["is_ready"]`` when one that joins waits for
+    nothing but its world.
     """
 
     def change_world(self, order: ReplicaOrder) -> None:
         """Tell the running replica that from now on it is to go by ``order``, in world ``order.world``.
 
+        Of ``order`` only command, arguments, environment and files are looked at, and what ``kept_env`` names is not.
         Returns at once; repeating is harmless, and an older world than the replica knows is let pass. No error when it
         is gone already.
+
+        Raises:
+            ExecutorTryAgain: it could not be told now.
+        """
+        ...
+
+    def give_up(self, key: ReplicaKey) -> None:
+        """End what is left of one replica at once: its gang goes on without it, and its name may be needed again.
+
+        Where nobody is there to end it, as on a machine that does not answer, the engine forgets it and ends it when the
+        machine is back. What has ended stays to be seen. Returns at once; repeating is harmless. No error when it is gone.
         """
         ...
 

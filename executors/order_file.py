@@ -18,7 +18,7 @@ def order_fields(
     env: Mapping[str, str] | None = None,
     log_limit_bytes: int = 0,
 ) -> dict[str, Any]:
-    """The fields that do not depend on the engine. No token is among them: that is a file of its own.
+    """The fields that do not depend on the engine. The token that the runtime reports with is a file of its own.
 
     Args:
         view: who makes ``/data``: ``private``, ``mapped`` or ``as_is``.
@@ -63,12 +63,15 @@ def order_fields(
 
 
 def world_fields(order: ReplicaOrder) -> dict[str, Any]:
-    """What a running replica must know of another world than the one that it was started for."""
+    """What a running replica must know of another world than the one that it was started for. Nothing of it is secret:
+    variables of the job's own stay in the replica as they are.
+    """
     return {
         "world": order.world,
         "command": order.command if isinstance(order.command, str) else list(order.command or ()),
         "args": list(order.args),
-        "env": dict(order.env),
+        "env": {name: value for name, value in order.env.items() if name not in order.kept_env},
         "process_env": [dict(extra) for extra in order.process_env],
         "files": dict(order.files),
+        "kept_env": sorted(order.kept_env),
     }

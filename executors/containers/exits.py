@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from executors.base import ExitCause, Phase, ReplicaExit
 
+_WORLD_FACTS: Final = ("world", "keeps_processes", "is_ready")
 _DONE: Final = (ExitCause.EXITED, ExitCause.HANGING_EXIT)
 # What an engine says when the container's first process could not even be started.
 _NEVER_STARTED: Final = frozenset({"ContainerCannotRun", "StartError", "CreateContainerError", "RunContainerError"})
@@ -110,19 +111,25 @@ def stop_mark(grace: timedelta) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the runtime tells of a replica that has not ended. ``started_at``: of the user's code."""
+    """What the runtime tells of a replica that has not ended. ``started_at``: of the user's code. ``facts``: of an
+    elastic gang, see ``executors.base.ChangesWorlds``; none of any other.
+    """
 
     phase: Phase
     detail: str = ""
     started_at: datetime | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_status(status: bytes) -> Status:
     """From the bytes of ``STATUS`` (empty: the runtime has not written it yet)."""
     data = _object(status)
+    told = data.get("facts")
+    facts = {name: told[name] for name in _WORLD_FACTS if name in told} if isinstance(told, dict) else {}
     if data.get("phase") == "running":
-        return Status(Phase.RUNNING, "", _time(data.get("started_at")))
-    return Status(Phase.PENDING, str(data.get("detail") or "Preparing."))
+        detail = str(data.get("detail") or "") if facts else ""
+        return Status(Phase.RUNNING, detail, _time(data.get("started_at")), facts)
+    return Status(Phase.PENDING, str(data.get("detail") or "Preparing."), None, facts)
 
 
 def _object(content: bytes) -> Mapping[str, Any]:

@@ -7,11 +7,15 @@ import re
 from typing import Final
 
 from core.domain.ids import AttemptId
+from core.domain.layout import PORTS_PER_REPLICA, Ports
 from executors.base import ReplicaKey
 
 MAX_NAME: Final = 63
 _LABEL: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 _HASH_CHARS: Final = 16
+# Below those that Linux gives out to whoever connects, and above the well-known ones.
+_FIRST_PORT: Final = 20_000
+_PORTS: Final = 9_000
 
 
 def replica_name(key: ReplicaKey) -> str:
@@ -30,6 +34,18 @@ def attempt_name(attempt_id: AttemptId) -> str:
 def host_name(role: str, index: int) -> str:
     """A replica's host name and its alias in the network of its attempt, such as ``worker-0``."""
     return fit(f"{role}-{index}")
+
+
+def ports_of_world(world: int, first: Ports) -> Ports:
+    """The ports of a replica that has an address of its own: ``first``, the well-known ones, in its attempt's first world.
+
+    In each later one others, the same only after 2250 worlds: who does not know that its world is over must neither find
+    nor hinder the newest one.
+    """
+    if world <= 1:
+        return first
+    lowest = _FIRST_PORT + (world - 2) * PORTS_PER_REPLICA % _PORTS
+    return Ports(*range(lowest, lowest + PORTS_PER_REPLICA))
 
 
 def fit(text: str) -> str:

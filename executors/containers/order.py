@@ -11,7 +11,7 @@ from typing import Any, Final
 from core.domain.errors import ExecutorRefused
 from executors.base import ReplicaOrder
 from executors.containers.places import PLACES, STOP_ASKED, WORK
-from executors.order_file import order_fields
+from executors.order_file import order_fields, world_fields
 
 _DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 _LOGS: Final = f"{WORK}/output/.trainmaster/logs"
@@ -75,6 +75,14 @@ def render_order(
     return files
 
 
+def render_world(order: ReplicaOrder) -> bytes:
+    """What a running replica is told of another world, as JSON. Nothing of it is secret."""
+    fields = world_fields(order)
+    fields["env"] = _own_devices(fields["env"], order)
+    fields["process_env"] = [_own_devices(extra, order) for extra in fields["process_env"]]
+    return json.dumps(fields).encode()
+
+
 def command_of_image(
     entrypoint: Sequence[str] | None, cmd: Sequence[str] | None, args: Sequence[str]
 ) -> tuple[str, ...]:
@@ -109,6 +117,7 @@ def _script(fields: Mapping[str, Any]) -> str:
         "TM_DEADLINE": "" if fields["deadline_s"] is None else _seconds(fields["deadline_s"]),
         "TM_MEMORY": str(fields["memory_limit_bytes"] or ""),
         "TM_LOG_LIMIT": str(fields["log_limit_bytes"]),
+        "TM_WORLD": "" if fields["world"] is None else str(fields["world"]),
         "TM_WHO": json.dumps({part: key[part] for part in ("role", "index", "generation")})[1:-1],
     }
     lines = [f"{variable}={shlex.quote(value)}" for variable, value in values.items()]

@@ -98,14 +98,16 @@ class DockerExecutor:
         layout: Layout,
         taken_ports: frozenset[int],  # noqa: ARG002
         attempt_id: AttemptId,  # noqa: ARG002
+        *,
+        world: int = 1,
     ) -> Layout:
-        """Aliases in the attempt's own network, with the default ports."""
+        """Aliases in the attempt's own network, with the default ports in its first world."""
         return Layout(
             tuple(
                 replace(
                     replica,
                     host=names.host_name(replica.role, replica.index),
-                    ports=Ports(framework=PS_PORT) if replica.role == "ps" else Ports(),
+                    ports=names.ports_of_world(world, Ports(framework=PS_PORT) if replica.role == "ps" else Ports()),
                 )
                 for replica in layout.replicas
             )
@@ -142,8 +144,7 @@ class DockerExecutor:
         if found is None or not self._is_own(found) or not found["State"].get("Running"):
             return
         try:
-            owner = files.owner_of(self._rules.uid, self._rules.gid, str(found["Config"].get("User") or ""))
-            mark = files.one_file(Path(places.STOP_MARK).name, exits.stop_mark(grace), owner)
+            mark = files.one_file(Path(places.STOP_MARK).name, exits.stop_mark(grace), self._owner(found))
             self._engine.put(name, places.STATE, mark)
             if found["State"].get("Paused"):
                 self._engine.unpause(name)
@@ -152,6 +153,40 @@ class DockerExecutor:
             return
         except EngineSaysNo as error:
             raise ExecutorTryAgain(f"The Docker engine did not stop it: {error.message}; it is tried again.") from error
+
+    def change_world(self, wanted: ReplicaOrder) -> None:
+        """See :class:`executors.base.ChangesWorlds`."""
+        name = render.container_name(wanted.key)
+        found = self._ask(lambda: self._engine.container(name))
+        world = wanted.world or 0
+        if found is None or not self._is_own(found) or not found["State"].get("Running"):
+            return
+        container = str(found["Id"])
+        if not self._ask(lambda: self._sights.may_tell(container, wanted.key, world)):
+            return
+        # A time of its own, for inodes come again: by both the runtime sees that the file is another one.
+        content = files.one_file(Path(places.WORLD).name, order.render_world(wanted), self._owner(found), mtime=world)
+        try:
+            self._engine.put(container, places.STATE, content)
+        except (Missing, Taken):
+            return
+        except EngineSaysNo as error:
+            raise ExecutorTryAgain(
+                f"The Docker engine did not tell it of world {world}: {error.message}; it is tried again."
+            ) from error
+
+    def give_up(self, key: ReplicaKey) -> None:
+        """See :class:`executors.base.ChangesWorlds`. A container that has ended keeps its name, and with it its record."""
+        name = render.container_name(key)
+        found = self._ask(lambda: self._engine.container(name))
+        if found is None or not self._is_own(found) or not found["State"].get("Running"):
+            return
+        try:
+            self._engine.kill(name, "SIGKILL")
+        except (Missing, Taken):
+            return
+        except EngineSaysNo as error:
+            raise ExecutorTryAgain(f"The Docker engine did not end it: {error.message}; it is tried again.") from error
 
     def observe(self, attempt_id: AttemptId, *, fresh: bool = False) -> Sequence[Observation]:  # noqa: ARG002 - always is
         return newest_of_each(self._ask(partial(self._sights.see, summary)) for summary in self._list(attempt_id))
@@ -233,6 +268,10 @@ class DockerExecutor:
             with contextlib.suppress(EngineSaysNo, ExecutorTryAgain):
                 self._engine.remove_container(container)
             raise
+
+    def _owner(self, found: Mapping[str, Any]) -> files.Owner:
+        """Who runs in a container."""
+        return files.owner_of(self._rules.uid, self._rules.gid, str(found["Config"].get("User") or ""))
 
     def _is_own(self, found: Mapping[str, Any]) -> bool:
         """Whether it is this platform's: another one, restored from the same backup, gives the same names."""

@@ -81,11 +81,13 @@ def pack(
     return out
 
 
-def one_file(name: str, content: bytes, owner: Owner) -> bytes:
-    """An archive of a single file."""
+def one_file(name: str, content: bytes, owner: Owner, *, mtime: int = 0) -> bytes:
+    """An archive of a single file. ``mtime``: its time of change, in seconds."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        tar.addfile(_file(name, len(content), owner, owner.mode(0o400)), io.BytesIO(content))
+        member = _file(name, len(content), owner, owner.mode(0o400))
+        member.mtime = mtime
+        tar.addfile(member, io.BytesIO(content))
     return out.getvalue()
 
 

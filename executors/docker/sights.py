@@ -39,12 +39,15 @@ _FRESH: Final = exits.Status(Phase.PENDING, "The runtime is being started.")
 
 @dataclass(slots=True)
 class _Known:
-    """What was seen of one container. ``stamp``: of the status file when it was read."""
+    """What was seen of one container. ``stamp``: of the status file when it was read. ``told``: the newest world that this
+    process has told it of.
+    """
 
     key: ReplicaKey
     stamp: str | None = None
     status: exits.Status = _FRESH
     end: Observation | None = None
+    told: int = 0
     is_starting: bool = False
     is_told_dead: bool = False
 
@@ -83,7 +86,7 @@ class Sights:
                 del self._known[name]
 
     def news(self) -> list[AttemptId]:
-        """Attempts with a replica that was seen starting and has told something new since."""
+        """Attempts with a replica that starts, or changes its world, and has told something new since it was seen."""
         with self._lock:
             starting = [(name, known) for name, known in self._known.items() if known.is_starting]
         return [
@@ -91,6 +94,15 @@ class Sights:
             for name, known in starting
             if self._engine.stamp(name, places.STATUS) not in (None, known.stamp)
         ]
+
+    def may_tell(self, container: str, key: ReplicaKey, world: int) -> bool:
+        """Whether it knows of no world as new as this one; then its status is looked at until it says that it does."""
+        known = self._get(container, key)
+        self._look(container, known)
+        if int(known.status.facts.get("world", -1)) >= world:
+            return False
+        known.told = max(known.told, world)
+        return known.told == world
 
     def note_death(self, container: str) -> None:
         """The engine has told that it died. Its list may go on showing it as running for a moment."""
@@ -109,15 +121,22 @@ class Sights:
                 return self._end(container, key) or Observation(key, Phase.LOST)
         if known.end is not None:
             return known.end  # started twice by two creators: the runtime refuses the second time
-        if known.status.phase is not Phase.RUNNING:
-            stamp = self._engine.stamp(container, places.STATUS)
-            if stamp is not None and stamp != known.stamp:
-                known.status = exits.read_status(self._engine.read(container, places.STATUS) or b"")
-                known.stamp = stamp
-        known.is_starting = known.status.phase is not Phase.RUNNING
+        # One of an elastic gang goes on telling when it runs.
+        if known.status.phase is not Phase.RUNNING or known.status.facts:
+            self._look(container, known)
         status = known.status
+        is_changing = bool(status.facts) and status.facts["world"] < known.told
+        known.is_starting = status.phase is not Phase.RUNNING or is_changing
         detail = "It is paused (`docker pause`)." if is_paused else status.detail
-        return Observation(key, status.phase, status.started_at, None, detail, {"container": container[:12]})
+        facts = {"container": container[:12], **status.facts}
+        return Observation(key, status.phase, status.started_at, None, detail, facts)
+
+    def _look(self, container: str, known: _Known) -> None:
+        """Read its status if it is another one."""
+        stamp = self._engine.stamp(container, places.STATUS)
+        if stamp is not None and stamp != known.stamp:
+            known.status = exits.read_status(self._engine.read(container, places.STATUS) or b"")
+            known.stamp = stamp
 
     # Ended
 

@@ -38,7 +38,14 @@ class FakeExecutor:
     def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:
         return self._read("nodes", "", lambda: self.engine.nodes(database_id))
 
-    def assign_addresses(self, layout: Layout, taken_ports: frozenset[int], attempt_id: AttemptId) -> Layout:  # noqa: ARG002
+    def assign_addresses(
+        self,
+        layout: Layout,
+        taken_ports: frozenset[int],
+        attempt_id: AttemptId,  # noqa: ARG002
+        *,
+        world: int = 1,  # noqa: ARG002 - ports come again only when all others were given out
+    ) -> Layout:
         return self._read("assign_addresses", "", lambda: self.engine.assign(layout, taken_ports))
 
     def create(self, order: ReplicaOrder) -> None:
@@ -46,6 +53,9 @@ class FakeExecutor:
 
     def change_world(self, order: ReplicaOrder) -> None:
         self._write("change_world", str(order.key), lambda: self.engine.change_world(order))
+
+    def give_up(self, key: ReplicaKey) -> None:
+        self._write("give_up", str(key), lambda: self.engine.stop(key, timedelta()))
 
     def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
         self._write("stop", str(key), lambda: self.engine.stop(key, grace))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from core.domain.ids import AttemptId
+from executors.base import ReplicaKey
 from executors.containers import labels
 from executors.kubernetes.client import Cluster, Gone, Json, path
 from executors.kubernetes.reflect import Reflector
@@ -24,6 +25,8 @@ _KEPT_METADATA: Final = (
     "name", "namespace", "uid", "resourceVersion", "labels", "annotations", "creationTimestamp", "deletionTimestamp",
     "deletionGracePeriodSeconds", "ownerReferences",
 )  # fmt: skip
+# On the Pod of an elastic gang: all that the replica must know of its newest world. Only the replica reads it.
+WORLD_TOLD: Final = "trainmaster/world-told"
 _KEPT_SPEC: Final = ("nodeName", "terminationGracePeriodSeconds", "activeDeadlineSeconds", "affinity")
 
 
@@ -38,8 +41,11 @@ def lean_pod(pod: Json) -> Json:
         {"name": c["name"], "image": c.get("image", ""), "resources": c.get("resources") or {}}
         for c in spec["containers"]
     ]
+    own = {key: metadata[key] for key in _KEPT_METADATA if key in metadata}
+    if WORLD_TOLD in (own.get("annotations") or {}):
+        own["annotations"] = {key: value for key, value in own["annotations"].items() if key != WORLD_TOLD}
     return {
-        "metadata": {key: metadata[key] for key in _KEPT_METADATA if key in metadata},
+        "metadata": own,
         "spec": kept,
         "status": pod.get("status") or {},
     }
@@ -139,6 +145,14 @@ class PodCache:
                 if uid not in listed and _version(pod) <= int(version):
                     self._forget(uid)
             return tuple(self._own.get(attempt_id, {}).values())
+
+    def find(self, key: ReplicaKey) -> Json | None:
+        """The pod of one start of a replica; where it is not in the copy the API server is asked."""
+        for look in (self.pods, self.fresh):
+            for pod in look(key.attempt_id):
+                if labels.key_of(pod["metadata"]["labels"]) == key:
+                    return pod
+        return None
 
     def wait_for_change(self, timeout_s: float) -> frozenset[AttemptId]:
         """Attempts of which a pod has come, changed or gone since the last call; empty when none did in time.

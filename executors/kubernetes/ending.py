@@ -71,7 +71,7 @@ class Ending:
 
     def stop(self, key: ReplicaKey, grace: timedelta) -> None:
         """See :meth:`executors.base.Executor.stop`."""
-        pod = self._find(key)
+        pod = self._pods.find(key)
         for _ in range(_TRIES):
             if pod is None or is_over(pod):
                 return
@@ -98,6 +98,12 @@ class Ending:
         for namespace in namespaces:
             # The network policy is the Service's and goes with it.
             self._delete(path("services", namespace, names.attempt_name(attempt_id)))
+
+    def give_up(self, key: ReplicaKey) -> None:
+        """See :class:`executors.base.ChangesWorlds`. A name must not lead to a Pod that nobody hears any more."""
+        pod = self._pods.find(key)
+        if pod is not None and not is_over(pod):
+            self._end([pod], may_mark=False)
 
     def leftovers(self, attempt_id: AttemptId) -> Sequence[str]:
         """See :class:`executors.base.TellsLeftovers`."""
@@ -127,13 +133,6 @@ class Ending:
                     self._delete(path("configmaps", self._options.namespace, item["metadata"]["name"]))
 
     # Stopping
-
-    def _find(self, key: ReplicaKey) -> Json | None:
-        for look in (self._pods.pods, self._pods.fresh):
-            for pod in look(key.attempt_id):
-                if labels.key_of(pod["metadata"]["labels"]) == key:
-                    return pod
-        return None
 
     def _again(self, pod: Json) -> Json | None:
         try:

@@ -6,6 +6,7 @@ It keeps nothing: pods are found again by labels, through a copy that a watch ke
 ``render``        an order as Service and Pod, ``secret`` what is not to be read in them
 ``starting``      sends them, in an order that survives being killed anywhere, and meets removals safely
 ``observe``       a Pod as an observation, in ``words``
+``telling``       what a running Pod is told: another world of its gang
 ``ending``        stop and remove
 ================  ====================================================================================================
 """
@@ -31,6 +32,7 @@ from executors.kubernetes.nodes import NodeCache
 from executors.kubernetes.observe import Patience, read_pod
 from executors.kubernetes.options import Options
 from executors.kubernetes.starting import Starting
+from executors.kubernetes.telling import Telling
 
 
 class KubernetesExecutor:
@@ -69,13 +71,22 @@ class KubernetesExecutor:
         self._nodes = NodeCache(cluster, self._pods, options.rules, selector=node_selector)
         self._starting = Starting(cluster, options, namespaces, self._pods)
         self._ending = Ending(cluster, options, namespaces, self._pods, self._clock)
+        self._telling = Telling(cluster, self._pods)
         self._warnings = Warnings(cluster)
 
     def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:
         return self._nodes.infos(database_id)
 
-    def assign_addresses(self, layout: Layout, taken_ports: frozenset[int], attempt_id: AttemptId) -> Layout:  # noqa: ARG002
-        """Names in the attempt's own Service. Each replica has an address of its own, so the well-known ports serve.
+    def assign_addresses(
+        self,
+        layout: Layout,
+        taken_ports: frozenset[int],  # noqa: ARG002
+        attempt_id: AttemptId,
+        *,
+        world: int = 1,
+    ) -> Layout:
+        """Names in the attempt's own Service. Each replica has an address of its own, so the well-known ports serve, in
+        the first world.
 
         The names are relative: the pod's search path, which begins with its own namespace, completes them. So nobody
         needs to know the cluster's domain.
@@ -83,7 +94,11 @@ class KubernetesExecutor:
         service = names.attempt_name(attempt_id)
         return Layout(
             tuple(
-                replace(replica, host=f"{names.host_name(replica.role, replica.index)}.{service}", ports=Ports())
+                replace(
+                    replica,
+                    host=f"{names.host_name(replica.role, replica.index)}.{service}",
+                    ports=names.ports_of_world(world, Ports()),
+                )
                 for replica in layout.replicas
             )
         )
@@ -94,6 +109,14 @@ class KubernetesExecutor:
     def create_all(self, orders: Sequence[ReplicaOrder]) -> Sequence[ExecutorError | None]:
         """See :class:`executors.base.CreatesGangs`."""
         return self._starting.create_all(orders)
+
+    def change_world(self, order: ReplicaOrder) -> None:
+        """See :class:`executors.base.ChangesWorlds`. kubelet shows it to the replica within a second."""
+        self._telling.change_world(order)
+
+    def give_up(self, key: ReplicaKey) -> None:
+        """See :class:`executors.base.ChangesWorlds`."""
+        self._ending.give_up(key)
 
     def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
         self._ending.stop(key, grace)

@@ -4,7 +4,7 @@
 the pod shows                           we say
 ======================================  ===========================================================================
 nothing yet, or why it waits            pending, in words; failed when that lasts too long (see ``Patience``)
-main container runs                     running
+main container runs                     running; pending, where it waits for its place in an elastic gang
 main container ended                    its exit record; without one its exit code and reason
 failed before it ran                    failed, by its reason: the node refused it, evicted it, was shut down
 being deleted, its end never told       lost
@@ -24,7 +24,7 @@ from executors.containers import labels
 from executors.containers.exits import phase_of, plain_exit, read_exit, read_facts
 from executors.kubernetes import words
 from executors.kubernetes.quantity import units
-from executors.kubernetes.render import INSTALLER, MAIN, STOP
+from executors.kubernetes.render import INSTALLER, MAIN, STOP, WORLD
 
 Json = Mapping[str, Any]
 
@@ -101,6 +101,12 @@ def stop_asked(pod: Json) -> str:
     return str((pod["metadata"].get("annotations") or {}).get(STOP) or "")
 
 
+def world_of(pod: Json) -> int | None:
+    """The world of its elastic gang that it was told of last, 0: it joins; ``None``: its gang has only one."""
+    number = (pod["metadata"].get("annotations") or {}).get(WORLD)
+    return int(number) if number is not None else None
+
+
 def waits_since(pod: Json) -> datetime | None:
     """Since when the pod has been on a node without running; ``None`` when it is not so."""
     status = pod.get("status") or {}
@@ -128,6 +134,7 @@ class _Reading:
         self.node = str(pod["spec"].get("nodeName") or _wanted_node(pod))
         self.is_deleted = pod["metadata"].get("deletionTimestamp") is not None
         self.was_asked = bool(stop_asked(pod))
+        self.world = world_of(pod)
         self.main = _state(pod, "containerStatuses", MAIN)
         self.began = _time((self.main.get("running") or self.main.get("terminated") or {}).get("startedAt"))
 
@@ -138,7 +145,10 @@ class _Reading:
         if self.is_deleted and self._is_untold():
             return self._show(Phase.LOST, self._deleted())
         if "running" in self.main:
-            return self._show(Phase.RUNNING, self._deleted() if self.is_deleted and not self.was_asked else "")
+            detail = self._deleted() if self.is_deleted and not self.was_asked else ""
+            if self.world == 0:
+                return self._show(Phase.PENDING, detail or "Waiting for its place in the gang.")
+            return self._show(Phase.RUNNING, detail)
         if self.status.get("phase") == "Unknown":
             return self._show(Phase.RUNNING if self.began else Phase.PENDING, f"Node {self.node} does not report.")
         return self._pending()
@@ -287,9 +297,18 @@ class _Reading:
 
     def _show(self, phase: Phase, detail: str = "", *, exit_: ReplicaExit | None = None) -> Observation:
         facts: dict[str, Any] = {"pod": self.name, "namespace": self.pod["metadata"]["namespace"]}
+        if self.world is not None:
+            # kubelet asks one that joins until it has said once that it is ready (the Pod's startup probe).
+            is_ready = self.world == 0 and "running" in self.main and self._has_passed_startup()
+            facts |= {"world": self.world, "is_ready": is_ready}
         if exit_ is not None:
             facts |= read_facts(_message(self.main.get("terminated")))
-        return Observation(self.key, phase, self.began, exit_, detail, facts)
+        began = None if self.world == 0 else self.began
+        return Observation(self.key, phase, began, exit_, detail, facts)
+
+    def _has_passed_startup(self) -> bool:
+        statuses = self.status.get("containerStatuses") or ()
+        return any(status["name"] == MAIN and status.get("started") is True for status in statuses)
 
     def _resources(self) -> Json:
         return next((c.get("resources") or {} for c in self.pod["spec"]["containers"] if c["name"] == MAIN), {})

@@ -10,6 +10,7 @@ from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId
 from executors.base import MountOrder, ReplicaOrder, VolumeSource
 from executors.containers import labels, names, places
+from executors.kubernetes.cache import WORLD_TOLD
 from executors.kubernetes.nodes import gpu_resource
 from executors.kubernetes.options import Options
 from executors.kubernetes.secret import Kept, is_plain, own, plain_env, volume_items
@@ -21,6 +22,9 @@ MAIN: Final = "main"
 INSTALLER: Final = "runtime"
 # On the Pod, shown to its container as places.STOP_ASKED; empty until the stop is asked for.
 STOP: Final = "trainmaster/stop"
+# On the Pod of an elastic gang: the number of the world that it was told of last, 0 while it joins. WORLD_TOLD is what it
+# was told, shown to its container as places.WORLD_ASKED, empty before.
+WORLD: Final = "trainmaster/world"
 # On the Pod: the image's own command runs, without the runtime.
 PLAIN: Final = "trainmaster/plain"
 # On tombstones, whose attempt must not look like one that is held.
@@ -28,6 +32,7 @@ REMOVED: Final = "trainmaster/removed"
 
 # The runtime keeps stop_grace itself; kubelet's, for pods that somebody else deletes, must not end first.
 _GRACE_SLACK_S: Final = 5
+_JOIN_PATIENCE_S: Final = 7200
 # Node trouble is the control loop's business: a pod stays until the platform has decided about its whole gang.
 _NODE_TROUBLE: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
@@ -42,6 +47,12 @@ def check(order: ReplicaOrder, options: Options) -> None:
         )
     if order.command:
         return
+    if order.world is not None:
+        raise ExecutorRefused(
+            f"Role {role} has no command, and on Kubernetes an image's own command runs without what would tell it of "
+            "another world: set `command`, or `workers` to one number.",
+            field=f"roles.{role}.command",
+        )
     if order.code_digest is not None:
         raise ExecutorRefused(
             f"Role {role} has code but no command; on Kubernetes an image's own command runs without the code: set `command`.",
@@ -97,6 +108,8 @@ def render_pod(order: ReplicaOrder, options: Options, namespace: str, kept: Kept
     volumes, mounts = _volumes(order, options, namespace, kept)
     metadata = _metadata(order, options, namespace)
     metadata["annotations"] = {STOP: "", **({PLAIN: "true"} if is_plain(order) else {})}
+    if order.world is not None:
+        metadata["annotations"] |= {WORLD: str(order.world), WORLD_TOLD: ""}
     spec: Json = {
         "restartPolicy": "Never",
         "hostname": names.host_name(key.role, key.index),
@@ -215,6 +228,16 @@ def _main(order: ReplicaOrder, options: Options, mounts: Sequence[Json], kept: K
             container["args"] = list(order.args)
         return container
     container["command"] = list(places.entry())
+    if order.world == 0:
+        # Pods that run can tell the API server nothing by themselves: kubelet looks, and stops looking when it is ready.
+        # The control loop's patience ends before kubelet's does.
+        asked = [f"{places.RUNTIME}/busybox", "test", "-e", places.JOINS]
+        container["startupProbe"] = {
+            "exec": {"command": asked},
+            "periodSeconds": 1,
+            "timeoutSeconds": 10,
+            "failureThreshold": _JOIN_PATIENCE_S,
+        }
     if hidden:
         container["env"] = hidden
     return container
@@ -253,11 +276,13 @@ def _volumes(order: ReplicaOrder, options: Options, namespace: str, kept: Kept) 
             volumes.append({"name": "order", "secret": secret})
             mounts.append({"name": "order", "mountPath": places.OWN, "readOnly": True})
     else:
-        stop = {"path": "stop", "fieldRef": {"fieldPath": f"metadata.annotations['{STOP}']"}}
+        asked = [{"path": "stop", "fieldRef": {"fieldPath": f"metadata.annotations['{STOP}']"}}]
+        if order.world is not None:
+            asked.append({"path": "world", "fieldRef": {"fieldPath": f"metadata.annotations['{WORLD_TOLD}']"}})
         volumes += [
             {"name": "order", "secret": secret},
             {"name": "runtime", "emptyDir": {}},
-            {"name": "asked", "downwardAPI": {"items": [stop]}},
+            {"name": "asked", "downwardAPI": {"items": asked}},
         ]
         mounts += [
             {"name": "order", "mountPath": places.ORDER, "readOnly": True},

@@ -116,7 +116,14 @@ class ProcessExecutor:
     def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:  # noqa: ARG002 - the folder is this platform's alone
         return (machine.describe_machine(self._look_for_gpus() if self._gpus is None else self._gpus),)
 
-    def assign_addresses(self, layout: Layout, taken_ports: frozenset[int], attempt_id: AttemptId) -> Layout:  # noqa: ARG002
+    def assign_addresses(
+        self,
+        layout: Layout,
+        taken_ports: frozenset[int],
+        attempt_id: AttemptId,  # noqa: ARG002
+        *,
+        world: int = 1,  # noqa: ARG002 - ports come again only when all others were given out
+    ) -> Layout:
         ports = self._ports.take(len(layout.replicas) * PORTS_PER_REPLICA, taken_ports)
         return Layout(
             tuple(
@@ -142,6 +149,10 @@ class ProcessExecutor:
         known = folder.read(WORLD_FILE) or {}
         if folder.read("exit.json") is None and int(known.get("world") or 0) < (order.world or 0):
             folder.write(WORLD_FILE, world_fields(order))
+
+    def give_up(self, key: ReplicaKey) -> None:
+        """See :class:`executors.base.ChangesWorlds`."""
+        self.stop(key, grace=timedelta())
 
     def stop(self, key: ReplicaKey, *, grace: timedelta) -> None:
         folder = ReplicaFolder(self._folder(key))

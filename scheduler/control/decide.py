@@ -21,7 +21,18 @@ from executors.base import Observation, Phase, ReplicaExit
 from scheduler.control.backoff import restart_delay
 from scheduler.control.ending import End, outcome
 from scheduler.control.facts import EVALUATOR, SERVING_ROLES, Member, Rules, Sight, Stop, StopCause
-from scheduler.control.worlds import WorldChange, given_up, is_in_world, may_go_on_without, next_world, untold
+from scheduler.control.worlds import (
+    LATEST,
+    WorldChange,
+    given_up,
+    is_in_world,
+    left_behind,
+    may_go_on_without,
+    next_world,
+    outside,
+    too_late,
+    untold,
+)
 
 # The runtime ends a replica at its deadline; this is how long we wait before we do it ourselves.
 DEADLINE_SLACK: Final = timedelta(seconds=15)
@@ -58,7 +69,7 @@ class Decision:
     """``moves`` and the other writes are recorded first, then ``creates``, ``tells`` and ``stops`` are sent.
 
     ``world``: who goes on together from now on; ``given_up``: whose places are free then; ``tells``: who has not heard of
-    the newest world. ``end`` needs the executor's word first that nothing is left of the attempt. ``next_look``: when time alone will
+    the newest world; ``leaves``: of whom the engine still shows something though the gang goes on without. ``end`` needs the executor's word first that nothing is left of the attempt. ``next_look``: when time alone will
     change something.
     """
 
@@ -72,6 +83,7 @@ class Decision:
     given_up: tuple[Member, ...] = ()
     creates: tuple[Member, ...] = ()
     tells: tuple[Member, ...] = ()
+    leaves: tuple[Member, ...] = ()
     stops: tuple[Member, ...] = ()
     end: End | None = None
     next_look: datetime | None = None
@@ -135,7 +147,8 @@ class _Draft:
             is_running=self.is_running,
             counted_restarts=self.counted_restarts,
             world=self.world,
-            given_up=given_up(self.sight, self.members.values(), self.world) if self.stop is None else (),
+            given_up=() if self.stop else given_up(self.sight, self.members.values(), self.world),
+            leaves=() if self.stop else left_behind(self.sight, self.members.values(), self.world),
             creates=tuple(self.creates),
             tells=() if self.world or self._is_ending else untold(self.sight, self.members.values()),
             stops=tuple(self.stops),
@@ -221,6 +234,7 @@ class _Draft:
             self._judge_success()
             self._judge_wishes()
             self._judge_failures()
+            self._judge_joining()
             self._judge_world()
             self._judge_time()
         if self.stop is None and self.decided_at is None:
@@ -294,6 +308,22 @@ class _Draft:
             return
         self.counted_restarts += is_counted
         self.losses.append(verdict.sentence)
+
+    def _judge_joining(self) -> None:
+        """One that never gets ready gives its place back; the others do not notice."""
+        if self.stop is not None or self.decided_at is not None:
+            return
+        for member in tuple(self.members.values()):
+            due = too_late(self.sight, member)
+            if due is not None and due <= self.now:
+                why = member.detail or "It did not get ready."
+                sentence = f"{member.name} could not join for too long, and the others train on: {why}"
+                self._move(member, ReplicaEvent.FAIL, self.now, self._facts(member, ExitCause.ENGINE_REFUSED, sentence))
+            elif due is not None:
+                self.looks.append(due)
+        for member in outside(self.sight, self.members.values(), None):
+            if member.is_holding and member.ended_at is not None and member.ended_at + LATEST > self.now:
+                self.looks.append(member.ended_at + LATEST)
 
     def _judge_world(self) -> None:
         if self.stop is not None or self.decided_at is not None:

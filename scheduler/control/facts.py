@@ -138,7 +138,8 @@ class Sight:
     ``refusal``: what the executor said when it refused to start a replica of this attempt; ``is_removed``: it did so
     because it had removed the attempt before. ``refused``: the same of replicas that join a gang which trains, which goes
     on without them; a sentence for each id. ``wish``: who asked to cancel or pause, and why, in words.
-    ``can_change``: whether the executor can tell running replicas of another world.
+    ``can_change``: whether the executor can tell running replicas of another world. ``joining_since``: since when those
+    that join have been doing so, by id, as far as this process knows.
     """
 
     now: datetime
@@ -154,6 +155,7 @@ class Sight:
     refused: Mapping[str, str] = field(default_factory=dict)
     wish: str = ""
     can_change: bool = False
+    joining_since: Mapping[str, datetime] = field(default_factory=dict)
 
     @property
     def stop_grace(self) -> timedelta:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import Any, Final
@@ -94,6 +94,12 @@ def build_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrd
     Raises:
         ExecutorRefused: a volume or the code archive is gone.
     """
+    bare = world_order(control, book, member)
+    return replace(bare, code_path=_code_path(control, book.job.spec), mounts=_mounts(book))
+
+
+def world_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrder:
+    """The same without code and mounts: all that a running replica may be told anew. Nothing stands against that."""
     job, attempt, spec = book.job, book.attempt, book.job.spec
     role = spec.roles[member.role]
     layout = book.layout_for(member)
@@ -117,8 +123,6 @@ def build_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrd
         project=job.project,
         database_id=book.database_id,
         code_digest=spec.code,
-        code_path=_code_path(control, spec),
-        mounts=_mounts(book),
         gpus=member.gpus,
         cpu_limit_milli=role.resources.cpu_milli,
         memory_limit_bytes=role.resources.memory_bytes,
@@ -133,6 +137,7 @@ def build_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrd
         token=tokens.attempt_token(control.secret_key, attempt.id),
         world=None if elastic_role_of(control, spec) is None else 0 if is_joining else attempt.world,
         joins_warm=is_joining and book.joins_warm,
+        kept_env=frozenset((*spec.secrets, *spec.role_env(member.role))),
     )
 
 

@@ -49,7 +49,7 @@ from scheduler.control.decide import START_PATIENCE, Decision, decide
 from scheduler.control.environment import attempt_context, environment_note
 from scheduler.control.facts import Member, Sight
 from scheduler.control.leftovers import forget_leftovers, leftovers, log_leftovers
-from scheduler.control.orders import OrderBook, build_order, check_places, load_volumes
+from scheduler.control.orders import OrderBook, check_places, load_volumes, world_order
 from scheduler.control.resume import ResumeSources, find_resume_path, load_sources
 from scheduler.control.rows import AttemptRows, SpecCache, load_attempt
 from scheduler.control.waits import STARTS_WITHIN, tell_wait, waits_for
@@ -104,6 +104,8 @@ class _Memory:
     stops: dict[ReplicaKey, datetime] = field(default_factory=dict)
     refused: dict[tuple[str, int], str] = field(default_factory=dict)  # one that was to join, by id and generation
     told: dict[tuple[str, int], datetime] = field(default_factory=dict)  # replica and world -> when it was told
+    left: dict[ReplicaKey, datetime] = field(default_factory=dict)  # when it was ended, the gang going on without
+    joining: dict[tuple[str, int], datetime] = field(default_factory=dict)  # by id and generation -> since when
 
 
 class Reconciler:
@@ -314,8 +316,18 @@ class _Round:
                 if (m.id, m.generation) in self.memory.refused
             },
             wish=rows.wish,
-            can_change=isinstance(self.control.executor, ChangesWorlds),
+            can_change=isinstance(self.control.executor, ChangesWorlds) and all(map(_hears_of_worlds, seen)),
+            joining_since=self._joining_since(),
         )
+
+    def _joining_since(self) -> dict[str, datetime]:
+        """As far as this process has seen it: another one that takes over waits once more."""
+        attempt, known = self.rows.attempt, self.memory.joining
+        if attempt.state is not AttemptState.RUNNING:
+            return {}
+        joining = [m for m in self.rows.members if not m.is_over and may_do_without(attempt, m)]
+        self.memory.joining = {(m.id, m.generation): known.get((m.id, m.generation), self.began) for m in joining}
+        return {name: since for (name, _), since in self.memory.joining.items()}
 
     def _carry_out(self, decision: Decision, seen: Sequence[Observation]) -> Look:
         if decision.has_writes:
@@ -339,6 +351,7 @@ class _Round:
         self._tell_wait(decision, seen)
         self._stop(decision.stops)
         self._tell(decision.tells)
+        self._leave(decision.leaves, seen)
         is_created = self._create(decision.creates, seen)
         look = Look(
             Verdict.AGAIN if decision.has_writes or is_created else Verdict.SETTLED,
@@ -419,7 +432,9 @@ class _Round:
             with unit_of_work(control.sessions, read_only=True) as session:
                 taken = self.taken.read(session, except_attempt="")
         ports = frozenset(port for _, port in taken)
-        return control.executor.assign_addresses(self._layout(change.members), ports, self.rows.attempt.id)
+        attempt = self.rows.attempt
+        layout = self._layout(change.members)
+        return control.executor.assign_addresses(layout, ports, attempt.id, world=attempt.world + 1)
 
     def _begins_anew(self, decision: Decision) -> bool:
         """Whether processes start again within the attempt."""
@@ -442,10 +457,26 @@ class _Round:
         ]
         if not due:
             return
-        book = self._order_book()
+        # What else has changed since they were started, such as a secret or a volume that is gone, is not their business.
+        job = self.rows.job
+        book = OrderBook(job, self.rows.attempt, {}, dict.fromkeys(job.spec.secrets, ""))
         for member in due:
-            executor.change_world(build_order(self.control, book, member))
+            executor.change_world(world_order(self.control, book, member))
             self.memory.told[member.id, self.rows.attempt.world] = now
+
+    def _leave(self, members: Sequence[Member], seen: Sequence[Observation]) -> None:
+        """End what is left of those that the gang goes on without; again, while the engine shows it as alive."""
+        executor = self.control.executor
+        if not members or not isinstance(executor, ChangesWorlds):
+            return
+        now = self.control.clock()
+        live = {o.key for o in seen if o.exit is None and o.phase is not Phase.LOST}
+        for member in members:
+            key = self._key(member)
+            asked = self.memory.left.get(key)
+            if asked is None or (key in live and now - asked >= _STOP_AGAIN):
+                executor.give_up(key)
+                self.memory.left[key] = now
 
     def _create(self, members: Sequence[Member], seen: Sequence[Observation]) -> bool:
         """Create what is missing; true when the executor took any. What it did not take is told in its detail."""
@@ -455,8 +486,15 @@ class _Round:
         details: dict[str, str] = {}
         refused: ExecutorRefused | None = None
         given_up = False
+        try:
+            book = self._order_book()
+        except ExecutorRefused as no:
+            if not all(may_do_without(self.rows.attempt, member) for member in members):
+                raise
+            self.memory.refused |= {(member.id, member.generation): no.sentence for member in members}
+            return True
         # Those that run show whether their program goes from world to world by itself.
-        book = replace(self._order_book(), joins_warm=any(o.facts.get("keeps_processes") for o in seen))
+        book = replace(book, joins_warm=any(o.facts.get("keeps_processes") for o in seen))
         size = batch_size(self.control)
         for begin in range(0, len(members), size):
             if self.control.clock() - self.began > self.control.lease_ttl / 2:
@@ -534,4 +572,15 @@ class _Round:
 
 def fingerprint(seen: Sequence[Observation]) -> Fingerprint:
     """What of ``seen`` matters to a decision."""
-    return frozenset((o.key.role, o.key.index, o.key.generation, o.phase.value, o.detail) for o in seen)
+    return frozenset((o.key.role, o.key.index, o.key.generation, _stage(o), o.detail) for o in seen)
+
+
+def _stage(seen: Observation) -> str:
+    """Its phase, and how far it is on its way into a world."""
+    world = f" in world {seen.facts['world']}" if "world" in seen.facts else ""
+    return f"{seen.phase.value}{world}{' and ready' if seen.facts.get('is_ready') else ''}"
+
+
+def _hears_of_worlds(seen: Observation) -> bool:
+    """Whether it would learn of another world: not what was started before this driver could tell of any."""
+    return seen.phase is not Phase.RUNNING or "world" in seen.facts

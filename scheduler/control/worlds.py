@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
 
 from core.domain.exits import ExitCause
 from core.domain.states import AttemptState, ReplicaState
@@ -16,6 +18,12 @@ from executors.base import Phase
 from scheduler.control.facts import AttemptFacts, Member, Sight
 
 GONE = (ReplicaState.FAILED, ReplicaState.LOST)
+# One that joins and cannot be created gives its place back after this time; it is longer where the engine has it, for
+# it may pull an image and import for long (trainmaster_train.elastic waits as long for its world).
+CREATE_PATIENCE: Final = timedelta(minutes=10)
+JOIN_PATIENCE: Final = timedelta(minutes=30)
+# No call to an engine is under way for so long: what has not come by then does not come.
+LATEST: Final = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,8 @@ def next_world(sight: Sight, members: Sequence[Member], why: Sequence[str]) -> W
     if len(left) == len(inside) and not ready:
         return None
     spec = sight.job.spec.roles[role]
+    if not left:
+        return " ".join((*why, "None of those that trained is left."))
     count = sum(m.role == role for m in left) + len(ready)
     if count < (spec.min_replicas or 1):
         return f"{' '.join(why)} {count} of at least {spec.min_replicas} {role}s {'is' if count == 1 else 'are'} left."
@@ -98,9 +108,24 @@ def untold(sight: Sight, members: Iterable[Member]) -> tuple[Member, ...]:
 def given_up(sight: Sight, members: Iterable[Member], change: WorldChange | None) -> tuple[Member, ...]:
     """Who has ended, is in no world any more, and still holds its place.
 
-    One that nobody ever saw keeps its place until the attempt is over, for its creation may still be on the way; unless
-    the engine refused it at its first word.
+    One that nobody ever saw keeps its place for a while, for its creation may still be on the way; unless the engine
+    refused it at its first word.
     """
+    return tuple(
+        m
+        for m in outside(sight, members, change)
+        if m.is_holding
+        and (
+            m.has_facts
+            or m.started_at is not None
+            or _was_refused(m)
+            or (m.ended_at is not None and m.ended_at + LATEST <= sight.now)
+        )
+    )
+
+
+def outside(sight: Sight, members: Iterable[Member], change: WorldChange | None) -> tuple[Member, ...]:
+    """Who has ended, and is in no world any more."""
     role = elastic_role(sight)
     if role is None or sight.attempt.state is not AttemptState.RUNNING:
         return ()
@@ -110,11 +135,27 @@ def given_up(sight: Sight, members: Iterable[Member], change: WorldChange | None
         for m in members
         if m.role == role
         and m.state in GONE
-        and m.is_holding
-        and (m.has_facts or m.started_at is not None or _was_refused(m))
         and m.id not in stays
         and (change is not None or not is_in_world(sight, m))
     )
+
+
+def left_behind(sight: Sight, members: Iterable[Member], change: WorldChange | None) -> tuple[Member, ...]:
+    """Who is in no world any more, and yet the engine shows something of it: that must end, and never come back."""
+    found = []
+    for member in outside(sight, members, change):
+        seen = sight.seen.get((member.role, member.index))
+        if seen is not None and seen.key.generation == member.generation:
+            found.append(member)
+    return tuple(found)
+
+
+def too_late(sight: Sight, member: Member) -> datetime | None:
+    """When one that joins has had its time to get ready; ``None``: it does not join, or nobody knows since when."""
+    since = sight.joining_since.get(member.id)
+    if since is None or member.is_over or is_in_world(sight, member):
+        return None
+    return since + (CREATE_PATIENCE if member.state is ReplicaState.PENDING else JOIN_PATIENCE)
 
 
 def may_do_without(attempt: AttemptFacts, member: Member) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import elastic_steps
 from tests.e2e.stories import story_of
 
 ROOT = Path(__file__).parents[2]
@@ -219,3 +220,17 @@ def test_an_image_that_is_not_there_is_told_while_the_job_waits(containers: Any,
 def story_and_details(job: Any) -> str:
     replicas = [str(getattr(replica, "detail", "")) for attempt in job.attempts() for replica in attempt.replicas]
     return "\n".join([str(job.detail().exit), *replicas, *(event.reason or "" for event in job.events())])
+
+
+def test_an_elastic_gang_goes_on_without_a_container_that_was_killed_and_takes_another_in(
+    containers: Any, torch_image: str, left: Any, eventually: Any
+) -> None:
+    job = submit(containers, "elastic", image=torch_image, **elastic_steps.SPEC)
+    steps = elastic_steps.Steps(containers.home / "output" / job.detail().output.partition("/")[2])
+
+    def lose() -> None:
+        own = [f"label=trainmaster/{name}" for name in (f"job={job.id}", "index=0")]
+        assert docker("kill", *docker("ps", "-q", "--filter", own[0], "--filter", own[1]).split())
+
+    elastic_steps.check_elastic_training(job, steps, lose, eventually)
+    eventually(lambda: not left(), within_s=60, what="nothing is left of the job")

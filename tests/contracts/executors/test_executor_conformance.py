@@ -291,6 +291,35 @@ def test_one_that_joins_waits_for_its_world(bench, behaves):
 
 
 @pytest.mark.usefixtures("changes_worlds")
+def test_each_world_has_ports_of_its_own(bench):
+    node = bench.executor.nodes()[0].name
+    layout = Layout(tuple(ReplicaAddress("worker", index, "", Ports(), node) for index in range(2)))
+    worlds = [bench.executor.assign_addresses(layout, frozenset(), ATTEMPT, world=world) for world in (1, 2, 3)]
+    first, second, third = (
+        {(r.host, port) for r in world.replicas for port in _ports(Layout((r,)))} for world in worlds
+    )
+    assert len(first) == len(second) == len(third) == 8
+    assert not first & second
+    assert not third & (first | second)
+
+
+@pytest.mark.usefixtures("changes_worlds")
+def test_one_that_is_given_up_ends_and_another_takes_its_name(bench, behaves):
+    order = behaves(world=1, hears_term=False, **FOREVER)
+    bench.executor.create(order)
+    _starts_at_least_one(bench, order)
+    for executor in (bench.executor, bench.another(), bench.executor):
+        executor.give_up(order.key)
+    follower = behaves(attempt=order.key.attempt_id, generation=2, world=0)
+    bench.executor.create(follower)
+    bench.until(follower, lambda seen: seen.key.generation == 2 and seen.facts.get("is_ready"))
+    bench.executor.give_up(order.key)
+    bench.executor.change_world(replace(follower, world=2))
+    assert bench.until(follower, _has_ended).phase is Phase.SUCCEEDED
+    assert bench.starts(follower) == 1
+
+
+@pytest.mark.usefixtures("changes_worlds")
 def test_telling_what_is_unknown_or_over_of_a_world_is_no_error(bench, behaves):
     order = behaves(world=1, exit_code=3)
     bench.executor.change_world(replace(order, world=2))
@@ -298,6 +327,7 @@ def test_telling_what_is_unknown_or_over_of_a_world_is_no_error(bench, behaves):
     bench.executor.create(order)
     before = bench.until(order, _has_ended)
     bench.executor.change_world(replace(order, world=2))
+    bench.executor.give_up(order.key)
     assert bench.until(order, _has_ended) == before
 
 

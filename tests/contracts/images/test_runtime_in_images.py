@@ -392,3 +392,11 @@ def test_a_long_log_is_kept_whole_and_its_tail_is_cut_to_fit(image: str, run: An
 def test_entry_is_process_one(image: str, run: Any) -> None:
     box = run(image, ("sh", "-c", "tr '\\0' ' ' < /proc/1/cmdline"))
     assert places.RUNTIME in box.log
+
+
+@pytest.mark.parametrize("image", ["plain", "bare"], indirect=True)
+def test_an_image_without_python_says_that_it_cannot_be_elastic(image: str, run: Any) -> None:
+    box = run(image, shell_of(image, "echo begun"), world=1)
+    assert box.exit.cause is ExitCause.START_REFUSED
+    assert "so a gang of this image cannot be elastic: set `workers` to one number" in box.exit.sentence
+    assert "begun" not in box.log

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.e2e import elastic_steps
 from tests.e2e.stories import story_of
 
 from .conftest import run_command
@@ -226,3 +227,23 @@ def test_a_dead_node_moves_the_gang_to_the_other_one_from_its_checkpoint(
     assert not first.is_counted  # max_restarts is 0, so it would not have come back
     assert second.resume_from is not None
     assert node not in placed_on(job).values()
+
+
+def test_an_elastic_gang_goes_on_without_a_pod_that_was_deleted_and_takes_another_in(
+    platform: Any, cluster: Any, eventually: Any
+) -> None:
+    spec = yaml.safe_load((EXAMPLES / "elastic" / "job.yaml").read_text())
+    job = platform.client.submit({**spec, **elastic_steps.SPEC}, code=EXAMPLES / "elastic")
+    steps = elastic_steps.Steps(platform.now.home / "output" / job.detail().output.partition("/")[2])
+
+    def lose() -> None:
+        (name,) = [pod.metadata.name for pod in cluster.pods(job.id) if "-worker-0-g" in pod.metadata.name]
+        cluster.core.delete_namespaced_pod(name, cluster.namespace, grace_period_seconds=0)
+
+    def adopt() -> Any:
+        # The next control plane finds the gang in its second world, and takes the new worker into the third.
+        platform.kill_and_start_again()
+        return platform.client.job(job.id)
+
+    elastic_steps.check_elastic_training(job, steps, lose, eventually, between=adopt)
+    nothing_left(cluster, platform.client.job(job.id), eventually)

@@ -52,12 +52,16 @@ class Plane:
 
     def start(self, faults=None) -> None:
         """Begin again with an empty memory, as after a kill."""
+        self.start_without_nodes(faults)
+        sync_nodes(self.control)
+
+    def start_without_nodes(self, faults=None) -> None:
+        """The same without asking the engine for its nodes: they stay as they are written down."""
         executor = FakeExecutor(self.engine, *([faults] if faults else []))
         self.control = Control(
             self.sessions, executor, self, lambda: self.engine.now, "test", KEY, "http://api", self.folder
         )
         self.ticker, self.reconciler = Ticker(self.control), Reconciler(self.control)
-        sync_nodes(self.control)
 
     def ring(self, topic: str, key: str = "") -> None:
         self.rings.append((topic, key))

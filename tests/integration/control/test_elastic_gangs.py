@@ -8,16 +8,19 @@ import pytest
 import structlog
 
 from core.db.engine import unit_of_work
-from core.db.tables import Attempt, Event, Job, Lease, Replica, WaitReason
+from core.db.tables import Attempt, Event, Job, Lease, Node, Replica, Secret, Volume, WaitReason
 from core.domain.errors import Unavailable
 from core.domain.exits import ExitCause
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout
 from core.domain.resources import Amounts
+from core.secrets import seal
 from executors.base import NodeInfo, ReplicaKey
 from executors.fake import FakeEngine, Fault, ProcessKilled, Script
 from scheduler.control import tick
 from scheduler.control.place import place_all
+from scheduler.control.worlds import CREATE_PATIENCE, LATEST
+from tests.integration.control.conftest import KEY
 
 TWO_TO_FOUR = {"min": 2, "max": 4}
 
@@ -219,3 +222,83 @@ def test_a_control_plane_that_dies_while_it_tells_of_a_world_is_followed_by_one_
     for replica in plane.all(Replica, job_id=job):
         order = plane.engine.order_of(key_of(plane, job, replica.index, replica.generation))
         assert order.world == attempt.world
+
+
+def without(plane, table, **where) -> None:
+    with unit_of_work(plane.sessions) as session:
+        session.delete(session.query(table).filter_by(**where).one())
+
+
+@pytest.mark.parametrize("gone", ["secret", "volume"])
+def test_a_secret_or_a_volume_that_is_gone_keeps_one_from_joining_and_nobody_from_training(plane, gone):
+    with unit_of_work(plane.sessions) as session:
+        sealed = seal(KEY, "project-1", "API_KEY", "hunter2")
+        session.add(Secret(project_id="project-1", name="API_KEY", sealed=sealed, updated_at=plane.engine.now))
+        root = str(plane.folder / "more")
+        session.add(Volume(id="volume-2", name="more", kind="local", root=root, created_at=plane.engine.now))
+    (plane.folder / "more").mkdir()
+    job = start(plane, secrets=["API_KEY"], mounts=[{"volume": "more", "at": "/data/more"}])
+    if gone == "secret":
+        without(plane, Secret, name="API_KEY")
+    else:
+        without(plane, Volume, name="more")
+    kill(plane, job, 3)
+    plane.settle()
+    for pause in (1, 2, 4):
+        plane.advance(pause)
+    attempt = plane.one(Attempt, job_id=job)
+    assert (attempt.state, attempt.number, attempt.world) == ("running", 1, 2)
+    assert world_of(plane, job) == ["worker-0", "worker-1", "worker-2"]
+    told = plane.engine.order_of(key_of(plane, job, 0))
+    assert (told.world, told.env["WORLD_SIZE"]) == (2, "3")
+    failed = [event.reason for event in plane.all(Event, kind="replica.failed")]
+    word = "API_KEY" if gone == "secret" else "volume more is not registered any more"
+    assert any(word in reason for reason in failed), failed
+
+
+def test_one_that_the_engine_never_takes_gives_its_place_back(plane):
+    job = start(plane)
+    plane.start(lambda call, _: Fault.BEFORE if call == "create" else Fault.NONE)
+    kill(plane, job, 3)
+    plane.settle()
+    plane.advance(1)
+    assert plane.one(Replica, job_id=job, index=3).state == "pending"
+    plane.engine.advance(CREATE_PATIENCE)
+    plane.reconciler.reconcile(AttemptId(plane.one(Attempt, job_id=job).id))
+    given_up = plane.one(Replica, job_id=job, index=3)
+    assert given_up.state == "failed"
+    assert given_up.memory_bytes > 0  # something of it may still be under way
+    plane.engine.advance(LATEST)
+    plane.reconciler.reconcile(AttemptId(plane.one(Attempt, job_id=job).id))
+    assert plane.one(Replica, job_id=job, index=3).memory_bytes == 0
+    attempt = plane.one(Attempt, job_id=job)
+    assert (attempt.state, attempt.number) == ("running", 1)
+    reasons = [event.reason for event in plane.all(Event, kind="replica.failed")]
+    assert any("worker-3 could not join for too long, and the others train on" in reason for reason in reasons), reasons
+
+
+@pytest.mark.parametrize("fault", [Fault.NONE, Fault.BEFORE, Fault.AFTER])
+def test_one_on_a_node_that_is_cut_off_is_ended_when_it_is_back(plane, fault):
+    """The engine shows it as running all the while: it trains in an old world, which the others have left."""
+    nodes = tuple(NodeInfo(f"node-{n}", {}, Amounts(2_000, 64 * 2**30)) for n in range(4))
+    plane.engine = FakeEngine(nodes)
+    plane.start()
+    job = start(plane)
+    lost = next(r for r in plane.all(Replica, job_id=job) if r.index == 2)
+    with unit_of_work(plane.sessions) as session:
+        node = session.query(Node).filter_by(name=lost.node).one()
+        node.is_ready, node.seen_at = False, plane.engine.now - timedelta(minutes=5)
+    calls = []
+
+    def faults(call: str, subject: str) -> Fault:
+        calls.append(call)
+        return fault if call == "give_up" and calls.count(call) == 1 else Fault.NONE
+
+    plane.start_without_nodes(faults)
+    attempt = AttemptId(plane.one(Attempt, job_id=job).id)
+    for _ in range(4):
+        plane.reconciler.reconcile(attempt)
+        plane.engine.advance(timedelta(seconds=6))
+    assert "worker-2" not in world_of(plane, job)
+    assert key_of(plane, job, 2) not in plane.engine.live()
+    assert len(plane.engine.live()) == 3

@@ -8,10 +8,11 @@ import pytest
 
 from core.domain.errors import ExecutorRefused
 from core.domain.ids import AttemptId, JobId
+from core.domain.layout import Ports
 from core.domain.resources import Request
 from executors.base import MountOrder, ReplicaKey, ReplicaOrder
 from executors.containers import labels, names, places
-from executors.containers.order import command_of_image, render_order
+from executors.containers.order import command_of_image, render_order, render_world
 
 KEY = ReplicaKey(JobId("job-1"), AttemptId("att-06f9s2m3k1q7w8x9y0z"), "worker", 1, 2)
 
@@ -216,3 +217,21 @@ def test_the_limit_of_the_log_is_in_the_order() -> None:
     limited = json.loads(render_order(order(), image_command=None, log_limit_bytes=2**20)["order.json"])
     free = json.loads(render_order(order(), image_command=None)["order.json"])
     assert (limited["log_limit_bytes"], free["log_limit_bytes"]) == (2**20, 0)
+
+
+def test_another_world_is_told_in_the_container_s_own_devices_and_without_what_is_the_job_s():
+    told = json.loads(render_world(order(world=4, kept_env=frozenset({"TF_CONFIG"}))))
+    assert told["world"] == 4
+    assert told["env"] == {"CUDA_VISIBLE_DEVICES": "0,1"}
+    assert told["kept_env"] == ["TF_CONFIG"]
+    assert told["process_env"] == [{"RANK": "2"}, {"RANK": "3"}]
+
+
+def test_worlds_that_follow_each_other_have_no_port_in_common():
+    first = Ports(framework=2223)
+    assert names.ports_of_world(1, first) == first
+    used = [first, *(names.ports_of_world(world, first) for world in range(2, 2252))]
+    numbers = [port for ports in used for port in (ports.framework, ports.torch, ports.dmlc, ports.gloo)]
+    assert len(set(numbers)) == len(numbers)
+    assert all(1024 < port < 32_768 for port in numbers)
+    assert names.ports_of_world(2252, first) == names.ports_of_world(2, first)

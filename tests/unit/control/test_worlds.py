@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
+
+import pytest
 
 from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.lifecycle import JobEvent, ReplicaEvent
@@ -10,6 +13,7 @@ from core.domain.states import AttemptState, ReplicaState
 from executors.base import Phase
 from scheduler.control.decide import decide
 from scheduler.control.facts import Member, Sight, StopCause
+from scheduler.control.worlds import CREATE_PATIENCE, JOIN_PATIENCE, LATEST
 from tests.unit.control.test_decide import DONE, KILLED, STOPPED, follow, moved, show, sight
 
 ELASTIC = {"worker": {"replicas": {"min": 2, "max": 4}}}
@@ -150,3 +154,67 @@ def test_when_the_work_is_done_one_that_still_waits_to_join_is_stopped_at_once()
     decision = decide(whole)
     assert decision.is_decided
     assert named(decision.stops) == ["worker-4"]
+
+
+def test_whoever_was_given_up_and_still_is_there_is_ended():
+    cut_off = replace(show(elastic(), worker_1=Phase.RUNNING), lost_nodes={})
+    cut_off = replace(
+        cut_off, members=tuple(replace(m, state=ReplicaState.LOST) if m.index == 1 else m for m in cut_off.members)
+    )
+    decision = decide(cut_off)
+    assert named(decision.world.members) == ["worker-0", "worker-2", "worker-3"]
+    assert named(decision.leaves) == ["worker-1"]
+    after = entered(cut_off, decision)
+    assert named(decide(after).leaves) == ["worker-1"]
+    assert decide(replace(after, seen={})).leaves == ()
+    anew = tuple(replace(m, generation=2, state=ReplicaState.STARTING) if m.index == 1 else m for m in after.members)
+    assert decide(replace(after, members=anew)).leaves == ()
+
+
+def test_with_none_left_that_has_trained_the_gang_starts_again_from_its_checkpoint():
+    lost = show(joining(elastic()), worker_0=KILLED, worker_1=KILLED, worker_2=KILLED, worker_3=KILLED)
+    ready = knows(show(lost, worker_4=Phase.PENDING), 0, "worker-4", phase=Phase.PENDING, is_ready=True)
+    one_is_enough = ready.job.spec.roles["worker"].model_copy(update={"min_replicas": 1})
+    spec = ready.job.spec.model_copy(update={"roles": {"worker": one_is_enough}, "max_restarts": 9})
+    decision = decide(replace(ready, job=replace(ready.job, spec=spec)))
+    assert decision.world is None
+    assert "None of those that trained is left." in decision.stop.sentence
+
+
+@pytest.mark.parametrize(
+    ("state", "patience"), [(ReplicaState.PENDING, CREATE_PATIENCE), (ReplicaState.STARTING, JOIN_PATIENCE)]
+)
+def test_one_that_never_gets_ready_gives_its_place_back(state, patience):
+    waiting = joining(elastic(), state)
+    member = replace(waiting.members[-1], detail="The registry is away.")
+    waiting = replace(waiting, members=(*waiting.members[:-1], member), seen={})
+    if state is ReplicaState.STARTING:
+        waiting = knows(show(waiting, worker_4=Phase.PENDING), 0, "worker-4", phase=Phase.PENDING)
+    patient = replace(waiting, joining_since={"worker-4": waiting.now - patience + timedelta(seconds=1)})
+    first = decide(show(patient, worker_0=Phase.RUNNING, worker_1=Phase.RUNNING, worker_2=Phase.RUNNING,
+                        worker_3=Phase.RUNNING))  # fmt: skip
+    assert first.moves == ()
+    assert first.next_look == waiting.now + timedelta(seconds=1)
+    late = replace(patient, joining_since={"worker-4": waiting.now - patience}, seen=first_seen(patient))
+    decision = decide(late)
+    assert moved(decision) == [("worker-4", ReplicaEvent.FAIL)]
+    assert "worker-4 could not join for too long, and the others train on: " in decision.moves[0].exit.sentence
+    assert (decision.stop, decision.world) == (None, None)
+
+
+def first_seen(before: Sight):
+    return show(before, worker_0=Phase.RUNNING, worker_1=Phase.RUNNING, worker_2=Phase.RUNNING, worker_3=Phase.RUNNING).seen  # fmt: skip
+
+
+def test_a_place_is_kept_only_as_long_as_a_call_for_it_may_be_under_way():
+    waiting = joining(elastic(), ReplicaState.PENDING)
+    seen = first_seen(waiting)
+
+    def gone_since(ago: timedelta) -> Sight:
+        ended = replace(waiting.members[-1], state=ReplicaState.FAILED, ended_at=waiting.now - ago)
+        return replace(waiting, members=(*waiting.members[:-1], ended), seen=seen)
+
+    fresh = decide(gone_since(timedelta(seconds=1)))
+    assert fresh.given_up == ()
+    assert fresh.next_look == waiting.now - timedelta(seconds=1) + LATEST
+    assert named(decide(gone_since(LATEST)).given_up) == ["worker-4"]

@@ -11,11 +11,21 @@ import pytest
 from trainmaster_runtime.record import StateFolder
 from trainmaster_runtime.worlds import Worlds, hold_s
 
+from executors.kubernetes.telling import encode
+from tests.orders import bare_order
+
 
 @pytest.fixture
 def worlds(tmp_path: Path) -> Worlds:
     order: Any = SimpleNamespace(
-        world=1, joins_warm=False, command="train", args=[], env={"RANK": "1"}, process_env=[{}], files={}
+        world=1,
+        joins_warm=False,
+        command="train",
+        args=[],
+        env={"RANK": "1"},
+        process_env=[{}],
+        files={},
+        asked_path=None,
     )
     return Worlds(order, StateFolder(str(tmp_path)), str(tmp_path))
 
@@ -45,6 +55,7 @@ def test_processes_find_their_environment_of_the_newest_world(tmp_path: Path) ->
         args=[],
         env={"SIZE": "4"},
         process_env=[{"RANK": "2"}, {"RANK": "3"}],
+        asked_path=None,
     )
     Worlds(order, StateFolder(str(tmp_path / "state")), str(tmp_path)).publish()
     assert json.loads((tmp_path / "world.json").read_text()) == {
@@ -54,7 +65,7 @@ def test_processes_find_their_environment_of_the_newest_world(tmp_path: Path) ->
 
 
 def test_one_that_joins_is_ready_when_its_process_says_so_or_when_there_is_none_yet(tmp_path: Path) -> None:
-    order: Any = SimpleNamespace(world=0, joins_warm=True, env={}, process_env=[{}])
+    order: Any = SimpleNamespace(world=0, joins_warm=True, env={}, process_env=[{}], asked_path=None)
     warm = Worlds(order, StateFolder(str(tmp_path)), str(tmp_path))
     assert not warm.facts()["is_ready"]
     (tmp_path / "keeps-0").touch()
@@ -68,3 +79,58 @@ def test_who_failed_of_a_lost_peer_waits_long_who_was_killed_not_at_all() -> Non
     of_a_peer = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4"
     assert hold_s(of_a_peer, was_killed=False) > hold_s("KeyError: 'label'", was_killed=False) > 0
     assert hold_s(of_a_peer, was_killed=True) == 0
+
+
+def test_an_engine_that_changes_a_file_of_its_own_is_heard_too(worlds: Worlds, tmp_path: Path) -> None:
+    asked = tmp_path / "asked"
+    asked.mkdir()
+    order: Any = SimpleNamespace(
+        world=1,
+        joins_warm=False,
+        command=["train"],
+        args=[],
+        env={"RANK": "1", "SIZE": "2", "API_KEY": "hunter2"},
+        process_env=[{}],
+        files={},
+        asked_path=str(asked / "stop"),
+    )
+    worlds = Worlds(order, StateFolder(str(tmp_path)), str(tmp_path))
+    (asked / "world").touch()
+    assert worlds.news() is None
+    whole = encode(bare_order(world=2, env={"RANK": "0", "API_KEY": "hunter2"}, kept_env=frozenset({"API_KEY"})))
+    (asked / "world").write_text(whole[:40])
+    assert worlds.news() is None  # half of it is there
+    (asked / "world").write_text(whole)
+    news = worlds.news()
+    assert news is not None
+    worlds.take(news)
+    assert worlds.number == 2
+    assert order.env == {"RANK": "0", "API_KEY": "hunter2"}
+    assert order.command == ["true"]
+
+
+def test_who_joins_learns_from_the_others_folder_that_the_program_keeps_its_processes(tmp_path: Path) -> None:
+    shared = tmp_path / "logs"
+    shared.mkdir()
+
+    def replica(name: str, world: int) -> Worlds:
+        own = tmp_path / name
+        own.mkdir()
+        order: Any = SimpleNamespace(world=world, joins_warm=False, env={}, process_env=[{}], asked_path=None)
+        return Worlds(order, StateFolder(str(own)), str(own), str(shared))
+
+    first = replica("first", 1)
+    first.show()
+    cold = replica("cold", 0)
+    assert cold.facts()["is_ready"]
+    cold.show()
+    assert (tmp_path / "cold" / "joins").exists()
+    (tmp_path / "first" / "keeps-0").touch()
+    first.show()
+    warm = replica("warm", 0)
+    assert not warm.facts()["is_ready"]  # its command begins at once, and says so when it has imported what it needs
+    warm.show()
+    assert not (tmp_path / "warm" / "joins").exists()
+    (tmp_path / "warm" / "keeps-0").touch()
+    warm.show()
+    assert (tmp_path / "warm" / "joins").exists()

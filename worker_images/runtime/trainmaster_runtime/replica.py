@@ -135,7 +135,9 @@ class Replica:
         )
         self._notes = ExitNotes(ground.own + "/exits")
         if order.world is not None:
-            self._worlds = Worlds(order, self._state, ground.own)
+            # Where an executor sees no status: who joins learns from the others' folder how they go on.
+            shared = os.path.dirname(self._log_shown) if order.view == "as_is" else None
+            self._worlds = Worlds(order, self._state, ground.own, shared)
             self._worlds.publish()
             self._wait_for_world(self._worlds)
         self._state.tell(phase="pending", detail="Starting the command.")
@@ -161,6 +163,7 @@ class Replica:
         if not worlds.is_joining or self._order.joins_warm:
             return
         self._state.tell(phase="pending", detail="Waiting for its place in the gang.", facts=worlds.facts())
+        worlds.show()
         while worlds.is_joining:
             self._check_stop(LOOK_S)
             told = worlds.news()
@@ -225,6 +228,7 @@ class Replica:
         worlds = self._worlds
         if worlds is not None:
             self._facts.update(worlds.facts())
+            worlds.show()
         if worlds is not None and worlds.is_joining:
             self._state.tell(phase="pending", detail="Waiting for its place in the gang.", facts=self._facts)
             return

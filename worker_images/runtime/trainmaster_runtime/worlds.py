@@ -1,14 +1,17 @@
 """The worlds of an elastic gang: layouts that are told while the replica's processes run.
 
-The executor puts the newest one into the state folder. Processes that go from world to world by themselves (they use
+The executor puts the newest one into the state folder, or where an engine can change a file only so, into the folder of
+``Order.asked_path``. Processes that go from world to world by themselves (they use
 ``trainmaster_train.elastic``, and say so by a file) read it from ``/data/.trainmaster/world.json``; all others are ended
 and started again in place, with the new world's environment.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +29,12 @@ _DOUBT_S = 10.0
 # For processes that are started again in place, from SIGTERM to SIGKILL: their peers wait for them.
 MOVE_GRACE_S = 5.0
 FILE = "world.json"
+_ASKED_FILE = "world"  # beside what an engine asks by
 _KEEPS = "keeps-"  # with the local rank: this process goes from world to world by itself
+# One that joins waits for nothing but its world: an engine that reads no status looks for this file.
+_READY = "joins"
+# Beside the logs, which all replicas of an attempt see: its program goes from world to world by itself.
+_GANG_KEEPS = ".keeps-processes"
 _LOST_PEER = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -51,14 +59,21 @@ class Worlds:
 
     Args:
         own: the real path of ``/data/.trainmaster``.
+        shared: a folder that all replicas of the attempt see, where the executor does not tell one of the others.
     """
 
-    def __init__(self, order: Order, state: StateFolder, own: str) -> None:
+    def __init__(self, order: Order, state: StateFolder, own: str, shared: str | None = None) -> None:
         self._order = order
-        self._state = state
         self._own = own
-        self._seen: tuple[int, int] | None = None
+        self._paths = [state.file(FILE)]
+        if order.asked_path is not None:
+            self._paths.append(os.path.dirname(order.asked_path) + "/" + _ASKED_FILE)
+        self._seen: dict[str, tuple[int, int, int]] = {}
+        self._shared = None if shared is None else shared + "/" + _GANG_KEEPS
+        self._has_shown = False
         self.number = order.world or 0
+        if self.is_joining and self._shared is not None and os.path.exists(self._shared):
+            order.joins_warm = True
         self.move_by: float | None = None  # monotonic; while the processes end, to be started again
 
     @property
@@ -67,22 +82,31 @@ class Worlds:
 
     def news(self) -> dict[str, Any] | None:
         """A newer world than this one."""
-        try:
-            found = os.stat(self._state.file(FILE))
-        except OSError:
-            return None
-        seen = (found.st_ino, found.st_mtime_ns)
-        if seen == self._seen:
-            return None
-        self._seen = seen
-        told = self._state.read(FILE)
-        return told if told is not None and int(told.get("world") or 0) > self.number else None
+        newest = None
+        for path in self._paths:
+            try:
+                found = os.stat(path)
+            except OSError:
+                continue
+            seen = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if seen == self._seen.get(path):
+                continue
+            told = _read(path)
+            if told is None:
+                continue  # half of it is there: look again
+            self._seen[path] = seen
+            number = int(told.get("world") or 0)
+            if number > self.number and (newest is None or number > int(newest["world"])):
+                newest = told
+        return newest
 
     def take(self, told: dict[str, Any]) -> None:
         """From now on the order says what ``told`` does."""
         order = self._order
-        order.command, order.args = told["command"], told["args"]
-        order.env, order.process_env = told["env"], told["process_env"] or [{}]
+        if told["command"]:  # an image's own stays as it is
+            order.command, order.args = told["command"], told["args"]
+        kept = {name: order.env[name] for name in told.get("kept_env") or () if name in order.env}
+        order.env, order.process_env = {**told["env"], **kept}, told["process_env"] or [{}]
         order.files = told.get("files") or {}
         self.number = order.world = int(told["world"])
 
@@ -110,6 +134,14 @@ class Worlds:
             except OSError:
                 pass
 
+    def show(self) -> None:
+        """Leave the files by which engines and those that join later learn what :meth:`facts` says."""
+        facts = self.facts()
+        if facts["is_ready"] and not self._has_shown:
+            self._has_shown = _touch(self._own + "/" + _READY)
+        elif facts["keeps_processes"] and not self._has_shown and self._shared is not None:
+            self._has_shown = _touch(self._shared)
+
     def facts(self) -> dict[str, Any]:
         """For the executor: see ``executors.base.ChangesWorlds``."""
         keeps = self.keeps_processes()
@@ -118,6 +150,28 @@ class Worlds:
 
     def _mark(self, number: int) -> str:
         return "%s/%s%d" % (self._own, _KEEPS, number)
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    """What stands in ``path``, ``{}`` where nothing stands there yet; ``None``: half of something."""
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read().strip()
+        if content and not content.startswith(b"{"):
+            # Where there is little room for it.
+            content = zlib.decompress(base64.b64decode(content))
+        told = json.loads(content or b"{}")
+    except (OSError, ValueError, zlib.error):
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def _touch(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
+    except OSError:
+        return False
+    return True
 
 
 def hold_s(tail: str, *, was_killed: bool) -> float:

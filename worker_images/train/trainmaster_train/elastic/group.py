@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
+import socket
 import time
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Optional
+from typing import Any, Dict, Optional
 
 from trainmaster_train.elastic.worlds import World, newest_number
 
@@ -57,6 +60,7 @@ class Group:
         self._backend = backend
         self._timeout = timedelta(seconds=timeout_s)
         self._store: Any = None
+        self._wires: Dict[int, str] = {}
 
     def join(self, world: World) -> None:
         """Meet all others of ``world`` and connect to them; blocks until all are there.
@@ -74,6 +78,7 @@ class Group:
             self._store = stores.HashStore()
         else:
             self._store = self._meet(world)
+        before = _sockets()
         try:
             dist.init_process_group(
                 backend,
@@ -86,12 +91,31 @@ class Group:
             raise PeerLost(f"world {world.number} could not be joined: {error}") from None
         # A peer that dies while all connect is noticed soon; a collective may take as long as the script allows.
         dist.distributed_c10d._set_pg_timeout(self._timeout)  # noqa: SLF001 - torch has no public one
+        self._wires = dict(_sockets().items() - before.items())
+
+    def cut(self) -> None:
+        """Cut the connections to all peers, from another thread: a collective that waits for one of them fails at once.
+
+        Of gloo the default group's alone, on Linux. torch's own abort waits for the collective's time-out.
+        """
+        import torch.distributed as dist
+
+        if dist.get_backend() == "nccl":
+            dist.distributed_c10d._abort_process_group()  # noqa: SLF001 - torch has no public one
+            return
+        now = _sockets()
+        for fd, name in self._wires.items():
+            if now.get(fd) == name:
+                with suppress(OSError), socket.socket(fileno=os.dup(fd)) as wire:
+                    wire.getpeername()  # raises for the one that listens: gloo ends the process when that one fails
+                    wire.shutdown(socket.SHUT_RDWR)
 
     def leave(self) -> None:
         """Give the group up; the peers notice. Frees what is left of it first: torch may hang if it is freed after."""
         import torch.distributed as dist
 
         gc.collect()
+        self._wires = {}
         if dist.is_available() and dist.is_initialized():
             try:
                 if dist.get_backend() == "nccl":
@@ -142,3 +166,15 @@ class Group:
             raise WorldChanged
         if time.monotonic() >= end:
             raise PeerLost(f"world {world.number}: waited for {who} for too long: {why}")
+
+
+def _sockets() -> Dict[int, str]:
+    """The sockets of this process, by descriptor, as the kernel names them."""
+    found = {}
+    with suppress(OSError):
+        for entry in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                name = os.readlink(f"/proc/self/fd/{entry}")
+                if name.startswith("socket:"):
+                    found[int(entry)] = name
+    return found

@@ -10,6 +10,7 @@ from typing import Any, Callable, Optional, TypeVar
 from trainmaster_train.elastic import worlds
 from trainmaster_train.elastic.group import Group, WorldChanged, is_peer_loss
 from trainmaster_train.elastic.state import State
+from trainmaster_train.elastic.watch import Watch
 from trainmaster_train.elastic.worlds import World, WorldError
 
 ResultT = TypeVar("ResultT")
@@ -77,9 +78,10 @@ def _in_world(group: Group, state: State, call: Callable[[], ResultT], done: lis
             print(
                 f"[trainmaster] world {_world.number}: rank {_world.rank} of {_world.size}", file=sys.stderr, flush=True
             )
-        state.sync(_world.number)
-        done[:] = [call()]
-        _wait_for_all()
+        with Watch(group, _world):
+            state.sync(_world.number)
+            done[:] = [call()]
+            _wait_for_all()
         return None
     except WorldChanged as changed:
         return _forgotten(changed)

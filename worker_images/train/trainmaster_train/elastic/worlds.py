@@ -63,6 +63,13 @@ def newest_number() -> int:
     return int(told.get("world") or 0) if told is not None else 1
 
 
+def newest_size() -> int:
+    """How many processes the newest world has that this process was told of."""
+    told = _told()
+    processes = told["processes"] if told is not None else [os.environ]
+    return int(processes[0].get("WORLD_SIZE") or 1)
+
+
 def next_world(after: int, patience_s: float = PATIENCE_S) -> World:
     """The newest world, as soon as its number is larger than ``after``.
 
