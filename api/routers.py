@@ -17,6 +17,7 @@ NOUNS: Final = (
     "attempts",
     "events",
     "logs",
+    "series",
     "checkpoints",
     "files",
     "archives",

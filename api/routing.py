@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Coroutine
 from functools import cached_property
 from typing import Any, Final
@@ -16,8 +17,10 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 from trainmaster.wire.base import Problem
 
-from core.domain.errors import InvalidRequest
+from core.domain.errors import InvalidRequest, PayloadTooLarge
 
+# What a compressed body may become: as 4 MiB of report items are, eight times over.
+INFLATED_LIMIT_BYTES: Final = 32 * 2**20
 DEPTH_LIMIT: Final = 64  # no body of ours is nested deeper than ten
 _PROBLEM: Final[dict[str, Any]] = {
     "description": "A problem: a stable code, and a sentence that says what to do.",
@@ -34,6 +37,15 @@ def new_router(tag: str, prefix: str = "") -> APIRouter:
 
 class StrictRequest(Request):
     """JSON as RFC 8259 has it: UTF-8, no NaN, no lone surrogates; and no NUL, which PostgreSQL cannot keep."""
+
+    async def body(self) -> bytes:
+        """The body, inflated where the client sent it compressed by gzip."""
+        if not hasattr(self, "_body"):
+            body = await super().body()
+            if self.headers.get("content-encoding", "").lower() == "gzip":
+                body = _inflated(body)
+            self._body = body
+        return self._body
 
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
@@ -79,6 +91,21 @@ class StrictRoute(APIRoute):
             return await handle(StrictRequest(request.scope, request.receive))
 
         return strict
+
+
+def _inflated(body: bytes) -> bytes:
+    inflater = zlib.decompressobj(wbits=31)  # gzip alone
+    try:
+        inflated = inflater.decompress(body, INFLATED_LIMIT_BYTES)
+    except zlib.error:
+        raise InvalidRequest("The body is not what Content-Encoding says, gzip.", field="content-encoding") from None
+    if inflater.unconsumed_tail:
+        raise PayloadTooLarge(
+            f"The body is larger than {INFLATED_LIMIT_BYTES // 2**20} MiB unpacked; send less at once."
+        )
+    if not inflater.eof:
+        raise InvalidRequest("The body ends in the middle of its gzip stream; send it again.", field="body")
+    return inflated
 
 
 def _demand_plain(value: Any) -> None:

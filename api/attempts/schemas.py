@@ -8,6 +8,8 @@ from typing import Any
 from trainmaster.wire.jobs import AttemptView, ExitView, ReplicaView
 
 from core.db.tables import Attempt, Replica
+from core.domain.pace import told_progress
+from core.domain.states import ReplicaState
 
 
 def attempt_view(attempt: Attempt, replicas: Sequence[Replica]) -> AttemptView:
@@ -52,7 +54,7 @@ def _replica_view(replica: Replica, address: str | None) -> ReplicaView:
         started_at=replica.started_at,
         ended_at=replica.ended_at,
         heartbeat_at=replica.heartbeat_at,
-        progress=replica.progress,
+        progress=told_progress(replica.progress, is_running=replica.state == ReplicaState.RUNNING),
     )
 
 

@@ -15,6 +15,7 @@ from core.db.repositories.attempts import newest_attempt
 from core.db.repositories.jobs import NOT_RUN, Run, queue_position, runs_of, view_row
 from core.db.rows import AnyRow
 from core.db.tables import Job
+from core.domain.pace import told_progress
 from core.domain.states import JobState
 from core.domain.waiting import said_to
 
@@ -46,7 +47,7 @@ def job_fields(row: AnyRow, *, run: Run, now: datetime) -> dict[str, Any]:
         "restart_count": row.restart_count,
         "wait_reason": _wait_reason(row, now),
         "exit": exit_view(row.exit),
-        "progress": dict(run.progress),
+        "progress": told_progress(run.progress, is_running=row.state == JobState.RUNNING),
         "created_at": row.created_at,
         "queued_at": row.queued_at,
         "started_at": row.started_at,

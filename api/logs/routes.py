@@ -10,6 +10,7 @@ from typing import Annotated, Final
 from anyio import CapacityLimiter
 from fastapi import Header, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from pydantic import AwareDatetime
 from starlette.concurrency import run_in_threadpool
 from trainmaster.spec.model import RoleName
 from trainmaster.wire.base import Page
@@ -26,8 +27,9 @@ from api.ranges import ByteRange, OpenFileResponse
 from api.routing import new_router
 from api.work import PlatformDep
 from core.domain.errors import InvalidRequest
+from core.storage.loglevels import RANKS, Level
 from core.storage.logmerge import LogMerge, Selection, place_of_newest
-from core.storage.logs import tail_offset
+from core.storage.logs import stamp_at, tail_offset
 from core.storage.logsearch import PATTERN_LIMIT, LineSearch
 
 router = new_router("logs")
@@ -70,6 +72,11 @@ async def stream_logs(
     search: Annotated[
         str | None, Query(max_length=PATTERN_LIMIT, description="Regular expression (RE2) that a line must contain.")
     ] = None,
+    level: Annotated[
+        Level | None, Query(description="Only lines at least this grave, as their own words tell.")
+    ] = None,
+    since: Annotated[AwareDatetime | None, Query(description="Only lines from this time on.")] = None,
+    until: Annotated[AwareDatetime | None, Query(description="Only lines up to this time.")] = None,
     follow: Annotated[bool, Query(description="Go on until the job has ended, over its following attempts.")] = False,
     tail_lines: TailQuery = None,
     last_event_id: Annotated[str | None, Header(description="Go on after this id.")] = None,
@@ -80,7 +87,17 @@ async def stream_logs(
     view = await run_in_threadpool(service.open_logs, platform, job)
     if rank is not None:
         service.demand_rank(view, rank)
-    selection = Selection(attempt=attempt, role=role, index=index, rank=rank, search=finder, ranks=view.ranks)
+    selection = Selection(
+        attempt=attempt,
+        role=role,
+        index=index,
+        rank=rank,
+        search=finder,
+        level=None if level is None else RANKS[level],
+        since=None if since is None else stamp_at(since),
+        until=None if until is None else stamp_at(until),
+        ranks=view.ranks,
+    )
     place = resume
     if place is None:
         place = await run_in_threadpool(place_of_newest, view.logs, selection, tail_lines=tail_lines)

@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from fastapi import Response
 from starlette.concurrency import run_in_threadpool
+from trainmaster.wire.metrics import MetricsAnswer, MetricsBatch
 from trainmaster.wire.runtime import Report, ReportAnswer
 
 from api.auth import AttemptCaller
@@ -11,6 +12,7 @@ from api.ranges import OpenFileResponse
 from api.routing import new_router
 from api.runtime.code import open_code
 from api.runtime.service import take_report
+from api.series.taking import take_batch
 from api.work import Platform, PlatformDep
 from core.domain.ids import AttemptId
 
@@ -31,6 +33,20 @@ async def report(body: Report, attempt: AttemptCaller, platform: PlatformDep) ->
 def _take(body: Report, attempt: AttemptId, platform: Platform) -> ReportAnswer:
     with platform.write() as work:
         return ReportAnswer(acked=take_report(work, attempt, body))
+
+
+@router.post("/metrics", operation_id="add_metrics", summary="Points of many series at once")
+async def add_metrics(body: MetricsBatch, attempt: AttemptCaller, platform: PlatformDep) -> MetricsAnswer:
+    """With the attempt's token, from any process of the replica. `Content-Encoding: gzip` is understood.
+
+    With `batch` a batch that is sent again counts once. What cannot be used is told in `faults`, the rest is taken.
+    """
+    return await platform.run_hot(_add, body, attempt, platform)
+
+
+def _add(body: MetricsBatch, attempt: AttemptId, platform: Platform) -> MetricsAnswer:
+    with platform.write() as work:
+        return take_batch(work, attempt, body)
 
 
 @router.get(

@@ -8,16 +8,23 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from pydantic import ValidationError
 from sqlalchemy import Insert, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
+from trainmaster.wire.metrics import NewMetrics
 from trainmaster.wire.runtime import Report, ReportItem
 
+from api.series.taking import columns_of, objects_of
 from api.work import Work
 from core.db.repositories.events import append_event
+from core.db.repositories.metrics import NewObject, StreamKey, add_metrics
 from core.db.tables import Attempt, Checkpoint, Event, Job, Replica
+from core.domain import pace
 from core.domain.errors import AttemptEnded, InvalidRequest, NotFound
 from core.domain.ids import AttemptId
+from core.domain.metrics.limits import STEP_LIMIT
+from core.domain.metrics.points import Points
 from core.ids import new_id
 
 # Each start of a replica counts its items from 1. The column holds the start's number above, the item's below:
@@ -27,7 +34,7 @@ _SEQ_MASK: Final = 2**_SEQ_BITS - 1
 _GENERATION_MAX: Final = 2**22
 _INDEX_MAX: Final = 2**31 - 1
 
-_NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
+_NO_NUMBERS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _METRIC_LIMIT: Final = 256  # values of one report item
 _NAME_LIMIT: Final = 200
 _PATH_LIMIT: Final = 4096
@@ -61,7 +68,7 @@ def take_report(work: Work, attempt_id: AttemptId, report: Report) -> int:
     newest = max((item.seq for item in report.items), default=0)
     if newest > _SEQ_MASK or report.generation > _GENERATION_MAX or report.index > _INDEX_MAX:
         raise InvalidRequest("The report's numbers are out of range: seq, generation or index.", field="items")
-    replica, job = _lock_replica(work, attempt_id, report)
+    replica, job, number = _lock_replica(work, attempt_id, report)
     generation, seen = replica.report_seq >> _SEQ_BITS, replica.report_seq & _SEQ_MASK
     if generation < report.generation:
         seen = 0
@@ -71,6 +78,8 @@ def take_report(work: Work, attempt_id: AttemptId, report: Report) -> int:
     taker = _Taker(work, replica, job, is_late=is_late)
     for item in items:
         taker.take(item)
+    # The items of a late report cannot be told from those that came before, so its metrics have a number of their own.
+    taker.add_metrics(number, writer=f"runtime-{report.generation}", batch=newest)
     taker.tell_refusals()
     if is_late:
         return newest
@@ -84,9 +93,9 @@ def take_report(work: Work, attempt_id: AttemptId, report: Report) -> int:
     return acked
 
 
-def _lock_replica(work: Work, attempt_id: AttemptId, report: Report) -> tuple[Replica, Job]:
+def _lock_replica(work: Work, attempt_id: AttemptId, report: Report) -> tuple[Replica, Job, int]:
     row = work.session.execute(
-        select(Replica, Job, Attempt.ended_at)
+        select(Replica, Job, Attempt.number, Attempt.ended_at)
         .join(Attempt, Attempt.id == Replica.attempt_id)
         .join(Job, Job.id == Attempt.job_id)
         .where(Replica.attempt_id == attempt_id, Replica.role == report.role, Replica.index == report.index)
@@ -94,12 +103,12 @@ def _lock_replica(work: Work, attempt_id: AttemptId, report: Report) -> tuple[Re
     ).one_or_none()
     if row is None:
         raise NotFound(f"There is no replica {report.role}-{report.index} in attempt {attempt_id}.")
-    replica, job, ended_at = row
+    replica, job, number, ended_at = row
     if job.deleted_at is not None:
         raise AttemptEnded("The job of this token was deleted; its replicas report no more.")
     if ended_at is not None and work.now - ended_at > _LATE:
         raise AttemptEnded("The attempt of this token has ended; its replicas report no more.")
-    return replica, job
+    return replica, job, number
 
 
 class _Taker:
@@ -112,6 +121,8 @@ class _Taker:
         self.is_late = is_late  # of an earlier start of this replica: its files still count, its progress does not
         self.progress: dict[str, Any] | None = None
         self.refusals: list[str] = []
+        self._points: dict[str, Points] = {}
+        self._objects: list[NewObject] = []
         self._told: int | None = None  # lines of this attempt so far; counted when the first one comes
 
     def take(self, item: ReportItem) -> None:
@@ -127,18 +138,60 @@ class _Taker:
                 case "event":
                     if not self.is_late:
                         self._take_event(item)
+                case "metrics":
+                    self._take_metrics(item)
         except _Refused as refusal:
             self.refusals.append(f"{item.kind}: {refusal}")
 
     def _take_progress(self, item: ReportItem) -> None:
         before = self.replica.progress if self.progress is None else self.progress
         known: dict[str, Any] = {
-            name: _number(item.data, name) for name in ("step", "steps", "epoch") if name in item.data
+            name: _number(item.data, name) for name in ("step", "steps", "epoch", "epochs") if name in item.data
         }
         metrics = {**before.get("metrics", {}), **_metrics(item.data)}
         if len(metrics) > _METRIC_LIMIT:
             raise _Refused(f"more than {_METRIC_LIMIT} metrics")
         self.progress = {**before, **known, "metrics": metrics, "at": _utc(item.at).isoformat()}
+        self.progress[pace.KEY] = pace.with_sample(self.progress, _utc(item.at).timestamp())
+        self._note_points(item, self.progress.get("step"))
+
+    def _note_points(self, item: ReportItem, step: float | None) -> None:
+        """The metrics of a progress item as points of its step, what is no number included."""
+        at = int(max(0.0, _utc(item.at).timestamp()) * 1000)
+        for name, value in (item.data.get("metrics") or {}).items():
+            if value is not None and abs(step or 0) <= STEP_LIMIT:
+                number = _NO_NUMBERS[value] if isinstance(value, str) else float(value)
+                self._points.setdefault(name[:_NAME_LIMIT], Points()).extend(Points([int(step or 0)], [at], [number]))
+
+    def _take_metrics(self, item: ReportItem) -> None:
+        try:
+            new = NewMetrics.model_validate(item.data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise _Refused(f"{place}: {first['msg']}") from None
+        for name, points in columns_of(new.series, _utc(item.at), self.refusals).items():
+            known = self._points.get(name)
+            if known is None:
+                self._points[name] = points
+            else:
+                known.extend(points)
+        self._objects += objects_of(new.objects, _utc(item.at), self.refusals)
+
+    def add_metrics(self, attempt: int, *, writer: str, batch: int) -> None:
+        """Write the points and objects of all items."""
+        if self._points or self._objects:
+            key = StreamKey(self.job.id, attempt, self.replica.role, self.replica.index)
+            added = add_metrics(
+                self.work.session,
+                key,
+                self._points,
+                self._objects,
+                now=self.work.now,
+                writer=writer,
+                batch=batch,
+            )
+            self.refusals += added.faults
 
     def _take_checkpoint(self, item: ReportItem) -> None:
         path = _relative_path(item.data.get("path"))
@@ -171,7 +224,19 @@ class _Taker:
             reason = (
                 f"{count} reported {'item was' if count == 1 else 'items were'} not usable; first {self.refusals[0]}"
             )
-            self._tell("replica.report_refused", reason, {"count": count})
+            if not self._was_told("replica.report_refused", reason):
+                self._tell("replica.report_refused", reason, {"count": count})
+
+    def _was_told(self, kind: str, reason: str) -> bool:
+        """Whether this replica's history says just this already: a script that goes on with it needs no second line."""
+        told = select(Event.id).where(
+            Event.job_id == self.job.id,
+            Event.attempt_id == self.replica.attempt_id,
+            Event.kind == kind,
+            Event.actor == f"runtime:{self.replica.role}-{self.replica.index}",
+            Event.reason == reason,
+        )
+        return self.work.session.execute(told.limit(1)).first() is not None
 
     def _tell(self, kind: str, reason: str, data: Mapping[str, Any]) -> None:
         if self._told is None:
@@ -233,7 +298,7 @@ def _metrics(data: Mapping[str, Any]) -> dict[str, float | int]:
     found: dict[str, float | int] = {}
     for name, value in metrics.items():
         # A loss that became NaN arrives as null, or as the training library's word for it: the last real value stays.
-        number = None if value in _NO_NUMBERS else _number(metrics, name)
+        number = None if isinstance(value, str) and value in _NO_NUMBERS else _number(metrics, name)
         if number is not None:
             found[name[:_NAME_LIMIT]] = number
     return found

@@ -12,7 +12,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from core.domain.errors import NotFound
-from core.storage.logs import LINE_LIMIT, JobLogs, LogFile, rank_of, stamp_of, tail_offset, text_of, without_rank
+from core.storage.loglevels import level_after
+from core.storage.logs import (
+    LINE_LIMIT,
+    JobLogs,
+    LogFile,
+    rank_of,
+    stamp_of,
+    tail_offset,
+    text_of,
+    time_offset,
+    without_rank,
+)
 from core.storage.logsearch import LineSearch
 
 _MEMORY: Final = 4 * 2**20  # of all blocks of one stream together
@@ -43,13 +54,19 @@ _NOBODY: Final = Speaker()
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which lines. ``ranks``: first rank and number of processes of each (role, index), for ``rank``."""
+    """Which lines. ``ranks``: first rank and number of processes of each (role, index), for ``rank``.
+
+    ``level``: at least so grave (see ``core.storage.loglevels``). ``since``, ``until``: stamps, both included.
+    """
 
     attempt: int | None = None
     role: str | None = None
     index: int | None = None
     rank: int | None = None
     search: LineSearch | None = None
+    level: int | None = None
+    since: bytes | None = None
+    until: bytes | None = None
     ranks: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
 
     def takes_file(self, file: LogFile) -> bool:
@@ -98,6 +115,8 @@ class _Source:
     size: int = 0
     key: bytes = b""  # of the line before: lines without a stamp stay with it
     is_waiting: bool = False  # in the heap
+    is_past: bool = False  # its next line is after the selection's time
+    level: int | None = None  # of the line before
     is_starved: bool = False  # stopped by the step's limit in the middle of what it has
 
 
@@ -156,11 +175,12 @@ class LogMerge:
                     self._has_more = False
                     break
                 continue
-            source = self._sources[self._heap[0][2]]
+            key, _, name = self._heap[0]
+            source = self._sources[name]
             raw = self._take(source)
             whole = text_of(raw)
             speaker, text = self._selection.speaker_of(source.file, whole)
-            if self._selection.takes_line(speaker, text):
+            if self._takes(source, key, text) and self._selection.takes_line(speaker, text):
                 if text is not whole:
                     raw = raw[: len(raw) - len(whole)] + text
                 lines.append(MergedLine(source.file, source.offset, raw, speaker))
@@ -169,6 +189,14 @@ class LogMerge:
             if self._read >= _STEP_BYTES:
                 break
         return lines
+
+    def _takes(self, source: _Source, key: bytes, text: bytes) -> bool:
+        """Whether the line's time and level are asked for."""
+        if self._selection.level is not None:
+            source.level = level_after(text, source.level)
+            if (source.level or 0) < self._selection.level:
+                return False
+        return self._selection.since is None or key >= self._selection.since
 
     @property
     def has_more(self) -> bool:
@@ -193,7 +221,7 @@ class LogMerge:
                 self._heap = [entry for entry in self._heap if entry[2] != file.name]
                 heapq.heapify(self._heap)
                 source.is_waiting = False
-            if not source.is_waiting:
+            if not source.is_waiting and not source.is_past:
                 self._push(source, is_final=False)
 
     def _enter_next(self, *, is_final: bool = False) -> bool:
@@ -206,7 +234,7 @@ class LogMerge:
         if self._attempt:
             self._list()
             for source in self._sources.values():
-                if not source.is_waiting:
+                if not source.is_waiting and not source.is_past:
                     self._push(source, is_final=True)
             if self._heap:
                 return True
@@ -225,6 +253,8 @@ class LogMerge:
             source.is_starved = False
             self._starved -= 1
         source.is_waiting = self._fill(source, is_final=is_final)
+        if source.is_waiting and self._selection.until is not None and source.key > self._selection.until:
+            source.is_waiting, source.is_past = False, True
         entry = (source.key, source.file.order, source.file.name)
         if self._heap and self._heap[0][2] == source.file.name:
             if source.is_waiting:
@@ -280,6 +310,7 @@ class LogMerge:
             if whole and search.can_skip(source.buffer[:whole]):
                 source.buffer = source.buffer[whole:]
                 source.offset += whole
+                source.level = None
         return bool(data)
 
     def _take(self, source: _Source) -> bytes:
@@ -296,20 +327,22 @@ class LogMerge:
 
 
 def place_of_newest(logs: JobLogs, selection: Selection, *, tail_lines: int | None) -> Place:
-    """Where to begin: with the chosen attempt, else the newest; there at the beginning, or ``tail_lines`` of each file
-    before its end (of each, not of all: a replica that hangs wrote its last words long ago).
+    """Where to begin: with the chosen attempt, else the newest; there at the beginning, shortly before the selection's
+    ``since``, or ``tail_lines`` of each file before its end (of each, not of all: a replica that hangs wrote its last
+    words long ago).
     """
     attempts = logs.attempts()
     number = selection.attempt if selection.attempt is not None else (attempts[-1] if attempts else 0)
     if number not in attempts:
         return Place()
     offsets: dict[str, int] = {}
-    for file in logs.files(number) if tail_lines is not None else ():
+    for file in logs.files(number) if tail_lines is not None or selection.since is not None else ():
         if not selection.takes_file(file):
             continue
         try:
             with logs.opened(number, file.name) as fd:
-                offsets[file.name] = tail_offset(fd, tail_lines or 0)
+                tail = 0 if tail_lines is None else tail_offset(fd, tail_lines)
+                offsets[file.name] = max(tail, 0 if selection.since is None else time_offset(fd, selection.since))
         except NotFound:
             continue
     return Place(number, offsets)

@@ -30,6 +30,7 @@ STAMP_BYTES: Final = 27
 # The runtime splits longer lines; a file without line breaks is somebody else's and is cut here.
 LINE_LIMIT: Final = 128 * 2**10
 _BACK_BLOCK: Final = 16 * 2**10
+_TIME_BLOCK: Final = 64 * 2**10  # a search for a time ends this near, and the rest is read
 
 
 # Attempt, then the roles' order, then the index.
@@ -67,6 +68,11 @@ def stamp_of(raw: bytes) -> bytes | None:
     if len(raw) >= STAMP_BYTES and raw[26] == 90 and raw[10] == 84 and raw[4] == 45 and raw[:4].isdigit():
         return raw[:STAMP_BYTES]
     return None
+
+
+def stamp_at(at: datetime) -> bytes:
+    """``at`` as the runtime stamps it."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(STAMP_BYTES, "0").encode()
 
 
 def text_of(raw: bytes) -> bytes:
@@ -215,3 +221,31 @@ def tail_offset(fd: int, lines: int) -> int:
         if count >= lines:
             break
     return offset
+
+
+def time_offset(fd: int, stamp: bytes) -> int:
+    """Where a line begins with nothing from ``stamp`` on before it; near to the first such line, by halving the file.
+
+    The runtime writes a file in order of time. Where somebody else's text has no stamps it is read from further up.
+    """
+    low, high = 0, os.fstat(fd).st_size
+    while high - low > _TIME_BLOCK:
+        middle = (low + high) // 2
+        found = _stamped_line(fd, middle, high)
+        if found is None or found[1] >= stamp:
+            high = middle
+        else:
+            low = found[0]
+    return low
+
+
+def _stamped_line(fd: int, start: int, end: int) -> tuple[int, bytes] | None:
+    """(offset, stamp) of the first whole line behind ``start`` that has a stamp, if it is near."""
+    block = os.pread(fd, min(end - start, LINE_LIMIT), start)
+    cut = block.find(b"\n") + 1
+    while 0 < cut < len(block):
+        stamp = stamp_of(block[cut : cut + STAMP_BYTES])
+        if stamp is not None:
+            return start + cut, stamp
+        cut = block.find(b"\n", cut) + 1
+    return None

@@ -13,8 +13,9 @@ from sqlalchemy.orm import Session
 from core.bell import TOPIC_TICK
 from core.db.engine import unit_of_work
 from core.db.identity import ensure_id
+from core.db.repositories import metrics
 from core.db.rows import AnyRow
-from core.db.tables import Attempt, Event, IdempotencyKey, Job, Lease, LoginCode, Token
+from core.db.tables import Attempt, Event, IdempotencyKey, Job, Lease, LoginCode, MetricStream, Token
 from core.domain.errors import ExecutorTryAgain, StaleWrite
 from core.domain.exits import ExitKind
 from core.domain.ids import JobId
@@ -44,6 +45,7 @@ _BATCH: Final = 500
 # Events go in small bites, and a sweep takes only so many: the next one is minutes away.
 _EVENT_BATCH: Final = 500
 _EVENT_BATCHES: Final = 40
+_METRIC_BATCH: Final = 20  # jobs whose metrics go at once
 _TERMINAL: Final = tuple(state.value for state in JobState if state.is_terminal)
 
 
@@ -183,6 +185,25 @@ def forget_events(control: Control, retention: timedelta) -> int:
     return dropped
 
 
+def forget_metrics(control: Control) -> int:
+    """Drop the metrics of jobs that were deleted; of how many."""
+    batch = (
+        select(MetricStream.owner_id)
+        .join(Job, Job.id == MetricStream.owner_id)
+        .where(Job.deleted_at.is_not(None), Job.state.in_(_TERMINAL))
+        .distinct()
+        .limit(_METRIC_BATCH)
+    )
+    dropped = 0
+    while True:
+        with unit_of_work(control.sessions) as session:
+            ids = session.scalars(batch).all()
+            metrics.forget_metrics(session, ids)
+        dropped += len(ids)
+        if len(ids) < _METRIC_BATCH:
+            return dropped
+
+
 def forget_expired(control: Control) -> None:
     """Drop idempotency keys, login codes, tokens (browser sessions are such) and leases that nobody needs any more."""
     now = control.clock()
@@ -204,6 +225,7 @@ def housekeep(control: Control, settings: Settings) -> None:
     steps: tuple[tuple[str, Callable[[], object]], ...] = (
         ("ttl", lambda: delete_outlived(control)),
         ("events", lambda: forget_events(control, timedelta(days=settings.event_retention_days))),
+        ("metrics", lambda: forget_metrics(control)),
         ("expired", lambda: forget_expired(control)),
         ("archives", lambda: sweep_archives(control.sessions, store, now=control.clock())),
     )

@@ -39,6 +39,7 @@ def variables(seat: Seat) -> dict[str, str]:
         "TRAINMASTER_RESUME_FROM": context.resume_from,
         "CUDA_VISIBLE_DEVICES": _devices(seat),
         "OMP_NUM_THREADS": _threads(seat),
+        "TRAINMASTER_METRIC_PATTERNS": json.dumps(seat.spec.metric_patterns) if seat.spec.metric_patterns else None,
     }
     return env | {name: value for name, value in optional.items() if value is not None}
 

@@ -10,6 +10,7 @@ import typer
 
 from trainmaster.cli import options, output, session
 from trainmaster.cli.completion import STATES, complete_state
+from trainmaster.cli.values import moment
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
@@ -62,8 +63,8 @@ def list_jobs(
         "role": role,
         "name": name,
         "user": user,
-        "since": _moment(since, now, "--since"),
-        "until": _moment(until, now, "--until"),
+        "since": moment(since, now, "--since"),
+        "until": moment(until, now, "--until"),
         "search": search,
         "limit": limit,
     }
@@ -113,24 +114,6 @@ def _chosen_columns(columns: str) -> list[str]:
     if unknown or not chosen:
         raise typer.BadParameter(f"{''.join(unknown[:1])!r} is none of {', '.join(_COLUMNS)}", param_hint="--columns")
     return chosen
-
-
-def _moment(text: str | None, now: datetime, option: str) -> datetime | None:
-    """A point in time from an ISO date (local without a zone) or a span before now."""
-    if text is None:
-        return None
-    from datetime import timedelta
-
-    from trainmaster.spec.quantity import parse_duration_s
-
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError:
-        pass
-    try:
-        return now - timedelta(seconds=parse_duration_s(text))
-    except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is neither a date nor a span like 2h or 3d", param_hint=option) from error
 
 
 def _watch(client: Client, filters: dict[str, Any], chosen: list[str]) -> None:

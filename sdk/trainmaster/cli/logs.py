@@ -8,6 +8,7 @@ import typer
 
 from trainmaster.cli import options, output, session
 from trainmaster.cli.escapes import without_escapes
+from trainmaster.cli.values import moment
 
 if TYPE_CHECKING:
     from trainmaster.wire.jobs import EventView, JobDetail
@@ -32,6 +33,14 @@ def show_logs(
     search: Annotated[
         str | None, typer.Option("--search", "-s", help="Only lines with this regular expression.")
     ] = None,
+    level: Annotated[
+        str | None,
+        typer.Option("--level", "-l", help="Only lines at least this grave: debug, info, warning, error, critical."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only lines since: 10m, 2h, or 2026-11-21T07:00.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", help="Only lines until then.")] = None,
     tail: Annotated[
         int | None,
         typer.Option("--tail", "-t", min=0, help="Only the last lines of each replica; 0 with -f: only new ones."),
@@ -43,6 +52,7 @@ def show_logs(
     from trainmaster.cli.follow import why_ended
     from trainmaster.cli.lines import LinePrinter
 
+    is_filtered = any(chosen is not None for chosen in (search, level, since, until))
     with session.client() as client:
         if any(chosen is not None for chosen in (role, index, attempt)):
             _refuse_what_is_not_there(client.get_job(job), role=role, index=index, attempt=attempt, follow=follow)
@@ -56,6 +66,9 @@ def show_logs(
             index=index,
             attempt=attempt,
             search=search,
+            level=level,
+            since=moment(since, output.now(), "--since"),
+            until=moment(until, output.now(), "--until"),
             tail_lines=tail,
         )
         for line in lines:
@@ -69,7 +82,7 @@ def show_logs(
         if tail == 0 and is_silent and not follow and not json:
             output.note("--tail 0 asks for no lines; with -f it shows only new ones.", "dim")
         elif is_silent and not json:
-            output.note(_why_silent(client.get_job(job), is_filtered=search is not None), "dim")
+            output.note(_why_silent(client.get_job(job), is_filtered=is_filtered), "dim")
 
 
 def _tell_earlier(job: str, number: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from trainmaster.client.binding import IterMethod, JobIterMethod, JobMethod, Method
-from trainmaster.client.calls import admin, jobs, output
+from trainmaster.client.calls import admin, jobs, metrics, output
 from trainmaster.client.flows import pages, streams, transfer
 from trainmaster.client.flows.streams import StateNotice
 from trainmaster.wire.admin import (
@@ -27,6 +27,7 @@ from trainmaster.wire.jobs import (
     LogSource,
     ReplicaView,
 )
+from trainmaster.wire.metrics import ChartSeries, MetricObjectView, MetricView
 
 
 class Operations:
@@ -77,6 +78,17 @@ class Operations:
     list_files_page = Method(output.list_files_page)
     read_file = Method(transfer.read_file)
     download_file = Method(transfer.download_file)
+
+    # metrics
+    list_metrics = IterMethod(pages.list_metrics, MetricView)
+    list_metrics_page = Method(metrics.list_metrics_page)
+    chart_metrics = Method(metrics.chart_metrics)
+    compare_metrics = Method(metrics.compare_metrics)
+    stream_metrics = IterMethod(streams.stream_metrics, ChartSeries)
+    list_metric_objects = IterMethod(pages.list_metric_objects, MetricObjectView)
+    list_metric_objects_page = Method(metrics.list_metric_objects_page)
+    read_metric_image = Method(metrics.read_metric_image)
+    summarise_resources = Method(metrics.summarise_resources)
 
     # code
     upload_archive = Method(transfer.upload_archive)
@@ -145,3 +157,7 @@ class JobOperations:
     files = JobIterMethod(pages.list_files, FileEntry)
     read_file = JobMethod(transfer.read_file)
     download = JobMethod(transfer.download_file)
+    chart = JobMethod(metrics.chart_metrics)
+    follow_metrics = JobIterMethod(streams.stream_metrics, ChartSeries)
+    resources = JobMethod(metrics.summarise_resources)
+    metrics = JobIterMethod(pages.list_metrics, MetricView)  # last: in this class the name is the method's from here on

@@ -37,6 +37,12 @@ _SYSTEM_FOLDERS: Final = frozenset(
 )
 
 
+# Patterns of a job, and names in one of them: each line of the log is compared with all.
+MAX_PATTERNS: Final = 20
+_PATTERN_LENGTH: Final = 300
+_PATTERN_NAME: Final = re.compile(r"\{([A-Za-z_][\w./-]{0,99})\}")
+
+
 def kind_of(value: Any) -> str:
     """What ``value`` is, in a user's words."""
     match value:
@@ -234,6 +240,23 @@ def _models(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(item.strip()[:100] for item in items))
 
 
+def _patterns(value: Any) -> tuple[str, ...]:
+    items = (value,) if isinstance(value, str) else value
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str) for item in items):
+        raise FieldError("must be a pattern or a list of them", 'write it like ["epoch {epoch} loss {loss}"]')
+    if len(items) > MAX_PATTERNS:
+        raise FieldError(f"has {len(items)} patterns, and {MAX_PATTERNS} are looked for")
+    for item in items:
+        names = _PATTERN_NAME.findall(item)
+        if not names or len(names) > MAX_PATTERNS or len(item) > _PATTERN_LENGTH or not item.isprintable():
+            raise FieldError(
+                f"{short(item)} is no pattern: one line of at most {_PATTERN_LENGTH} characters with 1 to {MAX_PATTERNS} "
+                "names in braces where numbers stand",
+                "write it like loss {loss} at step {step}",
+            )
+    return tuple(items)
+
+
 # --- places
 
 
@@ -334,6 +357,7 @@ Command = Annotated[
 ]
 Words = Annotated[tuple[str, ...], BeforeValidator(_words, json_schema_input_type=list[str | int | float | bool])]
 GpuModels = Annotated[tuple[str, ...], BeforeValidator(_models, json_schema_input_type=str | list[str])]
+LinePatterns = Annotated[tuple[str, ...], BeforeValidator(_patterns, json_schema_input_type=str | list[str])]
 VolumePath = Annotated[str, BeforeValidator(_volume_path)]
 Folder = Annotated[str, BeforeValidator(_folder)]
 MountPoint = Annotated[str, BeforeValidator(_mount_point)]

@@ -33,6 +33,7 @@ class SpecKeywords(TypedDict, total=False):
     grace: Grace | Mapping[str, str | float]
     ttl: str | float | None
     labels: Mapping[str, Word]
+    metric_patterns: str | Sequence[str]
     contract: Contract | str
     warm: Warm | str
     sparse: bool

@@ -28,6 +28,7 @@ from trainmaster.spec.fields import (
     Image,
     LabelKey,
     LabelValue,
+    LinePatterns,
     MountPoint,
     Name,
     RoleName,
@@ -300,6 +301,12 @@ class JobSpec(_Model):
         max_length=MAX_ENTRIES,
         description="Your own marks, for finding jobs again.",
         examples=[{"team": "vision"}],
+    )
+    metric_patterns: LinePatterns = Field(
+        default=(),
+        description="Lines of the log that metrics are read from: text, with names in braces where numbers stand; `{step}`, "
+        "`{steps}`, `{epoch}` and `{epochs}` tell the progress. Unstated: `name=number` in lines that name a step or epoch.",
+        examples=["Epoch {epoch}/{epochs} loss {loss}"],
     )
     contract: Annotated[Contract, choice(Contract)] = Field(
         default=Contract.DEFAULT,

@@ -16,11 +16,12 @@ class ReportItem(WireModel):
     ``heartbeat``: data empty. ``progress``: ``{"step", "steps", "epoch", "metrics": {name: value}}``, each optional.
     ``checkpoint``: ``{"path" (relative to the output), "step", "metrics", "size_bytes"}``.
     ``event``: ``{"kind", "reason"}``, a line for the job's history.
+    ``metrics``: ``{"series": [NewPoints], "objects": [NewObject]}``; a progress' metrics are points of its step besides.
     """
 
     seq: int = Field(ge=1)
     at: datetime
-    kind: Literal["heartbeat", "progress", "checkpoint", "event"]
+    kind: Literal["heartbeat", "progress", "checkpoint", "event", "metrics"]
     data: dict[str, Any] = Field(default_factory=dict)
 
 

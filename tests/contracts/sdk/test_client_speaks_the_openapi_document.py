@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from trainmaster import errors as client_errors
-from trainmaster.client.calls import admin, jobs, output
+from trainmaster.client.calls import admin, jobs, metrics, output
 from trainmaster.client.flows import streams
 from trainmaster.client.steps import Call, OpenStream, Request, RetryPolicy, Send
 from trainmaster.client.transport import API_PREFIX
@@ -17,7 +17,7 @@ from trainmaster.client.transport import API_PREFIX
 from core.domain import errors as server_errors
 
 # What is no business of a client: the runtime's reports and its code, browsers, load balancers, and Prometheus.
-NOT_FOR_CLIENTS = {"report", "download_code", "get_liveness", "get_readiness", "get_metrics"}
+NOT_FOR_CLIENTS = {"report", "add_metrics", "download_code", "get_liveness", "get_readiness", "get_metrics"}
 # What the web application alone asks for.
 NOT_FOR_CLIENTS |= {"open_session", "close_session", "list_holders"}
 
@@ -40,11 +40,22 @@ ARGUMENTS: dict[str, Any] = {
     "chunk": b"abc",
     "file": "model.pt",
     "spec": {"name": "x"},
+    "names": ["loss"],
+    "jobs": ["mnist"],
+    "image": 1,
+    "prefix": "train/",
+    "by": "time",
+    "low": 1,
+    "high": 2,
+    "buckets": 10,
+    "window_s": 60,
+    "system": False,
+    "index": 0,
 }
 
 
 def builders() -> Iterator[Callable[..., Any]]:
-    for module in (admin, jobs, output):
+    for module in (admin, jobs, metrics, output):
         for name, thing in vars(module).items():
             if inspect.isfunction(thing) and thing.__module__ == module.__name__ and not name.startswith("_"):
                 yield thing
@@ -126,7 +137,7 @@ def test_streams_are_operations_too(flow: Any, operation_id: str, openapi: dict[
 
 def test_every_operation_for_clients_has_a_call(openapi: dict[str, Any]) -> None:
     offered = {operation["operationId"] for operation in operations(openapi).values()}
-    made = {call_of(builder).operation for builder in builders()} | {"stream_logs"}
+    made = {call_of(builder).operation for builder in builders()} | {"stream_logs", "stream_metrics"}
     assert offered - NOT_FOR_CLIENTS == made
 
 

@@ -23,6 +23,7 @@ from api.main import create_app
 from api.pages.routes import PLACES
 from core.bell import NullBell
 from core.db.engine import make_engine, make_sessions, unit_of_work
+from core.db.repositories.metrics import NewObject, StreamKey, add_metrics
 from core.db.tables import Base, Node, Secret
 from core.settings import Settings
 
@@ -84,6 +85,13 @@ ROUTES: dict[str, Case] = {
     "GET /api/v1/jobs/{job}/logs/stream": case(VIEWER),
     "GET /api/v1/jobs/{job}/logs/{name}": case(VIEWER),
     "HEAD /api/v1/jobs/{job}/logs/{name}": case(VIEWER),
+    "GET /api/v1/jobs/{job}/metrics": case(VIEWER),
+    "GET /api/v1/jobs/{job}/metrics/chart": case(VIEWER),
+    "GET /api/v1/jobs/{job}/metrics/stream": case(VIEWER, "/api/v1/jobs/job-done/metrics/stream"),
+    "GET /api/v1/jobs/{job}/metrics/objects": case(VIEWER, params={"name": "seen"}),
+    "GET /api/v1/jobs/{job}/metrics/images/{image}": case(VIEWER, "/api/v1/jobs/job-1/metrics/images/1"),
+    "GET /api/v1/jobs/{job}/resources": case(VIEWER),
+    "GET /api/v1/metrics/chart": case(VIEWER, params={"job": "job-1"}),
     "GET /api/v1/jobs/{job}/checkpoints": case(VIEWER),
     "GET /api/v1/jobs/{job}/files": case(VIEWER),
     "GET /api/v1/jobs/{job}/files/content": case(VIEWER, params={"path": "model.bin"}),
@@ -130,6 +138,7 @@ ROUTES: dict[str, Case] = {
     "GET /api/v1/live": case(OPEN),
     "GET /api/v1/ready": case(OPEN),
     "POST /api/v1/runtime/report": case(ATTEMPT, json=REPORT),
+    "POST /api/v1/runtime/metrics": case(ATTEMPT, json={"role": "worker", "index": 0, "series": []}),
     # Let in, and told that this job was submitted without code.
     "GET /api/v1/runtime/code": case({**ATTEMPT, "attempt": 404}),
     "GET /metrics": case({**PLATFORM_ADMIN, "plain": OK}),
@@ -191,6 +200,8 @@ def furnish(house: Any) -> None:
                 is_ready=False, seen_at=house.now,
             )
         )  # fmt: skip
+        seen = NewObject("seen", "image", 1, 1, "image/png", b"1")
+        add_metrics(session, StreamKey("job-1", 1, "worker", 0), {}, [seen], now=house.now)
         session.add(Secret(project_id="project-vision", name="worker_0", sealed=b"x", updated_at=house.now))
 
 

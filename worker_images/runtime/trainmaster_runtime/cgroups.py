@@ -52,6 +52,11 @@ class Groups:
         return sorted(set(self._paths.values()))
 
     @property
+    def by_controller(self) -> dict[str, str]:
+        """Controller to folder."""
+        return dict(self._paths)
+
+    @property
     def has_memory(self) -> bool:
         return "memory" in self._paths
 

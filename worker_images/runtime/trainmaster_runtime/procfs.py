@@ -64,6 +64,22 @@ def thread_count(pid: int) -> int:
     return 0 if fields is None else int(fields[17])
 
 
+def cpu_ticks(pid: int) -> int:
+    """Clock ticks that the process and its children that are gone have computed."""
+    fields = _stat(pid)
+    return 0 if fields is None else sum(map(int, fields[11:15]))
+
+
+def io_lines(pid: int) -> list[bytes]:
+    """Of /proc/<pid>/io; none where it may not be read."""
+    return _read("/proc/%d/io" % pid).splitlines()
+
+
+def network_lines() -> list[bytes]:
+    """Interfaces and their counts, of the network that the calling process sees."""
+    return _read("/proc/self/net/dev").splitlines()[2:]
+
+
 def kernel_oom_kills() -> int:
     """How many processes the kernel has killed for memory since boot, on the whole machine."""
     for line in _read("/proc/vmstat").splitlines():

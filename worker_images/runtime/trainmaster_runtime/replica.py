@@ -240,6 +240,7 @@ class Replica:
         assert ground is not None  # noqa: S101
         if not order.api_url or not self._token:
             return
+        from trainmaster_runtime.metrics.collecting import make_collector
         from trainmaster_runtime.report import Reporter
 
         self._reporter = Reporter(
@@ -250,6 +251,7 @@ class Replica:
             spool_path=self._state.file("spool"),
             say=self._log.say,
             api_file=order.api_file or self._state.file("api.json"),
+            collector=lambda: make_collector(order, ground, self._log.say),
         )
         self._reporter.start()
 
@@ -382,7 +384,10 @@ class Replica:
         except BlockingIOError:
             return True
         if data:
-            self._log.write(process.splitter.feed(data, clock.monotonic()))
+            lines = process.splitter.feed(data, clock.monotonic())
+            self._log.write(lines)
+            if process.rank == 0 and self._reporter is not None and self._reporter.collector is not None:
+                self._reporter.collector.note(lines)
             return True
         self._log.write(process.splitter.finish())
         return False

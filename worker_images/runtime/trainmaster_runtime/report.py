@@ -20,18 +20,21 @@ _LOOK_S = 0.5
 _TIMEOUT_S = 10.0
 _BATCH_ITEMS = 500
 _BATCH_BYTES = 512 * 1024
-_LINE_BYTES = 64 * 1024
+_LINE_BYTES = 1024 * 1024  # an image is such a line
+_PRESSED_BYTES = 1024  # bodies from here on are compressed
 _SPOOL_BYTES = 16 * 2**20
 _BACK_OFF_S = 30.0
 _FREE_BYTES = 4 * 2**20  # so much of the report file is read before its room is given back
 _BLOCK = 4_096
-_KINDS = ("progress", "checkpoint", "event")
+_KINDS = ("progress", "checkpoint", "event", "metrics")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from http.client import HTTPConnection
     from typing import Any
+
+    from trainmaster_runtime.metrics.collector import Collector
 
 
 class Spool:
@@ -96,6 +99,7 @@ class Reporter:
         source: the report file; each line is ``{"kind": …, …}``.
         say: writes a line into the replica's log; called once for each API that refuses us for good.
         api_file: says where the API is when it has moved; read when a report does not arrive.
+        collector: makes what else the replica tells; called in the thread. ``None``: it tells nothing else.
     """
 
     def __init__(
@@ -108,7 +112,10 @@ class Reporter:
         spool_path: str,
         say: Callable[[str], None],
         api_file: str | None = None,
+        collector: Callable[[], Collector] | None = None,
     ) -> None:
+        self._make_collector = collector
+        self.collector: Collector | None = None
         self._url = _report_url(api_url)
         self._api_file = api_file
         self._token = token
@@ -142,9 +149,11 @@ class Reporter:
     def _run(self) -> None:
         try:
             self._wake.wait(_FIRST_S)
+            self._start_collector()
             while True:
                 is_last = self._wake.is_set()
                 self._collect(is_last)
+                self._collect_metrics(is_last)
                 if self._failures or self._is_refused:
                     self._follow_the_api()
                 if is_last:
@@ -159,6 +168,29 @@ class Reporter:
                     self._wake.wait(_LOOK_S)
         except Exception as error:  # noqa: BLE001 - whatever it is, the job goes on without reports
             self._say("reports stopped: %s: %s" % (type(error).__name__, error))
+
+    def _start_collector(self) -> None:
+        if self._make_collector is not None:
+            try:
+                self.collector = self._make_collector()
+            except Exception as error:  # noqa: BLE001 - the job goes on, and so do the reports
+                self._say("metrics are not collected: %s: %s" % (type(error).__name__, error))
+
+    def _collect_metrics(self, is_last: bool) -> None:
+        """Move what the collector finds into the spool."""
+        if self.collector is None:
+            return
+        try:
+            at = clock.stamp(clock.now())
+            for item in self.collector.look(is_last=is_last):
+                self._spool.add({"at": at, **item})
+            if is_last:
+                self.collector.close()
+        except Exception as error:  # noqa: BLE001 - the same
+            self._say("metrics are not collected any more: %s: %s" % (type(error).__name__, error))
+            self.collector = None
+        if is_last:
+            self.collector = None
 
     def _follow_the_api(self) -> None:
         """Go on at the API's new place, if it has moved: what answers or refuses at the old one is somebody else."""
@@ -186,6 +218,8 @@ class Reporter:
                     item = _item(line)
                     if item is not None:
                         self._spool.add(item)
+                        if self.collector is not None and item["data"].get("metrics"):
+                            self.collector.is_told = True
         except OSError:
             return
         if self._offset - self._freed_to >= _FREE_BYTES:
@@ -271,8 +305,12 @@ class Reporter:
         elif self._connection.sock is not None:
             self._connection.sock.settimeout(self._timeout())
         headers = {"Authorization": "Bearer " + self._token, "Content-Type": "application/json"}
+        data = json.dumps(body).encode()
+        if len(data) >= _PRESSED_BYTES:
+            data = _pressed(data)
+            headers["Content-Encoding"] = "gzip"
         try:
-            self._connection.request("POST", parts.path, json.dumps(body).encode(), headers)
+            self._connection.request("POST", parts.path, data, headers)
             response = self._connection.getresponse()
             text = response.read()
         except HTTPException as error:
@@ -293,6 +331,13 @@ class Reporter:
 
 def _report_url(api_url: str) -> str:
     return api_url.rstrip("/") + "/api/v1/runtime/report"
+
+
+def _pressed(data: bytes) -> bytes:
+    import zlib
+
+    press = zlib.compressobj(1, zlib.DEFLATED, 31)  # gzip's frame
+    return press.compress(data) + press.flush()
 
 
 def _item(line: bytes) -> dict[str, Any] | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
-from trainmaster.client.calls import admin, output
+from trainmaster.client.calls import admin, metrics, output
 from trainmaster.client.calls import jobs as calls
 from trainmaster.client.steps import Call, Emit, Flow
 from trainmaster.wire.base import Page
@@ -140,3 +140,48 @@ def list_nodes() -> Flow[None]:
 def list_volumes() -> Flow[None]:
     """Storage that jobs may use, by name."""
     return all_pages(lambda cursor: admin.list_volumes_page(limit=_LARGE, cursor=cursor))
+
+
+def list_metrics(
+    job: str,
+    *,
+    names: Sequence[str] | None = None,
+    prefix: str | None = None,
+    attempt: int | None = None,
+    role: str | None = None,
+    index: int | None = None,
+    kind: str | None = None,
+    system: bool | None = None,
+) -> Flow[None]:
+    """The job's series with their newest points, by attempt, role, index and name.
+
+    Args:
+        prefix: only names that begin so.
+        kind: scalar, histogram, image or text.
+        system: ``False``: without what the platform measures itself.
+    """
+    return all_pages(
+        lambda cursor: metrics.list_metrics_page(
+            job,
+            names=names,
+            prefix=prefix,
+            attempt=attempt,
+            role=role,
+            index=index,
+            kind=kind,
+            system=system,
+            limit=_LARGE,
+            cursor=cursor,
+        )
+    )
+
+
+def list_metric_objects(
+    job: str, name: str, *, kind: str | None = None, attempt: int | None = None, index: int | None = None
+) -> Flow[None]:
+    """The histograms, images or texts of one series, oldest first."""
+    return all_pages(
+        lambda cursor: metrics.list_metric_objects_page(
+            job, name, kind=kind, attempt=attempt, index=index, limit=_LARGE, cursor=cursor
+        )
+    )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -37,6 +39,7 @@ from trainmaster.errors import (
     error_from_problem,
 )
 from trainmaster.wire.jobs import TERMINAL_STATES, EventView, JobDetail, LogLine
+from trainmaster.wire.metrics import ChartSeries
 
 # Longer than the server's keep-alive comments are apart; a stream that is silent for longer is dead or stuck.
 STREAM_IDLE_S: Final = 45.0
@@ -45,6 +48,7 @@ LOOK_AGAIN_S: Final = 15.0
 
 _LINE: Final = TypeAdapter(LogLine)
 _EVENT: Final = TypeAdapter(EventView)
+_SERIES: Final = TypeAdapter(ChartSeries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,9 @@ def stream_logs(
     role: str | None = None,
     index: int | None = None,
     search: str | None = None,
+    level: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
     tail_lines: int | None = None,
 ) -> Flow[None]:
     """The log lines of all replicas, each with its time.
@@ -177,6 +184,8 @@ def stream_logs(
         attempt: one launch; unstated, the newest, and with ``follow`` those after it.
         rank, role, index: only these replicas.
         search: only lines in which this regular expression is found.
+        level: only lines that say that they are at least this grave: debug, info, warning, error or critical.
+        since, until: only lines of this time; with a time zone.
         tail_lines: of what is there already, only so many lines per replica.
     """
     query = params(
@@ -185,6 +194,9 @@ def stream_logs(
         role=role,
         index=index,
         search=search,
+        level=level,
+        since=since,
+        until=until,
         follow=follow,
         tail_lines=tail_lines,
     )
@@ -213,6 +225,40 @@ def _log_stream(job: str, query: tuple[tuple[str, str], ...], *, follow: bool, w
             case ServerEvent("end", _, _):
                 return
             case Quiet.CLOSED if not follow:
+                return
+            case Quiet.CLOSED:
+                yield from stream.go_on()
+            case _:
+                pass
+
+
+def stream_metrics(
+    job: str,
+    *,
+    names: Sequence[str] | None = None,
+    attempt: int | None = None,
+    role: str | None = None,
+    index: int | None = None,
+    after: str | None = None,
+) -> Flow[None]:
+    """New points of the job's metrics until it has ended: each a ``ChartSeries`` whose ``points`` are what is new.
+
+    A broken connection goes on where it stopped.
+
+    Args:
+        after: a chart's ``cursor``: what came after it. Unstated: what comes from now on.
+    """
+    # A name means the newest job of that name: after a break it might mean another one.
+    job = (yield from get_job(job)).id
+    query = params(name=names, attempt=attempt, role=role, index=index, after=after)
+    at = path("/jobs/{job}/metrics/stream", job=job)
+    stream = Subscription(Request("GET", at, query, read_timeout_s=STREAM_IDLE_S))
+    while True:
+        event = yield from stream.next()
+        match event:
+            case ServerEvent("points", data, _):
+                yield Emit(_SERIES.validate_json(data))
+            case ServerEvent("end", _, _):
                 return
             case Quiet.CLOSED:
                 yield from stream.go_on()

@@ -1,0 +1,146 @@
+"""What replicas use, from the samples of their runtimes, and what stands out: GPUs that idle, ranks far from the others."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+from trainmaster.wire.metrics import GpuUse, ReplicaUse, ResourceSummary
+
+from api.auth import JobAccess
+from api.work import Platform
+from core.db.repositories.metric_reads import Filter, Series, Window, find_series, read_chart
+from core.db.tables import MetricStream
+from core.domain.metrics.limits import SERIES_OF_JOB, SYSTEM
+
+# A GPU below this did not compute: a training that waits for its data all the time still shows more.
+IDLE_PERCENT: Final = 5.0
+# A replica so many percent of a GPU (or of its peers' CPU use) away from the median of its role holds it up, or idles.
+FAR_PERCENT: Final = 30.0
+_GPU: Final = re.compile(r"^system/gpu\.([0-9]{1,3})/(utilisation_percent|memory_bytes|power_w|temperature_c)$")
+_OWN: Final = frozenset(
+    {
+        "cpu_percent",
+        "memory_bytes",
+        "disk_read_bytes_s",
+        "disk_written_bytes_s",
+        "network_received_bytes_s",
+        "network_sent_bytes_s",
+    }
+)
+# Fewer samples than this tell of a moment only: no GPU is called idle for it.
+_SAMPLES: Final = 6
+
+
+def summarise(platform: Platform, access: JobAccess, *, attempt: int | None, window_s: float) -> ResourceSummary:
+    """Means over the last ``window_s`` seconds before each replica's newest sample."""
+    with platform.read() as work:
+        job = access.load(work.session)
+        number = attempt or _newest_attempt(work.session, job.id)
+        only = Filter(attempt=number, kind="scalar", prefix=SYSTEM)
+        found = find_series(work.session, [job.id], only, limit=SERIES_OF_JOB)
+        by_replica: defaultdict[tuple[str, int], list[Series]] = defaultdict(list)
+        for series in found:
+            by_replica[series.role, series.index].append(series)
+        replicas = [_use(work.session, series, window_s) for series in by_replica.values()]
+    return ResourceSummary(window_s=window_s, replicas=replicas, notes=notes_of(replicas))
+
+
+def notes_of(replicas: Sequence[ReplicaUse]) -> list[str]:
+    """Sentences about what a person should look at; none when all is as it should be."""
+    notes = []
+    for replica in replicas:
+        idle = [gpu.index for gpu in replica.gpus if gpu.is_idle]
+        if idle:
+            which = (
+                "its GPU idles"
+                if len(replica.gpus) == 1
+                else f"GPU {', '.join(map(str, idle))} of {len(replica.gpus)} idles"
+            )
+            notes.append(
+                f"{replica.role}-{replica.index}: {which} (below {IDLE_PERCENT:g} %); "
+                "ask for fewer GPUs, or look whether the data comes too slowly."
+            )
+    by_role: defaultdict[str, dict[int, float]] = defaultdict(dict)
+    for replica in replicas:
+        load = _load(replica)
+        if load is not None:
+            by_role[replica.role][replica.index] = load
+    for role, loads in by_role.items():
+        notes += _far(role, loads)
+    return notes
+
+
+def _far(role: str, loads: Mapping[int, float]) -> list[str]:
+    if len(loads) < 2:
+        return []
+    middle = median(loads.values())
+    return [
+        f"{role}-{index} works at {load:.0f} % where the median of its role is {middle:.0f} %: "
+        f"{'it waits for the others, or has less to do' if load < middle else 'the others wait for it'}."
+        for index, load in sorted(loads.items())
+        if abs(load - middle) > FAR_PERCENT
+    ]
+
+
+def _load(replica: ReplicaUse) -> float | None:
+    """How busy it is: its GPUs' mean utilisation, or its CPU use where it has none."""
+    known = [gpu.utilisation_percent for gpu in replica.gpus if gpu.utilisation_percent is not None]
+    return sum(known) / len(known) if known else replica.cpu_percent
+
+
+def _newest_attempt(session: Session, job_id: str) -> int:
+    query = select(func.max(MetricStream.attempt)).where(MetricStream.owner_id == job_id)
+    return session.execute(query).scalar_one() or 0
+
+
+def _use(session: Session, series: Sequence[Series], window_s: float) -> ReplicaUse:
+    first = series[0]
+    newest = max((one.last_time or 0) for one in series)
+    since = newest - int(window_s * 1000)
+    own: dict[str, float | None] = {}
+    gpus: defaultdict[int, dict[str, float | None]] = defaultdict(dict)
+    idle: set[int] = set()
+    peak = None
+    for one in series:
+        name = one.name.removeprefix(SYSTEM)
+        match = _GPU.match(one.name)
+        if name not in _OWN and match is None:
+            continue
+        mean, count = _mean(session, one, since)
+        if match is None:
+            own[name] = mean
+            if name == "memory_bytes":
+                peak = one.high
+            continue
+        number = int(match[1])
+        gpus[number][match[2]] = mean
+        if match[2] == "utilisation_percent" and mean is not None and mean < IDLE_PERCENT and count >= _SAMPLES:
+            idle.add(number)
+    return ReplicaUse(
+        attempt=first.attempt,
+        role=first.role,
+        index=first.index,
+        at_s=newest / 1000,
+        memory_peak_bytes=peak,
+        gpus=[GpuUse(index=number, is_idle=number in idle, **values) for number, values in sorted(gpus.items())],
+        **own,
+    )
+
+
+def _mean(session: Session, series: Series, since: int) -> tuple[float | None, int]:
+    """The mean of the finite values from ``since`` on, and how many there are."""
+    chart = read_chart(session, series, Window("time", since, None), 1)
+    if chart.points is not None:
+        values = [value for value in chart.points.values if value - value == 0]
+        return (sum(values) / len(values) if values else None), len(values)
+    digests = chart.digests
+    if digests is None or not len(digests):
+        return None, 0
+    count = digests.count[0] - digests.nan[0] - digests.positive[0] - digests.negative[0]
+    return (digests.total[0] / count if count else None), count

@@ -1,0 +1,133 @@
+"""Charts, lists and objects of the metrics of one or many jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
+from trainmaster.wire.metrics import MetricObjectView
+
+from api.auth import JobAccess
+from api.cursors import make_cursor, read_cursor
+from api.series.columns import Plain, chart_fields, series_fields
+from api.series.cursor import write_cursor
+from api.work import Platform, Work
+from core.db.repositories.metric_reads import Filter, Series, Window, find_series, list_objects, read_chart
+from core.db.tables import MetricObject
+from core.domain.errors import InvalidRequest, NotFound
+
+# Of one answer: so many series, and so many buckets in all of them together.
+SERIES_LIMIT: Final = 200
+_CELLS: Final = 100_000
+_BUCKETS_MIN: Final = 50
+_OBJECT_BYTES: Final = 4 * 2**20  # of histograms and texts in one answer
+
+
+@dataclass(frozen=True, slots=True)
+class ChartQuery:
+    """``buckets``: of each series at most; fewer where there are very many series."""
+
+    only: Filter
+    window: Window
+    buckets: int
+
+
+def list_metrics(platform: Platform, access: JobAccess, only: Filter, *, limit: int, cursor: str | None) -> Plain:
+    """A page of the job's series, by attempt, role, index and name."""
+    skipped = read_cursor(cursor, (int,))[0] if cursor is not None else 0
+    if skipped < 0:
+        raise InvalidRequest("cursor: not one of ours; leave it out.", field="cursor")
+    with platform.read() as work:
+        job = access.load(work.session)
+        found = find_series(work.session, [job.id], only, limit=skipped + limit + 1)
+    page = found[skipped : skipped + limit]
+    has_more = len(found) > skipped + limit
+    return {
+        "items": [series_fields(series, series.owner_id) for series in page],
+        "next_cursor": make_cursor(skipped + limit) if has_more else None,
+    }
+
+
+def chart(platform: Platform, accesses: Sequence[JobAccess], query: ChartQuery) -> Plain:
+    """The series of these jobs that the filter takes, each in the window."""
+    with platform.read() as work:
+        jobs = {access.load(work.session).id: None for access in accesses}
+        found = find_series(work.session, list(jobs), query.only, limit=SERIES_LIMIT + 1)
+        shown = found[:SERIES_LIMIT]
+        buckets = max(_BUCKETS_MIN, min(query.buckets, _CELLS // max(1, len(shown))))
+        series = [
+            {**series_fields(one, one.owner_id), **chart_fields(read_chart(work.session, one, query.window, buckets))}
+            for one in shown
+        ]
+    return {"series": series, "is_cut": len(found) > SERIES_LIMIT, "cursor": write_cursor(shown)}
+
+
+def objects(platform: Platform, access: JobAccess, only: Filter, *, limit: int, cursor: str | None) -> dict[str, Any]:
+    """A page of one series' histograms, images or texts, oldest first.
+
+    Raises:
+        NotFound: there is no such series.
+        InvalidRequest: several series are meant; or the cursor is none.
+    """
+    after = read_cursor(cursor, (int,))[0] if cursor is not None else 0
+    with platform.read() as work:
+        job = access.load(work.session)
+        found = [one for one in find_series(work.session, [job.id], only, limit=100) if one.kind != "scalar"]
+        if not found:
+            raise NotFound(
+                "There are no histograms, images or texts of this name; `GET …/metrics` lists what there is."
+            )
+        one = found[-1]
+        if any((other.role, other.index, other.kind) != (one.role, one.index, one.kind) for other in found):
+            raise InvalidRequest("Several series have this name: say role, index and kind.", field="name")
+        rows = list_objects(work.session, one, after=after, limit=limit + 1)
+    items: list[MetricObjectView] = []
+    size = 0
+    for row in rows[:limit]:
+        size += 0 if one.kind == "image" else len(row.data)
+        if size > _OBJECT_BYTES and items:
+            break
+        items.append(_object(row, job.id, one))
+    is_last = len(items) == len(rows)
+    return {"items": items, "next_cursor": None if is_last else make_cursor(items[-1].id)}
+
+
+def image(platform: Platform, access: JobAccess, object_id: int) -> tuple[str, bytes]:
+    """An image's media type and bytes. Raises ``NotFound``."""
+    with platform.read() as work:
+        job = access.load(work.session)
+        found = work.session.get(MetricObject, object_id)
+        if found is None or not found.media_type.startswith("image/") or not _is_of(work, found, job.id):
+            raise NotFound(f"The job has no image {object_id}; the oldest go when many have come.")
+        return found.media_type, found.data
+
+
+def only_of(values: Mapping[str, Any]) -> Filter:
+    return replace(Filter(), **{name: value for name, value in values.items() if value is not None})
+
+
+def _is_of(work: Work, found: MetricObject, job_id: str) -> bool:
+    from core.db.tables import MetricSeries, MetricStream
+
+    series = work.session.get(MetricSeries, found.series_id)
+    stream = work.session.get(MetricStream, series.stream_id) if series is not None else None
+    return stream is not None and stream.owner_id == job_id
+
+
+def _object(row: Any, job_id: str, one: Series) -> MetricObjectView:
+    data: Any = None
+    if one.kind == "histogram":
+        data = orjson.loads(row.data)
+    elif one.kind == "text":
+        data = row.data.decode("utf-8", "replace")
+    return MetricObjectView(
+        id=row.id,
+        step=row.step,
+        time_s=row.time / 1000,
+        kind=one.kind,
+        media_type=row.media_type,
+        data=data,
+        url=f"/api/v1/jobs/{job_id}/metrics/images/{row.id}" if one.kind == "image" else None,
+    )

@@ -1,0 +1,124 @@
+"""Metrics of jobs: what series there are, charts, histograms, images and texts, and what machines did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainmaster.client.calls.build import params, path, typed
+from trainmaster.client.steps import Call, Request
+from trainmaster.wire.base import Page
+from trainmaster.wire.metrics import Chart, MetricObjectView, MetricView, ResourceSummary
+
+
+def list_metrics_page(
+    job: str,
+    *,
+    names: Sequence[str] | None = None,
+    prefix: str | None = None,
+    attempt: int | None = None,
+    role: str | None = None,
+    index: int | None = None,
+    kind: str | None = None,
+    system: bool | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Call[Page[MetricView]]:
+    """One page of the job's series with their newest points; ``system=False``: without what the platform measures itself."""
+    query = params(
+        name=names,
+        prefix=prefix,
+        attempt=attempt,
+        role=role,
+        index=index,
+        kind=kind,
+        system=system,
+        limit=limit,
+        cursor=cursor,
+    )
+    return typed(Page[MetricView], "list_metrics", "GET", path("/jobs/{job}/metrics", job=job), query=query)
+
+
+def chart_metrics(
+    job: str,
+    *,
+    names: Sequence[str] | None = None,
+    prefix: str | None = None,
+    attempt: int | None = None,
+    role: str | None = None,
+    index: int | None = None,
+    by: str = "step",
+    low: float | None = None,
+    high: float | None = None,
+    buckets: int | None = None,
+) -> Call[Chart]:
+    """The job's metrics from ``low`` to ``high`` (steps, or seconds since 1970 with ``by="time"``).
+
+    All points of a series where there are at most ``buckets`` (500), else so many runs of points that keep every peak.
+    """
+    query = params(
+        name=names,
+        prefix=prefix,
+        attempt=attempt,
+        role=role,
+        index=index,
+        by=by,
+        buckets=buckets,
+        **{"from": low, "to": high},
+    )
+    return typed(Chart, "chart_metrics", "GET", path("/jobs/{job}/metrics/chart", job=job), query=query)
+
+
+def compare_metrics(
+    jobs: Sequence[str],
+    *,
+    names: Sequence[str] | None = None,
+    prefix: str | None = None,
+    role: str | None = None,
+    index: int | None = None,
+    by: str = "step",
+    low: float | None = None,
+    high: float | None = None,
+    buckets: int | None = None,
+) -> Call[Chart]:
+    """The metrics of several jobs in one window, to be laid over each other; see ``chart_metrics``."""
+    query = params(
+        job=jobs,
+        name=names,
+        prefix=prefix,
+        role=role,
+        index=index,
+        by=by,
+        buckets=buckets,
+        **{"from": low, "to": high},
+    )
+    return typed(Chart, "compare_metrics", "GET", "/metrics/chart", query=query)
+
+
+def list_metric_objects_page(
+    job: str,
+    name: str,
+    *,
+    kind: str | None = None,
+    attempt: int | None = None,
+    index: int | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Call[Page[MetricObjectView]]:
+    """One page of the histograms, images or texts of one series, oldest first."""
+    query = params(name=name, kind=kind, attempt=attempt, index=index, limit=limit, cursor=cursor)
+    at = path("/jobs/{job}/metrics/objects", job=job)
+    return typed(Page[MetricObjectView], "list_metric_objects", "GET", at, query=query)
+
+
+def read_metric_image(job: str, image: int) -> Call[bytes]:
+    """The bytes of an image that the job reported, by its id."""
+    request = Request("GET", path("/jobs/{job}/metrics/images/{image}", job=job, image=image))
+    return Call("read_metric_image", request, lambda answer: answer.content)
+
+
+def summarise_resources(
+    job: str, *, attempt: int | None = None, window_s: float | None = None
+) -> Call[ResourceSummary]:
+    """What each replica used, as means over its last ``window_s`` seconds (300), and what stands out."""
+    query = params(attempt=attempt, window_s=window_s)
+    return typed(ResourceSummary, "summarise_resources", "GET", path("/jobs/{job}/resources", job=job), query=query)

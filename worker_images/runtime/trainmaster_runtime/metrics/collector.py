@@ -1,0 +1,163 @@
+"""Everything that a replica reports without a line of code in its script, as items for the reporter's spool.
+
+All of it runs in the reporter's thread, a bounded piece at a time: what the job prints and how it ends is never held up.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import deque
+
+from trainmaster_runtime import clock
+from trainmaster_runtime.metrics.eventfiles import EventFiles
+from trainmaster_runtime.metrics.hypertune import HypertuneFile
+from trainmaster_runtime.metrics.patterns import PROGRESS, LinePatterns
+from trainmaster_runtime.metrics.sampler import Sampler
+
+SAMPLE_S = 5.0
+_EVENTS_S = 1.0
+_LINES = 2_000  # that wait to be looked at; of a flood the newest count
+_ITEM_POINTS = 5_000
+_SYSTEM = "system/"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Deque, Dict, List, Optional, Set, Tuple
+
+    from trainmaster_runtime.metrics.tfevents import Value
+
+
+class Columns:
+    """Points by series, as a report item carries them."""
+
+    def __init__(self) -> None:
+        self._series: Dict[str, Tuple[List[int], List[float], List[Any]]] = {}
+        self.objects: List[Dict[str, Any]] = []
+        self.count = 0
+
+    def add(self, name: str, step: int, time_s: float, value: float) -> None:
+        columns = self._series.setdefault(name, ([], [], []))
+        columns[0].append(max(-(2**53), min(2**53, step)))
+        columns[1].append(time_s if 0 <= time_s < 2.5e11 else clock.now())
+        columns[2].append(_plain(value))
+        self.count += 1
+
+    def items(self) -> List[Dict[str, Any]]:
+        """Report items, with about so many points each as one line of the spool should have. Empties this."""
+        made: List[Dict[str, Any]] = []
+        part: List[Dict[str, Any]] = []
+        size = 0
+        for name, (steps, times, values) in self._series.items():
+            for start in range(0, len(steps), _ITEM_POINTS):
+                end = start + _ITEM_POINTS
+                part.append(
+                    {"name": name, "steps": steps[start:end], "times_s": times[start:end], "values": values[start:end]}
+                )
+                size += len(steps[start:end])
+                if size >= _ITEM_POINTS:
+                    made.append({"series": part})
+                    part, size = [], 0
+        if part:
+            made.append({"series": part})
+        made += [{"objects": [one]} for one in self.objects]
+        self._series, self.objects, self.count = {}, [], 0
+        return made
+
+
+class Collector:
+    """Args: each source; ``None``: the replica has it not."""
+
+    def __init__(
+        self,
+        *,
+        sampler: Optional[Sampler] = None,
+        events: Optional[EventFiles] = None,
+        hypertune: Optional[HypertuneFile] = None,
+        patterns: Optional[LinePatterns] = None,
+    ) -> None:
+        self._sampler = sampler
+        self._events = events
+        self._hypertune = hypertune
+        self._patterns = patterns
+        self._lines: Deque[Tuple[float, bytes]] = deque(maxlen=_LINES)
+        self._started_at = self._sample_at = self._events_at = clock.monotonic()
+        self._unnumbered = 0
+        self._names: Set[str] = set()  # that files tell
+        self.is_told = False  # the script reports metrics itself
+
+    def note(self, lines: List[bytes]) -> None:
+        """Lines that the job printed, from the thread that keeps the log: it must not wait."""
+        patterns = self._patterns
+        if patterns is not None:
+            now = clock.now()
+            self._lines.extend((now, line) for line in lines if patterns.may_match(line))
+
+    def look(self, *, is_last: bool) -> List[Dict[str, Any]]:
+        """Items (kind and data) of what is new."""
+        now = clock.monotonic()
+        columns = Columns()
+        progress: Dict[str, float] = {}
+        self._take_lines(columns, progress)
+        if self._hypertune is not None:
+            for name, step, time_s, value in self._hypertune.look():
+                self._names.add(name)
+                columns.add(name, step, time_s, value)
+        if self._events is not None and (is_last or now >= self._events_at):
+            self._events_at = now + _EVENTS_S
+            self._take_events(columns, self._events.look(now, is_last=is_last))
+        if self._sampler is not None and (now >= self._sample_at):
+            self._sample_at = now + SAMPLE_S
+            step, time_s = int(now - self._started_at), clock.now()
+            for name, value in self._sampler.sample(now).items():
+                columns.add(_SYSTEM + name, step, time_s, value)
+        items = [{"kind": "metrics", "data": data} for data in columns.items()]
+        if progress:
+            items.append({"kind": "progress", "data": dict(progress)})
+        return items
+
+    def close(self) -> None:
+        if self._sampler is not None:
+            self._sampler.close()
+        if self._events is not None:
+            self._events.close()
+
+    def _take_lines(self, columns: Columns, progress: Dict[str, float]) -> None:
+        patterns = self._patterns
+        if patterns is None:
+            return
+        for _ in range(_LINES):
+            try:
+                time_s, line = self._lines.popleft()
+            except IndexError:
+                return
+            found = patterns.find(line)
+            told = {name: int(found[name]) for name in PROGRESS if name in found and abs(found[name]) < 2**53}
+            progress.update(told)
+            if "step" in told:
+                step = told["step"]
+            elif "epoch" in told:
+                step = told["epoch"]
+            else:
+                step = self._unnumbered
+                self._unnumbered += 1 if found else 0
+            for name, value in found.items():
+                # What the script tells otherwise counts once.
+                if name not in PROGRESS and (patterns.has_own or not (self.is_told or name in self._names)):
+                    columns.add(name, step, time_s, value)
+
+    def _take_events(self, columns: Columns, found: List[Tuple[str, Value]]) -> None:
+        for name, value in found:
+            if value.kind == "scalar":
+                self._names.add(name)
+                columns.add(name, value.step, value.time_s, value.data)
+                continue
+            data = base64.b64encode(value.data).decode() if value.kind == "image" else value.data
+            columns.objects.append(
+                {"name": name, "kind": value.kind, "step": value.step, "time_s": max(0.0, value.time_s), "data": data}
+            )
+
+
+def _plain(value: float) -> Any:
+    if value - value == 0:
+        return value
+    return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"  # noqa: PLR0124 - NaN is unlike itself

@@ -1,0 +1,187 @@
+"""TensorBoard event files under the output and in the work folder: found, read as they grow, each point once.
+
+A file belongs to the replica whose process has it open; one that nobody has open is taken by whoever comes first, after
+a while. What was there before the replica began is not its own, and is not read.
+"""
+
+from __future__ import annotations
+
+import os
+
+from trainmaster_runtime import procfs
+from trainmaster_runtime.metrics.tfevents import Decoder
+from trainmaster_runtime.metrics.tfrecord import Broken, read_records
+
+_WALK_S = 5.0  # seconds between two walks over the folders
+_ENTRIES = 20_000  # of one walk
+_DEPTH = 12
+_FILES = 500
+_LOOK_BYTES = 2 * 2**20  # of one file in one look
+_UNOWNED_S = 10.0  # how long a file that none of our processes has open is left to the others
+_SPLITS = ("train", "training", "val", "validation", "eval", "evaluation", "test")
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, Dict, List, Optional, Set, Tuple
+
+    from trainmaster_runtime.metrics.claims import Claim, Claims
+    from trainmaster_runtime.metrics.tfevents import Value
+
+
+class _File:
+    def __init__(self, path: str, inode: Tuple[int, int], since: float) -> None:
+        self.path = path
+        self.inode = inode
+        self.since = since
+        self.offset = 0
+        self.claim: Optional[Claim] = None
+        self.decoder = Decoder()
+        self.is_ours = False
+        self.is_done = False
+
+
+class EventFiles:
+    """Args:
+
+    output: the folder that all replicas share; files in it need a claim.
+    work: the replica's own folder; ``None``: the same, or none.
+    say: writes a line into the replica's log.
+    """
+
+    def __init__(
+        self, output: Optional[str], work: Optional[str], claims: Claims, say: Callable[[str], None], now: float
+    ) -> None:
+        self._roots = [(root, root == output) for root in (output, work) if root]
+        self._claims = claims
+        self._say = say
+        self._files: Dict[str, _File] = {}
+        self._walk_at = 0.0
+        for path, inode, size in self._walk():
+            known = self._files[path] = _File(path, inode, now)
+            known.offset = size
+
+    def look(self, now: float, *, is_last: bool) -> List[Tuple[str, Value]]:
+        """(name, value) of what is new. Reads some megabytes at most; never raises."""
+        if is_last or now >= self._walk_at:
+            self._walk_at = now + _WALK_S
+            for path, inode, _ in self._walk():
+                if path not in self._files and len(self._files) < _FILES:
+                    self._files[path] = _File(path, inode, now)
+        if any(not known.is_ours and not known.is_done for known in self._files.values()):
+            self._find_owners(now, is_last=is_last)
+        found: List[Tuple[str, Value]] = []
+        for known in self._files.values():
+            if known.is_ours and not known.is_done:
+                found += self._read(known)
+        return found
+
+    def close(self) -> None:
+        for known in self._files.values():
+            if known.claim is not None:
+                known.claim.close()
+
+    def _find_owners(self, now: float, *, is_last: bool) -> None:
+        opened = _open_inodes()
+        for known in self._files.values():
+            if known.is_ours or known.is_done:
+                continue
+            if known.inode in opened or ((is_last or now - known.since >= _UNOWNED_S) and self._has_grown(known)):
+                self._take(known)
+
+    def _has_grown(self, known: _File) -> bool:
+        try:
+            return os.stat(known.path).st_size > known.offset
+        except OSError:
+            return False
+
+    def _take(self, known: _File) -> None:
+        root = next((root for root, is_shared in self._roots if is_shared and known.path.startswith(root + "/")), None)
+        if root is None:
+            known.is_ours = True
+            return
+        known.claim = self._claims.take(known.path[len(root) + 1 :], known.offset)
+        if known.claim is None:
+            known.is_done = True
+        else:
+            known.is_ours = True
+            known.offset = known.claim.offset
+
+    def _read(self, known: _File) -> List[Tuple[str, Value]]:
+        found: List[Tuple[str, Value]] = []
+        try:
+            fd = os.open(known.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                records, offset = read_records(fd, known.offset, _LOOK_BYTES)
+            finally:
+                os.close(fd)
+            prefix = self._prefix(known.path) if records else ""
+            for record in records:
+                found += [(prefix + value.name, value) for value in known.decoder.values(record)]
+        except (Broken, ValueError) as error:
+            known.is_done = True
+            self._say("%s is not read as a TensorBoard file any more: %s" % (os.path.basename(known.path), error))
+            return found
+        except OSError:
+            return []  # gone, or not yet readable
+        if offset != known.offset:
+            known.offset = offset
+            if known.claim is not None:
+                known.claim.advance(offset)
+        return found
+
+    def _prefix(self, path: str) -> str:
+        """What tells this file's tags from the same tags of others: ``train/`` and ``validation/`` of Keras, and folders below
+        another file's, such as torch's ``add_scalars`` makes.
+        """
+        folder, _, name = os.path.dirname(path).rpartition("/")
+        if name in _SPLITS:
+            return name + "/"
+        above = {os.path.dirname(other) for other in self._files}
+        parts = [name]
+        while folder and any(folder.startswith(root) for root, _ in self._roots):
+            if folder in above:
+                return "/".join(parts) + "/"
+            folder, _, name = folder.rpartition("/")
+            parts.insert(0, name)
+        return ""
+
+    def _walk(self) -> List[Tuple[str, Tuple[int, int], int]]:
+        """(path, inode, size) of the event files, links not followed."""
+        found = []
+        front = [(root, 0) for root, _ in self._roots]
+        seen = 0
+        while front and seen < _ENTRIES:
+            folder, depth = front.pop()
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        seen += 1
+                        if entry.is_dir(follow_symlinks=False):
+                            is_other = depth == 0 and any(entry.path == root for root, _ in self._roots)
+                            if depth < _DEPTH and not entry.name.startswith(".") and not is_other:
+                                front.append((entry.path, depth + 1))
+                        elif "tfevents" in entry.name and entry.is_file(follow_symlinks=False):
+                            status = entry.stat(follow_symlinks=False)
+                            found.append((entry.path, (status.st_dev, status.st_ino), status.st_size))
+            except OSError:
+                continue
+        return found
+
+
+def _open_inodes() -> Set[Tuple[int, int]]:
+    """Of the files with an event file's name that our processes have open."""
+    found = set()
+    for pid in procfs.descendants(os.getpid()):
+        folder = "/proc/%d/fd" % pid
+        try:
+            names = os.listdir(folder)
+        except OSError:
+            continue
+        for name in names:
+            try:
+                if "tfevents" in os.readlink(folder + "/" + name):
+                    status = os.stat(folder + "/" + name)
+                    found.add((status.st_dev, status.st_ino))
+            except OSError:
+                continue
+    return found

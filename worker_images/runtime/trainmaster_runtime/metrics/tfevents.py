@@ -1,0 +1,202 @@
+"""What an event of a TensorBoard file says: scalars, histograms, images and texts, whoever wrote it.
+
+torch and tensorboardX write scalars as ``simple_value``; TensorFlow 2 and Keras write tensors, whose plug-in's name tells
+what they are, in the first event of a tag at the latest. The messages:
+https://github.com/tensorflow/tensorboard/tree/master/tensorboard/compat/proto (event, summary, tensor)
+"""
+
+from __future__ import annotations
+
+from trainmaster_runtime.metrics import wire
+
+_TEXT_BYTES = 64 * 1024
+_IMAGE_BYTES = 512 * 1024
+_BINS = 512
+# TensorFlow's numbers of types, and how struct reads them.
+_CODES = {1: "f", 2: "d", 3: "i", 9: "q", 19: "e"}
+_STRING = 7
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+
+class Value:
+    """``kind``: scalar (``data`` is a float), histogram (edges and counts), image (bytes), text (str)."""
+
+    __slots__ = ("data", "kind", "name", "step", "time_s")
+
+    def __init__(self, name: str, kind: str, step: int, time_s: float, data: Any) -> None:
+        self.name = name
+        self.kind = kind
+        self.step = step
+        self.time_s = time_s
+        self.data = data
+
+
+class Decoder:
+    """Events of one file, in order: it remembers what each tag is."""
+
+    def __init__(self) -> None:
+        self._plugins: Dict[str, str] = {}
+
+    def values(self, record: bytes) -> List[Value]:
+        """What the event says; nothing for graphs, audio and the like. Raises ``ValueError`` for what is no event."""
+        time_s, step, summaries = 0.0, 0, []
+        for number, kind, value in wire.fields(memoryview(record)):
+            if number == 1 and kind == 1:
+                time_s = wire.double(value)
+            elif number == 2 and isinstance(value, int):
+                step = wire.signed(value)
+            elif number == 5 and isinstance(value, memoryview):
+                summaries.append(value)
+        found = []
+        for summary in summaries:
+            for number, _, value in wire.fields(summary):
+                if number == 1 and isinstance(value, memoryview):
+                    one = self._value(value)
+                    if one is not None:
+                        found.append(Value(one[0], one[1], step, time_s, one[2]))
+        return found
+
+    def _value(self, data: memoryview) -> Optional[Tuple[str, str, Any]]:
+        tag, plugin = "", ""
+        simple: Optional[float] = None
+        parts: Dict[int, memoryview] = {}
+        for number, kind, value in wire.fields(data):
+            if number == 1:
+                tag = wire.text(value)
+            elif number == 2 and kind == 5:
+                simple = wire.single(value)
+            elif number == 9 and isinstance(value, memoryview):
+                plugin = _plugin(value)
+            elif number in (4, 5, 8) and isinstance(value, memoryview):
+                parts[number] = value
+        if plugin:
+            self._plugins[tag] = plugin
+        if simple is not None:
+            return tag, "scalar", simple
+        if 5 in parts:
+            return _named(tag, "histogram", _histogram(parts[5]))
+        if 4 in parts:
+            return _named(tag, "image", _image(parts[4]))
+        if 8 in parts:
+            return self._tensor(tag, parts[8])
+        return None
+
+    def _tensor(self, tag: str, data: memoryview) -> Optional[Tuple[str, str, Any]]:
+        tensor = Tensor(data)
+        plugin = self._plugins.get(tag, "")
+        if plugin == "images":
+            # Width, height, then the images.
+            return _named(tag, "image", _small(tensor.strings[2]) if len(tensor.strings) > 2 else None)
+        if plugin == "histograms":
+            return _named(tag, "histogram", _rows(tensor.values()))
+        if tensor.kind == _STRING:
+            words = b"\n".join(tensor.strings)[:_TEXT_BYTES].decode("utf-8", "replace")
+            return (tag, "text", words) if plugin in ("text", "") else None
+        values = tensor.values()
+        if len(values) == 1 and plugin in ("scalars", ""):
+            return tag, "scalar", values[0]
+        return None
+
+
+class Tensor:
+    """A TensorProto, as far as summaries use it."""
+
+    def __init__(self, data: memoryview) -> None:
+        self.kind = 0
+        self.strings: List[bytes] = []
+        self._content = b""
+        self._listed: List[float] = []
+        for number, kind, value in wire.fields(data):
+            if number == 1 and isinstance(value, int):
+                self.kind = value
+            elif number == 4 and isinstance(value, memoryview):
+                self._content = bytes(value)
+            elif number == 5:
+                self._listed += wire.numbers(value, "f")
+            elif number == 6:
+                self._listed += wire.numbers(value, "d")
+            elif number in (7, 10) and (kind in (0, 2)):
+                self._listed += [float(one) for one in wire.varints(value)]
+            elif number == 8 and isinstance(value, memoryview):
+                self.strings.append(bytes(value))
+
+    def values(self) -> List[float]:
+        if self._content:
+            code = _CODES.get(self.kind)
+            if code is None:
+                return []
+            return wire.numbers(memoryview(self._content), code)
+        return self._listed
+
+
+def _named(tag: str, kind: str, data: Any) -> Optional[Tuple[str, str, Any]]:
+    return None if data is None else (tag, kind, data)
+
+
+def _plugin(metadata: memoryview) -> str:
+    for number, _, value in wire.fields(metadata):
+        if number == 1 and isinstance(value, memoryview):
+            return next((wire.text(name) for inner, _, name in wire.fields(value) if inner == 1), "")
+    return ""
+
+
+def _image(data: memoryview) -> Optional[bytes]:
+    return next(
+        (
+            _small(bytes(value))
+            for number, _, value in wire.fields(data)
+            if number == 4 and isinstance(value, memoryview)
+        ),
+        None,
+    )
+
+
+def _small(image: bytes) -> Optional[bytes]:
+    return image if len(image) <= _IMAGE_BYTES else None
+
+
+def _histogram(data: memoryview) -> Optional[Dict[str, List[float]]]:
+    low = 0.0
+    limits: List[float] = []
+    counts: List[float] = []
+    for number, kind, value in wire.fields(data):
+        if number == 1 and kind == 1:
+            low = wire.double(value)
+        elif number in (6, 7):
+            # Packed, or one by one.
+            listed = wire.numbers(value, "d")
+            (limits if number == 6 else counts).extend(listed)
+    if not counts or len(limits) != len(counts):
+        return None
+    # The first bucket begins at the least value, and the last ends at infinity in all but name.
+    edges = [min(low, limits[0]), *limits]
+    return _trimmed(edges, counts)
+
+
+def _rows(values: List[float]) -> Optional[Dict[str, List[float]]]:
+    """Rows of (left, right, count)."""
+    if len(values) < 3 or len(values) % 3:
+        return None
+    return _trimmed([*values[0::3], values[-2]], values[2::3])
+
+
+def _trimmed(edges: List[float], counts: List[float]) -> Optional[Dict[str, List[float]]]:
+    """Without empty bins at both ends, neighbours merged until there are few enough, in finite numbers."""
+    first, last = 0, len(counts)
+    while last - first > 1 and not counts[last - 1]:
+        last -= 1
+    while last - first > 1 and not counts[first]:
+        first += 1
+    edges, counts = edges[first : last + 1], counts[first:last]
+    while len(counts) > _BINS:
+        if len(counts) % 2:
+            edges.append(edges[-1])
+            counts.append(0.0)
+        edges = edges[0::2]
+        counts = [sum(pair) for pair in zip(counts[0::2], counts[1::2])]
+    edges = [max(-1.7e308, min(1.7e308, edge)) for edge in edges]
+    is_good = all(edge == edge for edge in edges) and all(0 <= count < 1e300 for count in counts)  # noqa: PLR0124 - NaN
+    return {"edges": edges, "counts": counts} if is_good else None
