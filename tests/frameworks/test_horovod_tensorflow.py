@@ -92,7 +92,8 @@ def test_elastic_keras_example_goes_on_without_a_killed_worker_and_takes_in_anot
     run: Any, kill: Any, platform: Any, eventually: Any, environment: str
 ) -> None:
     script = "horovod_elastic_keras.py"
-    started = run(environment, SCRIPTS, [script], workers={"min": 1, "max": 2}, env={"PYTHONPATH": LIBRARY})
+    spec = {"workers": {"min": 1, "max": 2}, "max_restarts": 5, "env": {"PYTHONPATH": LIBRARY}}
+    started = run(environment, SCRIPTS, [script], **spec)
     eventually(lambda: started.job.detail().state == "running", within_s=120, what="a start")
     output = Path(platform.home / "output" / started.job.detail().output.partition("/")[2])
 
