@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from trainmaster.wire.metrics import NewMetrics
 from trainmaster.wire.runtime import Report, ReportItem
 
+from api.runtime.left_behind import check_wanted
 from api.series.taking import columns_of, objects_of
 from api.work import Work
 from core.db.repositories.events import append_event
@@ -63,7 +64,8 @@ def take_report(work: Work, attempt_id: AttemptId, report: Report) -> int:
     Raises:
         InvalidRequest: numbers that no replica has.
         NotFound: the attempt or the replica is not there; reporting again is of no use.
-        AttemptEnded: a minute ago or longer, or its job was deleted: the replica should end.
+        AttemptEnded: a minute ago or longer, or its job was deleted, or the gang goes on without it: the replica should
+            end.
     """
     newest = max((item.seq for item in report.items), default=0)
     if newest > _SEQ_MASK or report.generation > _GENERATION_MAX or report.index > _INDEX_MAX:
@@ -108,6 +110,7 @@ def _lock_replica(work: Work, attempt_id: AttemptId, report: Report) -> tuple[Re
         raise AttemptEnded("The job of this token was deleted; its replicas report no more.")
     if ended_at is not None and work.now - ended_at > _LATE:
         raise AttemptEnded("The attempt of this token has ended; its replicas report no more.")
+    check_wanted(replica, report.generation, work.now, _LATE)
     return replica, job, number
 
 

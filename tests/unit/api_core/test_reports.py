@@ -245,3 +245,32 @@ def test_the_replicas_of_a_deleted_job_report_no_more(
     refused = send(worker, item(1))
     assert (refused.status_code, refused.json()["code"]) == (410, "attempt_ended")
     assert "was deleted" in refused.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("state", "row_generation", "seconds", "status"),
+    [
+        ("running", 1, 3600, 200),
+        ("lost", 1, 1, 410),
+        ("failed", 1, 30, 200),  # what it still had to say when it ended
+        ("failed", 1, 90, 410),
+        ("running", 2, 30, 200),
+        ("running", 2, 90, 410),  # another one has taken its place
+    ],
+)
+def test_one_that_its_gang_goes_on_without_is_told_to_end(
+    worker: TestClient, sessions: SessionFactory, clock: Any, state: str, row_generation: int, seconds: int, status: int
+) -> None:
+    ended_at = None if state == "running" else clock.now
+    with unit_of_work(sessions) as session:
+        session.execute(
+            update(Replica)
+            .where(Replica.index == 0)
+            .values(state=state, generation=row_generation, started_at=clock.now, ended_at=ended_at)
+        )
+    clock.advance(seconds)
+    answer = send(worker, item(1))
+    assert answer.status_code == status
+    if status == 410:
+        assert answer.json()["code"] == "attempt_ended"
+    assert send(worker, item(1), index=1).status_code == 200
