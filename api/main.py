@@ -12,6 +12,7 @@ from fastapi import FastAPI
 
 from api import problems, routers
 from api.auth import CallerCache
+from api.checkpoints.inside import Insides
 from api.closing import Closing
 from api.known_volumes import KnownVolumes
 from api.metrics.recorder import Recorder
@@ -53,11 +54,12 @@ def create_app(
     )
 
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         # A handler holds a thread and a connection: more threads would only wait for connections.
         current_default_thread_limiter().total_tokens = 2 * settings.database_pool_size
         closing.watch_signals()
         yield
+        app.state.insides.close()
         platform.sessions.kw["bind"].dispose()
 
     app = FastAPI(
@@ -71,6 +73,7 @@ def create_app(
     )
     app.state.platform = platform
     app.state.callers = CallerCache()
+    app.state.insides = Insides(settings.home / "inspection")
     app.state.closing = closing
     problems.install(app)
     # The last added is the outermost.

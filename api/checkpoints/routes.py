@@ -1,20 +1,161 @@
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from fastapi import Query, Request
+from fastapi.responses import Response
+from pydantic import Field
 from trainmaster.wire.base import Page
+from trainmaster.wire.checkpoints import (
+    DifferencePage,
+    RetentionRequest,
+    RetentionView,
+    TensorPage,
+    TensorStatistics,
+)
 from trainmaster.wire.jobs import CheckpointView
 
-from api.auth import JobViewer
-from api.checkpoints import service
-from api.paging import PageParams
+from api.auth import JobAccess, JobMember, JobViewer
+from api.checkpoints import actions, download, service
+from api.checkpoints.inside import Insides, difference_page, statistics_page, tensor_page
+from api.paging import PageQuery
 from api.routing import new_router
 from api.work import PlatformDep
 
-router = new_router("checkpoints")
+router = new_router("checkpoints", "/jobs/{job}/checkpoints")
+
+Where = Annotated[
+    str,
+    Query(
+        alias="path",
+        min_length=1,
+        max_length=4096,
+        description="Relative to the job's output: a file, a folder, or the prefix of TensorFlow's files.",
+    ),
+]
+_CONTENT = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+
+
+def insides_of(request: Request) -> Insides:
+    insides: Insides = request.app.state.insides
+    return insides
+
+
+class CheckpointQuery(PageQuery):
+    incomplete: Annotated[bool, Field(description="Also those that are being written or were never finished.")] = False
+
+
+class PathQuery(PageQuery):
+    """Which checkpoint, and which part of what is in it."""
+
+    path: Annotated[str, Field(min_length=1, max_length=4096, description="As in the list of checkpoints.")]
+    limit: Annotated[int, Field(ge=1, le=1000)] = 200
+
+
+class TensorQuery(PathQuery):
+    search: Annotated[str, Field(max_length=200, description="A part of the name.")] = ""
+    kind: Annotated[Literal["weight", "optimizer"] | None, Field(description="Unstated: both.")] = None
+
+
+class StatisticsQuery(PathQuery):
+    tensor: Annotated[list[str], Field(max_length=1000, description="Only these; repeat it. Unstated: all.")] = []  # noqa: RUF012 (a model's default is copied)
+
+
+class DifferenceQuery(PathQuery):
+    other: Annotated[str, Field(min_length=1, max_length=4096, description="The later one of the two.")]
+    other_job: Annotated[str | None, Field(max_length=100, description="Its job. Unstated: the same.")] = None
+
+
+@router.get("", operation_id="list_checkpoints", summary="Checkpoints of a job, newest first")
+def list_checkpoints(
+    job: JobViewer, platform: PlatformDep, query: Annotated[CheckpointQuery, Query()]
+) -> Page[CheckpointView]:
+    """Those that the job told of, with their metrics, and those of any known format that lie in its output."""
+    return service.list_page(platform, job, query, incomplete=query.incomplete)
+
+
+@router.get("/tensors", operation_id="list_tensors", summary="What is inside of a checkpoint")
+def list_tensors(
+    request: Request, job: JobViewer, platform: PlatformDep, query: Annotated[TensorQuery, Query()]
+) -> TensorPage:
+    """Names, shapes and dtypes; elements are not read. Nothing of the file is executed."""
+    opened = insides_of(request).open(platform, job, query.path)
+    return tensor_page(opened, search=query.search, kind=query.kind, cursor=query.cursor, limit=query.limit)
+
+
+@router.get("/statistics", operation_id="list_tensor_statistics", summary="Figures of a checkpoint's tensors")
+def list_tensor_statistics(
+    request: Request, job: JobViewer, platform: PlatformDep, query: Annotated[StatisticsQuery, Query()]
+) -> Page[TensorStatistics]:
+    """A page holds what can be computed in about two seconds, one tensor at least; go on with `next_cursor`."""
+    insides = insides_of(request)
+    opened = insides.open(platform, job, query.path)
+    return statistics_page(insides, opened, names=query.tensor, cursor=query.cursor, limit=query.limit)
+
+
+@router.get("/diff", operation_id="diff_checkpoints", summary="How far two checkpoints are apart")
+def diff_checkpoints(
+    request: Request, job: JobViewer, platform: PlatformDep, query: Annotated[DifferenceQuery, Query()]
+) -> DifferencePage:
+    """From `path` to `other`: tensors that appeared, went or changed their shape come first, then how far the others have
+    moved. A page holds what can be computed in about two seconds. `layers` are on the last page.
+    """
+    insides = insides_of(request)
+    before = insides.open(platform, job, query.path)
+    there = job if query.other_job is None else JobAccess(job.caller, query.other_job, "viewer")
+    after = insides.open(platform, there, query.other)
+    return difference_page(insides, before, after, cursor=query.cursor, limit=query.limit)
 
 
 @router.get(
-    "/jobs/{job}/checkpoints", operation_id="list_checkpoints", summary="Complete checkpoints of a job, newest first"
+    "/content",
+    operation_id="download_checkpoint",
+    summary="A checkpoint's bytes: a file, or a tar of several",
+    response_class=Response,
+    responses={200: _CONTENT, 206: {**_CONTENT, "description": "A range of a file."}},
 )
-def list_checkpoints(job: JobViewer, platform: PlatformDep, page: PageParams) -> Page[CheckpointView]:
-    """Those that the job told of, with their metrics, and those that lie in its output."""
-    return service.list_page(platform, job, page)
+@router.head("/content", include_in_schema=False)
+def download_checkpoint(job: JobViewer, platform: PlatformDep, path: Where) -> Response:
+    with platform.read() as work:
+        tree, landed = actions.find(work.session, job.load(work.session), path)
+    return download.answer(tree, landed)
+
+
+@router.delete("", operation_id="delete_checkpoint", summary="Delete a checkpoint", status_code=204)
+def delete_checkpoint(job: JobMember, platform: PlatformDep, path: Where) -> Response:
+    """Refused while it is kept for ever, or a job that has not ended goes on from it."""
+    actions.remove(platform, job, path)
+    return Response(status_code=204)
+
+
+@router.put("/kept", operation_id="keep_checkpoint", summary="Keep a checkpoint for ever", status_code=204)
+def keep_checkpoint(job: JobMember, platform: PlatformDep, path: Where) -> Response:
+    """No retention deletes it, and nobody before it is released."""
+    actions.keep(platform, job, path)
+    return Response(status_code=204)
+
+
+@router.delete("/kept", operation_id="release_checkpoint", summary="Keep it no longer", status_code=204)
+def release_checkpoint(job: JobMember, platform: PlatformDep, path: Where) -> Response:
+    actions.release(platform, job, path)
+    return Response(status_code=204)
+
+
+@router.get("/retention", operation_id="get_retention", summary="Which checkpoints of the job stay")
+def get_retention(job: JobViewer, platform: PlatformDep) -> RetentionView:
+    with platform.read() as work:
+        return actions.get_retention(work.session, job.load(work.session))
+
+
+@router.put("/retention", operation_id="set_retention", summary="Set which checkpoints of the job stay")
+def set_retention(body: RetentionRequest, job: JobMember, platform: PlatformDep) -> RetentionView:
+    """The others are deleted by and by; never the newest one, one that is kept for ever, or one in use."""
+    with platform.write() as work:
+        return actions.set_retention(work, job.caller, job.load(work.session), body)
+
+
+@router.delete("/retention", operation_id="clear_retention", summary="Keep all checkpoints", status_code=204)
+def clear_retention(job: JobMember, platform: PlatformDep) -> Response:
+    with platform.write() as work:
+        actions.clear_retention(work, job.caller, job.load(work.session))
+    return Response(status_code=204)

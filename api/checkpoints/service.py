@@ -17,9 +17,10 @@ from api.auth import JobAccess
 from api.cursors import make_cursor, read_cursor
 from api.paging import PageQuery, cut
 from api.work import Platform
+from core.db.repositories.checkpoints import kept_paths, used_paths
 from core.db.tables import Attempt, Checkpoint, Replica
 from core.domain.errors import Conflict, TrainmasterError
-from core.storage.checkpoints import FoundCheckpoint, all_complete
+from core.inspection.landing import Landed, all_landed
 from core.storage.outputs import job_output
 from core.storage.tree import Tree
 
@@ -29,30 +30,61 @@ Order: TypeAlias = tuple[int, int, int, str]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def list_page(platform: Platform, access: JobAccess, page: PageQuery) -> Page[CheckpointView]:
-    """Complete checkpoints, newest first. One that was told of and is gone from the output is left out."""
+def list_page(
+    platform: Platform, access: JobAccess, page: PageQuery, *, incomplete: bool = False
+) -> Page[CheckpointView]:
+    """Checkpoints, newest first. One that was told of and is gone from the output is left out.
+
+    Args:
+        incomplete: also those that are being written, or whose writer did not finish.
+    """
     with platform.read() as work:
         job = access.load(work.session)
         told = {view.path: view for view in _told(work.session, job.id)}
         launches = _launches(work.session, job.id)
+        kept, used = kept_paths(work.session, job), used_paths(work.session, job)
         try:
             tree: Tree | None = job_output(work.session, job)
         except Conflict:
             tree = None  # the control plane does not see the volume: what was told is all we know
     views = list(told.values()) if tree is None else _seen(tree, told, launches)
-    ordered = sorted(((_order(view), view) for view in views), key=_first, reverse=True)
+    ordered = sorted(
+        ((_order(view), view) for view in views if incomplete or view.is_complete), key=_first, reverse=True
+    )
     if page.cursor is not None:
         last = tuple(read_cursor(page.cursor, (int, int, int, str)))
         ordered = [item for item in ordered if item[0] < last]
     items, has_more = cut(ordered, page.limit)
-    return Page(items=[view for _, view in items], next_cursor=make_cursor(*items[-1][0]) if has_more else None)
+    marked = [
+        view.model_copy(update={"is_kept": view.path in kept, "is_in_use": view.path in used}) for _, view in items
+    ]
+    return Page(items=marked, next_cursor=make_cursor(*items[-1][0]) if has_more else None)
 
 
 def _seen(tree: Tree, told: Mapping[str, CheckpointView], launches: Sequence[_Launch]) -> list[CheckpointView]:
     """What was told of and is there, and what is there besides."""
-    found = {item.path: item for item in all_complete(tree)}
-    views = [view for path, view in told.items() if path in found or _exists(tree, path)]
+    found = {item.path: item for item in all_landed(tree)}
+    views = [
+        _with_form(view, found[path]) if path in found else view
+        for path, view in told.items()
+        if path in found or _exists(tree, path)
+    ]
     return views + [_view_of(item, launches) for path, item in found.items() if path not in told]
+
+
+def _with_form(told: CheckpointView, found: Landed) -> CheckpointView:
+    """What the job told of it, and what is seen of it now."""
+    return told.model_copy(
+        update={
+            "size_bytes": found.size_bytes if told.size_bytes is None else told.size_bytes,
+            "step": found.step if told.step is None else told.step,
+            "format": found.format,
+            "is_dir": found.is_dir,
+            # Of a folder the job knows best when it is complete; of a file its end tells.
+            "is_complete": found.is_dir or found.is_complete,
+            "problem": "" if found.is_dir else found.problem,
+        }
+    )
 
 
 def _told(session: Session, job_id: str) -> Iterator[CheckpointView]:
@@ -105,16 +137,20 @@ def _launches(session: Session, job_id: str) -> list[_Launch]:
     return [_Launch(number, began, ended, told.get(id_, ())) for id_, number, began, ended in session.execute(attempts)]
 
 
-def _view_of(found: FoundCheckpoint, launches: Sequence[_Launch]) -> CheckpointView:
+def _view_of(found: Landed, launches: Sequence[_Launch]) -> CheckpointView:
     """One that nobody told of: the attempt that ran when it was written wrote it."""
     by = next((launch for launch in launches if launch.wrote(found.modified_at)), None)
     return CheckpointView(
         path=found.path,
         step=found.step,
         metrics={} if by is None else by.metrics_at(found.step),
-        size_bytes=None if found.is_dir else found.size_bytes,
+        size_bytes=found.size_bytes,
         attempt_number=None if by is None else by.number,
         created_at=found.modified_at,
+        format=found.format,
+        is_dir=found.is_dir,
+        is_complete=found.is_complete,
+        problem=found.problem,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -11,11 +11,7 @@ from trainmaster.spec import with_changes
 from core.db.tables import Checkpoint, Job
 from core.domain.errors import InvalidRequest, TrainmasterError
 from core.storage.checkpoints import FoundCheckpoint, newest_complete
-from core.storage.outputs import job_output
-
-# Where a clone sees the output of the job that it goes on from. Its own output is a new folder, so that neither job
-# overwrites the other's logs and checkpoints.
-RESUME_MOUNT: Final = "/data/resume"
+from core.storage.outputs import RESUME_MOUNT, job_output
 
 
 def changed_spec(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

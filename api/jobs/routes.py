@@ -5,11 +5,13 @@ from typing import Annotated, Final
 
 from fastapi import Header, Query, Response
 from pydantic import BaseModel
+from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
 from trainmaster.wire.base import Page
-from trainmaster.wire.jobs import CloneRequest, JobDetail, JobView, ReasonRequest, SubmitRequest
+from trainmaster.wire.jobs import CloneRequest, JobDetail, JobView, ReasonRequest, ResumeRequest, SubmitRequest
 
 from api.auth import Caller, JobAccess, JobMember, JobViewer, Reader, Writer
+from api.checkpoints.actions import find_complete
 from api.jobs import verbs
 from api.jobs.cloning import changed_spec, resume_path, with_resume_mount
 from api.jobs.listing import JobQueryParams, list_page
@@ -19,6 +21,7 @@ from api.jobs.service import Submission, canonical, check_submission, digest_of,
 from api.routing import new_router
 from api.work import Platform, PlatformDep
 from core.db.tables import Job
+from core.storage.outputs import RESUME_MOUNT
 
 router = new_router("jobs", "/jobs")
 
@@ -76,7 +79,7 @@ def clone_job(
     """Needs the role `member` in the new job's project, and `viewer` in the original's."""
     with platform.read() as work:
         original = job.load(work.session)
-        resume_from = resume_path(work.session, original) if body.resume else None
+        resume_from = _resume_from(work.session, original, body)
     raw = changed_spec(original.spec, body.changes)
     if resume_from is not None:
         raw = with_resume_mount(raw, original)
@@ -84,6 +87,12 @@ def clone_job(
     submission = replace(submission, cloned_from=original.id, resume_from=resume_from)
     digest = digest_of("clone", {"job": original.id, **body.model_dump(mode="json")})
     return _submit(platform, caller, submission, key, digest)
+
+
+def _resume_from(session: Session, original: Job, body: CloneRequest) -> str | None:
+    if body.checkpoint is not None:
+        return f"{RESUME_MOUNT}/{find_complete(session, original, body.checkpoint)}"
+    return resume_path(session, original) if body.resume else None
 
 
 def _submit(platform: Platform, caller: Caller, submission: Submission, key: str | None, digest: str) -> Response:
@@ -131,9 +140,18 @@ def pause_job(job: JobMember, platform: PlatformDep, body: ReasonRequest | None 
 
 
 @router.post("/{job}/resume", operation_id="resume_job", summary="Resume a paused job", response_model=JobDetail)
-def resume_job(job: JobMember, platform: PlatformDep, body: ReasonRequest | None = None) -> Response:
-    """It goes to the end of the queue of its priority."""
-    return _ask(platform, job, verbs.Verb.RESUME, body)
+def resume_job(job: JobMember, platform: PlatformDep, body: ResumeRequest | None = None) -> Response:
+    """It goes to the end of the queue of its priority. With `checkpoint` it goes on from that one of its checkpoints: then
+    it may also be queued, or run: it is stopped and started again.
+    """
+    if body is None or body.checkpoint is None:
+        return _ask(platform, job, verbs.Verb.RESUME, body)
+    with platform.write() as work:
+        row = job.load(work.session)
+        verbs.lock(work.session, row)
+        verbs.resume_from(work, job.caller, row, find_complete(work.session, row, body.checkpoint), body.reason)
+        detail = load_detail(work.session, row, work.now)
+    return _json(detail)
 
 
 def _ask(platform: Platform, job: JobAccess, verb: verbs.Verb, body: ReasonRequest | None) -> Response:

@@ -14,10 +14,11 @@ from core.bell import TOPIC_RECONCILE, TOPIC_TICK
 from core.db.repositories.attempts import live_attempt_id
 from core.db.repositories.events import append_event, last_events_of_job
 from core.db.repositories.jobs import set_job
-from core.db.tables import Job
+from core.db.tables import Attempt, Job
 from core.domain.errors import Conflict, IllegalTransition
 from core.domain.lifecycle import Effect, JobEvent, advance, can_advance
 from core.domain.states import JobState, Wanted
+from core.storage.outputs import OUTPUT_MOUNT
 
 
 class Verb(StrEnum):
@@ -74,6 +75,43 @@ def _ask(work: Work, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
     live = live_attempt_id(work.session, job.id)
     if live is not None:
         work.ring(TOPIC_RECONCILE, live)
+
+
+def resume_from(work: Work, caller: Caller, job: Job, checkpoint: str, reason: str) -> None:
+    """Have the job go on from this one of its checkpoints; one that runs is stopped and started again for it.
+
+    Attempts after the next one go on from what is written from now on. ``job`` is locked for this transaction.
+
+    Raises:
+        IllegalTransition: it has ended, or is being cancelled.
+        StaleWrite: it moved in the same moment.
+    """
+    state = JobState(job.state)
+    is_ending = job.wanted == Wanted.CANCEL or state is JobState.CANCELLING
+    if state.is_terminal or is_ending:
+        advance(JobState.CANCELLING if is_ending and not state.is_terminal else state, JobEvent.RESUME)
+    changes: dict[str, Any] = {"resume_choice": {"path": checkpoint, "at": work.now.isoformat()}}
+    if not job.attempt_count:  # the first attempt goes on from what it is given
+        changes["resume_from"] = f"{OUTPUT_MOUNT}/{checkpoint}"
+    set_job(work.session, job, **changes, updated_at=work.now)
+    said = f"to go on from {checkpoint}" + (f": {reason}" if reason else "")
+    if state is JobState.PAUSED:
+        _move_now(work, caller, job, JobEvent.RESUME, Wanted.RUN, said)
+        return
+    set_job(work.session, job, wanted=Wanted.RUN.value, updated_at=work.now)
+    _tell(work, caller, job, "job.checkpoint_chosen", said)
+    live = live_attempt_id(work.session, job.id)
+    if live is None:
+        return
+    # As the control loop stops a job that is paused; since nobody wants it paused, it goes back into the queue.
+    stop = {"cause": "pause", "sentence": f"Stopped by {caller.user} {said}.", "at": work.now.isoformat()}
+    work.session.execute(
+        update(Attempt)
+        .where(Attempt.id == live, Attempt.stop.is_(None))
+        .values(stop=stop, generation=Attempt.generation + 1)
+        .execution_options(synchronize_session=False)
+    )
+    work.ring(TOPIC_RECONCILE, live)
 
 
 def _move_now(work: Work, caller: Caller, job: Job, event: JobEvent, wanted: Wanted, reason: str) -> None:

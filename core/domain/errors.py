@@ -38,6 +38,12 @@ class InvalidRequest(TrainmasterError):
     code, status = "invalid_request", 422
 
 
+class CheckpointUnreadable(InvalidRequest):
+    """A checkpoint cannot be looked into: damaged, not whole, hostile, or of no format that is known."""
+
+    code, status = "checkpoint_unreadable", 422
+
+
 class InvalidSpec(TrainmasterError):
     code, status = "invalid_spec", 422
 

@@ -35,20 +35,19 @@ class FoundCheckpoint:
     is_dir: bool
 
 
-def newest_complete(root: Path | Tree) -> FoundCheckpoint | None:
+def newest_complete(root: Path | Tree, *, since: datetime | None = None) -> FoundCheckpoint | None:
     """The newest complete checkpoint directly under ``checkpoints/`` of the output folder ``root``.
 
     Complete is a folder with a ``.complete`` file, or a file that is not empty, of a known suffix. The largest step
     in the name is the newest; names without a step come after all with one, the latest written first. Links are not
     looked at: what they lead to is found by itself. ``None`` when there is none, or no such folder.
+
+    Args:
+        since: only those that were complete later than this.
     """
-    found = max(_candidates(root), key=_rank, default=None)
+    candidates = (found for found in _candidates(root) if since is None or found.modified_at > since)
+    found = max(candidates, key=_rank, default=None)
     return None if found is None else _with_size(root, found)
-
-
-def all_complete(root: Path | Tree) -> list[FoundCheckpoint]:
-    """Every complete checkpoint, newest first. A folder's ``size_bytes`` is not summed up here: it is 0."""
-    return sorted(_candidates(root), key=_rank, reverse=True)
 
 
 def step_in(name: str) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -9,6 +11,12 @@ from core.db.tables import Job, Volume
 from core.domain.errors import NotFound
 from core.storage.tree import Tree
 from core.storage.volumes import output_tree
+
+# Where containers see the output of their job.
+OUTPUT_MOUNT: Final = "/data/output"
+# Where a clone sees the output of the job that it goes on from. Its own output is a new folder, so that neither job
+# overwrites the other's logs and checkpoints.
+RESUME_MOUNT: Final = "/data/resume"
 
 
 def job_output(session: Session, job: Job) -> Tree:

@@ -100,6 +100,10 @@ class Tree:
         """The folder ``path`` of this tree as a tree of its own: links that leave it are refused too."""
         return Tree(self._root, "/".join((*self._base, *split_path(path))), label=self._label)
 
+    def to_json(self) -> dict[str, str]:
+        """What another process makes the same tree of: the arguments of this class."""
+        return {"root": str(Path(self._root).absolute()), "base": "/".join(self._base), "label": self._label}
+
     def open_file(self, path: str) -> int:
         """A descriptor for reading a regular file; the caller closes it. Never blocks on a pipe or a device."""
         with self._at(path) as (folder, name):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from core.db.tables import Checkpoint, Volume
+from core.db.tables import Attempt, Checkpoint, Job, Volume
 from core.domain.errors import TrainmasterError
 from core.storage import checkpoints
+from core.storage.outputs import OUTPUT_MOUNT
 from core.storage.tree import Tree
 from core.storage.volumes import make_place, tree_of
 from scheduler.control.facts import JobFacts
-from scheduler.control.orders import OUTPUT_PATH
 
 # A job may keep its last few only; the newest that is still there is among these.
 _TOLD_LIMIT: Final = 50
@@ -34,11 +34,14 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class ResumeSources:
-    """What the database knows. ``volume`` is ``None`` when the control plane does not see it."""
+    """What the database knows. ``volume`` is ``None`` when the control plane does not see it. ``chosen``: the checkpoint that
+    a user wants the job to go on from, and when the first attempt after that began.
+    """
 
     told: tuple[Told, ...]
     volume: Tree | None
     output_path: str
+    chosen: Told | None = None
 
     @property
     def output(self) -> Tree | None:
@@ -64,26 +67,46 @@ def load_sources(session: Session, job: JobFacts) -> ResumeSources:
         .limit(_TOLD_LIMIT)
     ).all()
     volume = session.execute(select(Volume).where(Volume.name == job.output_volume)).scalar_one_or_none()
+    choice = session.execute(select(Job.resume_choice).where(Job.id == job.id)).scalar_one_or_none()
     return ResumeSources(
         tuple(Told(row.path, row.step, row.created_at) for row in rows),
         None if volume is None or volume.root is None else tree_of(volume),
         job.output_path,
+        None if choice is None else Told(choice["path"], None, _began_after(session, job, choice["at"])),
     )
+
+
+def _began_after(session: Session, job: JobFacts, at: str) -> datetime:
+    # The attempt before may have written one more when it was stopped for the choice.
+    query = select(func.min(Attempt.created_at)).where(
+        Attempt.job_id == job.id, Attempt.created_at > datetime.fromisoformat(at)
+    )
+    return session.execute(query).scalar_one() or datetime.max.replace(tzinfo=UTC)
 
 
 def find_resume_path(job: JobFacts, sources: ResumeSources) -> str | None:
     """The newest complete checkpoint of earlier attempts, as the containers see it; else what a clone was given.
 
-    What the job told of counts while it is still there; a scan finds what it did not tell. Blocks on the file system.
+    What the job told of counts while it is still there; a scan finds what it did not tell. After a user chose one, only
+    those count that later attempts wrote, and then the chosen one. Blocks on the file system.
     """
-    told = next((told for told in sources.told if _is_there(sources.output, told.path)), None)
-    found = _scan(sources.output)
+    chosen = sources.chosen
+    if chosen is not None and not _is_there(sources.output, chosen.path):
+        chosen = None  # deleted since: as if nobody had chosen
+    since = None if chosen is None else chosen.at
+    told = next(
+        (told for told in sources.told if (since is None or told.at > since) and _is_there(sources.output, told.path)),
+        None,
+    )
+    found = _scan(sources.output, since)
     if found is not None and found.modified_at < job.created_at - _CLOCK_SLACK:
         found = None  # another job's, in a shared output folder
     if told is not None and (found is None or _rank(told.step, told.at) >= _rank(found.step, found.modified_at)):
-        return f"{OUTPUT_PATH}/{told.path}"
+        return f"{OUTPUT_MOUNT}/{told.path}"
     if found is not None:
-        return f"{OUTPUT_PATH}/{found.path}"
+        return f"{OUTPUT_MOUNT}/{found.path}"
+    if chosen is not None:
+        return f"{OUTPUT_MOUNT}/{chosen.path}"
     return job.resume_from
 
 
@@ -100,10 +123,10 @@ def _is_there(output: Tree | None, path: str) -> bool:
         return False
 
 
-def _scan(output: Tree | None) -> checkpoints.FoundCheckpoint | None:
+def _scan(output: Tree | None, since: datetime | None) -> checkpoints.FoundCheckpoint | None:
     if output is None:
         return None
     try:
-        return checkpoints.newest_complete(output)
+        return checkpoints.newest_complete(output, since=since)
     except (TrainmasterError, OSError):
         return None  # the volume is away at this moment: what the job told of is left

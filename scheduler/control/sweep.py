@@ -29,6 +29,7 @@ from scheduler.control.context import Control
 from scheduler.control.journal import Journal
 from scheduler.control.leftovers import log_leftovers
 from scheduler.control.queue import move_queued
+from scheduler.control.retain import apply_retention
 from scheduler.control.strangers import note_strangers
 from scheduler.control.tick import TICK_LEASE
 
@@ -227,6 +228,7 @@ def housekeep(control: Control, settings: Settings) -> None:
         ("events", lambda: forget_events(control, timedelta(days=settings.event_retention_days))),
         ("metrics", lambda: forget_metrics(control)),
         ("expired", lambda: forget_expired(control)),
+        ("checkpoints", lambda: apply_retention(control)),
         ("archives", lambda: sweep_archives(control.sessions, store, now=control.clock())),
     )
     for name, step in steps:

@@ -103,6 +103,12 @@ class InvalidRequest(TrainmasterError):
     code = "invalid_request"
 
 
+class CheckpointUnreadable(InvalidRequest):
+    """A checkpoint cannot be looked into: damaged, not whole, hostile, or of no format that is known."""
+
+    code = "checkpoint_unreadable"
+
+
 class InvalidSpec(InvalidRequest):
     """``mistakes`` holds all mistakes of the job spec at once."""
 
@@ -242,6 +248,7 @@ EXCEPTION_BY_CODE: Final[Mapping[str, type[TrainmasterError]]] = {
         kind.code: kind
         for kind in (
             InvalidRequest,
+            CheckpointUnreadable,
             InvalidSpec,
             Unauthenticated,
             TokenExpired,

@@ -1,9 +1,9 @@
-"""``files``, ``cp`` and ``checkpoints``: what a job wrote."""
+"""``files`` and ``cp``: what a job wrote."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,7 +18,6 @@ _PANEL = "Output"
 def register(root: typer.Typer) -> None:
     root.command("files", rich_help_panel=_PANEL)(list_files)
     root.command("cp", rich_help_panel=_PANEL)(copy)
-    root.command("checkpoints", rich_help_panel=_PANEL)(list_checkpoints)
 
 
 def list_files(
@@ -63,20 +62,26 @@ def copy(
         if str(target) == "-":
             _print_file(client, job, path)
             return
-        wanted, left_out = _files_under(client, job, path, target)
-        for name, size, local in wanted:
-            local.parent.mkdir(parents=True, exist_ok=True)
-            with output.progress_bar(name) as progress:
-                client.download_file(job, name, local, progress=progress)
-            if not json:
-                output.note(f"{name} → {local} ({output.size(size)})", "dim")
+        fetched = fetch(client, job, path, target, is_quiet=json)
     if json:
-        output.print_json([{"path": name, "size_bytes": size, "local": str(local)} for name, size, local in wanted])
-    elif not wanted:
+        output.print_json(fetched)
+
+
+def fetch(client: Client, job: str, path: str, target: Path, *, is_quiet: bool) -> list[dict[str, Any]]:
+    """Copy the file or folder ``path`` to ``target``, and tell of each file; what was copied."""
+    wanted, left_out = _files_under(client, job, path, target)
+    for name, size, local in wanted:
+        local.parent.mkdir(parents=True, exist_ok=True)
+        with output.progress_bar(name) as progress:
+            client.download_file(job, name, local, progress=progress)
+        if not is_quiet:
+            output.note(f"{name} → {local} ({output.size(size)})", "dim")
+    if not wanted and not is_quiet:
         output.note(f"{path or 'The output'} holds no files.", "dim")
     if left_out:
         links = "1 link to a folder was" if left_out == 1 else f"{left_out} links to folders were"
         output.note(f"{links} left out; name one to copy what it leads to.", "dim")
+    return [{"path": name, "size_bytes": size, "local": str(local)} for name, size, local in wanted]
 
 
 def _print_file(client: Client, job: str, path: str) -> None:
@@ -127,30 +132,6 @@ def _files_under(client: Client, job: str, path: str, target: Path) -> tuple[lis
                 below = name[len(path) :].lstrip("/")
                 found.append((name, entry.size_bytes, into / below))
     return sorted(found), left_out
-
-
-def list_checkpoints(job: options.Job, json: options.Json = False) -> None:
-    """A job's checkpoints."""
-    with session.client() as client:
-        found = list(client.list_checkpoints(job))
-    if json:
-        output.print_json(found)
-        return
-    output.print_table(
-        ("STEP", "PATH", "SIZE", "ATTEMPT", "WRITTEN", "METRICS"),
-        [
-            (
-                None if checkpoint.step is None else str(checkpoint.step),
-                checkpoint.path,
-                output.size(checkpoint.size_bytes),
-                None if checkpoint.attempt_number is None else str(checkpoint.attempt_number),
-                output.local_time(checkpoint.created_at),
-                metrics_text(checkpoint.metrics),
-            )
-            for checkpoint in found
-        ],
-        empty="No checkpoints yet.",
-    )
 
 
 def metrics_text(metrics: dict[str, object]) -> str:

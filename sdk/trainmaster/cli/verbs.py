@@ -36,9 +36,19 @@ def pause(jobs: Jobs, reason: options.Reason = "", json: options.Json = False) -
     _each(jobs, lambda client, job: client.pause_job(job, reason=reason), as_json=json)
 
 
-def resume(jobs: Jobs, reason: options.Reason = "", json: options.Json = False) -> None:
+def resume(
+    jobs: Jobs,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="PATH", help="Go on from this one; a running job starts again for it."),
+    ] = None,
+    reason: options.Reason = "",
+    json: options.Json = False,
+) -> None:
     """Put paused jobs back into the queue."""
-    _each(jobs, lambda client, job: client.resume_job(job, reason=reason), as_json=json)
+    if checkpoint is not None and len(jobs) > 1:
+        raise typer.BadParameter("a checkpoint is one job's; name one job", param_hint="--checkpoint")
+    _each(jobs, lambda client, job: client.resume_job(job, reason=reason, checkpoint=checkpoint), as_json=json)
 
 
 def _each(jobs: list[str], ask: Callable[[Client, str], JobDetail], *, as_json: bool) -> None:
@@ -98,6 +108,9 @@ def clone(
     ] = None,
     name: Annotated[str | None, typer.Option("--name", "-n", help="The new job's name.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Start from the newest checkpoint of the original.")] = False,
+    checkpoint: Annotated[
+        str | None, typer.Option("--checkpoint", metavar="PATH", help="Start from this checkpoint of the original.")
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Submit a job again, with changes."""
@@ -105,7 +118,7 @@ def clone(
     if name is not None:
         laid_over["name"] = name
     with session.client() as client:
-        view = client.clone_job(job, changes=laid_over, resume=resume)
+        view = client.clone_job(job, changes=laid_over, resume=resume, checkpoint=checkpoint)
     if json:
         output.print_json(view)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from trainmaster.client.binding import IterMethod, JobIterMethod, JobMethod, Method
-from trainmaster.client.calls import admin, jobs, metrics, output
+from trainmaster.client.calls import admin, checkpoints, jobs, metrics, output
 from trainmaster.client.flows import pages, streams, transfer
 from trainmaster.client.flows.streams import StateNotice
 from trainmaster.wire.admin import (
@@ -17,6 +17,7 @@ from trainmaster.wire.admin import (
     UserView,
     VolumeView,
 )
+from trainmaster.wire.checkpoints import TensorStatistics, TensorView
 from trainmaster.wire.jobs import (
     AttemptView,
     CheckpointView,
@@ -72,8 +73,6 @@ class Operations:
     read_log = Method(output.read_log)
     stream_logs = IterMethod(streams.stream_logs, LogLine)
     watch_job = IterMethod(streams.watch_job, cast("type[LogLine | StateNotice]", object))
-    list_checkpoints = IterMethod(pages.list_checkpoints, CheckpointView)
-    list_checkpoints_page = Method(output.list_checkpoints_page)
     list_files = IterMethod(pages.list_files, FileEntry)
     list_files_page = Method(output.list_files_page)
     read_file = Method(transfer.read_file)
@@ -89,6 +88,21 @@ class Operations:
     list_metric_objects_page = Method(metrics.list_metric_objects_page)
     read_metric_image = Method(metrics.read_metric_image)
     summarise_resources = Method(metrics.summarise_resources)
+
+    # checkpoints
+    list_checkpoints = IterMethod(pages.list_checkpoints, CheckpointView)
+    list_checkpoints_page = Method(checkpoints.list_checkpoints_page)
+    list_tensors = IterMethod(pages.list_tensors, TensorView)
+    list_tensors_page = Method(checkpoints.list_tensors_page)
+    list_tensor_statistics = IterMethod(pages.list_tensor_statistics, TensorStatistics)
+    list_tensor_statistics_page = Method(checkpoints.list_tensor_statistics_page)
+    diff_checkpoints_page = Method(checkpoints.diff_checkpoints_page)
+    delete_checkpoint = Method(checkpoints.delete_checkpoint)
+    keep_checkpoint = Method(checkpoints.keep_checkpoint)
+    release_checkpoint = Method(checkpoints.release_checkpoint)
+    get_retention = Method(checkpoints.get_retention)
+    set_retention = Method(checkpoints.set_retention)
+    clear_retention = Method(checkpoints.clear_retention)
 
     # code
     upload_archive = Method(transfer.upload_archive)

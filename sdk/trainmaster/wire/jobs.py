@@ -79,12 +79,24 @@ class AttemptView(WireModel):
 
 
 class CheckpointView(WireModel):
+    """``path``: a file, a folder, or the prefix of TensorFlow's files, relative to the job's output.
+
+    ``metrics``: at its step. ``problem``: why it is not complete. ``is_kept``: for ever, by a user. ``is_in_use``: a job
+    that has not ended goes on from it.
+    """
+
     path: str
     step: int | None = None
     metrics: dict[str, Any] = Field(default_factory=dict)
     size_bytes: int | None = None
     attempt_number: int | None = None
     created_at: datetime
+    format: str = ""
+    is_dir: bool = False
+    is_complete: bool = True
+    problem: str = ""
+    is_kept: bool = False
+    is_in_use: bool = False
 
 
 class JobView(WireModel):
@@ -137,10 +149,22 @@ class CloneRequest(WireRequest):
 
     changes: dict[str, Any] = Field(default_factory=dict)
     resume: bool = False  # start from the newest checkpoint of the original
+    checkpoint: str | None = Field(
+        default=None, min_length=1, max_length=4096, description="Start from this checkpoint of the original instead."
+    )
 
 
 class ReasonRequest(WireRequest):
     reason: str = Field(default="", max_length=1000)
+
+
+class ResumeRequest(ReasonRequest):
+    checkpoint: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=4096,
+        description="Go on from this one of its checkpoints, not the newest.",
+    )
 
 
 class EventView(WireModel):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from trainmaster import errors as client_errors
-from trainmaster.client.calls import admin, jobs, metrics, output
+from trainmaster.client.calls import admin, checkpoints, jobs, metrics, output
 from trainmaster.client.flows import streams
 from trainmaster.client.steps import Call, OpenStream, Request, RetryPolicy, Send
 from trainmaster.client.transport import API_PREFIX
@@ -19,7 +19,7 @@ from core.domain import errors as server_errors
 # What is no business of a client: the runtime's reports and its code, browsers, load balancers, and Prometheus.
 NOT_FOR_CLIENTS = {"report", "add_metrics", "download_code", "get_liveness", "get_readiness", "get_metrics"}
 # What the web application alone asks for.
-NOT_FOR_CLIENTS |= {"open_session", "close_session", "list_holders"}
+NOT_FOR_CLIENTS |= {"download_checkpoint", "open_session", "close_session", "list_holders"}
 
 ARGUMENTS: dict[str, Any] = {
     "job": "mnist",
@@ -39,6 +39,10 @@ ARGUMENTS: dict[str, Any] = {
     "offset": 0,
     "chunk": b"abc",
     "file": "model.pt",
+    "checkpoint": "checkpoints/a.pt",
+    "other": "checkpoints/b.pt",
+    "tensors": ["fc.weight"],
+    "incomplete": True,
     "spec": {"name": "x"},
     "names": ["loss"],
     "jobs": ["mnist"],
@@ -55,7 +59,7 @@ ARGUMENTS: dict[str, Any] = {
 
 
 def builders() -> Iterator[Callable[..., Any]]:
-    for module in (admin, jobs, metrics, output):
+    for module in (admin, checkpoints, jobs, metrics, output):
         for name, thing in vars(module).items():
             if inspect.isfunction(thing) and thing.__module__ == module.__name__ and not name.startswith("_"):
                 yield thing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from api.checkpoints.service import _Launch, _view_of
-from core.storage.checkpoints import FoundCheckpoint
+from core.inspection.landing import Landed
 
 BEGAN = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -15,8 +15,8 @@ LAUNCHES = (
 )
 
 
-def found(step: int | None, at: datetime) -> FoundCheckpoint:
-    return FoundCheckpoint("checkpoints/x.pt", step, 7, at, is_dir=False)
+def found(step: int | None, at: datetime) -> Landed:
+    return Landed("checkpoints/x.pt", "torch", step, 7, at, is_dir=False, parts=("checkpoints/x.pt",))
 
 
 def test_the_attempt_that_ran_then_wrote_it_and_told_the_steps_metrics() -> None:

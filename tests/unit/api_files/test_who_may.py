@@ -62,6 +62,7 @@ def case(refused: Mapping[str, int], path: str = "", **more: Any) -> Case:
     return Case(refused, path, more)
 
 
+CHECKPOINT = {"path": "checkpoints/step-1.safetensors"}
 SPEC = {"name": "digits", "project": "vision", "command": "true"}
 REPORT = {"role": "worker", "index": 0, "items": [{"seq": 1, "at": "2026-11-21T07:00:00Z", "kind": "heartbeat"}]}
 
@@ -93,6 +94,17 @@ ROUTES: dict[str, Case] = {
     "GET /api/v1/jobs/{job}/resources": case(VIEWER),
     "GET /api/v1/metrics/chart": case(VIEWER, params={"job": "job-1"}),
     "GET /api/v1/jobs/{job}/checkpoints": case(VIEWER),
+    "DELETE /api/v1/jobs/{job}/checkpoints": case(MEMBER, params=CHECKPOINT),
+    "GET /api/v1/jobs/{job}/checkpoints/tensors": case(VIEWER, params=CHECKPOINT),
+    "GET /api/v1/jobs/{job}/checkpoints/statistics": case(VIEWER, params=CHECKPOINT),
+    "GET /api/v1/jobs/{job}/checkpoints/diff": case(VIEWER, params={**CHECKPOINT, "other": CHECKPOINT["path"]}),
+    "GET /api/v1/jobs/{job}/checkpoints/content": case(VIEWER, params=CHECKPOINT),
+    "HEAD /api/v1/jobs/{job}/checkpoints/content": case(VIEWER, params=CHECKPOINT),
+    "PUT /api/v1/jobs/{job}/checkpoints/kept": case(MEMBER, params=CHECKPOINT),
+    "DELETE /api/v1/jobs/{job}/checkpoints/kept": case(MEMBER, params=CHECKPOINT),
+    "GET /api/v1/jobs/{job}/checkpoints/retention": case(VIEWER),
+    "PUT /api/v1/jobs/{job}/checkpoints/retention": case(MEMBER, json={"last": 3}),
+    "DELETE /api/v1/jobs/{job}/checkpoints/retention": case(MEMBER),
     "GET /api/v1/jobs/{job}/files": case(VIEWER),
     "GET /api/v1/jobs/{job}/files/content": case(VIEWER, params={"path": "model.bin"}),
     "HEAD /api/v1/jobs/{job}/files/content": case(VIEWER, params={"path": "model.bin"}),
@@ -222,6 +234,7 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
         for name in ("index.html", "icon.svg", "theme.js", "assets/index-1.js"):
             (pages / name).write_text("x")
         (house.output / "vision/job-1/model.bin").write_bytes(b"1")
+        write_checkpoint(house)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("api.pages.routes.BUILD", pages)
             yield house
@@ -248,8 +261,16 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     engine.dispose()
 
 
+def write_checkpoint(house: Any) -> None:
+    header = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    path = house.output / "vision/job-1" / CHECKPOINT["path"]
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"\0" * 4)
+
+
 def forget(house: Any) -> None:
-    """What the application keeps beside its database."""
+    """What the application keeps beside its database, and files that went with a request."""
+    write_checkpoint(house)
     house.app.state.callers.clear()
     shutil.rmtree(house.settings.archive_dir, ignore_errors=True)
 

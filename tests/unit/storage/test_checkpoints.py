@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from core.storage.checkpoints import all_complete, newest_complete, step_in
+from core.storage.checkpoints import newest_complete, step_in
 
 
 def put(path: Path, data: bytes = b"weights", at: float = 1000.0) -> None:
@@ -33,7 +33,17 @@ def test_the_largest_step_is_the_newest_whatever_was_written_last(tmp_path: Path
 def test_without_steps_the_last_written_is_the_newest(tmp_path: Path) -> None:
     put(tmp_path / "checkpoints/best.pt", at=2000)
     put(tmp_path / "checkpoints/last.pt", at=3000)
-    assert [c.path for c in all_complete(tmp_path)] == ["checkpoints/last.pt", "checkpoints/best.pt"]
+    found = newest_complete(tmp_path)
+    assert found is not None
+    assert found.path == "checkpoints/last.pt"
+
+
+def test_since_a_moment_only_what_was_complete_later_counts(tmp_path: Path) -> None:
+    put(tmp_path / "checkpoints/step-300.pt", at=2000)
+    put(tmp_path / "checkpoints/step-100.pt", at=3000)
+    found = newest_complete(tmp_path, since=datetime.fromtimestamp(2000, UTC))
+    assert found is not None
+    assert found.path == "checkpoints/step-100.pt"
 
 
 def test_a_folder_counts_only_with_its_marker_and_its_files_do_not_count_alone(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from trainmaster.wire.jobs import (
     JobView,
     ReasonRequest,
     ReplicaView,
+    ResumeRequest,
     SubmitRequest,
 )
 
@@ -109,9 +110,16 @@ def pause_job(job: str, *, reason: str = "") -> Call[JobDetail]:
     return _verb("pause_job", "pause", job, reason)
 
 
-def resume_job(job: str, *, reason: str = "") -> Call[JobDetail]:
-    """Put a paused job back into the queue."""
-    return _verb("resume_job", "resume", job, reason)
+def resume_job(job: str, *, reason: str = "", checkpoint: str | None = None) -> Call[JobDetail]:
+    """Put a paused job back into the queue.
+
+    Args:
+        checkpoint: path of the one of its checkpoints to go on from instead of the newest; then a job that runs is
+            stopped and started again.
+    """
+    given = {} if checkpoint is None else {"checkpoint": checkpoint}
+    body = ResumeRequest(reason=reason, **given)
+    return typed(JobDetail, "resume_job", "POST", path("/jobs/{job}/resume", job=job), body=body, is_repeatable=True)
 
 
 def clone_job(
@@ -119,6 +127,7 @@ def clone_job(
     *,
     changes: Mapping[str, Any] | None = None,
     resume: bool = False,
+    checkpoint: str | None = None,
     idempotency_key: str | None = None,
 ) -> Call[JobDetail]:
     """A new job from the spec of ``job``; one only, as with ``submit_job``.
@@ -126,8 +135,10 @@ def clone_job(
     Args:
         changes: laid over the spec key by key (RFC 7396); ``None`` as a value removes a key.
         resume: start from the newest checkpoint of the original.
+        checkpoint: path of the one of the original's checkpoints to start from instead.
     """
-    body = CloneRequest(changes=dict(changes or {}), resume=resume)
+    given = {} if checkpoint is None else {"checkpoint": checkpoint}
+    body = CloneRequest(changes=dict(changes or {}), resume=resume, **given)
     return typed(
         JobDetail,
         "clone_job",

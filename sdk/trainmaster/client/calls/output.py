@@ -1,4 +1,4 @@
-"""What a job writes: logs, files, checkpoints; and the code archive it starts from."""
+"""What a job writes: logs and files; and the code archive it starts from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from trainmaster.client.calls.build import params, path, typed
 from trainmaster.client.steps import Answer, Call, Request
 from trainmaster.wire.base import Page
-from trainmaster.wire.jobs import ArchiveView, CheckpointView, FileEntry, LogSource
+from trainmaster.wire.jobs import ArchiveView, FileEntry, LogSource
 
 # A compressed answer has no ranges and reaches the reader late.
 PLAIN: Mapping[str, str] = {"Accept-Encoding": "identity"}
@@ -32,14 +32,6 @@ def read_log(
     query = params(attempt=attempt, offset=offset, limit_bytes=limit_bytes, tail_lines=tail_lines)
     request = Request("GET", path("/jobs/{job}/logs/{name}", job=job, name=name), query)
     return Call("read_log", request, lambda answer: answer.content.decode("utf-8", errors="replace"))
-
-
-def list_checkpoints_page(
-    job: str, *, limit: int | None = None, cursor: str | None = None
-) -> Call[Page[CheckpointView]]:
-    """One page of the job's complete checkpoints, newest first."""
-    query = params(limit=limit, cursor=cursor)
-    return typed(Page[CheckpointView], "list_checkpoints", "GET", path("/jobs/{job}/checkpoints", job=job), query=query)
 
 
 def list_files_page(

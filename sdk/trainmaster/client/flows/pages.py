@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
-from trainmaster.client.calls import admin, metrics, output
+from trainmaster.client.calls import admin, checkpoints, metrics, output
 from trainmaster.client.calls import jobs as calls
-from trainmaster.client.steps import Call, Emit, Flow
+from trainmaster.client.steps import Emit, Flow, Steps
 from trainmaster.wire.base import Page
 
 T = TypeVar("T")
 
+_PAGE_OF_TENSORS: Final = 1000
 _LARGE: Final = 200  # the largest page of most lists: those that are read whole take few requests
 
 
-def all_pages(page_at: Callable[[str | None], Call[Page[T]]], *, limit: int | None = None) -> Flow[None]:
+def all_pages(page_at: Callable[[str | None], Steps[Page[T]]], *, limit: int | None = None) -> Flow[None]:
     """Emit the items of all pages, at most ``limit``; the next page is asked for when it is needed."""
     cursor: str | None = None
     left = limit
@@ -102,9 +103,30 @@ def list_log_sources(job: str) -> Flow[None]:
     return all_pages(lambda cursor: output.list_log_sources_page(job, limit=_LARGE, cursor=cursor))
 
 
-def list_checkpoints(job: str) -> Flow[None]:
-    """The job's complete checkpoints, newest first."""
-    return all_pages(lambda cursor: output.list_checkpoints_page(job, limit=_LARGE, cursor=cursor))
+def list_checkpoints(job: str, *, incomplete: bool = False) -> Flow[None]:
+    """The job's checkpoints, newest first. ``incomplete``: also those that are being written or were never finished."""
+    return all_pages(
+        lambda cursor: checkpoints.list_checkpoints_page(job, incomplete=incomplete, limit=_LARGE, cursor=cursor)
+    )
+
+
+def list_tensors(job: str, checkpoint: str, *, search: str = "") -> Flow[None]:
+    """The tensors inside of the checkpoint at this path. ``search``: a part of the name."""
+    return all_pages(
+        lambda cursor: checkpoints.list_tensors_page(
+            job, checkpoint, search=search, limit=_PAGE_OF_TENSORS, cursor=cursor
+        )
+    )
+
+
+def list_tensor_statistics(job: str, checkpoint: str, *, tensors: Iterable[str] = ()) -> Flow[None]:
+    """The figures of these tensors, of all where none is named, as the server has them."""
+    named = list(tensors)
+    return all_pages(
+        lambda cursor: checkpoints.list_tensor_statistics_page(
+            job, checkpoint, tensors=named, limit=_PAGE_OF_TENSORS, cursor=cursor
+        )
+    )
 
 
 def list_projects() -> Flow[None]:

@@ -1,0 +1,133 @@
+"""What users do to checkpoints: delete, keep for ever, set a retention; and which one a job goes on from."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
+from trainmaster.wire.checkpoints import RetentionRequest, RetentionView
+
+from api.auth import Caller, JobAccess
+from api.work import Platform, Work
+from core.db.repositories.checkpoints import forget, kept_paths, used_paths
+from core.db.repositories.events import append_event
+from core.db.tables import Checkpoint, Job, KeptCheckpoint, Retention
+from core.domain.errors import Conflict, InvalidRequest
+from core.domain.retention import Rule
+from core.inspection.landing import Landed, landed_at
+from core.storage.outputs import job_output
+from core.storage.tree import Tree
+
+
+def find(session: Session, job: Job, path: str) -> tuple[Tree, Landed]:
+    """A checkpoint in the job's output. Raises ``NotFound``, or ``Conflict`` where the control plane does not see it."""
+    tree = job_output(session, job)
+    return tree, landed_at(tree, path)
+
+
+def find_complete(session: Session, job: Job, path: str) -> str:
+    """The path of a complete checkpoint that a job may go on from.
+
+    Raises:
+        NotFound: there is none.
+        Conflict: it is not complete.
+    """
+    try:
+        tree = job_output(session, job)
+    except Conflict:
+        told = select(Checkpoint.path).where(Checkpoint.job_id == job.id, Checkpoint.path == path.strip("/"))
+        if session.scalars(told).first() is not None:
+            return path.strip("/")  # the control plane does not see the volume: the job's word is all there is
+        raise
+    landed = landed_at(tree, path)
+    if not landed.is_complete:
+        raise Conflict(
+            f"{landed.path} is not complete: {landed.problem} Choose another checkpoint.", field="checkpoint"
+        )
+    return landed.path
+
+
+def remove(platform: Platform, access: JobAccess, path: str) -> None:
+    """Delete a checkpoint's files. Raises ``Conflict`` while it is kept or in use."""
+    with platform.write() as work:
+        job = access.load(work.session)
+        tree, landed = find(work.session, job, path)
+        if landed.path in kept_paths(work.session, job):
+            raise Conflict(f"{landed.path} is kept for ever; release it first, then delete it.", field="path")
+        if landed.path in used_paths(work.session, job):
+            raise Conflict(f"{landed.path} is in use: a job that has not ended goes on from it.", field="path")
+        forget(work.session, job, landed.path)
+        _tell(work, access.caller, job, "checkpoint.deleted", landed.path)
+    # After the commit: a crash in between leaves files, never a row that tells of what is gone.
+    for part in landed.parts:
+        tree.delete(part)
+
+
+def keep(platform: Platform, access: JobAccess, path: str) -> None:
+    """No retention deletes it any more, and nobody by mistake."""
+    with platform.write() as work:
+        job = access.load(work.session)
+        _, landed = find(work.session, job, path)
+        if landed.path in kept_paths(work.session, job):
+            return
+        row = KeptCheckpoint(job_id=job.id, path=landed.path, user=access.caller.user, created_at=work.now)
+        work.session.add(row)
+        _tell(work, access.caller, job, "checkpoint.kept", landed.path)
+
+
+def release(platform: Platform, access: JobAccess, path: str) -> None:
+    """The opposite; fine where it was not kept, or is gone."""
+    with platform.write() as work:
+        job = access.load(work.session)
+        same_output = select(Job.id).where(Job.output_volume == job.output_volume, Job.output_path == job.output_path)
+        hit = work.session.execute(
+            delete(KeptCheckpoint)
+            .where(KeptCheckpoint.job_id.in_(same_output), KeptCheckpoint.path == path.strip("/"))
+            .returning(KeptCheckpoint.path)
+        ).first()
+        if hit is not None:
+            _tell(work, access.caller, job, "checkpoint.released", path.strip("/"))
+
+
+def get_retention(session: Session, job: Job) -> RetentionView:
+    row = session.get(Retention, job.id)
+    if row is None:
+        return RetentionView()
+    return RetentionView.model_validate({**row.rule, "user": row.user, "updated_at": row.updated_at})
+
+
+def set_retention(work: Work, caller: Caller, job: Job, wanted: RetentionRequest) -> RetentionView:
+    """Raises ``InvalidRequest`` for a rule that says nothing, or names no metric."""
+    rule = Rule(wanted.last, wanted.best, wanted.metric, wanted.mode, wanted.every)
+    if rule.is_empty:
+        raise InvalidRequest(
+            "State at least one of last, best and every; DELETE the retention to keep all checkpoints.", field="last"
+        )
+    if (rule.best is None) != (rule.metric is None):
+        raise InvalidRequest("best and metric go together: state the metric that tells which are best.", field="metric")
+    row = work.session.get(Retention, job.id)
+    if row is None:
+        row = Retention(job_id=job.id)
+        work.session.add(row)
+    row.rule, row.user, row.updated_at = rule.to_json(), caller.user, work.now
+    work.session.flush()
+    said = ", ".join(f"{key} {value}" for key, value in rule.to_json().items() if value is not None)
+    _tell(work, caller, job, "retention.set", said)
+    return get_retention(work.session, job)
+
+
+def clear_retention(work: Work, caller: Caller, job: Job) -> None:
+    hit = work.session.execute(delete(Retention).where(Retention.job_id == job.id).returning(Retention.job_id)).first()
+    if hit is not None:
+        _tell(work, caller, job, "retention.cleared", "")
+
+
+def _tell(work: Work, caller: Caller, job: Job, kind: str, reason: str) -> None:
+    append_event(
+        work.session,
+        at=work.now,
+        kind=kind,
+        actor=caller.actor,
+        project_id=job.project_id,
+        job_id=job.id,
+        reason=reason,
+    )

@@ -1,0 +1,72 @@
+"""What users decided about checkpoints, and which of them are in use."""
+
+from __future__ import annotations
+
+from sqlalchemy import and_, delete, or_, select
+from sqlalchemy.orm import Session
+
+from core.db.tables import Attempt, Checkpoint, Job, KeptCheckpoint
+from core.domain.retention import Candidate
+from core.domain.states import JobState
+from core.inspection.landing import Landed, all_landed
+from core.storage.outputs import OUTPUT_MOUNT, RESUME_MOUNT
+from core.storage.tree import Tree
+
+_OVER = [state.value for state in JobState if state.is_terminal]
+
+
+def kept_paths(session: Session, job: Job) -> set[str]:
+    """The checkpoints in the job's output that are kept for ever, whichever job of this output they were kept for."""
+    query = (
+        select(KeptCheckpoint.path)
+        .join(Job, Job.id == KeptCheckpoint.job_id)
+        .where(Job.output_volume == job.output_volume, Job.output_path == job.output_path)
+    )
+    return set(session.scalars(query))
+
+
+def used_paths(session: Session, job: Job) -> set[str]:
+    """The checkpoints in the job's output that a job which has not ended goes on from, or was told to."""
+    shares = and_(Job.output_volume == job.output_volume, Job.output_path == job.output_path)
+    rows = session.execute(
+        select(Job.cloned_from, shares.label("shares"), Job.resume_from, Job.resume_choice, Attempt.resume_from)
+        .outerjoin(Attempt, and_(Attempt.job_id == Job.id, Attempt.ended_at.is_(None)))
+        .where(Job.state.not_in(_OVER), Job.deleted_at.is_(None), or_(shares, Job.cloned_from == job.id))
+    ).all()
+    found: set[str] = set()
+    for cloned_from, is_here, given, choice, used in rows:
+        mounts = [OUTPUT_MOUNT] * bool(is_here) + [RESUME_MOUNT] * (cloned_from == job.id)
+        for path in (given, used):
+            found |= {path.removeprefix(f"{mount}/") for mount in mounts if path and path.startswith(f"{mount}/")}
+        if choice and is_here:
+            found.add(choice["path"])
+    return found
+
+
+def complete_of(session: Session, job: Job, tree: Tree) -> list[tuple[Candidate, Landed]]:
+    """The complete checkpoints in the output ``tree`` of ``job``, with what it told of them; in no order.
+
+    Raises:
+        TrainmasterError: the volume is away.
+    """
+    rows = session.execute(
+        select(Checkpoint.path, Checkpoint.step, Checkpoint.metrics, Checkpoint.created_at).where(
+            Checkpoint.job_id == job.id
+        )
+    )
+    told = {row.path: row for row in rows}
+    found = []
+    for landed in all_landed(tree):
+        row = told.get(landed.path)
+        # Of a folder the job knows best when it is complete; of a file its end tells.
+        if landed.is_complete or (row is not None and landed.is_dir):
+            step = landed.step if row is None or row.step is None else row.step
+            metrics = {} if row is None else row.metrics
+            found.append((Candidate(landed.path, step, landed.modified_at, metrics), landed))
+    return found
+
+
+def forget(session: Session, job: Job, path: str) -> None:
+    """No job of this output tells of the checkpoint any more."""
+    same = select(Job.id).where(Job.output_volume == job.output_volume, Job.output_path == job.output_path)
+    session.execute(delete(Checkpoint).where(Checkpoint.job_id.in_(same), Checkpoint.path == path))

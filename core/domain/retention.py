@@ -1,0 +1,77 @@
+"""Which checkpoints of a job stay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What any of these says stays, stays; ``None`` says nothing. Without any, all stay."""
+
+    last: int | None = None
+    best: int | None = None
+    metric: str | None = None
+    mode: Literal["min", "max"] = "min"
+    every: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.last is None and self.best is None and self.every is None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"last": self.last, "best": self.best, "metric": self.metric, "mode": self.mode, "every": self.every}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Rule:
+        mode: Literal["min", "max"] = "max" if data.get("mode") == "max" else "min"
+        return cls(data.get("last"), data.get("best"), data.get("metric"), mode, data.get("every"))
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A complete checkpoint."""
+
+    path: str
+    step: int | None
+    at: datetime
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+def doomed(rule: Rule, complete: Sequence[Candidate], protected: Collection[str]) -> list[Candidate]:
+    """Those that ``rule`` lets go of, oldest first. The newest one always stays, and so do the ``protected`` paths.
+
+    Newest is the largest step; those without a step come before all with one, by time. Those whose metric is missing or
+    no number are none of the best; where no checkpoint has it, ``best`` would delete them all, so it then deletes none.
+    """
+    if rule.is_empty or not complete:
+        return []
+    ordered = sorted(complete, key=_age)
+    stay = {ordered[-1].path, *protected}
+    if rule.last is not None:
+        stay |= {one.path for one in ordered[-rule.last :]}
+    if rule.every is not None:
+        stay |= {one.path for one in ordered if one.step is not None and one.step % rule.every == 0}
+    if rule.best is not None:
+        best = _best_first(ordered, rule.metric or "", rule.mode)
+        if not best:
+            return []
+        stay |= {one.path for one in best[: rule.best]}
+    return [one for one in ordered if one.path not in stay]
+
+
+def _age(one: Candidate) -> tuple[bool, int, datetime, str]:
+    return (one.step is not None, one.step or 0, one.at, one.path)
+
+
+def _best_first(ordered: Sequence[Candidate], metric: str, mode: str) -> list[Candidate]:
+    valued = []
+    for age, one in enumerate(ordered):
+        value = one.metrics.get(metric)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            valued.append((value if mode == "min" else -value, -age, one))
+    return [one for _, _, one in sorted(valued, key=lambda item: item[:2])]

@@ -1,0 +1,120 @@
+"""Tensors that are kept in several pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import prod
+from typing import Final
+
+from core.inspection.model import CHUNK_BYTES, Data, Unreadable
+
+HELD_BYTES: Final = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """One after the other."""
+
+    pieces: Sequence[Data]
+
+    def chunks(self) -> Iterator[bytes | memoryview]:
+        for piece in self.pieces:
+            yield from piece.chunks()
+
+
+@dataclass(frozen=True, slots=True)
+class Interleaved:
+    """Row ``r`` is the next one of piece ``r % n``. ``row_bytes``: of one row."""
+
+    pieces: Sequence[Data]
+    rows: int
+    row_bytes: int
+
+    def chunks(self) -> Iterator[bytes]:
+        readers = [_Rows(piece, self.row_bytes) for piece in self.pieces]
+        held: list[bytes] = []
+        size = 0
+        for row in range(self.rows):
+            held.append(readers[row % len(readers)].next())
+            size += self.row_bytes
+            if size >= CHUNK_BYTES:
+                yield b"".join(held)
+                held, size = [], 0
+        yield b"".join(held)
+
+
+class _Rows:
+    def __init__(self, data: Data, row_bytes: int) -> None:
+        self._chunks = data.chunks()
+        self._row_bytes = row_bytes
+        self._held = b""
+        self._at = 0
+
+    def next(self) -> bytes:
+        while len(self._held) - self._at < self._row_bytes:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                raise Unreadable("A piece of it has fewer rows than it should have.")
+            self._held = self._held[self._at :] + bytes(chunk)
+            self._at = 0
+        self._at += self._row_bytes
+        return self._held[self._at - self._row_bytes : self._at]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A box of a larger tensor: ``offsets`` is its first corner, ``shape`` its lengths."""
+
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+    data: Data
+
+
+def joined(shape: tuple[int, ...], blocks: Sequence[Block], item_bytes: int) -> tuple[Data, bool]:
+    """The blocks as one tensor, and whether its elements come in row-major order.
+
+    Raises:
+        Unreadable: the blocks do not make up the shape.
+    """
+    blocks = sorted(blocks, key=lambda block: block.offsets)
+    # What is kept twice (on several ranks) is one block.
+    blocks = [next(same) for _, same in groupby(blocks, key=lambda block: (block.offsets, block.shape))]
+    for block in blocks:
+        fits = len(block.shape) == len(block.offsets) == len(shape) and all(
+            at >= 0 and at + size <= whole for at, size, whole in zip(block.offsets, block.shape, shape, strict=True)
+        )
+        if not fits:
+            raise Unreadable("A piece of it lies outside of its shape; the checkpoint is damaged.")
+    if sum(prod(block.shape) for block in blocks) != prod(shape):
+        raise Unreadable("Pieces of it are missing or lie twice; the checkpoint is not whole.")
+    if all(block.shape[1:] == shape[1:] for block in blocks) or len(blocks) == 1:
+        return Joined([block.data for block in blocks]), True
+    if prod(shape) * item_bytes <= HELD_BYTES:
+        return _Boxes(shape, tuple(blocks), item_bytes), True
+    return Joined([block.data for block in blocks]), False
+
+
+@dataclass(frozen=True, slots=True)
+class _Boxes:
+    """Blocks of several dimensions, put together in memory."""
+
+    shape: tuple[int, ...]
+    blocks: tuple[Block, ...]
+    item_bytes: int
+
+    def chunks(self) -> Iterator[bytes]:
+        import numpy as np
+
+        kind = np.dtype(f"V{self.item_bytes}")
+        whole = np.zeros(self.shape, dtype=kind)
+        for block in self.blocks:
+            place = tuple(slice(at, at + size) for at, size in zip(block.offsets, block.shape, strict=True))
+            data = b"".join(block.data.chunks())
+            if len(data) != prod(block.shape) * self.item_bytes:
+                raise Unreadable("A piece of it is shorter than it should be.")
+            whole[place] = np.frombuffer(data, dtype=kind).reshape(block.shape)
+        flat = whole.tobytes()
+        for at in range(0, len(flat), CHUNK_BYTES):
+            yield flat[at : at + CHUNK_BYTES]

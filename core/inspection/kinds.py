@@ -1,0 +1,52 @@
+"""By a tensor's name: whether it is the optimizer's, and the layer that it belongs to."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_OPTIMIZER_PARTS: Final = frozenset(
+    {
+        "optimizer",
+        "_optimizer",
+        "optimizers",
+        "optim",
+        "opt",
+        "optimizer_state",
+        "optimizer_states",
+        "optimizer_state_dict",
+        "optimizer_weights",
+        "opt_state",
+        "optim_state",
+        ".optimizer_slot",
+        "exp_avg",
+        "exp_avg_sq",
+        "max_exp_avg_sq",
+        "exp_inf",
+        "momentum_buffer",
+        "square_avg",
+        "grad_avg",
+        "acc_delta",
+        "beta1_power",
+        "beta2_power",
+    }
+)
+# Slots as TensorFlow 1 names them: behind the variable's name.
+_SLOT: Final = re.compile(
+    r"/(Adam|Adam_1|AdamW|Momentum|Adagrad|Adadelta|Adadelta_1|RMSProp|RMSProp_1|Ftrl|Ftrl_1|ExponentialMovingAverage)(_\d+)?$"
+)
+_SPLIT: Final = re.compile(r"[./]")
+
+
+def is_optimizer_name(name: str) -> bool:
+    """Whether a tensor of this name is an optimizer's state, and no weight of the model."""
+    lowered = name.lower()
+    if ".optimizer_slot/" in lowered or _SLOT.search(name):
+        return True
+    return not _OPTIMIZER_PARTS.isdisjoint(_SPLIT.split(lowered))
+
+
+def layer_of(name: str) -> str:
+    """All but the last part of a name: ``encoder.0.attention`` of ``encoder.0.attention.weight``."""
+    separator = "/" if name.count("/") > name.count(".") else "."
+    return name.rpartition(separator)[0]

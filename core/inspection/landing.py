@@ -1,0 +1,326 @@
+"""Checkpoints of any format as they land in a job's output: which are there, and whether each is complete.
+
+Judged by the trace that only a finished writer leaves (a zip file's directory at its end, the file that is written last),
+for which a few bytes are read. ``core.storage.checkpoints`` answers the narrower question what a job is to go on from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from core.domain.errors import NotFound, TrainmasterError
+from core.storage.checkpoints import FOLDER, MARKER, step_in
+from core.storage.tree import Tree
+
+_FORMATS: Final = {
+    ".pt": "torch",
+    ".pth": "torch",
+    ".ckpt": "torch",
+    ".bin": "torch",
+    ".safetensors": "safetensors",
+    ".npz": "numpy",
+    ".npy": "numpy",
+    ".h5": "keras",
+    ".keras": "keras",
+    ".ubj": "xgboost",
+    ".json": "xgboost",
+    ".model": "xgboost",
+}
+# Beside the folder `checkpoints` only what cannot be anything else.
+_SURE: Final = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".keras", ".ubj"})
+_SHARD: Final = re.compile(r"^(?P<prefix>.+)\.data-\d{5}-of-(?P<count>\d{5})$")
+_STAGED: Final = re.compile(r"^\.(step-\d{1,18})(?:\.a\d{1,9})?\.partial$")
+_UNFINISHED: Final = (".tmp", ".part", ".partial", ".incomplete")
+_HUGGINGFACE: Final = frozenset(
+    {"config.json", "adapter_config.json", "trainer_state.json", "model.safetensors.index.json"}
+)
+_ENTRY_LIMIT: Final = 20_000
+_SIZE_FILES: Final = 10_000
+_HEADER_LIMIT: Final = 100 * 2**20
+_TABLE_END: Final = (0xDB4775248B80FB57).to_bytes(8, "little")
+_HDF5: Final = b"\x89HDF\r\n\x1a\n"
+_BEING_WRITTEN: Final = "It is still being written, or its writer was stopped."
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """``path``: a file, a folder, or the prefix of TensorFlow's files, relative to the output. ``parts``: the files and
+    folders that it consists of. ``problem``: why it is not complete; empty where it is.
+    """
+
+    path: str
+    format: str
+    step: int | None
+    size_bytes: int
+    modified_at: datetime
+    is_dir: bool
+    parts: tuple[str, ...]
+    problem: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.problem
+
+
+def all_landed(tree: Tree) -> list[Landed]:
+    """Every checkpoint in the output ``tree``, complete or not, in no order. What vanishes meanwhile is left out."""
+    return [*_in_folder(tree, FOLDER, is_own=True), *_in_folder(tree, "", is_own=False)]
+
+
+def landed_at(tree: Tree, path: str) -> Landed:
+    """The one at ``path``. Raises ``NotFound`` where there is none; else as ``Tree``."""
+    parent, _, name = path.strip("/").rpartition("/")
+    found = next((one for one in _in_folder(tree, parent, is_own=True, only=name) if one.path == path.strip("/")), None)
+    if found is None:
+        tree.stat(path)  # says best what is wrong with the path
+        raise NotFound(f"{path} is no checkpoint of a format that is known here.")
+    return found
+
+
+def signature(tree: Tree, landed: Landed) -> str:
+    """Another text as soon as a file of it is another one, or written to."""
+    digest = hashlib.blake2b(digest_size=20)
+    for part in landed.parts:
+        for path, status in _files(tree, part):
+            about = f"{path}\0{status.st_dev}\0{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}\0"
+            digest.update(about.encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+def files_of(tree: Tree, landed: Landed) -> list[tuple[str, os.stat_result]]:
+    """Every regular file of it by its path, in order; links are left out. Raises as ``Tree``."""
+    return [entry for part in landed.parts for entry in _files(tree, part)]
+
+
+def _files(tree: Tree, part: str) -> Iterator[tuple[str, os.stat_result]]:
+    if not tree.stat(part).is_dir:
+        fd = tree.open_file(part)
+        try:
+            yield part, os.fstat(fd)
+        finally:
+            os.close(fd)
+        return
+    found: list[tuple[str, os.stat_result]] = []
+    with tree.open_folder(part) as top:
+        for at, _, names, folder in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+            for name in names:
+                try:
+                    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                except OSError:
+                    continue
+                if stat.S_ISREG(status.st_mode):
+                    found.append((os.path.normpath(f"{part}/{at}/{name}"), status))
+            if len(found) > _SIZE_FILES:
+                break
+    yield from sorted(found, key=lambda entry: entry[0])
+
+
+def _in_folder(tree: Tree, folder: str, *, is_own: bool, only: str | None = None) -> Iterator[Landed]:
+    """``is_own``: the folder holds checkpoints alone. ``only``: those whose name begins so."""
+    try:
+        with tree.open_folder(folder) as fd:
+            with os.scandir(fd) as scan:
+                names: dict[str, os.stat_result] = {}
+                for entry in scan:
+                    if (only is not None and not entry.name.startswith(only)) or len(names) >= _ENTRY_LIMIT:
+                        continue
+                    try:
+                        names[entry.name] = entry.stat(follow_symlinks=False)
+                    except OSError:
+                        continue
+            look = _Look(tree, folder, fd, names, is_own=is_own)
+            yield from look.all()
+    except NotFound:
+        return
+
+
+class _Look:
+    """Into one folder."""
+
+    def __init__(self, tree: Tree, folder: str, fd: int, names: dict[str, os.stat_result], *, is_own: bool) -> None:
+        self._tree = tree
+        self._folder = folder
+        self._fd = fd
+        self._names = names
+        self._is_own = is_own
+
+    def all(self) -> Iterator[Landed]:
+        tables = dict(self._tensorflow())
+        taken = {part for parts in tables.values() for part in parts}
+        for prefix, parts in tables.items():
+            yield self._table(prefix, parts)
+        for name, status in self._names.items():
+            if name in taken or name.encode("utf-8", "ignore").decode() != name:
+                continue
+            try:
+                found = self._judge(name, status)
+            except (TrainmasterError, OSError):
+                continue  # gone or changing at this moment
+            if found is not None:
+                yield found
+
+    def _path(self, name: str) -> str:
+        return f"{self._folder}/{name}" if self._folder else name
+
+    def _judge(self, name: str, status: os.stat_result) -> Landed | None:
+        if stat.S_ISDIR(status.st_mode):
+            judged = self._judge_folder(name)
+        elif stat.S_ISREG(status.st_mode):
+            judged = self._judge_file(name, status.st_size)
+        else:
+            return None
+        if judged is None:
+            return None
+        form, problem = judged
+        is_dir = stat.S_ISDIR(status.st_mode)
+        path = self._path(name)
+        size, modified_s = status.st_size, status.st_mtime
+        if is_dir:
+            files = list(_files(self._tree, path))
+            size = sum(found.st_size for _, found in files)
+            modified_s = max((found.st_mtime for _, found in files), default=modified_s)
+        staged = _STAGED.match(name)
+        step = step_in(staged[1] if staged else _bare(name))
+        at = datetime.fromtimestamp(modified_s, UTC)
+        return Landed(path, form, step, size, at, is_dir, (path,), problem)
+
+    def _judge_folder(self, name: str) -> tuple[str, str] | None:
+        if name.startswith("."):
+            return ("trainmaster", _BEING_WRITTEN) if _STAGED.match(name) else None
+        inside = set(self._tree.names(self._path(name)))
+        if MARKER in inside:
+            return _form_of(inside), ""
+        if ".metadata" in inside:
+            return "dcp", ""
+        if any(file.endswith(".distcp") for file in inside):
+            return "dcp", f"{_BEING_WRITTEN} Its .metadata, which comes last, is not there."
+        if "saved_model.pb" in inside:
+            is_whole = self._tree.exists(self._path(f"{name}/variables/variables.index"))
+            return "savedmodel", "" if is_whole else "Its variables are not there (yet)."
+        if inside & _HUGGINGFACE and any(os.path.splitext(file)[1] in _FORMATS for file in inside):  # noqa: PTH122 (no Path per file)
+            is_late = name.startswith("checkpoint-") and "trainer_state.json" not in inside
+            return (
+                "huggingface",
+                f"{_BEING_WRITTEN} Its trainer_state.json, which comes last, is not there." if is_late else "",
+            )
+        if self._is_own:
+            return _form_of(inside), f"It has no {MARKER} file, which its writer makes last."
+        return None
+
+    def _judge_file(self, name: str, size: int) -> tuple[str, str] | None:
+        if name.startswith(".") or name.endswith(_UNFINISHED):
+            bare = _bare(name)
+            form = _FORMATS.get(os.path.splitext(bare)[1])  # noqa: PTH122 (no Path per file)
+            return (form, _BEING_WRITTEN) if form is not None and self._is_own else None
+        suffix = os.path.splitext(name)[1]  # noqa: PTH122 (no Path per file)
+        form = _FORMATS.get(suffix)
+        if form is None or not (self._is_own or suffix in _SURE):
+            return None
+        if size == 0:
+            return form, "It is empty."
+        fd = self._tree.open_file(self._path(name))
+        try:
+            return form, "" if _is_whole(fd, os.fstat(fd).st_size, suffix) else "It is cut short: its end is missing."
+        finally:
+            os.close(fd)
+
+    def _tensorflow(self) -> Iterator[tuple[str, list[str]]]:
+        """The prefixes of TensorFlow's checkpoints and the files of each."""
+        found: dict[str, list[str]] = {}
+        for name in self._names:
+            match = _SHARD.match(name)
+            if match:
+                found.setdefault(match["prefix"], []).append(name)
+        for prefix, shards in found.items():
+            yield (
+                prefix,
+                [
+                    *sorted(shards),
+                    *(f"{prefix}{end}" for end in (".index", ".meta") if f"{prefix}{end}" in self._names),
+                ],
+            )
+
+    def _table(self, prefix: str, parts: list[str]) -> Landed:
+        shards = [name for name in parts if _SHARD.match(name)]
+        counts = {match["count"] for name in shards if (match := _SHARD.match(name))}
+        problem = ""
+        if f"{prefix}.index" not in parts:
+            problem = f"{_BEING_WRITTEN} Its .index, which comes last, is not there."
+        elif len(counts) != 1 or len(shards) != int(next(iter(counts))):
+            problem = "Some of its .data files are missing."
+        elif not self._ends_with(f"{prefix}.index", _TABLE_END):
+            problem = "Its .index is cut short."
+        statuses = [self._names[name] for name in parts]
+        at = datetime.fromtimestamp(max(status.st_mtime for status in statuses), UTC)
+        size = sum(status.st_size for status in statuses)
+        paths = tuple(self._path(name) for name in parts)
+        return Landed(
+            self._path(prefix), "tensorflow", step_in(prefix), size, at, is_dir=False, parts=paths, problem=problem
+        )
+
+    def _ends_with(self, name: str, end: bytes) -> bool:
+        try:
+            fd = self._tree.open_file(self._path(name))
+        except TrainmasterError:
+            return False
+        try:
+            size = os.fstat(fd).st_size
+            return size >= len(end) and os.pread(fd, len(end), size - len(end)) == end
+        finally:
+            os.close(fd)
+
+
+def _bare(name: str) -> str:
+    """A name without what a writer adds while it writes."""
+    bare = name.lstrip(".")
+    for end in _UNFINISHED:
+        bare = bare.removesuffix(end)
+    return bare
+
+
+def _form_of(inside: set[str]) -> str:
+    if ".metadata" in inside or any(name.endswith(".distcp") for name in inside):
+        return "dcp"
+    if any(name.startswith("shard-") and name.endswith(".pt") for name in inside):
+        return "shards"
+    if "saved_model.pb" in inside:
+        return "savedmodel"
+    forms = {_FORMATS.get(os.path.splitext(name)[1]) for name in inside if not name.endswith(".json")} - {None}  # noqa: PTH122 (no Path per file)
+    return "trainmaster" if len(forms) != 1 else str(next(iter(forms)))
+
+
+def _is_whole(fd: int, size: int, suffix: str) -> bool:
+    """Whether a file's end is there; of the formats whose end says nothing, always."""
+    head = os.pread(fd, 64, 0)
+    if head.startswith(b"PK\x03\x04"):
+        tail_bytes = min(size, 22 + 2**16)
+        tail = os.pread(fd, tail_bytes, size - tail_bytes)
+        return tail[-22:-18] == b"PK\x05\x06" or b"PK\x05\x06" in tail
+    if suffix in (".npz", ".keras"):
+        return False
+    if suffix == ".safetensors":
+        length = int.from_bytes(head[:8], "little")
+        return len(head) >= 8 and length <= _HEADER_LIMIT and size >= 8 + length and _is_as_long(fd, size, length)
+    if head.startswith(_HDF5) and len(head) >= 48:
+        # HDF5 File Format Specification, III.A: the address of the file's end.
+        begin = {0: 40, 1: 44}.get(head[8], 28)
+        return size >= int.from_bytes(head[begin : begin + 8], "little")
+    return suffix != ".h5"
+
+
+_QUICK_HEADER: Final = 4 * 2**20
+_END: Final = re.compile(rb'"data_offsets"\s*:\s*\[\s*\d{1,18}\s*,\s*(\d{1,18})\s*\]')
+
+
+def _is_as_long(fd: int, size: int, header_bytes: int) -> bool:
+    if header_bytes > _QUICK_HEADER:
+        return True  # a look into it tells
+    header = os.pread(fd, header_bytes, 8)
+    return size >= 8 + header_bytes + max((int(end) for end in _END.findall(header)), default=0)

@@ -1,0 +1,188 @@
+"""Looks into checkpoints in processes of their own, a few at a time, each with so much time and memory."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from core.domain.errors import CheckpointUnreadable, Unavailable
+from core.inspection.model import Unreadable
+from core.storage.tree import Tree
+
+_AT_ONCE: Final = 2
+_WAIT_S: Final = 20.0
+_LINE_LIMIT: Final = 256 * 2**20
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_DIED: Final = "A look into it was broken off: the file is damaged, or made to harm."
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A checkpoint: ``path`` in ``tree``."""
+
+    tree: Tree
+    path: str
+
+    def to_json(self) -> dict[str, str]:
+        return {**self.tree.to_json(), "path": self.path}
+
+
+class Inspectors:
+    """Safe for threads. Processes are started when they are wanted, and kept for the next look."""
+
+    def __init__(self, *, at_once: int = _AT_ONCE) -> None:
+        self._turns = threading.BoundedSemaphore(at_once)
+        self._idle: list[subprocess.Popen[bytes]] = []
+        self._lock = threading.Lock()
+        self._end = weakref.finalize(self, _end_all, self._idle)
+
+    def close(self) -> None:
+        """End the idle processes; a look that is under way ends its own."""
+        with self._lock:
+            _end_all(self._idle)
+
+    def inside(self, place: Place, *, deadline_s: float = 30.0) -> dict[str, Any]:
+        """What is in a checkpoint: see ``worker.told``. Raises ``CheckpointUnreadable`` or ``Unavailable``."""
+        request = {"what": "list", "place": place.to_json()}
+        for answer in self._ask(request, deadline_s):
+            found: dict[str, Any] = answer["inside"]
+            return found
+        raise CheckpointUnreadable(_DIED)
+
+    def statistics(
+        self, place: Place, names: list[str], *, budget_s: float, deadline_s: float = 120.0
+    ) -> Iterator[dict[str, Any]]:
+        """The figures of these tensors in order, as many as ``budget_s`` allows, one at least."""
+        request = {"what": "statistics", "place": place.to_json(), "names": names, "budget_s": budget_s}
+        for answer in self._ask(request, deadline_s):
+            yield answer["item"]
+
+    def differences(
+        self, before: Place, after: Place, names: list[str], *, budget_s: float, deadline_s: float = 120.0
+    ) -> Iterator[dict[str, Any]]:
+        """How far these tensors are apart, as ``statistics``."""
+        places = {"place": before.to_json(), "other": after.to_json()}
+        request = {"what": "difference", **places, "names": names, "budget_s": budget_s}
+        for answer in self._ask(request, deadline_s):
+            yield answer["item"]
+
+    def _ask(self, request: Mapping[str, Any], deadline_s: float) -> Iterator[dict[str, Any]]:
+        if not self._turns.acquire(timeout=_WAIT_S):
+            raise Unavailable("Other checkpoints are being looked into; try again in a moment.", retry_after_s=5.0)
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            line = orjson.dumps({**request, "deadline_s": deadline_s}, option=orjson.OPT_APPEND_NEWLINE)
+            process = self._begin(line)
+            problem: str | None = None
+            for answer in _answers(process, time.monotonic() + deadline_s):
+                problem = answer.get("problem", problem)
+                if "end" in answer:
+                    break
+                if "problem" not in answer:
+                    yield answer
+            with self._lock:
+                self._idle.append(process)
+            process = None
+            if problem is not None:
+                raise CheckpointUnreadable(problem, field="path")
+        except Unreadable as error:
+            raise CheckpointUnreadable(error.sentence, field="path") from error
+        finally:
+            # Whatever went wrong, or nobody wants to hear the rest: it may be deep in something endless.
+            if process is not None:
+                _end(process)
+            self._turns.release()
+
+    def _begin(self, line: bytes) -> subprocess.Popen[bytes]:
+        """A process that has the request. One that ended while it was idle is passed over."""
+        while True:
+            with self._lock:
+                process = self._idle.pop() if self._idle else None
+            if process is not None and process.poll() is not None:
+                _end(process)
+                continue
+            is_new = process is None
+            process = process or _start()
+            try:
+                assert process.stdin is not None  # noqa: S101 (a pipe, as asked for)
+                process.stdin.write(line)
+                process.stdin.flush()
+                return process
+            except OSError as error:
+                _end(process)
+                if is_new:
+                    raise Unavailable("The process that looks into checkpoints cannot be started.") from error
+
+
+def _start() -> subprocess.Popen[bytes]:
+    # No setting of the platform is in its environment, so none of its secrets is; and no site-packages hook of this
+    # environment runs, which makes it start twice as fast.
+    environment = {
+        "PATH": os.defpath,
+        "PYTHONPATH": os.pathsep.join([str(_ROOT), *(path for path in sys.path if path)]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "1",
+        "MALLOC_ARENA_MAX": "2",
+    }
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-S", "-s", "-P", "-m", "core.inspection.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise Unavailable("The process that looks into checkpoints cannot be started.") from error
+
+
+def _answers(process: subprocess.Popen[bytes], until_s: float) -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None  # noqa: S101 (a pipe, as asked for)
+    fd = process.stdout.fileno()
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        left_s = until_s - time.monotonic()
+        if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
+            raise Unreadable("A look into it took too long and was broken off.")
+        data = os.read(fd, 2**20)
+        size += len(data)
+        if not data or size > _LINE_LIMIT:
+            raise Unreadable(_DIED)
+        parts.append(data)
+        if b"\n" not in data:
+            continue
+        *lines, rest = b"".join(parts).split(b"\n")
+        parts, size = [rest] if rest else [], len(rest)
+        for line in lines:
+            yield orjson.loads(line)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        try:
+            if pipe is not None:
+                pipe.close()
+        except OSError:
+            pass  # a request that it never read
+
+
+def _end_all(processes: list[subprocess.Popen[bytes]]) -> None:
+    while processes:
+        _end(processes.pop())

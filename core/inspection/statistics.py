@@ -1,0 +1,108 @@
+"""What the numbers of one tensor are like, in two passes over its bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from core.inspection.model import Tensor, Unreadable
+from core.inspection.values import Numbers, blocks
+
+BINS: Final = 48
+
+
+@dataclass(slots=True)
+class _Sums:
+    nans: int = 0
+    infinities: int = 0
+    zeros: int = 0
+    count: int = 0  # of finite ones
+    low: float = math.inf
+    high: float = -math.inf
+    total: float = 0.0
+    squares: float = 0.0
+    counts: Any = field(default_factory=lambda: np.zeros(BINS, dtype=np.int64))
+
+    def take(self, numbers: Numbers) -> Numbers:
+        """Count these in; the finite ones among them."""
+        # A sum is finite where all of its parts are, but for sums too large for a number.
+        if not math.isfinite(float(numbers.sum())):
+            is_finite = np.isfinite(numbers)
+            nans = int(np.isnan(numbers).sum())
+            self.nans += nans
+            self.infinities += numbers.size - int(is_finite.sum()) - nans
+            numbers = numbers[is_finite]
+        if numbers.size:
+            self.count += numbers.size
+            self.zeros += numbers.size - int(np.count_nonzero(numbers))
+            self.low = min(self.low, float(numbers.min()))
+            self.high = max(self.high, float(numbers.max()))
+            self.total += float(numbers.sum())
+            self.squares += float(np.dot(numbers, numbers))
+        return numbers
+
+    def sort(self, numbers: Numbers) -> None:
+        """Count finite numbers into the bins between the least and the largest."""
+        width = self.high - self.low
+        if width > 0 and math.isfinite(BINS / width):
+            places = ((numbers - self.low) * (BINS / width)).astype(np.intp)
+            np.clip(places, 0, BINS - 1, out=places)  # the largest one is the last bin's upper edge
+            self.counts += np.bincount(places, minlength=BINS)
+
+
+def statistics(tensor: Tensor, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """The figures of one tensor as JSON has them: ``None`` where there is no such number.
+
+    Min, max, mean and norm are those of the finite elements. ``check`` is called between the blocks, and may raise.
+    """
+    sums = _Sums()
+    last: Numbers | None = None
+    number = 0
+    try:
+        with np.errstate(all="ignore"):
+            for number, block in enumerate(blocks(tensor), 1):  # noqa: B007 (the count is wanted)
+                check()
+                last = sums.take(block)
+            if number == 1 and last is not None:
+                sums.sort(last)
+            elif sums.low < sums.high:
+                for block in blocks(tensor):
+                    check()
+                    sums.sort(block[np.isfinite(block)] if sums.nans or sums.infinities else block)
+    except Unreadable as error:
+        return {"name": tensor.name, "note": error.sentence}
+    return _told(tensor, sums)
+
+
+def _told(tensor: Tensor, sums: _Sums) -> dict[str, Any]:
+    every = sums.count + sums.nans + sums.infinities
+    factor = tensor.repeats
+    mean = sums.total / sums.count if sums.count else None
+    spread = None
+    if mean is not None:
+        spread = math.sqrt(max(0.0, _plain(sums.squares / sums.count - mean * mean) or 0.0))
+    histogram = None
+    if sums.low < sums.high and sums.counts.any():
+        histogram = {"low": sums.low, "high": sums.high, "counts": [int(count) * factor for count in sums.counts]}
+    return {
+        "name": tensor.name,
+        "count": every * factor,
+        "nan_count": sums.nans * factor,
+        "infinite_count": sums.infinities * factor,
+        "zero_share": sums.zeros / every if every else None,
+        "minimum": sums.low if sums.count else None,
+        "maximum": sums.high if sums.count else None,
+        "mean": _plain(mean),
+        "standard_deviation": _plain(spread),
+        "norm": _plain(math.sqrt(sums.squares * factor)) if sums.count else (0.0 if not every else None),
+        "histogram": histogram,
+        "note": "Real and imaginary parts count as two elements." if tensor.dtype.startswith("complex") else "",
+    }
+
+
+def _plain(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,149 @@
+"""The process that looks into checkpoints: reads a request a line on stdin, answers in lines of JSON on stdout.
+
+It may take so much memory and time and no more, writes no file, and knows no secret: what a hostile file could do to a
+parser, it does here. Started by :mod:`core.inspection.pool`.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+
+from core.domain.errors import TrainmasterError
+from core.inspection.kinds import layer_of
+from core.inspection.model import Inside, Tensor, Unreadable
+from core.inspection.opening import open_checkpoint
+from core.storage.tree import Tree
+
+# What a process may take beyond its code: the statistics of any checkpoint need less than 100 MiB.
+DATA_BYTES: Final = 384 * 2**20
+ADDRESS_BYTES: Final = 4 * 2**30
+# One that nobody asks anything of ends by itself.
+IDLE_S: Final = 120.0
+_TOO_LARGE: Final = "A look into it needs more memory than it may take; the file is damaged, or made to harm."
+
+
+def main() -> None:
+    _bound()
+    answers = os.fdopen(os.dup(1), "wb", buffering=2**16)
+    # Whatever a library prints is no answer.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    requests = sys.stdin.buffer
+    while True:
+        ready, _, _ = select.select([requests], [], [], IDLE_S)
+        line = requests.readline() if ready else b""
+        if not line:
+            return
+        request = orjson.loads(line)
+        # A second wall: whoever asked kills at the deadline, if it lives.
+        signal.alarm(int(request["deadline_s"]) + 5)
+        is_spent = False
+        try:
+            for answer in answers_to(request, time.monotonic):
+                answers.write(orjson.dumps(answer, option=orjson.OPT_APPEND_NEWLINE))
+                answers.flush()
+        except (Unreadable, TrainmasterError) as error:
+            answers.write(orjson.dumps({"problem": error.sentence}, option=orjson.OPT_APPEND_NEWLINE))
+        except MemoryError:
+            is_spent = True
+            answers.write(orjson.dumps({"problem": _TOO_LARGE}, option=orjson.OPT_APPEND_NEWLINE))
+        except RecursionError:
+            problem = "It is nested too deeply to be looked into."
+            answers.write(orjson.dumps({"problem": problem}, option=orjson.OPT_APPEND_NEWLINE))
+        answers.write(b'{"end":true}\n')
+        answers.flush()
+        signal.alarm(0)
+        if is_spent:
+            return
+
+
+def _bound() -> None:
+    for what, limit in (
+        (resource.RLIMIT_AS, ADDRESS_BYTES),
+        (resource.RLIMIT_DATA, DATA_BYTES),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, 256),
+    ):
+        _, hard = resource.getrlimit(what)
+        bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(what, (bound, bound))
+
+
+def answers_to(request: Mapping[str, Any], clock: Callable[[], float]) -> Iterator[dict[str, Any]]:
+    """The answers to one request, before its last line.
+
+    ``list``: one line with everything that is inside. ``statistics``, ``difference``: one line for each of ``names``, until
+    ``budget_s`` are over (one line at least).
+    """
+    inside = _open(request["place"])
+    match request["what"]:
+        case "list":
+            yield {"inside": told(inside)}
+        case "statistics":
+            from core.inspection.statistics import statistics
+
+            tensors = {tensor.name: tensor for tensor in inside.tensors}
+            for name in _within(request, clock):
+                tensor = tensors.get(name)
+                yield {"item": {"name": name, "note": "It is gone."} if tensor is None else statistics(tensor)}
+        case "difference":
+            from core.inspection.difference import difference
+
+            before = {tensor.name: tensor for tensor in inside.tensors}
+            after = {tensor.name: tensor for tensor in _open(request["other"]).tensors}
+            for name in _within(request, clock):
+                one, other = before.get(name), after.get(name)
+                if one is None or other is None:
+                    yield {"item": {"name": name, "change": "unread", "note": "It is gone."}}
+                else:
+                    yield {"item": {"name": name, **difference(one, other)}}
+
+
+def _within(request: Mapping[str, Any], clock: Callable[[], float]) -> Iterator[str]:
+    until = clock() + request["budget_s"]
+    for number, name in enumerate(request["names"]):
+        if number and clock() > until:
+            return
+        yield name
+
+
+def _open(place: Mapping[str, str]) -> Inside:
+    tree = Tree(place["root"], place["base"], label=place["label"])
+    return open_checkpoint(tree, place["path"])
+
+
+def told(inside: Inside) -> dict[str, Any]:
+    """What is inside as JSON has it."""
+    return {
+        "format": inside.format,
+        "values": inside.values,
+        "notes": inside.notes,
+        "tensors": [_told(tensor) for tensor in inside.tensors],
+    }
+
+
+def _told(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "shape": tensor.shape,
+        "dtype": tensor.dtype,
+        "count": tensor.count,
+        "size_bytes": tensor.size_bytes,
+        "is_optimizer": tensor.is_optimizer,
+        "layer": layer_of(tensor.name),
+        "file": tensor.file,
+        "note": tensor.note,
+    }
+
+
+if __name__ == "__main__":
+    main()

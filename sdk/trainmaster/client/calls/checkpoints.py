@@ -1,0 +1,127 @@
+"""Checkpoints: which there are, what is inside, how far two are apart; keeping and deleting them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final, Literal, TypeVar
+
+from trainmaster.client.calls.build import params, path, silent, typed
+from trainmaster.client.steps import Call
+from trainmaster.wire.base import Page
+from trainmaster.wire.checkpoints import (
+    DifferencePage,
+    RetentionRequest,
+    RetentionView,
+    TensorPage,
+    TensorStatistics,
+)
+from trainmaster.wire.jobs import CheckpointView
+
+T = TypeVar("T")
+
+# A page of figures takes the server some seconds, and a large tensor more.
+_PATIENCE_S: Final = 150.0
+
+
+def list_checkpoints_page(
+    job: str, *, incomplete: bool = False, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[CheckpointView]]:
+    """One page of the job's checkpoints, newest first. ``incomplete``: also those that are not complete."""
+    query = params(incomplete=incomplete or None, limit=limit, cursor=cursor)
+    return typed(Page[CheckpointView], "list_checkpoints", "GET", path("/jobs/{job}/checkpoints", job=job), query=query)
+
+
+def list_tensors_page(
+    job: str,
+    checkpoint: str,
+    *,
+    search: str = "",
+    kind: Literal["weight", "optimizer"] | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Call[TensorPage]:
+    """One page of what is inside of the checkpoint at this path. ``search``: a part of the name."""
+    query = params(path=checkpoint, search=search or None, kind=kind, limit=limit, cursor=cursor)
+    return _patient(typed(TensorPage, "list_tensors", "GET", _below(job, "/tensors"), query=query))
+
+
+def list_tensor_statistics_page(
+    job: str,
+    checkpoint: str,
+    *,
+    tensors: Iterable[str] = (),
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Call[Page[TensorStatistics]]:
+    """One page of figures of these tensors, of all where none is named: as many as the server has after a moment."""
+    query = params(path=checkpoint, tensor=tensors, limit=limit, cursor=cursor)
+    return _patient(
+        typed(Page[TensorStatistics], "list_tensor_statistics", "GET", _below(job, "/statistics"), query=query)
+    )
+
+
+def diff_checkpoints_page(
+    job: str,
+    checkpoint: str,
+    other: str,
+    *,
+    other_job: str | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Call[DifferencePage]:
+    """One page of how far ``other`` (of ``other_job``, unstated the same) is from ``checkpoint``."""
+    query = params(path=checkpoint, other=other, other_job=other_job, limit=limit, cursor=cursor)
+    return _patient(typed(DifferencePage, "diff_checkpoints", "GET", _below(job, "/diff"), query=query))
+
+
+def delete_checkpoint(job: str, checkpoint: str) -> Call[None]:
+    """Refused while it is kept for ever or in use."""
+    return silent("delete_checkpoint", "DELETE", _below(job, ""), query=params(path=checkpoint))
+
+
+def keep_checkpoint(job: str, checkpoint: str) -> Call[None]:
+    """For ever: no retention deletes it, and nobody before it is released."""
+    return silent("keep_checkpoint", "PUT", _below(job, "/kept"), query=params(path=checkpoint))
+
+
+def release_checkpoint(job: str, checkpoint: str) -> Call[None]:
+    return silent("release_checkpoint", "DELETE", _below(job, "/kept"), query=params(path=checkpoint))
+
+
+def get_retention(job: str) -> Call[RetentionView]:
+    """Which checkpoints of the job stay."""
+    return typed(RetentionView, "get_retention", "GET", _below(job, "/retention"))
+
+
+def set_retention(
+    job: str,
+    *,
+    last: int | None = None,
+    best: int | None = None,
+    metric: str | None = None,
+    mode: Literal["min", "max"] = "min",
+    every: int | None = None,
+) -> Call[RetentionView]:
+    """Keep what any of these says, and have the platform delete the other complete checkpoints.
+
+    Args:
+        last: so many newest.
+        best: so many best by ``metric``; ``mode`` tells whether a small or a large one is good.
+        every: those whose step this number divides.
+    """
+    body = RetentionRequest(last=last, best=best, metric=metric, mode=mode, every=every)
+    return typed(RetentionView, "set_retention", "PUT", _below(job, "/retention"), body=body)
+
+
+def clear_retention(job: str) -> Call[None]:
+    """Keep all checkpoints."""
+    return silent("clear_retention", "DELETE", _below(job, "/retention"))
+
+
+def _below(job: str, rest: str) -> str:
+    return path("/jobs/{job}/checkpoints", job=job) + rest
+
+
+def _patient(call: Call[T]) -> Call[T]:
+    return replace(call, request=replace(call.request, read_timeout_s=_PATIENCE_S))

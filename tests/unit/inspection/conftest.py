@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from core.inspection.model import Inside, Tensor
+from core.inspection.opening import open_checkpoint
+from core.inspection.statistics import statistics
+from core.inspection.values import blocks
+from core.storage.tree import Tree
+
+
+class Look:
+    """``look("model.pt")`` opens it, ``values("fc.weight")`` are its elements."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.inside = Inside("")
+
+    def __call__(self, path: str) -> Inside:
+        self.inside = open_checkpoint(Tree(self.folder), path)
+        return self.inside
+
+    def tensor(self, name: str) -> Tensor:
+        return next(tensor for tensor in self.inside.tensors if tensor.name == name)
+
+    def values(self, name: str) -> list[float]:
+        return [float(value) for block in blocks(self.tensor(name)) for value in block]
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {tensor.name: tensor.shape for tensor in self.inside.tensors}
+
+    def statistics(self, name: str) -> dict[str, object]:
+        return statistics(self.tensor(name))
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> Look:
+    return Look(tmp_path)
