@@ -6,6 +6,7 @@ nothing while ``dist`` is as new as its sources; ``check`` looks at types, style
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -31,11 +32,19 @@ def main(arguments: list[str]) -> int:
     wanted = digest()
     if verb == "build" and STAMP.is_file() and STAMP.read_text() == wanted:
         return 0
+    with (WEB / ".building").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two at once would take the packages away from under each other
+        return make(verb, wanted)
+
+
+def make(verb: str, wanted: str) -> int:
     node = find_node() or fetch_node()
     if node is None:
         print("The web pages cannot be built: there is no Node 20.19 or newer, nor a package index that has one.")
         return 3
-    env = {**os.environ, "PATH": f"{node[0].parent}{os.pathsep}{os.environ.get('PATH', '')}", "NO_UPDATE_NOTIFIER": "1"}
+    path = f"{node[0].parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    # Certificates of a company's own stand in the system's store, which Node looks into only when it is told to.
+    env = {"NODE_USE_SYSTEM_CA": "1", **os.environ, "PATH": path, "NO_UPDATE_NOTIFIER": "1"}
     if not install(node, env):
         print("The web pages cannot be built: npm could not install what they need (is its registry in reach?).")
         return 3

@@ -70,7 +70,18 @@ const jobTabs = [
       ...(Number(search["attempt"]) > 0 ? { attempt: Number(search["attempt"]) } : {}),
     }),
   }),
+  tab("/metrics", () => import("./pages/job/metrics"), "Metrics"),
+  tab("/resources", () => import("./pages/job/resources"), "Resources"),
   tab("/checkpoints", () => import("./pages/job/checkpoints"), "Checkpoints"),
+  createRoute({
+    getParentRoute: () => jobRoute,
+    path: "/checkpoint",
+    component: lazyRouteComponent(() => import("./pages/job/checkpoint"), "CheckpointPage"),
+    validateSearch: (search: Record<string, unknown>): { path?: string; other?: string } => ({
+      ...(text(search["path"]) ? { path: String(search["path"]) } : {}),
+      ...(text(search["other"]) ? { other: String(search["other"]) } : {}),
+    }),
+  }),
   createRoute({
     getParentRoute: () => jobRoute,
     path: "/files",

@@ -1,4 +1,4 @@
-import { queryOptions } from "@tanstack/react-query";
+import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { api, got } from "./client";
 
 /* One place for every read. Whoever changes a noun invalidates `keys.<noun>`. Asking again is cheap: the browser sends the
@@ -10,6 +10,10 @@ export const keys = {
   jobs: ["jobs"] as const,
   job: (id: string) => ["job", id] as const,
   nodes: ["nodes"] as const,
+  charts: ["charts"] as const,
+  checkpoint: (job: string, path: string) => ["checkpoint", job, path] as const,
+  metrics: (jobs: readonly string[], name: string, by: string) => ["charts", jobs, name, by] as const,
+  metricsOf: (job: string) => ["metrics", job] as const,
   projects: ["projects"] as const,
   users: ["users"] as const,
   tokens: ["tokens"] as const,
@@ -48,7 +52,8 @@ export const attemptsQuery = (id: string) =>
 export const checkpointsQuery = (id: string) =>
   queryOptions({
     queryKey: [...keys.job(id), "checkpoints"],
-    queryFn: () => got(api.GET("/api/v1/jobs/{job}/checkpoints", { params: { path: { job: id }, query: { limit: 200 } } })),
+    queryFn: () =>
+      got(api.GET("/api/v1/jobs/{job}/checkpoints", { params: { path: { job: id }, query: { limit: 200, incomplete: true } } })),
     refetchInterval: CALM_MS,
   });
 
@@ -145,3 +150,64 @@ export const waitingQuery = queryOptions({
   queryFn: () => got(api.GET("/api/v1/jobs", { params: { query: { state: ["queued"], limit: 10 } } })),
   refetchInterval: LIVE_MS,
 });
+
+/** Names of a job's metrics; `system`: of what the platform measures itself. */
+export const metricNamesQuery = (job: string, system: boolean) =>
+  queryOptions({
+    queryKey: [...keys.metricsOf(job), "names", system],
+    queryFn: async () => {
+      const query = { kind: "scalar" as const, system, ...(system ? { prefix: "system/" } : {}) };
+      const found = await all((cursor) =>
+        got(api.GET("/api/v1/jobs/{job}/metrics", { params: { path: { job }, query: { ...query, ...page(cursor) } } })),
+      );
+      return [...new Set(found.map((series) => series.name))].sort();
+    },
+    staleTime: 5_000,
+  });
+
+export const resourcesQuery = (job: string) =>
+  queryOptions({
+    queryKey: [...keys.metricsOf(job), "resources"],
+    queryFn: () => got(api.GET("/api/v1/jobs/{job}/resources", { params: { path: { job } } })),
+    refetchInterval: 5_000,
+  });
+
+const nextCursor = (page: { next_cursor?: string | null }): string | undefined => page.next_cursor ?? undefined;
+const from = (cursor: string): { cursor?: string } => (cursor ? { cursor } : {});
+
+export const tensorsQuery = (job: string, path: string, search: string, kind: "" | "weight" | "optimizer") =>
+  infiniteQueryOptions({
+    queryKey: [...keys.checkpoint(job, path), "tensors", search, kind],
+    queryFn: ({ pageParam }) => {
+      const query = { path, limit: 200, ...from(pageParam), ...(search ? { search } : {}), ...(kind ? { kind } : {}) };
+      return got(api.GET("/api/v1/jobs/{job}/checkpoints/tensors", { params: { path: { job }, query } }));
+    },
+    initialPageParam: "",
+    getNextPageParam: nextCursor,
+    placeholderData: keepPreviousData,
+    staleTime: 60_000,
+  });
+
+export const statisticsQuery = (job: string, path: string) =>
+  infiniteQueryOptions({
+    queryKey: [...keys.checkpoint(job, path), "statistics"],
+    queryFn: ({ pageParam }) => {
+      const query = { path, limit: 200, ...from(pageParam) };
+      return got(api.GET("/api/v1/jobs/{job}/checkpoints/statistics", { params: { path: { job }, query } }));
+    },
+    initialPageParam: "",
+    getNextPageParam: nextCursor,
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+
+export const differenceQuery = (job: string, path: string, other: string) =>
+  infiniteQueryOptions({
+    queryKey: [...keys.checkpoint(job, path), "difference", other],
+    queryFn: ({ pageParam }) => {
+      const query = { path, other, limit: 200, ...from(pageParam) };
+      return got(api.GET("/api/v1/jobs/{job}/checkpoints/diff", { params: { path: { job }, query } }));
+    },
+    initialPageParam: "",
+    getNextPageParam: nextCursor,
+    staleTime: Number.POSITIVE_INFINITY,
+  });

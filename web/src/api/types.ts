@@ -22,6 +22,9 @@ export type Checkpoint = Schemas["CheckpointView"];
 export type LogSource = Schemas["LogSource"];
 export type Identity = Schemas["Identity"];
 export type Holder = Schemas["HolderView"];
+export type ChartSeries = Schemas["ChartSeries"];
+export type Tensor = Schemas["TensorView"];
+export type TensorFigures = Schemas["TensorStatistics"];
 export type Mistake = Schemas["ProblemError"];
 
 /** A line of the log stream, whose events the OpenAPI document can only name. */

@@ -51,8 +51,11 @@ export function Editor({ label, text, change, diagnostics }: EditorProps) {
 
   useEffect(() => {
     if (box.current === null) return;
+    // In a shadow root CodeMirror makes its rules by script; elsewhere it writes a style element, which the page's policy forbids.
+    const root = box.current.shadowRoot ?? box.current.attachShadow({ mode: "open" });
     const made = new EditorView({
-      parent: box.current,
+      parent: root,
+      root,
       state: EditorState.create({
         doc: first.current,
         extensions: [

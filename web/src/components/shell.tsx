@@ -69,9 +69,14 @@ export function Shell() {
           {isOpen ? <X size={18} aria-hidden="true" /> : <MenuIcon size={18} aria-hidden="true" />}
         </button>
         <Brand />
-        <button type="button" className="button quiet icon" aria-label="Search" onClick={openPalette}>
-          <Search size={17} aria-hidden="true" />
-        </button>
+        <span className="row">
+          <button type="button" className="button quiet icon" aria-label="Search" onClick={openPalette}>
+            <Search size={17} aria-hidden="true" />
+          </button>
+          <Link to="/submit" className="button quiet icon" aria-label="Submit a job">
+            <Plus size={18} aria-hidden="true" />
+          </Link>
+        </span>
       </div>
       <aside className={`side${isOpen ? " open" : ""}`}>
         <div className="side-head">

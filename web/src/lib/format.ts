@@ -10,7 +10,7 @@ export function bytes(count: number | null | undefined): string {
     value /= 1024;
     unit += 1;
   }
-  return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${UNITS[unit]}`;
+  return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1).replace(/\.0$/, "")} ${UNITS[unit]}`;
 }
 
 /** 45 s, 3 min 20 s, 2 h 5 min, 3 d 4 h. */
@@ -62,4 +62,13 @@ export function gang(roles: Record<string, number>): string {
   return Object.entries(roles)
     .map(([role, count]) => counted(count, role))
     .join(" + ");
+}
+
+/** How values of a metric of this name are written: the platform's own say their unit last. */
+export function unitOf(name: string): (value: unknown) => string {
+  if (!name.startsWith("system/")) return number;
+  if (name.endsWith("bytes")) return (value) => bytes(value as number);
+  if (name.endsWith("bytes_s")) return (value) => `${bytes(value as number)}/s`;
+  if (name.endsWith("percent")) return (value) => `${number(value)} %`;
+  return number;
 }

@@ -133,7 +133,7 @@ function NodeCard({ node, holders, cordon }: { node: Node; holders: readonly Hol
         <h2 className="grow cut mono" title={node.name}>
           {node.name}
         </h2>
-        {!node.is_ready && <span className="state tone-red">{node.condition || "not ready"}</span>}
+        {!node.is_ready && <span className="state tone-red">not ready</span>}
         {node.is_cordoned && <span className="state tone-amber">cordoned</span>}
         {me?.is_admin &&
           (node.is_cordoned ? (
@@ -147,6 +147,7 @@ function NodeCard({ node, holders, cordon }: { node: Node; holders: readonly Hol
           ))}
       </header>
       <div className="body stack">
+        {!node.is_ready && node.condition && <p className="tone-red wrap">{node.condition}</p>}
         {node.is_cordoned && node.cordon_reason && <p className="dim wrap">{node.cordon_reason}</p>}
         {count > 0 && (
           <ul className="gpus" aria-label={`GPUs of ${node.name}`}>

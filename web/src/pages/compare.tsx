@@ -1,15 +1,17 @@
 import { useQueries } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { GitCompareArrows } from "lucide-react";
-import { useState } from "react";
-import { jobQuery } from "~/api/queries";
-import type { JobDetail } from "~/api/types";
+import { useCallback, useState } from "react";
+import { jobQuery, metricNamesQuery } from "~/api/queries";
+import type { ChartSeries, JobDetail } from "~/api/types";
+import { type Look, LookControls, MetricCard } from "~/components/metricCard";
 import { Bones, Card, Empty, Failure, PageHead } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ran } from "~/components/time";
 import { difference } from "~/lib/difference";
 import { listed } from "~/lib/filters";
 import { number } from "~/lib/format";
+import { replicaOf, TensorBoard } from "~/pages/job/metrics";
 
 const route = getRouteApi("/shell/compare");
 
@@ -102,6 +104,7 @@ function Comparison({ jobs }: { jobs: readonly JobDetail[] }) {
           </table>
         </div>
       </Card>
+      <Charts jobs={jobs} />
       <Card
         title="Spec and code"
         aside={
@@ -149,4 +152,38 @@ function Comparison({ jobs }: { jobs: readonly JobDetail[] }) {
 
 function metricsOf(job: JobDetail): Record<string, unknown> {
   return ((job.progress ?? {})["metrics"] ?? {}) as Record<string, unknown>;
+}
+
+/** The metrics that any of the jobs has, all jobs in one chart. */
+function Charts({ jobs }: { jobs: readonly JobDetail[] }) {
+  const [look, setLook] = useState<Look>({ by: "step", isLog: false, smoothing: 0 });
+  const ids = jobs.map((job) => job.id);
+  const queries = useQueries({ queries: ids.map((id) => metricNamesQuery(id, false)) });
+  const names = [...new Set(queries.flatMap((query) => query.data ?? []))].sort();
+  const titles = Object.fromEntries(
+    jobs.map((job) => [job.id, jobs.filter((each) => each.name === job.name).length > 1 ? job.id : job.name]),
+  );
+  const titleText = JSON.stringify(titles);
+  const label = useCallback(
+    (series: ChartSeries) => {
+      const title = (JSON.parse(titleText) as Record<string, string>)[series.job] ?? series.job;
+      return series.index > 0 ? `${title} ${replicaOf(series)}` : title;
+    },
+    [titleText],
+  );
+  if (names.length === 0) return null;
+  return (
+    <section className="stack">
+      <div className="row wrapping">
+        <h2 className="grow">Metrics</h2>
+        <LookControls look={look} set={setLook} />
+        <TensorBoard jobs={ids} />
+      </div>
+      <div className="metrics">
+        {names.map((name) => (
+          <MetricCard key={name} jobs={ids} name={name} label={label} {...look} />
+        ))}
+      </div>
+    </section>
+  );
 }

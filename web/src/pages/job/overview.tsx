@@ -159,7 +159,10 @@ function Facts({ job }: { job: JobDetail }) {
             <dt>Started</dt>
             <dd>
               <LocalTime at={job.started_at} />
-              <span className="dimmer"> after {duration((Date.parse(job.started_at) - Date.parse(job.created_at)) / 1000)}</span>
+              <span className="dimmer nowrap">
+                {" "}
+                after {duration((Date.parse(job.started_at) - Date.parse(job.created_at)) / 1000)}
+              </span>
             </dd>
           </>
         )}

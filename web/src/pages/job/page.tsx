@@ -12,6 +12,8 @@ const route = getRouteApi("/shell/jobs/$job");
 const TABS = [
   ["/jobs/$job", "Overview"],
   ["/jobs/$job/logs", "Logs"],
+  ["/jobs/$job/metrics", "Metrics"],
+  ["/jobs/$job/resources", "Resources"],
   ["/jobs/$job/checkpoints", "Checkpoints"],
   ["/jobs/$job/files", "Files"],
   ["/jobs/$job/events", "Events"],

@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
-import { FilterX, GitCompareArrows, ListPlus, Plus, Search } from "lucide-react";
+import { FilterX, GitCompareArrows, ListPlus, Search } from "lucide-react";
 import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { projectsQuery } from "~/api/queries";
 import type { Job } from "~/api/types";
@@ -53,11 +53,6 @@ export function JobsPage() {
           </Link>
         )}
         {chosen.size > 0 && <JobActions jobs={current} done={() => setChosen(new Map())} />}
-        {chosen.size === 0 && (
-          <Link to="/submit" className="button primary">
-            <Plus size={15} aria-hidden="true" /> Submit a job
-          </Link>
-        )}
       </PageHead>
       <div className="filters">
         <SearchBox value={filters.q ?? ""} set={(q) => filter({ q: q || undefined })} />

@@ -1,6 +1,7 @@
 import { Link } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useCallback, useEffect, useRef } from "react";
+import { isOver } from "~/api/queries";
 import type { Job } from "~/api/types";
 import { State } from "~/components/state";
 import { Ago, Ran } from "~/components/time";
@@ -167,31 +168,24 @@ export function Why({ job }: { job: Job }) {
   const progress = job.progress ?? {};
   const step = progress["step"];
   const steps = progress["steps"];
-  if (job.wait_reason)
+  const sentence = job.wait_reason?.sentence ?? (job.state === "succeeded" ? undefined : job.exit?.sentence);
+  if (sentence !== undefined) {
     return (
-      <span className="cut" title={job.wait_reason.sentence}>
-        {job.wait_reason.sentence}
-      </span>
-    );
-  if (job.exit && job.state !== "succeeded")
-    return (
-      <span className="cut" title={job.exit.sentence}>
-        {job.exit.sentence}
-      </span>
-    );
-  if (typeof step === "number" && typeof steps === "number" && steps > 0) {
-    const share = Math.min(1, Math.max(0, step / steps));
-    return (
-      <span className="row progress-cell">
-        <span className="meter grow" aria-hidden="true">
-          <div style={{ width: `${share * 100}%` }} />
-        </span>
-        <span className="num nowrap">
-          {number(step)} / {number(steps)}
-        </span>
+      <span className="cut" title={sentence}>
+        {sentence.replaceAll("`", "")}
       </span>
     );
   }
-  if (typeof step === "number") return <span className="num">step {number(step)}</span>;
-  return null;
+  if (typeof step !== "number") return null;
+  if (typeof steps !== "number" || steps <= 0 || isOver(job.state)) return <span className="num">step {number(step)}</span>;
+  return (
+    <span className="row progress-cell">
+      <span className="meter grow" aria-hidden="true">
+        <span style={{ width: `${Math.min(1, Math.max(0, step / steps)) * 100}%` }} />
+      </span>
+      <span className="num nowrap">
+        {number(step)} / {number(steps)}
+      </span>
+    </span>
+  );
 }

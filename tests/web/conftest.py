@@ -1,0 +1,84 @@
+"""One platform and one browser for all journeys: the embedded platform with real processes, and the machine's Chromium."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/google-chrome"
+AXE = ROOT / "web/node_modules/axe-core/axe.min.js"
+# A level that is waited for; only a machine that stands still reaches it.
+WITHIN_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    if not Path(CHROMIUM).exists():
+        pytest.skip("there is no Chromium on this machine (apt-get install chromium)")
+    if not (ROOT / "web/dist/index.html").exists():
+        pytest.skip("the web pages are not built (python3 dev.py web)")
+    pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    e2e = importlib.import_module("tests.e2e.conftest")
+    up = e2e.start_platform(tmp_path_factory.mktemp("web") / "home")
+    try:
+        yield up
+    finally:
+        up.end()
+
+
+@pytest.fixture(scope="module")
+def chromium(platform: Any) -> Iterator[Any]:  # the platform's reasons to skip are the browser's, too
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_browser(chromium: Any, platform: Any) -> Iterator[Callable[..., Any]]:
+    """``open_browser(logged_in=True, **options)``: a page of a browser of its own.
+
+    No page may run what users wrote, break its content security policy, or throw.
+    """
+    contexts: list[Any] = []
+    wrongs: list[str] = []
+
+    def note(message: Any) -> None:
+        if message.type == "error" and "Content Security Policy" in message.text:
+            wrongs.append(message.text)
+
+    def dismiss(dialog: Any) -> None:
+        wrongs.append(f"a script asked {dialog.message!r}")
+        dialog.dismiss()
+
+    def start(*, logged_in: bool = True, **options: Any) -> Any:
+        context = chromium.new_context(base_url=platform.url, **{"viewport": {"width": 1280, "height": 800}, **options})
+        context.set_default_timeout(WITHIN_MS)
+        contexts.append(context)
+        if logged_in:
+            own_page = {"Sec-Fetch-Site": "same-origin"}
+            opened = context.request.post("/api/v1/session", data={"token": platform.token}, headers=own_page)
+            assert opened.status == 201, opened.text()
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrongs.append(str(error)))
+        page.on("console", note)
+        page.on("dialog", dismiss)
+        return page
+
+    yield start
+    for context in contexts:
+        context.close()
+    assert not wrongs
+
+
+@pytest.fixture
+def page(open_browser: Callable[..., Any]) -> Any:
+    return open_browser()

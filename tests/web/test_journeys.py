@@ -1,0 +1,215 @@
+"""What people do with the web pages, in a real browser against a real platform."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.web.conftest import AXE, WITHIN_MS
+
+pytestmark = [
+    pytest.mark.e2e,
+    # One platform and one browser; and Playwright's loop must not stand in the way of other tests' own.
+    pytest.mark.xdist_group("web"),
+]
+
+# What prints as a user's program may: colours, markup, and a line for each rank.
+TALK = r"""
+printf '\033[31mred alert\033[0m\n'
+echo '<img src=x onerror=alert(1)><script>alert(2)</script>'
+for i in 1 2 3 4 5; do echo "loss=0.$i step=$i"; done
+"""
+
+
+def expect(thing: Any) -> Any:
+    from playwright.sync_api import expect as playwright_expect
+
+    playwright_expect.set_options(timeout=WITHIN_MS)
+    return playwright_expect(thing)
+
+
+def submit(platform: Any, name: str, command: str, **fields: Any) -> str:
+    job = platform.client.submit_job(
+        {"name": name, "command": ["sh", "-c", command], "workers": 1, "max_restarts": 0, **fields}
+    )
+    return str(job.id)
+
+
+def test_the_first_login_is_by_a_link_that_is_good_once(open_browser: Callable[..., Any], platform: Any) -> None:
+    code = platform.client.create_login_code().code
+    page = open_browser(logged_in=False)
+    page.goto(f"/login?code={code}")
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    assert code not in page.url
+    cookie = next(cookie for cookie in page.context.cookies() if cookie["name"] == "trainmaster_session")
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    stranger = open_browser(logged_in=False)
+    stranger.goto(f"/login?code={code}")
+    expect(stranger.get_by_role("alert")).to_contain_text("used already")
+
+
+def test_who_is_sent_to_the_login_comes_back_to_where_they_were(
+    open_browser: Callable[..., Any], platform: Any
+) -> None:
+    page = open_browser(logged_in=False)
+    page.goto("/jobs?state=failed,cancelled")
+    page.get_by_label("Your token").fill("tm_wrong")
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("alert")).to_contain_text("not known here")
+    page.get_by_label("Your token").fill(platform.token)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("button", name="State")).to_contain_text("2")
+    assert "failed" in page.url
+    # The session ends elsewhere: the next look goes to the login, and from there back.
+    page.context.clear_cookies()
+    expect(page.get_by_label("Your token")).to_be_visible()
+    page.get_by_label("Your token").fill(platform.token)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("button", name="State")).to_contain_text("2")
+
+
+def test_no_address_leads_from_the_login_to_another_server(open_browser: Callable[..., Any], platform: Any) -> None:
+    page = open_browser(logged_in=False)
+    page.goto("/login?next=//elsewhere.example/jobs")
+    page.get_by_label("Your token").fill(platform.token)
+    page.get_by_role("button", name="Log in").click()
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    assert urlsplit(page.url).netloc == urlsplit(platform.url).netloc
+
+
+def test_a_job_is_submitted_by_form_and_watched_to_its_end(page: Any) -> None:
+    page.goto("/submit")
+    page.get_by_label("Name", exact=True).fill("Not a name!")
+    expect(page.get_by_role("status").filter(has_text=re.compile("not ready|mistakes"))).to_be_visible()
+    assert page.get_by_role("button", name="Submit", exact=True).is_disabled()
+    page.get_by_label("Name", exact=True).fill("watched")
+    page.get_by_label("Command", exact=True).fill("for i in 1 2 3; do echo tick $i; sleep 0.3; done")
+    page.get_by_label("Workers", exact=True).fill("1")
+    page.get_by_label("CPUs each").fill("100m")
+    page.get_by_label("Memory each").fill("128Mi")
+    expect(page.get_by_label("The job as YAML")).to_contain_text("name: watched")
+    expect(page.get_by_text("checked by the server")).to_be_visible()
+    page.get_by_role("button", name="Submit", exact=True).click()
+    expect(page.get_by_role("heading", name="watched")).to_be_visible()
+    page.get_by_role("link", name="Logs", exact=True).click()
+    expect(page.get_by_role("log")).to_contain_text("tick 3")
+    expect(page.locator(".job-head .state")).to_have_text("succeeded")
+    page.get_by_role("link", name="Events", exact=True).click()
+    expect(page.get_by_text("job.succeeded")).to_be_visible()
+    page.get_by_role("link", name="Spec", exact=True).click()
+    page.locator(".card").get_by_role("link", name="Clone and edit").click()
+    expect(page.get_by_label("Name", exact=True)).to_have_value("watched")
+
+
+def test_logs_are_searched_coloured_and_never_executed(page: Any, platform: Any) -> None:
+    job = submit(platform, "talker", TALK)
+    page.goto(f"/jobs/{job}/logs")
+    log = page.get_by_role("log")
+    expect(log).to_contain_text("<img src=x onerror=alert(1)><script>alert(2)</script>")
+    expect(log.locator(".ansi-red")).to_have_text("red alert")
+    assert log.locator("img, script").count() == 0
+    page.get_by_label("Search the log by a regular expression").fill("step=[24]$")
+    page.keyboard.press("Enter")
+    expect(log.locator(".log-line")).to_have_count(2)
+    expect(log.locator("mark").first).to_have_text("step=2")
+    page.reload()  # the search is in the address
+    expect(log.locator(".log-line")).to_have_count(2)
+    page.get_by_label("Search the log by a regular expression").fill("(")
+    page.keyboard.press("Enter")
+    expect(page.locator(".log-note, .empty")).to_be_visible()
+
+
+def test_a_job_is_cancelled_and_what_was_said_of_it_stays_text(page: Any, platform: Any) -> None:
+    job = submit(platform, "sleeper", "sleep 600")
+    page.goto(f"/jobs/{job}")
+    page.get_by_role("button", name="Cancel", exact=True).click()
+    dialog = page.get_by_role("alertdialog")
+    expect(dialog).to_contain_text("Cancel sleeper?")
+    dialog.get_by_role("button", name="Cancel the job").click()
+    expect(page.locator(".job-head .state")).to_have_text("cancelled")
+    other = submit(platform, "sleeper", "sleep 600")
+    platform.client.cancel_job(other, reason="<img src=x onerror=alert(3)>")
+    page.goto(f"/jobs/{other}/events")
+    expect(page.get_by_text("<img src=x onerror=alert(3)>").first).to_be_visible()
+
+
+def test_many_jobs_are_filtered_chosen_and_deleted_and_the_address_remembers(page: Any, platform: Any) -> None:
+    for number in range(3):
+        job = submit(platform, f"many-{number}", "true", labels={"team": "blue"})
+        platform.client.wait_for_job(job, timeout_s=WITHIN_MS / 1000)
+    page.goto("/jobs")
+    page.get_by_label("Search jobs").fill("many-")
+    rows = page.locator(".grid-body .grid-row")
+    expect(rows).to_have_count(3)
+    expect(page).to_have_url(re.compile(r"q=many-"))
+    page.reload()
+    expect(rows).to_have_count(3)
+    page.get_by_label("Choose many-0").check()
+    page.get_by_label("Choose many-1").check()
+    page.get_by_role("link", name="Compare 2").click()
+    expect(page.get_by_role("heading", name="Compare")).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile("^name"))).to_contain_text("many-1")
+    page.go_back()
+    expect(rows).to_have_count(3)
+    page.get_by_label("Choose all jobs that are listed").check()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("alertdialog").get_by_role("button", name="Delete").click()
+    expect(rows).to_have_count(0)
+    expect(page.get_by_text("No job is like that")).to_be_visible()
+
+
+def test_pages_wait_for_an_api_that_is_away_and_go_on(page: Any, platform: Any) -> None:
+    page.goto("/jobs")
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    page.context.set_offline(True)
+    expect(page.get_by_text("The API does not answer").first).to_be_visible()
+    submit(platform, "meanwhile", "true")
+    page.context.set_offline(False)
+    expect(page.get_by_role("link", name="meanwhile")).to_be_visible()
+    expect(page.get_by_text("The API does not answer")).to_have_count(0)
+
+
+def test_keys_alone_lead_everywhere(page: Any) -> None:
+    page.goto("/jobs")
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    page.keyboard.press("/")
+    palette = page.get_by_role("combobox")
+    palette.fill("cluster")
+    expect(page.get_by_role("option", selected=True)).to_contain_text("Cluster")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Cluster", exact=True)).to_be_visible()
+    page.keyboard.press("g")
+    page.keyboard.press("t")
+    expect(page.get_by_role("heading", name="Tokens", exact=True)).to_be_visible()
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("combobox")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("combobox")).to_have_count(0)
+
+
+@pytest.mark.parametrize("look", ["light", "dark", "phone"])
+def test_pages_are_accessible_and_fit(open_browser: Callable[..., Any], platform: Any, look: str) -> None:
+    """No violation of WCAG 2.2 A and AA that axe-core finds, and nothing wider than the window."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed (python3 dev.py web installs it)")
+    job = submit(platform, "seen", "echo one; echo two")
+    platform.client.wait_for_job(job, timeout_s=WITHIN_MS / 1000)
+    size = {"viewport": {"width": 390, "height": 844}} if look == "phone" else {}
+    page = open_browser(color_scheme="dark" if look == "dark" else "light", **size)
+    page.context.add_init_script(path=AXE)
+    jobs = [f"/jobs/{job}{tab}" for tab in ("", "/logs", "/metrics", "/checkpoints", "/files", "/events", "/spec")]
+    for path in ("/jobs", *jobs, "/submit", "/cluster", "/projects", "/projects/default", "/tokens", "/settings"):
+        page.goto(path)
+        expect(page.locator("main h1, main h2").first).to_be_visible()
+        expect(page.locator("[aria-busy=true]")).to_have_count(0)
+        found = page.evaluate(
+            "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})"
+            ".then((all) => all.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(' | ')}`))"
+        )
+        assert found == [], (path, look)
+        wide = page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
+        assert not wide, (path, look)

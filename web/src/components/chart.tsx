@@ -1,0 +1,157 @@
+import "uplot/dist/uPlot.min.css";
+import { useEffect, useRef } from "react";
+import uPlot from "uplot";
+import { clockTime, number } from "~/lib/format";
+import { type Line, smoothed } from "~/lib/series";
+import { useTheme } from "~/lib/theme";
+
+export const HUES = 6;
+const HEIGHT = 200; // px
+const LEGEND = 8; // lines at most that have names under the chart
+
+interface ChartProps {
+  lines: readonly Line[];
+  by: "step" | "time";
+  isLog: boolean;
+  smoothing: number;
+  label: string;
+  /** How values are written. */
+  unit: (value: unknown) => string;
+}
+
+/** A line chart; drawing and its cursor are uPlot's. */
+export function Chart({ lines, by, isLog, smoothing, label, unit }: ChartProps) {
+  const box = useRef<HTMLDivElement>(null);
+  const theme = useTheme();
+  useEffect(() => {
+    const element = box.current;
+    if (element === null) return;
+    const draw = () => drawn(element, { lines, by, isLog, smoothing, unit });
+    let chart = draw();
+    const resized = new ResizeObserver(() => chart.setSize({ width: element.clientWidth, height: HEIGHT }));
+    resized.observe(element);
+    const system = window.matchMedia("(prefers-color-scheme: dark)");
+    const again = () => {
+      chart.destroy();
+      chart = draw();
+    };
+    system.addEventListener("change", again);
+    return () => {
+      system.removeEventListener("change", again);
+      resized.disconnect();
+      chart.destroy();
+    };
+  }, [lines, by, isLog, smoothing, unit, theme]);
+  const last = lines.map((line) => `${line.label}: ${unit(line.y.findLast((value) => value !== null))}`).slice(0, LEGEND);
+  return <div ref={box} className="chart" role="img" aria-label={`${label}. Newest: ${last.join(", ")}`} />;
+}
+
+function drawn(element: HTMLElement, { lines, by, isLog, smoothing, unit }: Omit<ChartProps, "label">): uPlot {
+  const tables: uPlot.AlignedData[] = [];
+  const series: uPlot.Series[] = [{ label: by === "step" ? "step" : "time" }];
+  const bands: uPlot.Band[] = [];
+  for (const [i, line] of lines.entries()) {
+    const colour = colourOf(element, `--line-${i % HUES}`);
+    tables.push([line.x, smoothed(line.y, smoothing)] as uPlot.AlignedData);
+    series.push({
+      label: line.label,
+      stroke: colour,
+      width: 1.5,
+      spanGaps: true,
+      points: { show: line.x.length < 3 },
+      value: (_, v) => number(v),
+    });
+    if (line.low === null || line.high === null) continue;
+    const at = series.length;
+    tables[i] = [line.x, smoothed(line.y, smoothing), line.high, line.low] as uPlot.AlignedData;
+    series.push(
+      { show: true, stroke: "transparent", spanGaps: true, points: { show: false } },
+      { stroke: "transparent", spanGaps: true, points: { show: false } },
+    );
+    bands.push({ series: [at, at + 1], fill: faint(colour) });
+  }
+  const data = lines.length === 0 ? [[0], [null]] : uPlot.join(tables);
+  const axis = {
+    stroke: colourOf(element, "--text-3"),
+    grid: { stroke: colourOf(element, "--line"), width: 1 },
+    ticks: { show: false },
+    font: "11px Inter Variable, sans-serif",
+  };
+  const options: uPlot.Options = {
+    width: Math.max(120, element.clientWidth),
+    height: HEIGHT,
+    series,
+    bands,
+    scales: { x: { time: by === "time" }, y: isLog ? { distr: 3, clamp: 1e-12 } : {} },
+    axes: [
+      {
+        ...axis,
+        size: 28,
+        ...(by === "time"
+          ? { values: (_, ticks) => ticks.map((tick) => clockTime(new Date(tick * 1000).toISOString()).slice(0, 5)) }
+          : {}),
+      },
+      { ...axis, size: 54, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : unit(tick))) },
+    ],
+    legend: { show: false },
+    cursor: { points: { size: 6 }, y: false },
+    hooks: { setCursor: [(chart) => tell(element, chart, { lines, by, unit })] },
+    padding: [8, 18, 0, 0],
+  };
+  return new uPlot(options, data as uPlot.AlignedData, element);
+}
+
+/** What stands under the cursor, in a box beside it. */
+function tell(element: HTMLElement, chart: uPlot, { lines, by, unit }: Pick<ChartProps, "lines" | "by" | "unit">): void {
+  let tip = element.querySelector<HTMLElement>(".chart-tip");
+  const at = chart.cursor.idx;
+  if (at === null || at === undefined || (chart.cursor.left ?? -1) < 0) {
+    tip?.remove();
+    return;
+  }
+  if (tip === null) {
+    tip = document.createElement("div");
+    tip.className = "chart-tip";
+    element.append(tip);
+  }
+  const x = chart.data[0][at] ?? 0;
+  const head = document.createElement("b");
+  head.textContent = by === "step" ? `step ${number(x)}` : clockTime(new Date(x * 1000).toISOString());
+  const rows = lines.slice(0, LEGEND).flatMap((line, i) => {
+    const near = nearest(line.x, x);
+    const value = near === -1 ? null : line.y[near];
+    if (value === null || value === undefined) return [];
+    const row = document.createElement("div");
+    row.className = `chart-tip-row line-${i % HUES}`;
+    row.textContent = `${line.label}  ${unit(value)}`;
+    return [row];
+  });
+  tip.replaceChildren(head, ...rows);
+  const left = (chart.cursor.left ?? 0) + 54;
+  tip.style.left = left > element.clientWidth / 2 ? "" : `${left + 14}px`;
+  tip.style.right = left > element.clientWidth / 2 ? `${element.clientWidth - left + 14}px` : "";
+}
+
+function nearest(x: readonly number[], wanted: number): number {
+  let low = 0;
+  let high = x.length - 1;
+  if (high < 0 || wanted < (x[0] ?? 0) || wanted > (x[high] ?? 0)) return -1;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if ((x[middle] ?? 0) < wanted) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}
+
+/** A canvas knows no custom properties: the browser says what they come to here. */
+function colourOf(element: HTMLElement, name: string): string {
+  const probe = document.createElement("span");
+  probe.style.color = `var(${name})`;
+  element.append(probe);
+  const colour = getComputedStyle(probe).color;
+  probe.remove();
+  return colour;
+}
+
+const faint = (colour: string): string => colour.replace(/^rgb\(([^)]*)\)$/, "rgba($1, 0.16)");

@@ -1,0 +1,124 @@
+import { describe, expect, it } from "vitest";
+import { diagnosticsOf, withValue } from "~/pages/submit/draft";
+import { spansOf } from "./ansi";
+import { difference } from "./difference";
+import { toggled } from "./filters";
+import { age, bytes, duration, number } from "./format";
+import { byteCount, milli, tryPlacing } from "./room";
+import { lineOf, smoothed } from "./series";
+import { specYaml } from "./spec";
+
+describe("numbers as people read them", () => {
+  it("says sizes, times and ages in units of their own", () => {
+    expect([bytes(0), bytes(1536), bytes(2 ** 40), bytes(null)]).toEqual(["0 B", "1.5 KiB", "1 TiB", "–"]);
+    expect([duration(45), duration(200), duration(7500), duration(90_000)]).toEqual([
+      "45 s",
+      "3 min 20 s",
+      "2 h 5 min",
+      "1 d 1 h",
+    ]);
+    expect(age("2026-11-21T07:00:10Z", Date.parse("2026-11-21T07:00:00Z"))).toBe("now"); // a clock that is ahead
+    expect([number(Number.NaN), number("Infinity"), number(0.00001234), number(12480)]).toEqual([
+      "NaN",
+      "Infinity",
+      "1.23e-5",
+      "12,480",
+    ]);
+  });
+});
+
+describe("lines of terminals", () => {
+  it("become coloured text, and nothing else", () => {
+    expect(spansOf("a \x1b[1;31mred\x1b[0m \x1b]0;title\x07b\x1b[2K")).toEqual([
+      { text: "a ", className: "" },
+      { text: "red", className: "ansi-red ansi-bold" },
+      { text: " ", className: "" },
+      { text: "b", className: "" },
+    ]);
+    expect(spansOf("10%\r50%\r100%\r")).toEqual([{ text: "100%", className: "" }]);
+    expect(spansOf("<b>\x1b[38;5;9mx")).toEqual([
+      { text: "<b>", className: "" },
+      { text: "x", className: "" },
+    ]);
+  });
+});
+
+describe("the form and its text", () => {
+  it("changes one field and leaves comments and order", () => {
+    const text = "# mine\nname: a # why\nworkers: 2\n";
+    expect(withValue(text, "workers", "4")).toBe("# mine\nname: a # why\nworkers: 4\n");
+    expect(withValue(text, "workers", "")).toBe("# mine\nname: a # why\n");
+    expect(withValue("name: [", "workers", "4")).toBe("name: ["); // what cannot be read is not touched
+  });
+
+  it("puts mistakes where they are", () => {
+    const text = "name: a\nroles:\n  worker:\n    replicas: 0\n";
+    const [found] = diagnosticsOf(text, [{ path: "roles.worker.replicas", message: "too few", hint: null }]);
+    expect(text.slice(found?.from, found?.to).trim()).toBe("0");
+  });
+
+  it("writes a spec without its defaults", () => {
+    const spec = {
+      name: "a",
+      project: "default",
+      command: ["x"],
+      env: {},
+      priority: 50,
+      image: null,
+      roles: { worker: { replicas: 2, resources: { cpu: null } } },
+    };
+    expect(specYaml(spec)).toBe("name: a\ncommand:\n  - x\nroles:\n  worker:\n    replicas: 2\n");
+  });
+});
+
+describe("charts", () => {
+  const series = { job: "j", attempt: 1, role: "worker", index: 0, name: "loss", kind: "scalar", count: 3 } as const;
+
+  it("grow along x even when steps went back, and count what cannot be drawn", () => {
+    const line = lineOf(
+      { ...series, points: { steps: [1, 3, 2, 3], times_s: [1, 2, 3, 4], values: [1, 2, "NaN", 4] } },
+      "loss",
+      "step",
+    );
+    expect([line.x, line.y, line.notFinite]).toEqual([[1, 2, 3], [1, null, 4], 1]);
+  });
+
+  it("are smoothed without a bias at the start", () => {
+    expect(smoothed([2, 2, null, 2], 0.9)).toEqual([2, 2, null, 2]);
+  });
+});
+
+describe("room on nodes", () => {
+  const node = (name: string, gpus: number, used: number) => ({
+    name,
+    executor: "fake",
+    labels: {},
+    allocatable: { cpu_milli: 8000, memory_bytes: 2 ** 34, gpus: { A: gpus } },
+    used: { cpu_milli: 0, memory_bytes: 0, gpus: { A: used } },
+    is_ready: true,
+    is_cordoned: false,
+    seen_at: "",
+  });
+
+  it("finds places for a gang, or says how many have none", () => {
+    const ask = { role: "worker", replicas: 3, cpu: 1000, memory: 0, gpus: 2, models: [] };
+    const found = tryPlacing([node("a", 4, 0), node("b", 4, 3)], [ask]);
+    expect([found.placed.get("a")?.length, found.left]).toEqual([2, 1]);
+    expect([milli("500m"), milli(2), byteCount("1.5Gi"), byteCount("")]).toEqual([500, 2000, 1.5 * 2 ** 30, 0]);
+  });
+});
+
+describe("specs side by side", () => {
+  it("tells which fields differ", () => {
+    const rows = difference([
+      { a: 1, b: { c: ["x", "y"] } },
+      { a: 2, b: { c: ["x", "y"] }, d: null },
+    ]);
+    expect(rows).toEqual([
+      { path: "a", values: ["1", "2"], isDifferent: true },
+      { path: "b.c", values: ["x y", "x y"], isDifferent: false },
+    ]);
+    expect(toggled("a,b", "a")).toBe("b");
+    expect(toggled("b", "b")).toBeUndefined();
+  });
+});
