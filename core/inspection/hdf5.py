@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import json
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
@@ -26,10 +25,6 @@ _DEPTH_LIMIT: Final = 64
 # A model inside a compressed .keras file is unpacked into memory, since HDF5 is read in any order.
 _UNPACKED_LIMIT: Final = 64 * 2**20
 _UNDEFINED: Final = 0xFFFFFFFFFFFFFFFF
-_DAMAGE: Final = (
-    AttributeError, AssertionError, EOFError, IndexError, KeyError, NotImplementedError, OSError, OverflowError,
-    RecursionError, RuntimeError, StopIteration, TypeError, UnicodeDecodeError, ValueError, ZeroDivisionError, zlib.error,
-)  # fmt: skip  # what parsing nonsense may raise, struct.error aside, which is a ValueError there
 _KERAS_FILES: Final = ("model.weights.h5",)
 _TOLD_ATTRIBUTES: Final = ("keras_version", "backend")
 
@@ -71,8 +66,6 @@ def _tell_json(inside: Inside, data: bytes) -> None:
 
 def _hdf5(stream: io.BufferedReader | io.BytesIO, file: File | None, name: str) -> Inside:
     try:
-        import struct
-
         import pyfive
     except ImportError as error:  # pragma: no cover (a dependency of the server)
         raise Unreadable("HDF5 files need the package pyfive, which is not installed.") from error
@@ -89,17 +82,23 @@ def _hdf5(stream: io.BufferedReader | io.BytesIO, file: File | None, name: str) 
             group, path, depth = groups.pop()
             for key in sorted(group):
                 seen += 1
-                if seen > _GROUP_LIMIT or depth > _DEPTH_LIMIT:
-                    raise Unreadable(f"{name} is nested in itself, or has too many groups.")
+                _check_bounds(seen, depth, name)
                 below = f"{path}/{key}" if path else key
                 entry = group.get_lazy_view(key)
                 if isinstance(entry, pyfive.Dataset):
                     _add(inside, entry, clip(below, NAME_LIMIT), file, name)
                 elif isinstance(entry, pyfive.Group):
                     groups.append((entry, below, depth + 1))
-    except (*_DAMAGE, struct.error) as error:
+    except (Unreadable, MemoryError):
+        raise
+    except Exception as error:  # nonsense makes the library fail in any way
         raise Unreadable(f"{name} is damaged, or HDF5 of a kind that is not read here ({_words(error)}).") from error
     return inside
+
+
+def _check_bounds(seen: int, depth: int, name: str) -> None:
+    if seen > _GROUP_LIMIT or depth > _DEPTH_LIMIT:
+        raise Unreadable(f"{name} is nested in itself, or has too many groups.")
 
 
 def _words(error: BaseException) -> str:
@@ -160,8 +159,6 @@ class _Chunked:
     shape: tuple[int, ...]
 
     def chunks(self) -> Iterator[bytes]:
-        import struct
-
         item = int(self.dataset.dtype.itemsize)
         row_bytes = prod(self.shape[1:]) * item
         chunk_rows = (self.dataset.chunks or (1,))[0] or 1
@@ -176,5 +173,7 @@ class _Chunked:
             for at in range(0, self.shape[0] if self.shape else 1, step):
                 rows: np.ndarray[Any, Any] = self.dataset[at : at + step] if self.shape else self.dataset[()]
                 yield rows.astype(rows.dtype.newbyteorder("<"), copy=False).tobytes()
-        except (*_DAMAGE, struct.error) as error:
+        except (Unreadable, MemoryError):
+            raise
+        except Exception as error:  # as above
             raise Unreadable(f"Its chunks are damaged, or pressed in a way not read here ({_words(error)}).") from error

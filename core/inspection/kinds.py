@@ -41,6 +41,8 @@ _SPLIT: Final = re.compile(r"[./]")
 def is_optimizer_name(name: str) -> bool:
     """Whether a tensor of this name is an optimizer's state, and no weight of the model."""
     lowered = name.lower()
+    if "/_trainable_variables/" in lowered:  # Keras: the optimizer's list of the model's own
+        return False
     if ".optimizer_slot/" in lowered or _SLOT.search(name):
         return True
     return not _OPTIMIZER_PARTS.isdisjoint(_SPLIT.split(lowered))

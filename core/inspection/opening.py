@@ -58,12 +58,12 @@ def open_file(file: File) -> Inside:
         if name.endswith(".keras"):
             return hdf5.open_keras(file)
         return numpy_files.open_npz(file) if name.endswith(".npz") else open_torch(file)
+    if name.endswith((".json", ".ubj", ".model")) and head[:1] == b"{":
+        return xgboost.open_xgboost(file)
     if name.endswith(".safetensors") or head[8:9] == b"{":
         return open_safetensors(file)
     if head[:1] == b"\x80":
         return open_torch(file)
-    if name.endswith((".json", ".ubj", ".model")) and head[:1] == b"{":
-        return xgboost.open_xgboost(file)
     raise Unreadable(f"{file.name} is of no format that is known here, or its beginning was not written.")
 
 

@@ -24,6 +24,7 @@ _AT_ONCE: Final = 2
 _WAIT_S: Final = 20.0
 _LINE_LIMIT: Final = 256 * 2**20
 _ROOT: Final = Path(__file__).resolve().parents[2]
+_LATE: Final = "A look into it took too long and was broken off."
 _DIED: Final = "A look into it was broken off: the file is damaged, or made to harm."
 
 
@@ -80,20 +81,24 @@ class Inspectors:
     def _ask(self, request: Mapping[str, Any], deadline_s: float) -> Iterator[dict[str, Any]]:
         if not self._turns.acquire(timeout=_WAIT_S):
             raise Unavailable("Other checkpoints are being looked into; try again in a moment.", retry_after_s=5.0)
+        line = orjson.dumps({**request, "deadline_s": deadline_s}, option=orjson.OPT_APPEND_NEWLINE)
+        until_s = time.monotonic() + deadline_s
         process: subprocess.Popen[bytes] | None = None
         try:
-            line = orjson.dumps({**request, "deadline_s": deadline_s}, option=orjson.OPT_APPEND_NEWLINE)
-            process = self._begin(line)
+            process, answers = self._begin(line, until_s)
             problem: str | None = None
-            for answer in _answers(process, time.monotonic() + deadline_s):
+            is_spent = False
+            for answer in answers:
                 problem = answer.get("problem", problem)
                 if "end" in answer:
+                    is_spent = answer["is_spent"]
                     break
                 if "problem" not in answer:
                     yield answer
-            with self._lock:
-                self._idle.append(process)
-            process = None
+            if not is_spent:
+                with self._lock:
+                    self._idle.append(process)
+                process = None
             if problem is not None:
                 raise CheckpointUnreadable(problem, field="path")
         except Unreadable as error:
@@ -104,25 +109,30 @@ class Inspectors:
                 _end(process)
             self._turns.release()
 
-    def _begin(self, line: bytes) -> subprocess.Popen[bytes]:
-        """A process that has the request. One that ended while it was idle is passed over."""
-        while True:
-            with self._lock:
-                process = self._idle.pop() if self._idle else None
-            if process is not None and process.poll() is not None:
-                _end(process)
-                continue
-            is_new = process is None
-            process = process or _start()
-            try:
-                assert process.stdin is not None  # noqa: S101 (a pipe, as asked for)
-                process.stdin.write(line)
-                process.stdin.flush()
-                return process
-            except OSError as error:
-                _end(process)
-                if is_new:
-                    raise Unavailable("The process that looks into checkpoints cannot be started.") from error
+    def _begin(self, line: bytes, until_s: float) -> tuple[subprocess.Popen[bytes], Iterator[dict[str, Any]]]:
+        """A process that has begun with the request, and its answers. One that waited may have ended by itself just now."""
+        with self._lock:
+            waiting = self._idle.pop() if self._idle else None
+        for known in (waiting, None):
+            asked = known or _start()
+            answers = _asked(asked, line, until_s)
+            if answers is not None:
+                return asked, answers
+            _end(asked)
+        raise Unreadable(_LATE if time.monotonic() >= until_s else _DIED)
+
+
+def _asked(process: subprocess.Popen[bytes], line: bytes, until_s: float) -> Iterator[dict[str, Any]] | None:
+    """The answers of a process to a request; ``None`` where it does not even say that it begins."""
+    assert process.stdin is not None  # noqa: S101 (a pipe, as asked for)
+    answers = _answers(process, until_s)
+    try:
+        process.stdin.write(line)
+        process.stdin.flush()
+        next(answers)
+    except (OSError, Unreadable):
+        return None
+    return answers
 
 
 def _start() -> subprocess.Popen[bytes]:
@@ -158,7 +168,7 @@ def _answers(process: subprocess.Popen[bytes], until_s: float) -> Iterator[dict[
     while True:
         left_s = until_s - time.monotonic()
         if left_s <= 0 or not select.select([fd], [], [], left_s)[0]:
-            raise Unreadable("A look into it took too long and was broken off.")
+            raise Unreadable(_LATE)
         data = os.read(fd, 2**20)
         size += len(data)
         if not data or size > _LINE_LIMIT:

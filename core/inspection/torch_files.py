@@ -14,7 +14,7 @@ from core.inspection.strided import HELD_BYTES, Strided, spread
 
 MAGIC: Final = 0x1950A86A20F9469CFC6C
 # Of a tree that is walked: nodes, and how deep.
-_STEP_LIMIT: Final = 3_000_000
+_STEP_LIMIT: Final = 500_000
 _DEPTH_LIMIT: Final = 200
 _STORAGES: Final = {
     "DoubleStorage": "float64",

@@ -42,6 +42,8 @@ def main() -> None:
         line = requests.readline() if ready else b""
         if not line:
             return
+        answers.write(b'{"begin":true}\n')
+        answers.flush()
         request = orjson.loads(line)
         # A second wall: whoever asked kills at the deadline, if it lives.
         signal.alarm(int(request["deadline_s"]) + 5)
@@ -58,7 +60,7 @@ def main() -> None:
         except RecursionError:
             problem = "It is nested too deeply to be looked into."
             answers.write(orjson.dumps({"problem": problem}, option=orjson.OPT_APPEND_NEWLINE))
-        answers.write(b'{"end":true}\n')
+        answers.write(orjson.dumps({"end": True, "is_spent": is_spent}, option=orjson.OPT_APPEND_NEWLINE))
         answers.flush()
         signal.alarm(0)
         if is_spent:

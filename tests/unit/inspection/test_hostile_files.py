@@ -1,0 +1,212 @@
+"""Files that are made to harm: each gets a sentence or a note, and nothing of it is run."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import random
+import shutil
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from core.domain.errors import CheckpointUnreadable, TrainmasterError
+from core.inspection.model import Unreadable
+from core.inspection.pickles import read_pickle
+from core.inspection.pool import Inspectors, Place
+from core.storage.tree import Tree
+
+FILES = Path(__file__).parent / "files"
+
+
+@pytest.fixture(scope="module")
+def inspectors() -> Iterator[Inspectors]:
+    made = Inspectors()
+    yield made
+    made.close()
+
+
+def safetensors(header: bytes, length: int | None = None) -> bytes:
+    return struct.pack("<Q", len(header) if length is None else length) + header
+
+
+def torch_zip(pickled: bytes, **members: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a/data.pkl", pickled)
+        for name, data in members.items():
+            archive.writestr(f"a/data/{name}", data)
+    return file.getvalue()
+
+
+def laughs() -> bytes:
+    """Lists of lists of lists: two to the power of 40 when they are walked, some hundred bytes when they are not."""
+    deep: Any = []
+    for _ in range(40):
+        deep = [deep, deep]
+    return pickle.dumps(deep, protocol=2)
+
+
+def own_self() -> bytes:
+    loop: list[Any] = []
+    loop.append(loop)
+    return pickle.dumps({"loop": loop}, protocol=2)
+
+
+def huge_tensor() -> bytes:
+    """A tensor of 10^13 elements in a storage of eight bytes."""
+    pickled = (
+        b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\n"
+        b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQK\x00\x8a\x08"
+        + (10**13).to_bytes(8, "little")
+        + b"\x85K\x01\x85\x89NtR."
+    )
+    return torch_zip(pickled, **{"0": b"\0" * 8})
+
+
+CASES: dict[str, tuple[str, Callable[[], bytes], str]] = {
+    "a header of 2^60 bytes": ("a.safetensors", lambda: safetensors(b"{}", 2**60), "claims 1,152,921,504,606,846,976"),
+    "a header behind the end": ("a.safetensors", lambda: safetensors(b"{}", 9999), "cut short"),
+    "a header that is no JSON": ("a.safetensors", lambda: safetensors(b"{nonsense"), "is no JSON"),
+    "a header nested deeply": ("a.safetensors", lambda: safetensors(b"[" * 100_000), "is no JSON"),
+    "a header of many numbers": (
+        "a.safetensors",
+        lambda: safetensors(b'{"x":[' + b"1.5," * 14_000_000 + b"1]}"),
+        "made to harm",
+    ),
+    "a text of 2^40 bytes in a pickle": (
+        "a.pt",
+        lambda: torch_zip(b"\x80\x04\x8d" + struct.pack("<Q", 2**40)),
+        "large",
+    ),
+    "a list in itself many times": ("a.pt", lambda: torch_zip(laughs()), "nested in itself too often"),
+    "an integer of many digits": ("a.pt", lambda: torch_zip(b"\x80\x02\x8b\x00\x00\x00\x10" + b"1" * 99), "digits"),
+    "no pickle at all": ("a.pt", lambda: torch_zip(b"hello"), "damaged"),
+    "an empty file": ("a.pt", lambda: b"", "is empty"),
+    "words": ("a.pt", lambda: b"once upon a time", "no format that is known"),
+    "half a zip": ("a.npz", lambda: b"PK\x03\x04" + b"\0" * 100, "no whole zip file"),
+    "a zip whose directory is larger than itself": (
+        "a.npz",
+        lambda: b"PK\x03\x04" + b"PK\x05\x06" + b"\0" * 8 + struct.pack("<II", 2**31, 0) + b"\0\0",
+        "more files than can be listed",
+    ),
+    "objects without an end in UBJSON": ("a.ubj", lambda: b"{" + b"i\x01a{" * 10_000, "no model of XGBoost"),
+    "an index of nonsense": ("a.index", lambda: b"\0" * 40 + struct.pack("<Q", 0xDB4775248B80FB57), "damaged"),
+}
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_each_gets_a_sentence_and_the_next_look_is_as_before(tmp_path: Path, inspectors: Inspectors, case: str) -> None:
+    name, make, words = CASES[case]
+    (tmp_path / name).write_bytes(make())
+    (tmp_path / "good.safetensors").write_bytes(safetensors(b"{}"))
+    with pytest.raises(CheckpointUnreadable) as refused:
+        inspectors.inside(Place(Tree(tmp_path), name.removesuffix(".index")))
+    assert words in refused.value.sentence, refused.value.sentence
+    assert refused.value.sentence.endswith(".")
+    assert inspectors.inside(Place(Tree(tmp_path), "good.safetensors"))["tensors"] == []
+
+
+def test_a_list_in_itself_is_shown_as_far_as_it_goes(look: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.pt").write_bytes(torch_zip(own_self()))
+    assert look("a.pt").tensors == []
+
+
+def test_a_tensor_larger_than_its_storage_is_noted(look: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.pt").write_bytes(huge_tensor())
+    look("a.pt")
+    (tensor,) = look.inside.tensors
+    assert tensor.count == 10**13
+    assert "shorter than its shape" in look.statistics(tensor.name)["note"]
+
+
+def test_a_zip_bomb_takes_no_more_memory_than_a_chunk(tmp_path: Path, inspectors: Inspectors) -> None:
+    """A gigabyte of zeros, which the process could not hold, in a megabyte."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": (2**28,)})
+    zeros = bytes(2**22)
+    with (
+        zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("w.npy", "w", force_zip64=True) as member,
+    ):
+        member.write(header.getvalue())
+        for _ in range(2**30 // len(zeros)):
+            member.write(zeros)
+    assert (tmp_path / "a.npz").stat().st_size < 2**23
+    (found,) = inspectors.statistics(Place(Tree(tmp_path), "a.npz"), ["w"], budget_s=0.0)
+    assert (found["count"], found["zero_share"]) == (2**28, 1.0)
+
+
+def test_who_takes_too_long_is_ended(tmp_path: Path, inspectors: Inspectors) -> None:
+    (tmp_path / "good.safetensors").write_bytes(safetensors(b"{}"))
+    with pytest.raises(CheckpointUnreadable, match="took too long"):
+        inspectors.inside(Place(Tree(tmp_path), "good.safetensors"), deadline_s=0.0)
+    assert inspectors.inside(Place(Tree(tmp_path), "good.safetensors"))["tensors"] == []
+
+
+def test_links_that_lead_out_are_not_followed(tmp_path: Path, inspectors: Inspectors) -> None:
+    (tmp_path / "secret.safetensors").write_bytes(safetensors(b"{}", 2**60))
+    inner = tmp_path / "output"
+    (inner / "step-1").mkdir(parents=True)
+    (inner / "a.safetensors").symlink_to(tmp_path / "secret.safetensors")
+    (inner / "step-1" / "model.safetensors").symlink_to("../../secret.safetensors")
+    for path in ("a.safetensors", "step-1", "../secret.safetensors"):
+        with pytest.raises(TrainmasterError) as refused:
+            inspectors.inside(Place(Tree(inner), path))
+        assert "claims" not in refused.value.sentence
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path, inspectors: Inspectors) -> None:
+    os.mkfifo(tmp_path / "a.pt")
+    with pytest.raises(CheckpointUnreadable):
+        inspectors.inside(Place(Tree(tmp_path), "a.pt"))
+
+
+def test_a_process_that_died_while_it_waited_is_replaced(tmp_path: Path) -> None:
+    made = Inspectors()
+    (tmp_path / "good.safetensors").write_bytes(safetensors(b"{}"))
+    place = Place(Tree(tmp_path), "good.safetensors")
+    made.inside(place)
+    for process in made._idle:
+        process.kill()
+        process.wait()
+    assert made.inside(place)["tensors"] == []
+    made.close()
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FILES.iterdir() if path.suffix != ".md"))
+def test_files_with_wrong_bytes_give_a_sentence_and_nothing_else(look: Any, tmp_path: Path, name: str) -> None:
+    chance = random.Random(7)
+    shutil.copytree(FILES, tmp_path, dirs_exist_ok=True)
+    target = tmp_path / name
+    target = target / "variables/variables.index" if target.is_dir() else target
+    whole = target.read_bytes()
+    opened = name.partition(".index")[0].partition(".data-")[0]
+    for _ in range(40):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 8)):
+            data[chance.randrange(min(len(data), 4096))] = chance.randrange(256)
+        target.write_bytes(bytes(data[: chance.choice((len(data), len(data), chance.randrange(len(data))))]))
+        with suppress(Unreadable, MemoryError):
+            look(opened)
+            for tensor in look.inside.tensors[:20]:
+                if tensor.count < 10**6:
+                    assert isinstance(look.statistics(tensor.name)["note"], str)
+
+
+def test_pickles_with_wrong_bytes_give_a_sentence_and_nothing_else() -> None:
+    chance = random.Random(7)
+    pickles = [pickle.dumps({"a": [1, 2.5, "x", b"y", (None, True)], "b": {1: {2}}}, protocol=p) for p in range(6)]
+    for whole in pickles * 200:
+        data = bytearray(whole)
+        for _ in range(3):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        with suppress(Unreadable):
+            read_pickle(io.BytesIO(bytes(data)))
