@@ -158,7 +158,8 @@ def said() -> list[str]:
 
 
 def files(output: Path, said: list[str], owner: str = "1/worker-0") -> EventFiles:
-    return EventFiles(str(output), None, Claims(str(output / ".trainmaster/metrics/job"), owner), said.append, 0.0)
+    claims = Claims(str(output / ".trainmaster/metrics/job"), owner)
+    return EventFiles(str(output), None, claims, said.append, now=0.0, began=2000.0)
 
 
 def names(found: list[tuple[str, Any]]) -> list[tuple[str, int]]:
@@ -192,8 +193,10 @@ def test_the_next_attempt_goes_on_behind_what_was_read(tmp_path: Path, said: lis
 def test_what_was_there_before_the_job_is_not_its_own(tmp_path: Path, said: list[str]) -> None:
     path = tmp_path / "old/events.out.tfevents.1"
     write(path, event(1, simple("loss", 1)))
+    # Begun by its own process, in the moment before anybody looked.
+    write(tmp_path / "new/events.out.tfevents.1", event(0, time_s=1999.9), event(1, simple("quick", 1)))
     ours = files(tmp_path, said)
-    assert ours.look(20.0, is_last=True) == []
+    assert names(ours.look(20.0, is_last=True)) == [("quick", 1)]
     write(path, event(2, simple("loss", 1)))
     assert names(ours.look(40.0, is_last=True)) == [("loss", 2)]
 

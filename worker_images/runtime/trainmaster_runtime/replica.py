@@ -243,6 +243,7 @@ class Replica:
         from trainmaster_runtime.metrics.collecting import make_collector
         from trainmaster_runtime.report import Reporter
 
+        began = clock.now()
         self._reporter = Reporter(
             api_url=order.api_url,
             token=self._token,
@@ -251,7 +252,7 @@ class Replica:
             spool_path=self._state.file("spool"),
             say=self._log.say,
             api_file=order.api_file or self._state.file("api.json"),
-            collector=lambda: make_collector(order, ground, self._log.say),
+            collector=lambda: make_collector(order, ground, self._log.say, began),
         )
         self._reporter.start()
 
@@ -386,8 +387,8 @@ class Replica:
         if data:
             lines = process.splitter.feed(data, clock.monotonic())
             self._log.write(lines)
-            if process.rank == 0 and self._reporter is not None and self._reporter.collector is not None:
-                self._reporter.collector.note(lines)
+            if process.rank == 0 and self._reporter is not None:
+                self._reporter.note(lines)
             return True
         self._log.write(process.splitter.finish())
         return False

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import deque
 
 from trainmaster_runtime import clock, syscalls
 
 HEARTBEAT_S = 10.0
 FLUSH_S = 2.0  # how long a finished job may wait for its last reports
+_EARLY_LINES = 1_000  # printed before that
 _FIRST_S = 0.4  # leaves the first moments of the job to the job
 _LOOK_S = 0.5
 _TIMEOUT_S = 10.0
@@ -116,6 +118,7 @@ class Reporter:
     ) -> None:
         self._make_collector = collector
         self.collector: Collector | None = None
+        self._early: deque[bytes] = deque(maxlen=_EARLY_LINES)
         self._url = _report_url(api_url)
         self._api_file = api_file
         self._token = token
@@ -139,6 +142,13 @@ class Reporter:
 
     def start(self) -> None:
         self._thread.start()
+
+    def note(self, lines: list[bytes]) -> None:
+        """Lines that the job printed, for what is read from them. From another thread; never waits."""
+        if self.collector is not None:
+            self.collector.note(lines)
+        elif self._make_collector is not None:
+            self._early.extend(lines)
 
     def finish(self, limit_s: float = FLUSH_S) -> None:
         """Send what is left, for at most ``limit_s``."""
@@ -172,7 +182,9 @@ class Reporter:
     def _start_collector(self) -> None:
         if self._make_collector is not None:
             try:
-                self.collector = self._make_collector()
+                self.collector = made = self._make_collector()
+                while self._early:
+                    made.note([self._early.popleft()])
             except Exception as error:  # noqa: BLE001 - the job goes on, and so do the reports
                 self._say("metrics are not collected: %s: %s" % (type(error).__name__, error))
 

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from trainmaster_runtime.prepare import Ground
 
 
-def make_collector(order: Order, ground: Ground, say: Callable[[str], None]) -> Collector:
-    """The collector of a replica; call it where waiting for disks and drivers harms nobody."""
+def make_collector(order: Order, ground: Ground, say: Callable[[str], None], began: float) -> Collector:
+    """The collector of a replica whose processes started at ``began``, in seconds since 1970.
+
+    Call it where waiting for disks and drivers harms nobody.
+    """
     output = OUTPUT if order.view == "as_is" else order.source_of(OUTPUT)
     work = os.path.dirname(ground.own)
     folder = (output or work) + "/.trainmaster/metrics/" + order.job_id
@@ -35,7 +38,7 @@ def make_collector(order: Order, ground: Ground, say: Callable[[str], None]) -> 
     visible = order.env.get("CUDA_VISIBLE_DEVICES", None if order.view == "as_is" else "")
     return Collector(
         sampler=Sampler(groups, visible),
-        events=EventFiles(output, work, Claims(folder, owner), say, clock.monotonic()),
+        events=EventFiles(output, work, Claims(folder, owner), say, now=clock.monotonic(), began=began),
         hypertune=HypertuneFile(ground.own + "/hypertune/output.metric"),
         patterns=LinePatterns(read_patterns(order.env.get(PATTERNS_VARIABLE, ""))),
     )

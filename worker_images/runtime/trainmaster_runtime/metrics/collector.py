@@ -14,7 +14,8 @@ from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import PROGRESS, LinePatterns
 from trainmaster_runtime.metrics.sampler import Sampler
 
-SAMPLE_S = 5.0
+SAMPLE_S = 10.0  # a report with a sample is as good as a heartbeat, and comes as often
+_FIRST_SAMPLE_S = 2.5
 _EVENTS_S = 1.0
 _LINES = 2_000  # that wait to be looked at; of a flood the newest count
 _ITEM_POINTS = 5_000
@@ -80,7 +81,10 @@ class Collector:
         self._hypertune = hypertune
         self._patterns = patterns
         self._lines: Deque[Tuple[float, bytes]] = deque(maxlen=_LINES)
-        self._started_at = self._sample_at = self._events_at = clock.monotonic()
+        self._started_at = self._events_at = clock.monotonic()
+        self._sample_at = self._started_at + _FIRST_SAMPLE_S
+        if sampler is not None:
+            sampler.sample(self._started_at)  # what rates are counted from
         self._unnumbered = 0
         self._names: Set[str] = set()  # that files tell
         self.is_told = False  # the script reports metrics itself

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from trainmaster_runtime import procfs
-from trainmaster_runtime.metrics.tfevents import Decoder
+from trainmaster_runtime import clock, procfs
+from trainmaster_runtime.metrics.tfevents import Decoder, time_of
 from trainmaster_runtime.metrics.tfrecord import Broken, read_records
 
 _WALK_S = 5.0  # seconds between two walks over the folders
@@ -18,6 +18,7 @@ _DEPTH = 12
 _FILES = 500
 _LOOK_BYTES = 2 * 2**20  # of one file in one look
 _UNOWNED_S = 10.0  # how long a file that none of our processes has open is left to the others
+_CLOCK_S = 1.0  # that writers round down
 _SPLITS = ("train", "training", "val", "validation", "eval", "evaluation", "test")
 
 TYPE_CHECKING = False
@@ -46,10 +47,19 @@ class EventFiles:
     output: the folder that all replicas share; files in it need a claim.
     work: the replica's own folder; ``None``: the same, or none.
     say: writes a line into the replica's log.
+    now: monotonic.
+    began: when the replica's processes were started, in seconds since 1970.
     """
 
     def __init__(
-        self, output: Optional[str], work: Optional[str], claims: Claims, say: Callable[[str], None], now: float
+        self,
+        output: Optional[str],
+        work: Optional[str],
+        claims: Claims,
+        say: Callable[[str], None],
+        *,
+        now: float,
+        began: float,
     ) -> None:
         self._roots = [(root, root == output) for root in (output, work) if root]
         self._claims = claims
@@ -58,17 +68,21 @@ class EventFiles:
         self._walk_at = 0.0
         for path, inode, size in self._walk():
             known = self._files[path] = _File(path, inode, now)
-            known.offset = size
+            # A process may have begun one in the moments since its start.
+            known.offset = 0 if _begins(path) >= began - _CLOCK_S else size
 
     def look(self, now: float, *, is_last: bool) -> List[Tuple[str, Value]]:
         """(name, value) of what is new. Reads some megabytes at most; never raises."""
         if is_last or now >= self._walk_at:
-            self._walk_at = now + _WALK_S
+            began = clock.monotonic()
             for path, inode, _ in self._walk():
                 if path not in self._files and len(self._files) < _FILES:
                     self._files[path] = _File(path, inode, now)
-        if any(not known.is_ours and not known.is_done for known in self._files.values()):
-            self._find_owners(now, is_last=is_last)
+            # A large tree on a slow server: a twentieth of the time at most.
+            self._walk_at = now + max(_WALK_S, 20 * (clock.monotonic() - began))
+        grown = [known for known in self._files.values() if self._is_waiting(known)]
+        if grown:
+            self._find_owners(grown, now, is_last=is_last)
         found: List[Tuple[str, Value]] = []
         for known in self._files.values():
             if known.is_ours and not known.is_done:
@@ -80,15 +94,16 @@ class EventFiles:
             if known.claim is not None:
                 known.claim.close()
 
-    def _find_owners(self, now: float, *, is_last: bool) -> None:
+    def _find_owners(self, grown: List[_File], now: float, *, is_last: bool) -> None:
         opened = _open_inodes()
-        for known in self._files.values():
-            if known.is_ours or known.is_done:
-                continue
-            if known.inode in opened or ((is_last or now - known.since >= _UNOWNED_S) and self._has_grown(known)):
+        for known in grown:
+            if known.inode in opened or is_last or now - known.since >= _UNOWNED_S:
                 self._take(known)
 
-    def _has_grown(self, known: _File) -> bool:
+    def _is_waiting(self, known: _File) -> bool:
+        """Whether something is in it for a replica that nobody is yet."""
+        if known.is_ours or known.is_done:
+            return False
         try:
             return os.stat(known.path).st_size > known.offset
         except OSError:
@@ -166,6 +181,19 @@ class EventFiles:
             except OSError:
                 continue
         return found
+
+
+def _begins(path: str) -> float:
+    """When the file's first event was written, in seconds since 1970; 0 where it does not tell."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            records, _ = read_records(fd, 0, 1)
+        finally:
+            os.close(fd)
+        return time_of(records[0]) if records else 0.0
+    except (OSError, ValueError):
+        return 0.0
 
 
 def _open_inodes() -> Set[Tuple[int, int]]:

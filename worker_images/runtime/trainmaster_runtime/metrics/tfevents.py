@@ -101,6 +101,12 @@ class Decoder:
         return None
 
 
+def time_of(record: bytes) -> float:
+    """When the event was written, in seconds since 1970. Raises ``ValueError`` for what is no event."""
+    fields = wire.fields(memoryview(record))
+    return next((wire.double(value) for number, kind, value in fields if number == 1 and kind == 1), 0.0)
+
+
 class Tensor:
     """A TensorProto, as far as summaries use it."""
 
