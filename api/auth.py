@@ -207,13 +207,14 @@ async def caller_of_token(request: Request, platform: Platform, token: str) -> C
     known = cache.get(digest, now)
     if known is not None:
         return known
-    caller, expires_at = await run_in_threadpool(_load_caller, platform, digest, now)
+    caller, expires_at = await run_in_threadpool(load_caller, platform, digest, now)
     until = now + CALLER_TTL
     cache.put(digest, caller, min(until, expires_at) if expires_at else until)
     return caller
 
 
-def _load_caller(platform: Platform, digest: str, now: datetime) -> tuple[Caller, datetime | None]:
+def load_caller(platform: Platform, digest: str, now: datetime) -> tuple[Caller, datetime | None]:
+    """Whose token has this digest, and when it expires. Raises like ``authenticate``."""
     with platform.read() as work:
         row = work.session.execute(
             select(Token, User).join(User, User.id == Token.user_id).where(Token.digest == digest)
@@ -359,3 +360,10 @@ async def _attempt(request: Request, platform: PlatformDep) -> AttemptId:
 
 AttemptCaller = Annotated[AttemptId, Depends(_attempt)]
 """The attempt whose token came with the request."""
+
+
+async def attempt_or_caller(request: Request, platform: Platform) -> AttemptId | Caller:
+    """Whose token came with the request: an attempt's or a user's. Raises like ``authenticate``."""
+    token, _ = _presented_token(request)
+    attempt_id = verify_attempt_token(platform.key, token)
+    return await authenticate(request, platform) if attempt_id is None else attempt_id

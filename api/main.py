@@ -18,6 +18,8 @@ from api.known_volumes import KnownVolumes
 from api.metrics.recorder import Recorder
 from api.middleware import Delivery, Envelope, Gate
 from api.openapi import describe
+from api.tensorboard.links import SightCache
+from api.tensorboard.viewers import Viewers
 from api.version import VERSION
 from api.work import Platform
 from core.bell import Bell, make_bell
@@ -58,7 +60,8 @@ def create_app(
         # A handler holds a thread and a connection: more threads would only wait for connections.
         current_default_thread_limiter().total_tokens = 2 * settings.database_pool_size
         closing.watch_signals()
-        yield
+        async with app.state.viewers.lifetime():
+            yield
         app.state.insides.close()
         platform.sessions.kw["bind"].dispose()
 
@@ -73,6 +76,8 @@ def create_app(
     )
     app.state.platform = platform
     app.state.callers = CallerCache()
+    app.state.sights = SightCache()
+    app.state.viewers = Viewers(settings)
     app.state.insides = Insides(settings.home / "inspection")
     app.state.closing = closing
     problems.install(app)

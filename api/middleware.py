@@ -123,9 +123,11 @@ class Gate:
 
 
 def _is_upload(scope: Scope) -> bool:
-    """Archive chunks are streamed to disk and have a limit of their own."""
+    """Archive chunks are streamed to disk and have a limit of their own; so are artifacts, which a job might as well
+    write into its output itself.
+    """
     path: str = scope["path"]
-    return scope["method"] == "PUT" and path.startswith("/api/v1/archives/")
+    return scope["method"] == "PUT" and path.startswith(("/api/v1/archives/", "/mlflow/api/2.0/mlflow-artifacts/"))
 
 
 class Delivery:

@@ -33,7 +33,7 @@ NOUNS: Final = (
     "runtime",
 )
 # At the root.
-ROOTS: Final = ("metrics", "pages")
+ROOTS: Final = ("metrics", "mlflow", "tensorboard", "pages")
 
 
 def include_all(app: FastAPI) -> None:

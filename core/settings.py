@@ -84,6 +84,17 @@ class Settings(BaseSettings):
     metrics_open_on_loopback: bool = Field(
         default=True, description="/metrics asks for no token from this machine, unless a proxy stands in between."
     )
+    tensorboard_limit: int = Field(
+        default=4, ge=1, description="TensorBoards that one API process runs at once, each for one set of jobs."
+    )
+    tensorboard_memory_bytes: int = Field(
+        default=2**29, ge=2**28, description="Memory that one TensorBoard may take; what does not fit is not shown."
+    )
+    tensorboard_idle_s: float = Field(
+        default=900.0,
+        gt=0,
+        description="A TensorBoard that nobody looks at ends after so long; the next look starts it.",
+    )
     region: str = Field(default="local", description="What jobs are told as CLOUD_ML_REGION.")
     log_level: str = "INFO"
 

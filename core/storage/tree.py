@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import stat
 from collections import deque
 from collections.abc import Iterator
@@ -172,6 +173,34 @@ class Tree:
                 made = _make(folder, name, mode=mode, owner=owner)
         return made
 
+    @contextmanager
+    def new_file(self, path: str) -> Iterator[int]:
+        """A descriptor to write the file ``path`` to, which is there when the block ends well: whole, in place of an
+        earlier one. Folders on the way are made. All belongs to whom the tree's top belongs to.
+        """
+        names = split_path(path)
+        if not names:
+            raise InvalidRequest("path is missing: name the file.", field="path")
+        with self.open_folder() as top:
+            status = os.fstat(top)
+        # Only root may give files away; nobody else needs to.
+        owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
+        self.make_folder("/".join(names[:-1]), owner=owner)
+        with self.open_folder("/".join(names[:-1])) as folder:
+            draft = f".{secrets.token_hex(8)}.part"
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            try:
+                yield fd
+                if owner is not None:
+                    os.fchown(fd, *owner)
+                os.fchmod(fd, 0o664)
+                os.rename(draft, names[-1], src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                os.unlink(draft, dir_fd=folder)
+                raise
+            finally:
+                os.close(fd)
+
     def delete(self, path: str) -> None:
         """Remove a file, a link or a whole folder; links inside are removed, never followed. Nothing there is fine.
 
@@ -238,6 +267,8 @@ def _translate(error: OSError, shown: str, label: str) -> Exception:
             return NotFound(f"{shown} does not exist: its links lead in a circle or are changing now.")
         case errno.ENOSPC | errno.EDQUOT:
             return InsufficientStorage(f"{label} is full; delete files or ask an admin for room.")
+        case errno.EISDIR | errno.ENOTEMPTY:
+            return Conflict(f"{shown} is a folder; give the file another name.")
         case errno.EROFS:
             return Conflict(f"{label} is read-only.")
         case code if code in _AWAY:

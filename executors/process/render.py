@@ -49,7 +49,7 @@ def render(
     api_file: str,
     log_limit_bytes: int = 0,
 ) -> dict[str, Any]:
-    """The order file. It holds no token: that is a file of its own."""
+    """The order file. The token that the runtime reports with is a file of its own."""
     return {
         **order_fields(order, view=view, command=order.command or (), log_limit_bytes=log_limit_bytes),
         "api_file": api_file,

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from core.domain.contracts import AttemptContext, render
 from core.domain.layout import Layout
+from core.tokens import attempt_token
 from scheduler.control.context import Control
 from scheduler.control.facts import AttemptFacts, JobFacts
 
@@ -59,6 +60,7 @@ def attempt_context(control: Control, job: JobFacts, attempt: AttemptFacts, resu
         api_url=control.api_url,
         resume_from=resume_from,
         region=control.region,
+        token=attempt_token(control.secret_key, attempt.id),
     )
 
 

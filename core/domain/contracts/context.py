@@ -36,7 +36,7 @@ class Paths:
 class AttemptContext:
     """The facts of an attempt that no layout holds.
 
-    ``resume_from``: absolute path of a checkpoint as the replica sees it. ``token_file`` and ``report_file``: paths as
+    ``token``: the attempt's own, for what reads it from the environment alone. ``resume_from``: absolute path of a checkpoint as the replica sees it. ``token_file`` and ``report_file``: paths as
     the replica sees them; unstated, they are under ``paths.own``. ``study_id`` and ``trial_id`` only for a trial.
     """
 
@@ -50,6 +50,7 @@ class AttemptContext:
     study_id: str | None = None
     trial_id: str | None = None
     region: str = "local"
+    token: str = field(default="", repr=False)
     token_file: str = ""
     report_file: str = ""
     paths: Paths = field(default_factory=Paths)

@@ -10,7 +10,7 @@ from typing import Final
 
 from trainmaster.spec import JobSpec
 
-from core.domain.contracts import always, horovod, jax, mpi, mxnet, tf_config, torch, uai, vertex, xgboost
+from core.domain.contracts import always, horovod, jax, mlflow, mpi, mxnet, tf_config, torch, uai, vertex, xgboost
 from core.domain.contracts.context import AttemptContext, Seat
 from core.domain.layout import Layout, ReplicaAddress
 
@@ -54,7 +54,7 @@ def render(
     """
     seat = Seat(spec, layout, replica, context)
     theirs = {**secrets, **spec.role_env(replica.role)}
-    ours = _replica_variables(seat)
+    ours = mlflow.for_own_server(_replica_variables(seat), theirs)
     per_process = [_process_variables(seat, local_rank) for local_rank in range(seat.processes)]
     if len(per_process) == 1:
         # One process: all of it is the replica's own, so that an engine without processes needs no second map.
@@ -79,7 +79,7 @@ def render(
 
 
 def _replica_variables(seat: Seat) -> dict[str, str]:
-    modules = (always, tf_config, vertex, torch, mpi, mxnet, *((uai,) if seat.is_uai else ()))
+    modules = (always, mlflow, tf_config, vertex, torch, mpi, mxnet, *((uai,) if seat.is_uai else ()))
     env: dict[str, str] = {}
     for module in modules:
         env |= module.variables(seat)

@@ -77,6 +77,7 @@ class Operations:
     list_files_page = Method(output.list_files_page)
     read_file = Method(transfer.read_file)
     download_file = Method(transfer.download_file)
+    open_tensorboard = Method(output.open_tensorboard)
 
     # metrics
     list_metrics = IterMethod(pages.list_metrics, MetricView)

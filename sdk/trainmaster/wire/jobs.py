@@ -215,6 +215,18 @@ class FileEntry(WireModel):
     modified_at: datetime
 
 
+class TensorBoardAsk(WireRequest):
+    jobs: list[str] = Field(min_length=1, max_length=50, description="Ids or names of jobs to show side by side.")
+
+
+class TensorBoardLinkView(WireModel):
+    """``path`` is below the server's address and is the right to look: no token is asked for."""
+
+    path: str
+    jobs: list[str]
+    expires_at: datetime
+
+
 class ArchiveView(WireModel):
     digest: str
     size_bytes: int

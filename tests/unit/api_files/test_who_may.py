@@ -9,13 +9,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import SecretStr
 from sqlalchemy import Engine
+from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
 
 from api import routers
@@ -24,7 +25,7 @@ from api.pages.routes import PLACES
 from core.bell import NullBell
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.db.repositories.metrics import NewObject, StreamKey, add_metrics
-from core.db.tables import Base, Node, Secret
+from core.db.tables import Base, MlflowModel, MlflowRegistered, MlflowRun, MlflowVersion, Node, Secret
 from core.settings import Settings
 
 Stage = tuple[Any, Callable[[], None]]
@@ -47,6 +48,10 @@ VIEWER = {**_OUT, "stranger": 404, "plain": 404}
 MEMBER = {**VIEWER, "reader": 403, "viewer": 403}
 PROJECT_ADMIN = {**MEMBER, "member": 403}
 ATTEMPT = {**dict.fromkeys(PEOPLE, 401), "attempt": OK}
+# MLflow's: a job's own script reads and writes what is its job's, users read what is their projects'.
+RUN_READER = {"anonymous": 401, "expired": 401, "stranger": 404, "plain": 404}
+RUN_WRITER = {**dict.fromkeys(PEOPLE, 403), "anonymous": 401, "expired": 401, "attempt": OK}
+ANY_RUN_READER = {"anonymous": 401, "expired": 401}
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,61 @@ def case(refused: Mapping[str, int], path: str = "", **more: Any) -> Case:
 CHECKPOINT = {"path": "checkpoints/step-1.safetensors"}
 SPEC = {"name": "digits", "project": "vision", "command": "true"}
 REPORT = {"role": "worker", "index": 0, "items": [{"seq": 1, "at": "2026-11-21T07:00:00Z", "kind": "heartbeat"}]}
+
+_API, _FILES = "/mlflow/api/2.0/mlflow", "/mlflow/api/2.0/mlflow-artifacts/artifacts"
+_OF_RUN = {"run_id": "attempt-1"}
+_METRIC = {**_OF_RUN, "key": "loss", "value": 1, "timestamp": 1}
+_MODEL = f"{_API}/logged-models/m-1"
+MLFLOW: dict[str, Case] = {
+    f"GET {_API}/experiments/get-by-name": case(RUN_READER, params={"experiment_name": "vision"}),
+    f"GET {_API}/experiments/get": case(RUN_READER, params={"experiment_id": "project-vision"}),
+    f"POST {_API}/experiments/create": case(RUN_WRITER, json={"name": "x"}),
+    f"POST {_API}/experiments/search": case(ANY_RUN_READER, json={}),
+    f"GET {_API}/experiments/search": case(ANY_RUN_READER),
+    f"POST {_API}/experiments/set-experiment-tag": case({**RUN_WRITER, "attempt": 403}, json={}),
+    f"POST {_API}/runs/create": case(RUN_WRITER, json={}),
+    f"GET {_API}/runs/get": case(RUN_READER, params=_OF_RUN),
+    f"POST {_API}/runs/update": case(RUN_WRITER, json=_OF_RUN),
+    f"POST {_API}/runs/delete": case(RUN_WRITER, json={"run_id": "run-1"}),
+    f"POST {_API}/runs/restore": case(RUN_WRITER, json={"run_id": "run-1"}),
+    f"POST {_API}/runs/search": case(ANY_RUN_READER, json={"experiment_ids": ["project-vision"]}),
+    f"POST {_API}/runs/log-metric": case(RUN_WRITER, json=_METRIC),
+    f"POST {_API}/runs/log-parameter": case(RUN_WRITER, json={**_OF_RUN, "key": "a", "value": "b"}),
+    f"POST {_API}/runs/set-tag": case(RUN_WRITER, json={**_OF_RUN, "key": "a", "value": "b"}),
+    f"POST {_API}/runs/log-batch": case(RUN_WRITER, json=_OF_RUN),
+    f"POST {_API}/runs/delete-tag": case(RUN_WRITER, json={"run_id": "run-1", "key": "a"}),
+    f"POST {_API}/runs/log-inputs": case(RUN_WRITER, json=_OF_RUN),
+    f"POST {_API}/runs/outputs": case(RUN_WRITER, json=_OF_RUN),
+    f"POST {_API}/runs/log-model": case(RUN_WRITER, json={**_OF_RUN, "model_json": "{}"}),
+    f"GET {_API}/metrics/get-history": case(RUN_READER, params={**_OF_RUN, "metric_key": "loss"}),
+    **{
+        f"GET {path}/metrics/get-history-bulk": case(RUN_READER, params={**_OF_RUN, "metric_key": "loss"})
+        for path in (_API, "/mlflow/ajax-api/2.0/mlflow")
+    },
+    f"POST {_API}/logged-models": case(RUN_WRITER, json={}),
+    f"POST {_API}/logged-models/search": case(ANY_RUN_READER, json={"experiment_ids": ["project-vision"]}),
+    f"GET {_API}/logged-models/{{model_id}}": case(RUN_READER, _MODEL),
+    f"PATCH {_API}/logged-models/{{model_id}}": case(RUN_WRITER, _MODEL, json={"status": 2}),
+    f"POST {_API}/logged-models/{{model_id}}/params": case(RUN_WRITER, f"{_MODEL}/params", json={}),
+    f"PATCH {_API}/logged-models/{{model_id}}/tags": case(RUN_WRITER, f"{_MODEL}/tags", json={}),
+    f"DELETE {_API}/logged-models/{{model_id}}/tags/{{key:path}}": case(RUN_WRITER, f"{_MODEL}/tags/a"),
+    f"POST {_API}/registered-models/create": case(RUN_WRITER, json={"name": "new"}),
+    f"GET {_API}/registered-models/get": case(RUN_READER, params={"name": "known"}),
+    f"GET {_API}/registered-models/search": case(ANY_RUN_READER),
+    f"POST {_API}/model-versions/create": case(RUN_WRITER, json={"name": "known", "source": "models:/m-1"}),
+    f"GET {_API}/model-versions/get": case(RUN_READER, params={"name": "known", "version": "1"}),
+    f"GET {_API}/model-versions/get-download-uri": case(RUN_READER, params={"name": "known", "version": "1"}),
+    f"GET {_API}/model-versions/search": case(ANY_RUN_READER),
+    f"GET {_API}/artifacts/list": case(RUN_READER, params=_OF_RUN),
+    "GET /mlflow/": case(OPEN),  # to the platform's own page
+    f"GET {_FILES}": case(RUN_READER, params={"path": "runs/attempt-1"}),
+    f"GET {_FILES}/{{path:path}}": case(RUN_READER, f"{_FILES}/runs/attempt-1/plot.png"),
+    f"PUT {_FILES}/{{path:path}}": case(RUN_WRITER, f"{_FILES}/runs/attempt-1/new.png", content=b"x"),
+    **{
+        f"{method} /mlflow/{{rest:path}}": case(dict.fromkeys(PEOPLE, 404), "/mlflow/api/2.0/mlflow/traces")
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+    },
+}
 
 ROUTES: dict[str, Case] = {
     "GET /api/v1/jobs": case(ANY_READER),
@@ -153,6 +213,14 @@ ROUTES: dict[str, Case] = {
     "POST /api/v1/runtime/metrics": case(ATTEMPT, json={"role": "worker", "index": 0, "series": []}),
     # Let in, and told that this job was submitted without code.
     "GET /api/v1/runtime/code": case({**ATTEMPT, "attempt": 404}),
+    **MLFLOW,
+    "POST /api/v1/tensorboards": case(VIEWER, json={"jobs": ["job-1"]}),
+    # The address is the right: whoever has none is told that it is good no more, with a token or without.
+    **{
+        f"{method} /tensorboard/{{secret}}/{{path:path}}": case(dict.fromkeys(PEOPLE, 404), "/tensorboard/no-such/data")
+        for method in ("GET", "HEAD", "POST", "OPTIONS")
+    },
+    "GET /tensorboard/{secret}": case(dict.fromkeys(PEOPLE, 404), "/tensorboard/no-such"),
     "GET /metrics": case({**PLATFORM_ADMIN, "plain": OK}),
     **{f"GET /{place}": case(OPEN) for place in ("", *PLACES)},  # a page that holds nothing; what it shows, it asks for
     **{f"GET /{place}/{{below:path}}": case(OPEN, f"/{place}/x") for place in PLACES},
@@ -212,9 +280,35 @@ def furnish(house: Any) -> None:
                 is_ready=False, seen_at=house.now,
             )
         )  # fmt: skip
+        furnish_mlflow(session, house.now)
         seen = NewObject("seen", "image", 1, 1, "image/png", b"1")
         add_metrics(session, StreamKey("job-1", 1, "worker", 0), {}, [seen], now=house.now)
         session.add(Secret(project_id="project-vision", name="worker_0", sealed=b"x", updated_at=house.now))
+
+
+def furnish_mlflow(session: Session, now: datetime) -> None:
+    """A run that job-1 made, with a tag; a model of it with one too; and a version that is registered."""
+    of_job = {"project_id": "project-vision", "job_id": "job-1"}
+    session.add(
+        MlflowRun(
+            id="run-1", attempt_id="attempt-1", replica="", name="r", status="RUNNING", tags={"a": "b"}, params={},
+            inputs={}, outputs=[], started_at=now, **of_job,
+        )
+    )  # fmt: skip
+    session.add(
+        MlflowModel(
+            id="m-1", run_id="run-1", name="m", kind="", status="LOGGED_MODEL_PENDING", tags={"a": "b"}, params={},
+            metrics=[], created_at=now, updated_at=now, **of_job,
+        )
+    )  # fmt: skip
+    session.add(MlflowRegistered(project_id="project-vision", name="known", created_at=now, updated_at=now))
+    session.flush()
+    session.add(
+        MlflowVersion(
+            name="known", version=1, run_id="run-1", model_id="m-1", source="models:/m-1", created_at=now,
+            updated_at=now, **of_job,
+        )
+    )  # fmt: skip
 
 
 @contextmanager
@@ -235,6 +329,9 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
             (pages / name).write_text("x")
         (house.output / "vision/job-1/model.bin").write_bytes(b"1")
         write_checkpoint(house)
+        artifacts = house.output / "vision/job-1/mlflow/runs/attempt-1"
+        artifacts.mkdir(parents=True)
+        (artifacts / "plot.png").write_bytes(b"1")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("api.pages.routes.BUILD", pages)
             yield house
@@ -297,7 +394,9 @@ def test_everybody_gets_what_they_may_and_nothing_else(stage: Stage, route: str)
             assert answer.status_code < 400, f"{who}: {answer.status_code} {answer.text}"
         else:
             assert answer.status_code == expected, f"{who}: {answer.status_code} {answer.text}"
-            if method != "HEAD" and path.startswith("/api"):
+            if path.startswith("/mlflow"):
+                assert answer.json()["message"].endswith("."), answer.text
+            elif method != "HEAD" and path.startswith(("/api", "/tensorboard")):
                 assert answer.headers["content-type"] == "application/problem+json"
                 assert answer.json()["detail"].endswith((".", "`")), answer.json()["detail"]
         if method not in ("GET", "HEAD"):

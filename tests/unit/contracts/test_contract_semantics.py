@@ -396,3 +396,34 @@ def test_the_context_is_a_value(gang):
     job = gang({})
     assert isinstance(job.context, AttemptContext)
     assert job("worker") == job("worker")
+
+
+# --- MLflow ----------------------------------------------------------------------------------------------------------
+
+REPORTS = {"api_url": "http://api:8765/", "token": "tma_att-1.mac"}
+
+
+def test_mlflow_logs_to_the_platform_and_each_replica_into_a_run_of_its_own(gang):
+    job = gang({"workers": 2, "ps": 1}, **REPORTS)
+    assert {name: value for name, value in job.env("worker").items() if name.startswith("MLFLOW_")} == {
+        "MLFLOW_TRACKING_URI": "http://api:8765/mlflow",
+        "MLFLOW_TRACKING_TOKEN": "tma_att-1.mac",
+        "MLFLOW_RUN_ID": "att-1",
+    }
+    assert job.env("worker", 1)["MLFLOW_RUN_ID"] == "att-1-worker-1"
+    assert job.env("ps")["MLFLOW_RUN_ID"] == "att-1-ps-0"
+
+
+def test_a_server_of_the_users_own_gets_neither_our_token_nor_a_run_that_it_does_not_have(gang):
+    job = gang({"env": {"MLFLOW_TRACKING_URI": "https://mlflow.example.org"}}, **REPORTS)
+    rendered = job("worker")
+    assert rendered.env["MLFLOW_TRACKING_URI"] == "https://mlflow.example.org"
+    assert "MLFLOW_TRACKING_TOKEN" not in rendered.env
+    assert "MLFLOW_RUN_ID" not in rendered.env
+    assert rendered.clashes == ("MLFLOW_TRACKING_URI",)
+    by_secret = gang({"secrets": ["MLFLOW_TRACKING_URI"]}, **REPORTS)("worker", MLFLOW_TRACKING_URI="https://x")
+    assert "MLFLOW_TRACKING_TOKEN" not in by_secret.env
+
+
+def test_without_a_token_nothing_is_said_of_mlflow(gang):
+    assert not [name for name in gang({}, api_url="http://api:8765").env("worker") if name.startswith("MLFLOW_")]

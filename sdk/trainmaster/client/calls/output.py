@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trainmaster.client.calls.build import params, path, typed
 from trainmaster.client.steps import Answer, Call, Request
 from trainmaster.wire.base import Page
-from trainmaster.wire.jobs import ArchiveView, FileEntry, LogSource
+from trainmaster.wire.jobs import (
+    ArchiveView,
+    FileEntry,
+    LogSource,
+    TensorBoardAsk,
+    TensorBoardLinkView,
+)
 
 # A compressed answer has no ranges and reaches the reader late.
 PLAIN: Mapping[str, str] = {"Accept-Encoding": "identity"}
@@ -49,6 +55,11 @@ def read_file_range(job: str, file: str, *, first: int | None = None, last: int 
         headers["Range"] = f"bytes={first}-{'' if last is None else last}"
     request = Request("GET", path("/jobs/{job}/files/content", job=job), params(path=file), headers)
     return Call("download_file", request, lambda answer: answer)
+
+
+def open_tensorboard(jobs: Sequence[str]) -> Call[TensorBoardLinkView]:
+    """An address at which a browser sees these jobs in TensorBoard; whoever has it may look, for a day at most."""
+    return typed(TensorBoardLinkView, "open_tensorboard", "POST", "/tensorboards", body=TensorBoardAsk(jobs=list(jobs)))
 
 
 def start_archive(digest: str, size_bytes: int) -> Call[ArchiveView]:

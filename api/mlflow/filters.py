@@ -1,0 +1,282 @@
+"""The filter and order expressions of MLflow's searches, read once and asked of one thing after another.
+
+https://mlflow.org/docs/latest/ml/search/search-runs/: comparisons joined by AND, as ``metrics.loss < 0.3 AND
+params.model LIKE 'res%'``. What a thing has is asked through a function: kind and key in, value or ``None`` out.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import re2  # type: ignore[import-untyped]
+
+from core.domain.errors import InvalidRequest
+
+Look = Callable[[str, str], Any]
+"""What a thing has: ``look("params", "lr")``. The kinds are metrics, params, tags, attributes and datasets."""
+
+T = TypeVar("T")
+
+_LENGTH_LIMIT: Final = 10_000
+_LIST_LIMIT: Final = 1_000
+_KINDS: Final = {
+    **dict.fromkeys(("metric", "metrics"), "metrics"),
+    **dict.fromkeys(("parameter", "parameters", "param", "params"), "params"),
+    **dict.fromkeys(("tag", "tags"), "tags"),
+    **dict.fromkeys(("attribute", "attributes", "attr", "run"), "attributes"),
+    **dict.fromkeys(("dataset", "datasets"), "datasets"),
+}
+_ALIASES: Final = {"created": "start_time", "Created": "start_time", "run name": "run_name", "Run name": "run_name"}
+_NUMBERS: Final = frozenset(
+    {
+        "start_time",
+        "end_time",
+        "creation_time",
+        "last_update_time",
+        "creation_timestamp",
+        "last_updated_timestamp",
+        "timestamp",
+        "version_number",
+    }
+)
+_ORDERED: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
+_TEXT_OPERATORS: Final = frozenset({"=", "!=", "LIKE", "ILIKE", "IN", "NOT IN"})
+_TOKEN: Final = re.compile(
+    r"""\s*(?:
+      (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
+    | (?P<text>'(?:[^']|'')*'|"(?:[^"]|"")*")
+    | (?P<sign><=|>=|!=|=|<|>|\(|\)|,)
+    | (?P<name>[A-Za-z_]\w*(?:\.(?:`[^`]*`|"[^"]*"|[\w./:@-]+))?|`[^`]*`)
+    )""",
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    kind: str
+    key: str
+    sign: str
+    value: Any
+
+    def holds(self, look: Look) -> bool:
+        """A thing that lacks the key fulfils ``IS NULL`` and nothing else."""
+        found = look(self.kind, self.key)
+        if self.sign == "IS NULL":
+            return found is None
+        if self.sign == "IS NOT NULL":
+            return found is not None
+        if isinstance(found, list):  # a run has several datasets
+            return any(self._compare(one) for one in found)
+        return found is not None and self._compare(found)
+
+    def _compare(self, found: Any) -> bool:
+        match self.sign:
+            case "LIKE" | "ILIKE":
+                return bool(self.value.fullmatch(str(found)))
+            case "IN":
+                return found in self.value
+            case "NOT IN":
+                return found not in self.value
+            case sign:
+                return _ORDERED[sign](found, self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    kind: str
+    key: str
+    is_descending: bool
+
+
+def parse_filter(text: str, attributes: Collection[str]) -> list[Comparison]:
+    """The comparisons that must all hold; none for an empty text.
+
+    Args:
+        attributes: the keys without a kind that the searched things have.
+
+    Raises:
+        InvalidRequest: what is wrong, and where.
+    """
+    if len(text) > _LENGTH_LIMIT:
+        raise InvalidRequest(f"filter: at most {_LENGTH_LIMIT} characters.", field="filter")
+    reader = _Reader(text, attributes, "filter")
+    found: list[Comparison] = []
+    while not reader.is_done:
+        if found:
+            reader.take_word("AND")
+        found.append(reader.comparison())
+    return found
+
+
+def parse_order(texts: Iterable[str], attributes: Collection[str]) -> list[Order]:
+    """``metrics.loss ASC``; ascending unless it says otherwise. Raises like :func:`parse_filter`."""
+    found = []
+    for text in texts:
+        reader = _Reader(text[:_LENGTH_LIMIT], attributes, "order_by")
+        kind, key = reader.identifier()
+        is_descending = False
+        if not reader.is_done:
+            is_descending = reader.take_word("ASC", "DESC") == "DESC"
+        if not reader.is_done:
+            raise reader.fault()
+        found.append(Order(kind, key, is_descending))
+    return found
+
+
+def in_order(things: Iterable[T], orders: Iterable[Order], look_of: Callable[[T], Look]) -> list[T]:
+    """``things`` sorted by all ``orders``, the first one first; what lacks a key comes last, NaN before it."""
+    found = list(things)
+    for order in reversed(list(orders)):
+
+        def place(thing: T, order: Order = order) -> tuple[int, Any]:
+            value = look_of(thing)(order.kind, order.key)
+            if isinstance(value, list):
+                value = value[0] if value else None
+            if value is None:
+                return (2, 0)
+            return (1, 0) if value != value else (0, value)  # noqa: PLR0124 (NaN)
+
+        have = [(place(thing), thing) for thing in found]
+        plain = [pair for pair in have if pair[0][0] == 0]
+        plain.sort(key=lambda pair: pair[0][1], reverse=order.is_descending)
+        rest = sorted((pair for pair in have if pair[0][0] != 0), key=lambda pair: pair[0][0])
+        found = [thing for _, thing in (*plain, *rest)]
+    return found
+
+
+class _Reader:
+    """Takes an expression apart from left to right."""
+
+    def __init__(self, text: str, attributes: Collection[str], field: str) -> None:
+        self._text, self._attributes, self._field = text, attributes, field
+        self._at = 0
+
+    @property
+    def is_done(self) -> bool:
+        return not self._text[self._at :].strip()
+
+    def fault(self, why: str = "cannot be read") -> InvalidRequest:
+        rest = self._text[self._at : self._at + 40].strip()
+        where = f"at {rest!r}" if rest else "at its end"
+        return InvalidRequest(
+            f"{self._field} {why} {where}; write comparisons such as metrics.loss < 0.3 joined by AND.",
+            field=self._field,
+        )
+
+    def take_word(self, *words: str) -> str:
+        match = re.compile(r"\s*([A-Za-z]+)\b").match(self._text, self._at)
+        if match is None or match[1].upper() not in words:
+            raise self.fault(f"lacks {' or '.join(words)}")
+        self._at = match.end()
+        return match[1].upper()
+
+    def identifier(self) -> tuple[str, str]:
+        kind, text = self._next()
+        if kind != "name":
+            raise self.fault("lacks a name such as params.lr")
+        head, dot, key = text.partition(".")
+        if not dot:
+            key = _bare(head)
+            key = _ALIASES.get(key, key)
+            if key not in self._attributes:
+                raise self.fault(f"names {key!r}, which is none of {', '.join(sorted(self._attributes))},")
+            return "attributes", key
+        if head not in _KINDS:
+            raise self.fault(f"names {head!r}, which is none of metrics, params, tags, attributes and datasets,")
+        key = _bare(key)
+        if _KINDS[head] == "attributes":
+            key = _ALIASES.get(key, key)
+            if key not in self._attributes:
+                raise self.fault(
+                    f"names the attribute {key!r}, which is none of {', '.join(sorted(self._attributes))},"
+                )
+        return _KINDS[head], key
+
+    def comparison(self) -> Comparison:
+        kind, key = self.identifier()
+        sign = self._sign()
+        if sign.startswith("IS"):
+            return Comparison(kind, key, sign, None)
+        is_number = kind == "metrics" or (kind == "attributes" and key in _NUMBERS)
+        if is_number and sign not in _ORDERED:
+            raise self.fault(f"compares the number {key} by {sign}")
+        if not is_number and sign not in _TEXT_OPERATORS:
+            raise self.fault(f"compares the text {key} by {sign}")
+        if sign in ("IN", "NOT IN"):
+            return Comparison(kind, key, sign, frozenset(self._texts()))
+        token, text = self._next()
+        if is_number:
+            if token != "number":  # noqa: S105 (a kind of token)
+                raise self.fault(f"compares the number {key} with {text!r}, which is none,")
+            return Comparison(kind, key, sign, float(text))
+        if token != "text":  # noqa: S105
+            raise self.fault(f"compares {key} with {text!r}, which is not in quotes,")
+        value: Any = _bare(text)
+        if sign in ("LIKE", "ILIKE"):
+            value = _pattern(value, ignores_case=sign == "ILIKE")
+        return Comparison(kind, key, sign, value)
+
+    def _sign(self) -> str:
+        kind, text = self._next()
+        if kind == "sign" and text in _ORDERED:
+            return text
+        word = text.upper() if kind == "name" else ""
+        if word in ("LIKE", "ILIKE", "IN"):
+            return word
+        if word == "NOT":
+            return f"NOT {self.take_word('IN')}"
+        if word == "IS":
+            if self.take_word("NULL", "NOT") == "NULL":
+                return "IS NULL"
+            self.take_word("NULL")
+            return "IS NOT NULL"
+        raise self.fault("lacks a comparison")
+
+    def _texts(self) -> list[str]:
+        if self._next() != ("sign", "("):
+            raise self.fault("lacks a list such as ('a', 'b')")
+        found: list[str] = []
+        while len(found) <= _LIST_LIMIT:
+            kind, text = self._next()
+            if kind != "text":
+                raise self.fault("has a list with something that is not in quotes")
+            found.append(_bare(text))
+            end = self._next()
+            if end == ("sign", ")"):
+                return found
+            if end != ("sign", ","):
+                raise self.fault("has a list without its end")
+        raise self.fault(f"has a list with more than {_LIST_LIMIT} values")
+
+    def _next(self) -> tuple[str, str]:
+        match = _TOKEN.match(self._text, self._at)
+        if match is None or match.lastgroup is None:
+            raise self.fault()
+        self._at = match.end()
+        return match.lastgroup, match[match.lastgroup]
+
+
+def _bare(text: str) -> str:
+    """Without its quotes, if it has any."""
+    if len(text) >= 2 and text[0] == text[-1] and text[0] in "`'\"":
+        quote = text[0]
+        return text[1:-1].replace(quote * 2, quote)
+    return text
+
+
+def _pattern(text: str, *, ignores_case: bool) -> Any:
+    """SQL's LIKE: ``%`` is any text, ``_`` any character. By RE2, which no pattern keeps busy for ever."""
+    parts = ["." if c == "_" else ".*" if c == "%" else re2.escape(c) for c in text]
+    return re2.compile(f"(?s{'i' if ignores_case else ''}){''.join(parts)}")

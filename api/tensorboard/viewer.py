@@ -1,0 +1,157 @@
+"""One TensorBoard, in a process of its own: ``python -m api.tensorboard.viewer``, started by the API.
+
+It serves on a Unix socket in a folder that only the platform's user may enter, so that no port is open: what is on the
+network goes through the API. It takes its order from its input, and ends when that is closed: the kernel closes it when
+the API dies, however it dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from api.tensorboard.event_files import SCHEME, EventFiles, NoFiles
+from core.storage.tree import Tree
+
+_NICE: Final = 10
+_OPEN_FILES: Final = 1024
+_STACK_BYTES: Final = 2**20  # of each thread that answers a request
+_RELOAD_S: Final = 5
+# What the page is given instead of the browser's storage, which a page without an origin does not have.
+_SHIM_PATH: Final = "/trainmaster-storage.js"
+_SHIM: Final = b"""(function () {
+  for (const name of ["localStorage", "sessionStorage"]) {
+    const kept = new Map();
+    Object.defineProperty(window, name, {value: {
+      getItem: (key) => kept.has(String(key)) ? kept.get(String(key)) : null,
+      setItem: (key, value) => { kept.set(String(key), String(value)); },
+      removeItem: (key) => { kept.delete(String(key)); },
+      clear: () => { kept.clear(); },
+      key: (place) => [...kept.keys()][place] ?? null,
+      get length() { return kept.size; },
+    }});
+  }
+})();
+"""
+
+_Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+def main() -> None:
+    order = json.loads(sys.stdin.readline())
+    _limit(order["memory_bytes"])
+    threading.Thread(target=_end_with_input, args=(order["socket"],), daemon=True).start()
+    app = _make_app(order["outputs"])
+    _serve(order["socket"], _with_storage(app))
+
+
+def _limit(memory_bytes: int) -> None:
+    os.nice(_NICE)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, _OPEN_FILES))
+    # It writes nothing but its socket, which is no file in this sense.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    threading.stack_size(_STACK_BYTES)
+
+
+def _end_with_input(socket: str) -> None:
+    sys.stdin.buffer.read()
+    # Who would tidy up is perhaps dead.
+    with contextlib.suppress(OSError):
+        Path(socket).unlink(missing_ok=True)
+        Path(socket).parent.rmdir()
+    os._exit(0)
+
+
+def _make_app(outputs: list[dict[str, str]]) -> _Wsgi:
+    """``outputs``: the name, the volume's root and the path there of each job's output."""
+    # With this module there, TensorBoard takes its own small stand-in for TensorFlow, also where that is installed: its
+    # files can be taken over, and it starts in a tenth of the time.
+    sys.modules["tensorboard.compat.notf"] = types.ModuleType("tensorboard.compat.notf")
+    from tensorboard import default, program
+    from tensorboard.backend import application
+    from tensorboard.backend.event_processing import data_ingester
+    from tensorboard.compat.tensorflow_stub import errors
+    from tensorboard.compat.tensorflow_stub.io import gfile
+    from tensorboard.plugins.debugger_v2 import debugger_v2_plugin
+
+    trees = {str(number): Tree(one["root"], one["base"]) for number, one in enumerate(outputs)}
+    gfile.register_filesystem(SCHEME, EventFiles(trees, errors))
+    gfile.register_filesystem("", NoFiles(errors))
+    # Those that it brings. Others that are installed here might open what they like.
+    plugins = [one for one in default.get_static_plugins() if one is not debugger_v2_plugin.DebuggerV2Plugin]
+    spec = ",".join(f"{one['name']}:{SCHEME}://{number}" for number, one in enumerate(outputs))
+    board = program.TensorBoard(plugins=plugins)
+    board.configure(
+        argv=(
+            "",
+            f"--logdir_spec={spec}",
+            "--load_fast=false",  # that one opens a port of its own
+            f"--reload_interval={_RELOAD_S}",
+            "--reload_multifile=true",
+            "--window_title=TensorBoard",
+        )
+    )
+    ingester = data_ingester.LocalDataIngester(board.flags)
+    ingester.start()
+    app: _Wsgi = application.TensorBoardWSGIApp(
+        board.flags,
+        board.plugin_loaders,
+        ingester.data_provider,
+        board.assets_zip_provider,
+        ingester.deprecated_multiplexer,
+    )
+    return app
+
+
+def _with_storage(app: _Wsgi) -> _Wsgi:
+    """``app`` whose first page loads the stand-in for the browser's storage before all else."""
+
+    def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ.get("PATH_INFO", "")
+        if path == _SHIM_PATH:
+            start_response("200 OK", [("Content-Type", "text/javascript"), ("Content-Length", str(len(_SHIM)))])
+            return [_SHIM]
+        if path not in ("", "/", "/index.html"):
+            return app(environ, start_response)
+        environ.pop("HTTP_ACCEPT_ENCODING", None)
+        told: list[Any] = []
+
+        def hold(status: str, headers: list[tuple[str, str]], _error: object = None) -> Callable[[bytes], None]:
+            told[:] = [status, headers]
+            return lambda _data: None
+
+        page = b"".join(app(environ, hold))
+        page = page.replace(b"<head>", b'<head><script src="' + _SHIM_PATH[1:].encode() + b'"></script>', 1)
+        page = page.replace(b"url(/font-roboto/", b"url(font-roboto/")  # the one address of its that is not relative
+        headers = [(name, value) for name, value in told[1] if name.lower() != "content-length"]
+        start_response(told[0], [*headers, ("Content-Length", str(len(page)))])
+        return [page]
+
+    return serve
+
+
+def _serve(socket: str, app: _Wsgi) -> None:
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Quiet(WSGIRequestHandler):
+        def log(self, type: str, message: str, *args: Any) -> None:  # noqa: A002 (the base's name)
+            """No line for each request: its address is a secret."""
+
+    server = make_server(f"unix://{socket}", 0, app, threaded=True, request_handler=Quiet)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

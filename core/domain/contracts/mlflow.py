@@ -1,0 +1,40 @@
+"""MLflow's client: where it logs to, as whom, and into which run.
+
+https://mlflow.org/docs/latest/api_reference/python_api/mlflow.environment_variables.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from core.domain.contracts.context import Seat
+from core.domain.runs import run_id_of
+
+# Below the API's address; the client puts its own paths behind it.
+PATH: Final = "/mlflow"
+_URI: Final = "MLFLOW_TRACKING_URI"
+_OURS_ALONE: Final = frozenset({"MLFLOW_TRACKING_TOKEN", "MLFLOW_RUN_ID"})
+
+
+def variables(seat: Seat) -> dict[str, str]:
+    """Nothing where there is no API to log to, or no token for it."""
+    context = seat.context
+    if context.api_url is None or not context.token:
+        return {}
+    roles = tuple(name for name, _ in seat.spec.ordered_roles())
+    return {
+        _URI: context.api_url.rstrip("/") + PATH,
+        "MLFLOW_TRACKING_TOKEN": context.token,
+        "MLFLOW_RUN_ID": run_id_of(context.attempt_id, roles, seat.replica.role, seat.replica.index),
+    }
+
+
+def for_own_server(ours: Mapping[str, str], theirs: Collection[str]) -> dict[str, str]:
+    """``ours`` without what belongs to our server alone, where the user names another one.
+
+    That server must not get our token, and it has no such run: the script would end with the first thing it logs.
+    """
+    if _URI not in theirs:
+        return dict(ours)
+    return {name: value for name, value in ours.items() if name not in _OURS_ALONE}
