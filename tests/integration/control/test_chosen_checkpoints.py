@@ -1,0 +1,113 @@
+"""A checkpoint that a user chose: the job goes on from it, also from a later one that it writes then, never from the others."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+from api.auth import Caller
+from api.jobs import verbs
+from api.work import Work
+from core.db.engine import unit_of_work
+from core.db.tables import Attempt, Event, Job, KeptCheckpoint, Retention
+from core.domain.exits import ExitCause
+from executors.base import ReplicaKey
+from executors.fake import Script
+from scheduler.control.retain import apply_retention
+
+_PATH = "/data/output/checkpoints/step-{}"
+ANN = Caller("user-1", "ann", True, frozenset(), "token-1", {})
+
+
+def complete(plane, step: int, folder: Path | None = None) -> Path:
+    """A checkpoint that was written now, by the clock of the plane."""
+    done = (folder or plane.folder / "default/job") / f"checkpoints/step-{step}"
+    done.mkdir(parents=True, exist_ok=True)
+    (done / "state.pt").write_bytes(b"x")
+    (done / ".complete").touch()
+    for path in (done / "state.pt", done / ".complete", done):
+        os.utime(path, (plane.engine.now.timestamp(),) * 2)
+    return done
+
+
+def choose(plane, job: str, step: int) -> None:
+    with unit_of_work(plane.sessions) as session:
+        row = session.get(Job, job)
+        verbs.resume_from(Work(session, plane.engine.now), ANN, row, f"checkpoints/step-{step}", "too far")
+    plane.advance(1)
+
+
+def resumed(plane, job: str) -> list[str | None]:
+    return [attempt.resume_from for attempt in plane.all(Attempt, job_id=job)]
+
+
+def lose(plane, job: str) -> None:
+    attempt = plane.all(Attempt, job_id=job)[-1]
+    plane.engine.end(ReplicaKey(job, attempt.id, "worker", 0), 137, ExitCause.SIGNALLED)
+    plane.settle()
+    plane.advance(60)
+
+
+def test_a_running_job_starts_again_from_it_and_then_goes_on_from_what_it_writes(plane):
+    plane.engine.script("worker", Script(run_for=timedelta(hours=9)))
+    job = plane.submit(max_restarts=9)
+    plane.settle()
+    plane.advance(5)
+    for step in (100, 200, 300):
+        complete(plane, step)
+    choose(plane, job, 100)
+    complete(plane, 350)  # the stopped attempt's last word
+    for _ in range(10):
+        plane.advance(10)
+        plane.settle()
+    assert plane.state(job) == "running"
+    assert resumed(plane, job) == [None, _PATH.format(100)]
+    lose(plane, job)
+    assert resumed(plane, job)[-1] == _PATH.format(100)
+    plane.advance(5)
+    complete(plane, 150)
+    lose(plane, job)
+    assert resumed(plane, job)[-1] == _PATH.format(150)
+    assert "job.checkpoint_chosen" in plane.story(job)
+
+
+def test_a_chosen_one_that_was_deleted_is_no_hindrance(plane):
+    plane.engine.script("worker", Script(run_for=timedelta(hours=9)))
+    job = plane.submit(max_restarts=9)
+    plane.settle()
+    plane.advance(5)
+    newest, chosen = complete(plane, 300), complete(plane, 100)
+    choose(plane, job, 100)
+    for file in sorted(chosen.iterdir()):
+        file.unlink()
+    chosen.rmdir()
+    for _ in range(10):
+        plane.advance(10)
+        plane.settle()
+    assert resumed(plane, job)[-1] == f"/data/output/checkpoints/{newest.name}"
+
+
+def test_retention_deletes_what_nobody_needs_and_nothing_else(plane):
+    plane.engine.script("worker", Script(run_for=timedelta(hours=9)))
+    job = plane.submit(max_restarts=9)
+    plane.settle()
+    plane.advance(5)
+    complete(plane, 100)
+    lose(plane, job)
+    assert resumed(plane, job)[-1] == _PATH.format(100)
+    for step in (200, 250, 300, 400, 500):
+        complete(plane, step)
+    partial = plane.folder / "default/job/checkpoints/.step-00000600.a2.partial"
+    partial.mkdir()
+    with unit_of_work(plane.sessions) as session:
+        rule = {"last": 1, "best": None, "metric": None, "mode": "min", "every": 200}
+        session.add(Retention(job_id=job, rule=rule, user="ann", updated_at=plane.engine.now))
+        session.add(KeptCheckpoint(job_id=job, path="checkpoints/step-250", user="ann", created_at=plane.engine.now))
+    assert apply_retention(plane.control) == 1
+    left = sorted(path.name for path in partial.parent.iterdir())
+    # In use; every 200th; kept; the newest; being written.
+    assert left == [".step-00000600.a2.partial", "step-100", "step-200", "step-250", "step-400", "step-500"]
+    assert apply_retention(plane.control) == 0
+    told = [event.reason for event in plane.all(Event, kind="checkpoint.deleted")]
+    assert told == ["checkpoints/step-300, by the job's retention"]
