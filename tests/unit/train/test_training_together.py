@@ -173,6 +173,12 @@ def state():
     of_model, of_optimizer = get_state_dict(model, optimizer)
     return {"model": of_model, "optimizer": of_optimizer}
 
+exchanged = []
+for batch, is_due in distributed.accumulate(model, torch.randn(2, 8, 16), 2):
+    model(batch).square().mean().backward()
+    steps.timer().end_step()
+    exchanged.append(steps.timer().last.bytes_sent)
+
 first = 0
 into = state()
 found = tm.resume(into=into)
@@ -191,7 +197,7 @@ if len(sys.argv) > 1:
     try:
         tm.save_sharded(state(), first + 3, directory=sys.argv[1])
     except tm.CheckpointNotWrittenError as error:
-        tell(first=first, resumed=resumed, saved=saved, error=str(error), measured=measured)
+        tell(first=first, resumed=resumed, saved=saved, error=str(error), measured=measured, exchanged=exchanged)
 else:
     tell(first=first, resumed=resumed, saved=saved, path=str(found.path if found else ""))
 distributed.shutdown()
@@ -209,6 +215,7 @@ def test_a_sharded_checkpoint_is_resumed_by_another_number_of_processes(alone: P
     parameters = (24 * 16 + 24 + 2 * 24 + 2) * 4  # bytes, the last layer padded to two processes
     assert [sent for sent, _ in by_two[0]["measured"]] == [parameters] * 3
     assert all(waited > 0 for _, waited in by_two[0]["measured"])
+    assert by_two[0]["exchanged"] == [parameters // 2, parameters]  # the first batch of two scatters no gradients
     newest = alone / "checkpoints" / "step-00000002"
     assert tm.latest() == newest
     assert len(list(newest.glob("*.distcp"))) == 2

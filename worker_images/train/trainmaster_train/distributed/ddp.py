@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, TypeVar
 
 from trainmaster_train import steps
@@ -80,6 +81,9 @@ def accumulate(model: Any, batches: Iterable[T], every: int) -> Iterator[Tuple[T
                 optimizer.zero_grad()
 
     The last batch is always due, also of a group that is not full.
+
+    Args:
+        model: a ``DistributedDataParallel``, a module that ``fully_shard`` was called on, or a plain one.
     """
     if every < 1:
         raise ValueError(f"every: {every} batches make no step; give at least 1")
@@ -95,13 +99,28 @@ def accumulate(model: Any, batches: Iterable[T], every: int) -> Iterator[Tuple[T
             following: List[T] = [next(source)]
         except StopIteration:
             following, is_last = [], True
-        if is_last or number % every == 0 or not hasattr(model, "no_sync"):
-            yield batch, is_last or number % every == 0
+        if is_last or number % every == 0:
+            yield batch, True
         else:
-            with model.no_sync():
+            with _unexchanged(model):
                 yield batch, False
         if following:
             batch = following[0]
+
+
+@contextmanager
+def _unexchanged(model: Any) -> Iterator[None]:
+    if hasattr(model, "no_sync"):
+        with model.no_sync():
+            yield
+    elif hasattr(model, "set_requires_gradient_sync"):  # of FSDP
+        model.set_requires_gradient_sync(False)
+        try:
+            yield
+        finally:
+            model.set_requires_gradient_sync(True)
+    else:
+        yield
 
 
 class _Watcher:
