@@ -191,6 +191,61 @@ def test_keys_alone_lead_everywhere(page: Any) -> None:
     expect(page.get_by_role("combobox")).to_have_count(0)
 
 
+# Two checkpoints in the safetensors format, which needs no library to write: one of three weights moves, one has a NaN.
+SAVES = """
+import json, os, struct
+folder = os.path.join(os.environ["TRAINMASTER_OUTPUT_DIR"], "checkpoints")
+os.makedirs(folder, exist_ok=True)
+for step, moved in ((1, 1.0), (2, 5.0)):
+    tensors = {"fc.weight": [moved, 2.0, 3.0, 4.0], "fc.bias": [0.0, 0.0], "head.weight": [1.0, float("nan")]}
+    header, data = {}, b""
+    for name, values in tensors.items():
+        raw = struct.pack(f"<{len(values)}f", *values)
+        header[name] = {"dtype": "F32", "shape": [len(values)], "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    with open(os.path.join(folder, f"step-{step}.safetensors.tmp"), "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+    os.rename(file.name, file.name[:-4])
+"""
+
+
+def test_checkpoints_are_looked_into_compared_and_gone_on_from(page: Any, platform: Any) -> None:
+    job = platform.client.submit_job({"name": "saver", "command": ["python3", "-c", SAVES], "workers": 1})
+    platform.client.wait_for_job(job.id, timeout_s=WITHIN_MS / 1000)
+    page.goto(f"/jobs/{job.id}/checkpoints")
+    page.get_by_role("link", name="checkpoints/step-2.safetensors", exact=True).click()
+    weight = page.get_by_role("row", name=re.compile("weight 2"))  # head.weight, of shape 2
+    expect(weight).to_contain_text("float32")
+    expect(weight.locator(".tone-red")).to_have_text("1")
+    expect(page.get_by_role("img", name=re.compile("Histogram")).first).to_be_visible()
+    page.get_by_role("navigation", name="Checkpoint", exact=True).get_by_role("link", name="Checkpoints").click()
+    page.get_by_label("Choose checkpoints/step-1.safetensors").check()
+    page.get_by_label("Choose checkpoints/step-2.safetensors").check()
+    page.get_by_role("link", name="Compare the two").click()
+    moved = page.get_by_role("row", name=re.compile("fc.weight moved"))
+    expect(moved).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile("fc.bias"))).to_have_count(0)  # equal in both
+    page.go_back()
+    page.get_by_label("Keep checkpoints/step-1.safetensors for ever").click()
+    expect(page.get_by_text("kept", exact=True)).to_be_visible()
+    page.get_by_label("New job from checkpoints/step-1.safetensors").click()
+    expect(page.get_by_text("which begins at step-1.safetensors")).to_be_visible()
+    expect(page.get_by_role("link", name=job.id)).to_be_visible()  # cloned from
+
+
+def test_metrics_of_two_jobs_are_in_one_chart(page: Any, platform: Any) -> None:
+    names = ("first", "second")
+    ids = [submit(platform, name, "for i in 1 2 3; do echo loss=0.$i step=$i; done; sleep 1") for name in names]
+    for job in ids:
+        platform.client.wait_for_job(job, timeout_s=WITHIN_MS / 1000)
+    page.goto(f"/jobs/{ids[0]}/metrics")
+    expect(page.get_by_role("img", name=re.compile("^loss. Newest: worker-0: 0.3"))).to_be_visible()
+    page.goto(f"/compare?jobs={','.join(ids)}")
+    chart = page.get_by_role("img", name=re.compile("^loss. Newest: "))
+    expect(chart).to_have_attribute("aria-label", re.compile("first: 0.3, second: 0.3"))
+
+
 @pytest.mark.parametrize("look", ["light", "dark", "phone"])
 def test_pages_are_accessible_and_fit(open_browser: Callable[..., Any], platform: Any, look: str) -> None:
     """No violation of WCAG 2.2 A and AA that axe-core finds, and nothing wider than the window."""

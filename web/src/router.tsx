@@ -14,6 +14,7 @@ export interface LogSearch {
   replica?: string;
   q?: string;
   attempt?: number;
+  level?: string;
 }
 
 const text = (value: unknown): string | undefined => (value === undefined || value === "" ? undefined : String(value));
@@ -67,6 +68,7 @@ const jobTabs = [
     validateSearch: (search: Record<string, unknown>): LogSearch => ({
       ...(text(search["replica"]) ? { replica: String(search["replica"]) } : {}),
       ...(text(search["q"]) ? { q: String(search["q"]) } : {}),
+      ...(text(search["level"]) ? { level: String(search["level"]) } : {}),
       ...(Number(search["attempt"]) > 0 ? { attempt: Number(search["attempt"]) } : {}),
     }),
   }),

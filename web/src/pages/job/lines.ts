@@ -24,16 +24,18 @@ export interface Wanted {
   role?: string | undefined;
   index?: number | undefined;
   search?: string | undefined;
+  level?: string | undefined;
 }
 
-export function useLines({ job, attempt, role, index, search }: Wanted): Lines {
+export function useLines({ job, attempt, role, index, search, level }: Wanted): Lines {
   const [state, setState] = useState<Lines>(NONE);
   useEffect(() => {
     setState(NONE);
     const query = new URLSearchParams({ follow: "true" });
     // Without a search the end is what people look at; a search goes through all.
     if (search) query.set("search", search);
-    else query.set("tail_lines", "5000");
+    if (level) query.set("level", level);
+    if (!search && !level) query.set("tail_lines", "5000");
     if (attempt !== undefined) query.set("attempt", String(attempt));
     if (role !== undefined) query.set("role", role);
     if (index !== undefined) query.set("index", String(index));
@@ -69,6 +71,6 @@ export function useLines({ job, attempt, role, index, search }: Wanted): Lines {
       stop();
       cancelAnimationFrame(frame);
     };
-  }, [job, attempt, role, index, search]);
+  }, [job, attempt, role, index, search, level]);
   return state;
 }

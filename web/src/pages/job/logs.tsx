@@ -21,7 +21,7 @@ export function Logs() {
   const [isFollowing, setFollowing] = useState(true);
   const [isWrapped, setWrapped] = useState(false);
   const [role, index] = splitReplica(search.replica);
-  const state = useLines({ job, attempt: search.attempt, role, index, search: search.q });
+  const state = useLines({ job, attempt: search.attempt, role, index, search: search.q, level: search.level });
   const attempts = useMemo(
     () => [...new Set((sources?.items ?? []).map((source) => source.attempt))].sort((a, b) => b - a),
     [sources],
@@ -45,6 +45,16 @@ export function Logs() {
           {replicas.map((name) => (
             <option key={name}>{name}</option>
           ))}
+        </select>
+        <select
+          className="input auto"
+          aria-label="Level"
+          value={search.level ?? ""}
+          onChange={(event) => set({ level: event.target.value || undefined })}
+        >
+          <option value="">Every level</option>
+          <option value="warning">Warnings and worse</option>
+          <option value="error">Errors</option>
         </select>
         {attempts.length > 1 && (
           <select
@@ -103,7 +113,7 @@ export function Logs() {
         </div>
       ) : (
         state.error === null && (
-          <Empty icon={FileText} title={search.q ? "No line matches" : "No lines yet"}>
+          <Empty icon={FileText} title={search.q || search.level ? "No line matches" : "No lines yet"}>
             <p>
               {search.q
                 ? "The search is a regular expression (RE2) over the whole log of this attempt."

@@ -5,7 +5,8 @@ import { attemptsQuery, jobQuery } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
 import { Card, Sentence } from "~/components/parts";
 import { LocalTime } from "~/components/time";
-import { counted, duration, number } from "~/lib/format";
+import { counted, duration, localTime, number } from "~/lib/format";
+import { useNow } from "~/lib/now";
 import { Gang } from "./gang";
 import { RecentEvents } from "./events";
 import { Timeline } from "./timeline";
@@ -130,6 +131,9 @@ function Progress({ job }: { job: JobDetail }) {
             <div className="value">{number(epoch)}</div>
           </div>
         )}
+        {typeof progress["done_at"] === "string" && job.state === "running" && (
+          <Eta progress={progress} doneAt={progress["done_at"]} />
+        )}
         {metrics.slice(0, 10).map(([name, value]) => (
           <div key={name}>
             <div className="dimmer cut" title={name}>
@@ -140,6 +144,28 @@ function Progress({ job }: { job: JobDetail }) {
         ))}
       </div>
     </section>
+  );
+}
+
+/** When it will be done at the pace of late, and the bounds that this lies in. */
+function Eta({ progress, doneAt }: { progress: Record<string, unknown>; doneAt: string }) {
+  const now = useNow();
+  const seconds = (at: unknown) => (typeof at === "string" ? Math.max(0, (Date.parse(at) - now) / 1000) : null);
+  const [low, high] = [seconds(progress["done_at_low"]), seconds(progress["done_at_high"])];
+  return (
+    <div>
+      <div className="dimmer">done in about</div>
+      <div className="value" title={localTime(doneAt)}>
+        {duration(Math.round(seconds(doneAt) ?? 0))}
+      </div>
+      {low !== null && (
+        <div className="dimmer num small">
+          {high === null
+            ? `${duration(Math.round(low))} at least`
+            : `${duration(Math.round(low))} to ${duration(Math.round(high))}`}
+        </div>
+      )}
+    </div>
   );
 }
 
