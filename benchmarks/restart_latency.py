@@ -24,7 +24,7 @@ from pathlib import Path
 from _embedded import Embedded, embedded_platform, show, wait_for
 from trainmaster import Client
 
-WANTED_FACTOR = 1.2
+WANTED_FACTOR = 1.1
 STEPS_BEFORE_THE_KILL = 5
 SCRIPT = """
 import os, pathlib, sys, time

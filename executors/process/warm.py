@@ -43,7 +43,7 @@ _FRAMEWORKS: Final = ("torch", "tensorflow")
 _PYTHON: Final = re.compile(r"python(\d(\.\d+)?)?")
 _PLAIN_TEXT: Final = re.compile(r"[\w ./:=,@%+-]+", re.ASCII)
 _NAME_BYTES: Final = 24
-_HELLO_S: Final = 0.3  # an idle parent answers within 10 ms
+_HELLO_S: Final = 1.0  # an idle parent answers within 10 ms, and importing takes seconds; both longer on a busy machine
 _ANSWER_S: Final = 2.0
 _CLAIM_S: Final = 20.0  # for a runtime that has taken the road: as long as one that is executed has
 _DEATH_S: Final = 5.0
