@@ -45,6 +45,7 @@ _JOB_DEFAULTS: Final[dict[str, Any]] = {
     "restart_count": 0,
     "not_before": None,
     "exit": None,
+    "resume_choice": None,
     "started_at": None,
     "finished_at": None,
     "deleted_at": None,
