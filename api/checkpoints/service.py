@@ -17,7 +17,7 @@ from api.auth import JobAccess
 from api.cursors import make_cursor, read_cursor
 from api.paging import PageQuery, cut
 from api.work import Platform
-from core.db.repositories.checkpoints import kept_paths, used_paths
+from core.db.repositories.checkpoints import kept_paths, metrics_at, used_paths
 from core.db.tables import Attempt, Checkpoint, Replica
 from core.domain.errors import Conflict, TrainmasterError
 from core.inspection.landing import Landed, all_landed
@@ -55,8 +55,18 @@ def list_page(
         last = tuple(read_cursor(page.cursor, (int, int, int, str)))
         ordered = [item for item in ordered if item[0] < last]
     items, has_more = cut(ordered, page.limit)
+    with platform.read() as work:
+        without = [view.step for _, view in items if view.step is not None and not view.metrics]
+        at_steps = metrics_at(work.session, job.id, without)
     marked = [
-        view.model_copy(update={"is_kept": view.path in kept, "is_in_use": view.path in used}) for _, view in items
+        view.model_copy(
+            update={
+                "is_kept": view.path in kept,
+                "is_in_use": view.path in used,
+                "metrics": view.metrics or ({} if view.step is None else at_steps.get(view.step, {})),
+            }
+        )
+        for _, view in items
     ]
     return Page(items=marked, next_cursor=make_cursor(*items[-1][0]) if has_more else None)
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
 import structlog
 from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
 
 from core.db.engine import unit_of_work
-from core.db.repositories.checkpoints import complete_of, forget, kept_paths, used_paths
+from core.db.repositories.checkpoints import complete_of, forget, kept_paths, metrics_at, used_paths
 from core.db.tables import Job, Retention
 from core.domain.errors import TrainmasterError
-from core.domain.retention import Rule, doomed
+from core.domain.retention import Candidate, Rule, doomed
 from core.domain.states import JobState
 from core.inspection.landing import Landed
 from core.storage.outputs import job_output
@@ -62,7 +64,7 @@ def _apply(control: Control, job_id: str) -> int:
             return 0
         rule = Rule.from_json(retention.rule)
         tree = job_output(session, job)
-        found = complete_of(session, job, tree)
+        found = [(_valued(session, job, rule, one), landed) for one, landed in complete_of(session, job, tree)]
         protected = kept_paths(session, job) | used_paths(session, job)
     parts = {candidate.path: landed for candidate, landed in found}
     gone = doomed(rule, [candidate for candidate, _ in found], protected)
@@ -70,6 +72,13 @@ def _apply(control: Control, job_id: str) -> int:
     for candidate in gone[:_AT_ONCE]:
         deleted += _delete(control, job_id, tree, parts[candidate.path])
     return deleted
+
+
+def _valued(session: Session, job: Job, rule: Rule, one: Candidate) -> Candidate:
+    """With the metric of the rule as the job's processes told it at this step, where it was not told with the checkpoint."""
+    if rule.metric is None or one.step is None or rule.metric in one.metrics:
+        return one
+    return replace(one, metrics=metrics_at(session, job.id, [one.step], names=[rule.metric]).get(one.step, {}))
 
 
 def _delete(control: Control, job_id: str, tree: Tree, landed: Landed) -> bool:

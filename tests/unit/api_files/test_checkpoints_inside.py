@@ -15,7 +15,9 @@ import pytest
 from sqlalchemy import select
 
 from core.db.engine import unit_of_work
+from core.db.repositories.metrics import StreamKey, add_metrics
 from core.db.tables import Attempt, Checkpoint, Job
+from core.domain.metrics.points import Points
 
 INSIDE = "/jobs/job-1/checkpoints"
 
@@ -76,6 +78,15 @@ def test_what_lands_is_listed_complete_or_not(house: Any, put: Any) -> None:
     assert "cut short" in problems["checkpoints/step-2.safetensors"]
     assert ".index, which comes last" in problems["checkpoints/ckpt-5"]
     assert {path: item["step"] for path, item in every.items()}["checkpoints/.step-00000003.a1.partial"] == 3
+
+
+def test_metrics_at_its_step_are_those_that_the_job_told_then(house: Any, put: Any) -> None:
+    put("checkpoints/step-20.pt", b"x")
+    put("checkpoints/step-30.pt", b"x")
+    with unit_of_work(house.sessions) as session:
+        points = Points([10, 20, 30], [1, 2, 3], [0.5, 0.25, float("nan")])
+        add_metrics(session, StreamKey("job-1", 1, "worker", 0), {"loss": points, "system/cpu": points}, now=house.now)
+    assert {item["step"]: item["metrics"] for item in get(house)["items"]} == {20: {"loss": 0.25}, 30: {}}
 
 
 def test_tensors_in_pages_with_what_tells_of_all_of_them(house: Any, put: Any) -> None:
