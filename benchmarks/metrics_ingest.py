@@ -175,8 +175,8 @@ def databases(server: str) -> tuple[str, str]:
     base = server.rpartition("/")[0]
     with psycopg.connect(server, autocommit=True) as connection:
         for name in ("bench_ours", "bench_mlflow"):
-            connection.execute(f"drop database if exists {name} with (force)")  # type: ignore[arg-type]
-            connection.execute(f"create database {name}")  # type: ignore[arg-type]
+            connection.execute(f"drop database if exists {name} with (force)")
+            connection.execute(f"create database {name}")
     return f"{base}/bench_ours", f"{base}/bench_mlflow"
 
 
