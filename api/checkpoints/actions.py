@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 from trainmaster.wire.checkpoints import RetentionRequest, RetentionView
@@ -11,9 +13,9 @@ from api.work import Platform, Work
 from core.db.repositories.checkpoints import forget, kept_paths, used_paths
 from core.db.repositories.events import append_event
 from core.db.tables import Checkpoint, Job, KeptCheckpoint, Retention
-from core.domain.errors import Conflict, InvalidRequest
+from core.domain.errors import Conflict, InvalidRequest, TrainmasterError
 from core.domain.retention import Rule
-from core.inspection.landing import Landed, landed_at
+from core.inspection.landing import KEPT, Landed, landed_at
 from core.storage.outputs import job_output
 from core.storage.tree import Tree
 
@@ -66,12 +68,15 @@ def keep(platform: Platform, access: JobAccess, path: str) -> None:
     """No retention deletes it any more, and nobody by mistake."""
     with platform.write() as work:
         job = access.load(work.session)
-        _, landed = find(work.session, job, path)
+        tree, landed = find(work.session, job, path)
         if landed.path in kept_paths(work.session, job):
             return
         row = KeptCheckpoint(job_id=job.id, path=landed.path, user=access.caller.user, created_at=work.now)
         work.session.add(row)
         _tell(work, access.caller, job, "checkpoint.kept", landed.path)
+    if landed.is_dir:
+        with suppress(TrainmasterError), tree.new_file(f"{landed.path}/{KEPT}"):
+            pass  # on a volume that is read-only here the training library does not hear of it
 
 
 def release(platform: Platform, access: JobAccess, path: str) -> None:
@@ -86,6 +91,8 @@ def release(platform: Platform, access: JobAccess, path: str) -> None:
         ).first()
         if hit is not None:
             _tell(work, access.caller, job, "checkpoint.released", path.strip("/"))
+        with suppress(TrainmasterError):
+            job_output(work.session, job).delete(f"{path.strip('/')}/{KEPT}")
 
 
 def get_retention(session: Session, job: Job) -> RetentionView:

@@ -19,6 +19,8 @@ from core.domain.errors import NotFound, TrainmasterError
 from core.storage.checkpoints import FOLDER, MARKER, step_in
 from core.storage.tree import Tree
 
+# In a folder that a user keeps: by it the training library, which removes old checkpoints itself, leaves it alone.
+KEPT: Final = ".kept"
 _FORMATS: Final = {
     ".pt": "torch",
     ".pth": "torch",
@@ -185,7 +187,7 @@ class _Look:
         if is_dir:
             files = list(_files(self._tree, path))
             size = sum(found.st_size for _, found in files)
-            modified_s = max((found.st_mtime for _, found in files), default=modified_s)
+            modified_s = max((found.st_mtime for at, found in files if not at.endswith(f"/{KEPT}")), default=modified_s)
         staged = _STAGED.match(name)
         step = step_in(staged[1] if staged else _bare(name))
         at = datetime.fromtimestamp(modified_s, UTC)

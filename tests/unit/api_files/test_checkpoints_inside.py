@@ -216,6 +216,16 @@ def test_who_is_kept_or_in_use_is_not_deleted(house: Any, put: Any) -> None:
     assert [item["path"] for item in get(house)["items"]] == [used]
 
 
+def test_a_folder_that_is_kept_carries_a_mark_for_who_removes_old_ones(house: Any, put: Any) -> None:
+    put("checkpoints/step-1/.complete", b"")
+    mark = house.output / "vision/job-1/checkpoints/step-1/.kept"
+    where = {"path": "checkpoints/step-1"}
+    assert house.call("member", "PUT", f"{INSIDE}/kept", params=where).status_code == 204
+    assert mark.exists()
+    assert house.call("member", "DELETE", f"{INSIDE}/kept", params=where).status_code == 204
+    assert not mark.exists()
+
+
 def test_a_retention_must_say_something(house: Any) -> None:
     assert get(house, "/retention")["last"] is None
     for body, field in (({}, "last"), ({"best": 1}, "metric"), ({"metric": "loss", "last": 1}, "metric")):

@@ -63,6 +63,14 @@ def test_only_the_newest_are_kept(output: Path) -> None:
     assert names(output) == ["step-00000030", "step-00000040"]
 
 
+def test_what_a_user_keeps_for_ever_is_kept(output: Path) -> None:
+    (write(10, keep=2) / ".kept").touch()
+    for step in (20, 30, 40):
+        write(step, keep=2)
+
+    assert names(output) == ["step-00000010", "step-00000030", "step-00000040"]
+
+
 def test_none_keeps_all_checkpoints(output: Path) -> None:
     for step in range(1, 7):
         write(step, keep=None)

@@ -30,6 +30,7 @@ from trainmaster_train.checkpoint.errors import CheckpointError, told_as_not_wri
 from trainmaster_train.context import current
 
 COMPLETE = ".complete"
+KEPT = ".kept"  # the platform's mark in a folder that a user keeps for ever
 STATE_FILE = "state.pt"
 META_FILE = "checkpoint.json"
 
@@ -227,6 +228,7 @@ def _prune(root: Path, *, written: Path, step: int, keep: Keep) -> None:
     if keep.last is None:
         return
     complete = complete_checkpoints(root)
+    kept |= _resolved([path for path in complete if (path / KEPT).exists()])
     kept |= _resolved(complete[-keep.last :])
     if keep.best:
         kept |= _resolved(_best_first(complete, keep.metric, keep.mode)[: keep.best])
