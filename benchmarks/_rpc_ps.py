@@ -30,10 +30,17 @@ Batch = Callable[[], tuple[torch.Tensor, torch.Tensor]]
 Rate = Callable[[Callable[[], None], Any, float], float]
 
 
-def steps_per_s(kind: str, make: Make, batch: Batch, rate: Rate, seconds: float, *, is_tcp: bool = False) -> float:
-    """Steps per second of both trainers. ``is_tcp``: without memory that processes of one machine share."""
+def steps_per_s(
+    kind: str, make: Make, batch: Batch, rate: Rate, seconds: float, barrier: Any = None, *, is_tcp: bool = False
+) -> float:
+    """What ``rate(step, barrier, seconds)`` says in both trainers together, such as steps per second.
+
+    Args:
+        barrier: theirs, unless others wait at it too.
+        is_tcp: without memory that processes of one machine share.
+    """
     (port,) = free_ports(1)
-    barrier, results = SPAWN.Barrier(2), SPAWN.Queue()
+    barrier, results = barrier or SPAWN.Barrier(2), SPAWN.Queue()
     about = (kind, make, batch, rate, port, seconds, barrier, results, is_tcp)
     processes = [SPAWN.Process(target=process, args=(rank, *about)) for rank in range(3)]
     for one in processes:

@@ -119,7 +119,7 @@ def serve(
         print(f"{stopped.name}: stopped after update {server.version}; {server.summary}.", flush=True)
         if server.is_done:
             stopping.clear(shard, context)
-        elif server.is_filled:
+        elif server.is_filled and server.version:  # nothing was trained at 0
             _leave(shard, context)
 
 
