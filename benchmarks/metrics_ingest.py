@@ -57,6 +57,10 @@ class Client:
         self._connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
         self._headers = {**headers, "Content-Type": "application/json"}
 
+    def renew(self) -> None:
+        """Connect anew with the next request: servers close connections that idle."""
+        self._connection.close()
+
     def ask(self, method: str, path: str, body: bytes | None = None) -> Any:
         self._connection.request(method, path, body, self._headers)
         answer = self._connection.getresponse()
@@ -71,6 +75,8 @@ def points_per_s(clients: list[Client], path: str, body: Callable[[int, int], by
     prepared = 400
     bodies = [[body(number, request) for request in range(prepared)] for number in range(len(clients))]
     taken = [0] * len(clients)
+    for client in clients:
+        client.renew()
     stop_at = time.perf_counter() + seconds
 
     def send(number: int) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy import delete, update
 
 from core.db.engine import unit_of_work
 from core.db.identity import ensure_id
+from core.db.repositories.metrics import StreamKey, add_metrics
 from core.db.tables import (
     Attempt,
     Event,
@@ -18,12 +19,14 @@ from core.db.tables import (
     Job,
     Lease,
     LoginCode,
+    MetricStream,
     Replica,
     Stranger,
     Token,
     WaitReason,
 )
 from core.domain.ids import AttemptId
+from core.domain.metrics.points import Points
 from executors.base import ReplicaKey
 from executors.fake import Script
 from scheduler.control import strangers, sweep
@@ -34,6 +37,7 @@ from scheduler.control.sweep import (
     expire_waiting,
     forget_events,
     forget_expired,
+    forget_metrics,
     sweep_executor,
 )
 
@@ -222,6 +226,22 @@ def test_events_of_deleted_jobs_go_after_their_retention_and_others_never(plane,
     assert plane.story(deleted) == []
     assert plane.story(kept) == others
     assert "job.running" in plane.story(live)
+
+
+def test_metrics_go_with_their_job_and_those_of_others_stay(plane):
+    deleted, kept = plane.submit("deleted", ttl="60s"), plane.submit("kept")
+    plane.settle()
+    for job in (deleted, kept):
+        with unit_of_work(plane.control.sessions) as session:
+            points = Points([1], [1], [0.5])
+            add_metrics(session, StreamKey(job, 1, "worker", 0), {"loss": points}, now=plane.control.clock())
+    assert forget_metrics(plane.control) == 0
+    plane.advance(11)
+    plane.engine.advance(timedelta(days=1))
+    delete_outlived(plane.control)
+    assert forget_metrics(plane.control) == 1
+    assert [row.owner_id for row in plane.all(MetricStream)] == [kept]
+    assert forget_metrics(plane.control) == 0
 
 
 def test_reasons_of_shapes_that_nobody_waits_with_are_forgotten(plane):

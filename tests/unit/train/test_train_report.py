@@ -89,3 +89,32 @@ def test_lines_of_several_processes_never_mix(file: Path) -> None:
 
     found = [(line["metrics"]["who"], line["step"]) for line in map(json.loads, file.read_text().splitlines())]
     assert sorted(found) == [(who, step) for who in range(2) for step in range(200)]
+
+
+def test_metrics_of_any_name_histograms_images_and_texts_are_lines_that_the_platform_takes(file: Path) -> None:
+    from trainmaster.wire.metrics import NewMetrics
+
+    tm.log({"train/loss": np.float32(0.5)}, step=3)
+    tm.log_histogram("weights", np.array([[0.0, 1.0], [1.0, float("nan")]]), step=3, bins=2)
+    tm.log_image("seen", b"\x89PNG", step=3)
+    tm.log_text("said", "hello", step=3)
+
+    first, *others = lines(file)
+    assert first == {"kind": "progress", "step": 3, "metrics": {"train/loss": 0.5}}
+    objects = [NewMetrics.model_validate(line).objects[0] for line in others]
+    assert [(one.name, one.kind, one.step) for one in objects] == [
+        ("weights", "histogram", 3),
+        ("seen", "image", 3),
+        ("said", "text", 3),
+    ]
+    assert objects[0].data == {"edges": [0.0, 0.5, 1.0], "counts": [1, 2]}
+
+
+def test_a_histogram_of_equal_or_of_no_numbers_is_no_mistake(file: Path) -> None:
+    tm.log_histogram("same", [2.0, 2.0], step=1, bins=4)
+    tm.log_histogram("none", [float("inf")], step=1)
+    with pytest.raises(ValueError, match="bins"):
+        tm.log_histogram("many", [1.0], step=1, bins=1000)
+
+    (line,) = lines(file)
+    assert line["objects"][0]["data"]["counts"] == [2, 0, 0, 0]  # type: ignore[index]

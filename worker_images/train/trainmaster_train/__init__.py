@@ -25,7 +25,7 @@ from trainmaster_train.checkpoint import (
     staged_path,
 )
 from trainmaster_train.context import Context, ContextError, current
-from trainmaster_train.report import progress
+from trainmaster_train.report import log, log_histogram, log_image, log_text, progress
 
 __version__ = "0.1.0"
 
@@ -44,6 +44,10 @@ __all__ = [
     "load_checkpoint",
     "load_sharded",
     "load_state",
+    "log",
+    "log_histogram",
+    "log_image",
+    "log_text",
     "progress",
     "resume",
     "save_checkpoint",

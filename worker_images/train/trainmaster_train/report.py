@@ -6,13 +6,15 @@ stops a training: a file that cannot be written costs one warning on stderr.
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import os
 import sys
-from typing import Any, Dict, Mapping, Optional, Union
+from typing import Any, Dict, Iterator, Mapping, Optional, Union
 
 Number = Union[int, float]
+_BINS_LIMIT = 512
 
 _has_warned = False
 
@@ -33,6 +35,63 @@ def progress(step: int, steps: Optional[int] = None, *, epoch: Optional[int] = N
     if metrics:
         line["metrics"] = plain_metrics(metrics)
     append(line)
+
+
+def log(values: Mapping[str, Any], step: int) -> None:
+    """Report metrics of ``step`` whose names may be anything that can be shown, such as ``train/loss``.
+
+    Args:
+        values: numbers, as ``progress`` takes them.
+    """
+    append({"kind": "progress", "step": int(step), "metrics": plain_metrics(values)})
+
+
+def log_histogram(name: str, values: Any, step: int, *, bins: int = 30) -> None:
+    """Report how ``values`` are spread: numbers, or an array or tensor of any shape. What is not finite is left out.
+
+    Raises:
+        ValueError: ``bins`` is not from 1 to 512.
+    """
+    if not 1 <= bins <= _BINS_LIMIT:
+        raise ValueError(f"bins is {bins}; 1 to {_BINS_LIMIT} are kept")
+    numbers = [number for number in _flat(values) if math.isfinite(number)]
+    if not numbers:
+        return
+    low, high = min(numbers), max(numbers)
+    width = (high - low) / bins or 1.0
+    counts = [0] * bins
+    for number in numbers:
+        counts[min(bins - 1, int((number - low) / width))] += 1
+    edges = [low + width * place for place in range(bins)] + [max(high, low + width * bins)]
+    _log_object(name, "histogram", step, {"edges": edges, "counts": counts})
+
+
+def log_image(name: str, file: bytes, step: int) -> None:
+    """Report an image: the bytes of a PNG, JPEG, GIF or WebP file of at most 512 KiB; of a larger one nothing is kept."""
+    _log_object(name, "image", step, base64.b64encode(file).decode())
+
+
+def log_text(name: str, text: str, step: int) -> None:
+    """Report a text; of one with more than 64 KiB the beginning is kept."""
+    _log_object(name, "text", step, text)
+
+
+def _log_object(name: str, kind: str, step: int, data: Any) -> None:
+    one = {"name": name, "kind": kind, "step": int(step), "data": data}
+    append({"kind": "metrics", "objects": [one]})
+
+
+def _flat(values: Any) -> Iterator[float]:
+    """The numbers in ``values``, however they are nested."""
+    if hasattr(values, "detach"):
+        values = values.detach()
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    if isinstance(values, (int, float)):
+        yield float(values)
+        return
+    for value in values:
+        yield from _flat(value)
 
 
 def checkpoint_written(path: str, step: int, metrics: Mapping[str, Any], size_bytes: int) -> None:
