@@ -7,7 +7,7 @@ which gives them an origin of their own that has neither cookies nor storage, an
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Final
 
 import httpx
@@ -15,6 +15,7 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import RedirectResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 from trainmaster.wire.jobs import TensorBoardAsk, TensorBoardLinkView
 
 from api.auth import Caller, Reader
@@ -94,16 +95,25 @@ async def look(sight: SightDep, path: Annotated[str, Path(max_length=4096)], req
         await using.__aexit__(None, None, None)
         raise
 
-    async def pieces() -> AsyncIterator[bytes]:
-        try:
-            async for piece in answer.aiter_raw():
-                yield piece
-        finally:
-            await answer.aclose()
-            await using.__aexit__(None, None, None)
-
     told = {name: answer.headers[name] for name in _TOLD if name in answer.headers}
-    return StreamingResponse(pieces(), answer.status_code, {**told, **_apart(request, sight)})
+    return _Handed(answer, using, {**told, **_apart(request, sight)})
+
+
+class _Handed(StreamingResponse):
+    """The answer of a TensorBoard as it comes. However its sending ends, the TensorBoard is let go."""
+
+    def __init__(
+        self, answer: httpx.Response, using: AbstractAsyncContextManager[httpx.AsyncClient], headers: dict[str, str]
+    ) -> None:
+        super().__init__(answer.aiter_raw(), answer.status_code, headers)
+        self._answer, self._using = answer, using
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._answer.aclose()
+            await self._using.__aexit__(None, None, None)
 
 
 def _apart(request: Request, sight: Sight | None) -> dict[str, str]:
