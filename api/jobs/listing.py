@@ -12,20 +12,22 @@ from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import JobState, JobView
 
 from api.auth import Caller
-from api.cursors import make_cursor
+from api.cursors import bad_cursor, make_cursor, read_cursor
 from api.jobs.schemas import job_view
-from api.paging import PageQuery, read_position
+from api.paging import PageQuery, plain, read_position
 from api.work import Work
-from core.db.repositories.jobs import NOT_RUN, JobFilter, Position, list_jobs, runs_of
+from core.db.repositories.jobs import NOT_RUN, JobFilter, JobOrder, Position, list_jobs, runs_of
+from core.db.rows import AnyRow
 from core.domain.errors import InvalidRequest
 
 _MANY: Final = 50  # values of one filter
+_MOST: Final = 2**31 - 1  # what a priority's column holds
 
 Text = Annotated[str, Field(max_length=300)]
 
 
 class JobQuery(PageQuery):
-    """The filters of a list of jobs, newest first. A repeated one means any of its values; labels must all hold."""
+    """The filters of a list of jobs. A repeated one means any of its values; labels must all hold."""
 
     project: Annotated[tuple[Text, ...], Field(max_length=_MANY, description="Names of projects.")] = ()
     state: Annotated[tuple[JobState, ...], Field(max_length=_MANY)] = ()
@@ -38,25 +40,45 @@ class JobQuery(PageQuery):
     since: Annotated[datetime | None, Field(description="Submitted then or later; without an offset: UTC.")] = None
     until: Annotated[datetime | None, Field(description="Submitted before.")] = None
     search: Annotated[str, Field(max_length=100, description="Part of the name or of a label's value, or an id.")] = ""
+    sort: Annotated[JobOrder, Field(description="A cursor is good for the order that it came from.")] = JobOrder.NEWEST
 
 
 JobQueryParams = Annotated[JobQuery, Query()]
 
 
 def list_page(work: Work, caller: Caller, query: JobQuery) -> Page[JobView]:
-    """One page of the jobs that the caller may see. Two statements.
+    """One page of the jobs that the caller may see, in the order asked for. Two statements.
 
     Raises:
         NotFound: a project that the caller may not know of.
         InvalidRequest: a filter or the cursor cannot be read.
     """
-    before = None if query.cursor is None else Position(*read_position(query.cursor))
-    rows = list_jobs(work.session, _filter(work.session, caller, query), limit=query.limit + 1, before=before)
+    before = None if query.cursor is None else _position(query.cursor, query.sort)
+    wanted = _filter(work.session, caller, query)
+    rows = list_jobs(work.session, wanted, limit=query.limit + 1, before=before, order=query.sort)
     page = rows[: query.limit]
     runs = runs_of(work.session, [row.id for row in page if row.attempt_count])
     items = [job_view(row, run=runs.get(row.id, NOT_RUN), now=work.now) for row in page]
-    cursor = make_cursor(page[-1].created_at.isoformat(), page[-1].id) if len(rows) > query.limit else None
+    cursor = _cursor(page[-1], query.sort) if len(rows) > query.limit else None
     return Page[JobView].model_construct(items=items, next_cursor=cursor)
+
+
+# What an order's cursors hold besides the time and the id.
+_KEYS: Final[dict[JobOrder, type]] = {JobOrder.NAME: str, JobOrder.PRIORITY: int}
+
+
+def _cursor(row: AnyRow, order: JobOrder) -> str:
+    place = (row.created_at.isoformat(), row.id)
+    return make_cursor(*place, getattr(row, order.value)) if order in _KEYS else make_cursor(*place)
+
+
+def _position(cursor: str, order: JobOrder) -> Position:
+    if order not in _KEYS:
+        return Position(*read_position(cursor))
+    made_at, job_id, key = read_cursor(cursor, (str, str, _KEYS[order]))
+    if not isinstance(key, str) and abs(key) > _MOST:
+        raise bad_cursor()
+    return Position(*read_position(make_cursor(made_at, job_id)), plain(key) if isinstance(key, str) else key)
 
 
 def _filter(session: Session, caller: Caller, query: JobQuery) -> JobFilter:

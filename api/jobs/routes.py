@@ -110,7 +110,12 @@ def _location(job_id: str) -> dict[str, str]:
     return {"Location": f"/api/v1/jobs/{job_id}"}
 
 
-@router.get("", operation_id="list_jobs", summary="Jobs, newest first", response_model=Page[JobView])
+@router.get(
+    "",
+    operation_id="list_jobs",
+    summary="Jobs, newest first unless `sort` says otherwise",
+    response_model=Page[JobView],
+)
 def list_jobs(query: JobQueryParams, caller: Reader, platform: PlatformDep) -> Response:
     with platform.read() as work:
         page = list_page(work, caller, query)

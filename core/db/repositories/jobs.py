@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -81,21 +82,56 @@ class JobFilter:
     search: str = ""
 
 
+class JobOrder(StrEnum):
+    """Orders of lists. Jobs that are equal in what an order is about stand newest first."""
+
+    NEWEST = "newest"
+    OLDEST = "oldest"
+    NAME = "name"
+    PRIORITY = "priority"  # the largest first
+
+
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a page of jobs ended: the last job's time of submission and id."""
+    """Where a page of jobs ended: the last job's time of submission and id, and its name or priority in those orders."""
 
     created_at: datetime
     id: str
+    key: str | int | None = None
 
 
-def list_jobs(session: Session, wanted: JobFilter, *, limit: int, before: Position | None) -> Sequence[AnyRow]:
-    """At most ``limit`` view rows, newest first, beginning after ``before``. One statement."""
+def list_jobs(
+    session: Session, wanted: JobFilter, *, limit: int, before: Position | None, order: JobOrder = JobOrder.NEWEST
+) -> Sequence[AnyRow]:
+    """At most ``limit`` view rows, beginning after ``before``, which is of the same ``order``. One statement."""
     query = _view_query().where(Job.deleted_at.is_(None), *_conditions(wanted))
     if before is not None:
-        last = tuple_(literal(before.created_at, UtcDateTime), literal(before.id))
-        query = query.where(tuple_(Job.created_at, Job.id) < last)
-    return session.execute(query.order_by(Job.created_at.desc(), Job.id.desc()).limit(limit)).all()
+        query = query.where(_is_behind(before, order))
+    newest = (Job.created_at.desc(), Job.id.desc())
+    match order:
+        case JobOrder.NEWEST:
+            query = query.order_by(*newest)
+        case JobOrder.OLDEST:
+            query = query.order_by(Job.created_at, Job.id)
+        case JobOrder.NAME:
+            query = query.order_by(Job.name, *newest)
+        case JobOrder.PRIORITY:
+            query = query.order_by(Job.priority.desc(), *newest)
+    return session.execute(query.limit(limit)).all()
+
+
+def _is_behind(place: Position, order: JobOrder) -> ColumnElement[bool]:
+    own = tuple_(Job.created_at, Job.id)
+    last = tuple_(literal(place.created_at, UtcDateTime), literal(place.id))
+    match order:
+        case JobOrder.NEWEST:
+            return own < last
+        case JobOrder.OLDEST:
+            return own > last
+        case JobOrder.NAME:
+            return or_(Job.name > place.key, and_(Job.name == place.key, own < last))
+        case JobOrder.PRIORITY:
+            return or_(Job.priority < place.key, and_(Job.priority == place.key, own < last))
 
 
 def view_row(session: Session, job_id: str) -> AnyRow:

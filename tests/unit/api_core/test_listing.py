@@ -283,3 +283,39 @@ def test_a_job_that_starts_tells_what_its_replicas_wait_for(
             session.execute(update(Job).where(Job.id == job).values(state=state, wait_reason=reason))
         assert client.get("/api/v1/jobs").json()["items"][0]["wait_reason"] == shown
         assert client.get(f"/api/v1/jobs/{job}").json()["wait_reason"] == shown
+
+
+@pytest.mark.parametrize(
+    ("sort", "wanted"),
+    [
+        ("newest", ["b", "c", "a", "b", "a"]),
+        ("oldest", ["a", "b", "a", "c", "b"]),
+        ("name", ["a:30", "a:10", "b:50", "b:20", "c:40"]),
+        ("priority", ["b:50", "c:40", "a:30", "b:20", "a:10"]),
+    ],
+)
+def test_lists_are_sorted_and_their_pages_fit_together(
+    client: TestClient, submit: Any, clock: Any, sort: str, wanted: list[str]
+) -> None:
+    for name, priority in (("a", 10), ("b", 20), ("a", 30), ("c", 40), ("b", 50)):
+        submit(name=name, priority=priority)
+        clock.advance(1)
+    seen: list[str] = []
+    cursor: str | None = None
+    for _ in range(5):
+        query = {"sort": sort, "limit": 2, **({"cursor": cursor} if cursor else {})}
+        page = client.get("/api/v1/jobs", params=query).json()
+        seen += [f"{job['name']}:{job['priority']}" if ":" in wanted[0] else job["name"] for job in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert seen == wanted
+
+
+def test_a_cursor_of_another_order_is_refused(client: TestClient, submit: Any) -> None:
+    for _ in range(3):
+        submit()
+    cursor = client.get("/api/v1/jobs", params={"limit": 1, "sort": "name"}).json()["next_cursor"]
+    for sort in ("newest", "priority"):
+        assert client.get("/api/v1/jobs", params={"sort": sort, "cursor": cursor}).status_code == 422
+    assert client.get("/api/v1/jobs", params={"sort": "size"}).status_code == 422

@@ -20,6 +20,13 @@ export function readFilters(search: Record<string, unknown>): Filters {
   return found;
 }
 
+export const SORTS = ["newest", "oldest", "name", "priority"] as const;
+export type Sort = (typeof SORTS)[number];
+
+export function isSort(text: string | undefined): text is Sort {
+  return SORTS.some((sort) => sort === text);
+}
+
 export const listed = (value: string | undefined): string[] => (value ? value.split(",").filter(Boolean) : []);
 
 /** `value` put into a comma-separated filter, or taken out where it was in. */

@@ -3,21 +3,21 @@ import { useCallback, useEffect, useRef, useState } from "react";
 import { api, got } from "~/api/client";
 import { keys } from "~/api/queries";
 import type { JobPage, JobState } from "~/api/types";
-import { type Filters, listed } from "~/lib/filters";
+import { type Filters, isSort, listed } from "~/lib/filters";
 import { type Anchor, EMPTY, laidOver, PAGE, pageBefore, ROWS_TOP, type Rows } from "~/lib/rows";
 
 /* The list as it lives in the query cache: the rows of all pages that were read. The newest page and those on screen are
  * asked for again every two seconds, the others when they come into sight. */
 
 const LIVE_MS = 2_000;
-const AHEAD = 40; // rows before the end at which the next page is read
+export const AHEAD = 40; // rows before the end at which the next page is read
 
-interface Seen {
+export interface Seen {
   from: number;
   to: number;
 }
 
-export function useJobs(filters: Filters, seen: Seen) {
+export function useNewestJobs(filters: Filters, seen: Seen, isOn: boolean) {
   const client = useQueryClient();
   const filterText = JSON.stringify(filters);
   const shown = useRef(seen);
@@ -36,6 +36,7 @@ export function useJobs(filters: Filters, seen: Seen) {
     refetchInterval: LIVE_MS,
     placeholderData: keepPreviousData,
     structuralSharing: false,
+    enabled: isOn,
     staleTime: 0,
   });
 
@@ -54,7 +55,8 @@ export function useJobs(filters: Filters, seen: Seen) {
     }
   }, [client, filterText]);
 
-  const isNear = query.data !== undefined && !query.isPlaceholderData && !rows.isWhole && seen.to > rows.jobs.length - AHEAD;
+  const isNear =
+    isOn && query.data !== undefined && !query.isPlaceholderData && !rows.isWhole && seen.to > rows.jobs.length - AHEAD;
   useEffect(() => {
     if (isNear && !isMore) void more();
   }, [isNear, isMore, more]);
@@ -88,10 +90,15 @@ async function readSeen(filters: Filters, known: Rows, seen: Seen, signal: Abort
 }
 
 function read(filters: Filters, anchor: Anchor, signal?: AbortSignal): Promise<JobPage> {
+  return readJobs(filters, anchor.cursor, signal);
+}
+
+export function readJobs(filters: Filters, cursor: string | null, signal?: AbortSignal): Promise<JobPage> {
   const query = {
     limit: PAGE,
     ...(filters.q ? { search: filters.q } : {}),
-    ...(anchor.cursor ? { cursor: anchor.cursor } : {}),
+    ...(cursor ? { cursor } : {}),
+    ...(isSort(filters.sort) ? { sort: filters.sort } : {}),
     state: listed(filters.state) as JobState[],
     project: listed(filters.project),
     user: listed(filters.user),

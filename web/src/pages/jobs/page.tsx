@@ -5,13 +5,15 @@ import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { projectsQuery } from "~/api/queries";
 import type { Job } from "~/api/types";
 import { Bones, Empty, Failure, PageHead } from "~/components/parts";
-import { type Filters, listed, toggled } from "~/lib/filters";
+import { type Filters, isSort, listed, SORTS, toggled } from "~/lib/filters";
 import { JobActions } from "./actions";
 import { FilterMenu } from "./filterMenu";
-import { useJobs } from "./list";
+import { useNewestJobs } from "./list";
+import { useSortedJobs } from "./sorted";
 import { JobTable } from "./table";
 
 const route = getRouteApi("/shell/jobs");
+const SORT_WORDS = { newest: "Newest first", oldest: "Oldest first", name: "By name", priority: "By priority" };
 const STATES = ["queued", "starting", "running", "paused", "cancelling", "succeeded", "failed", "cancelled", "expired"];
 
 export function JobsPage() {
@@ -19,8 +21,11 @@ export function JobsPage() {
   const navigate = useNavigate({ from: "/jobs" });
   const [seen, setSeen] = useState({ from: 0, to: 30 });
   const [chosen, setChosen] = useState<ReadonlyMap<string, Job>>(new Map());
-  const { jobs, isWhole, error, isPending, isPlaceholderData, refetch } = useJobs(filters, seen);
-  const isFiltered = Object.keys(filters).length > 0;
+  const isSorted = isSort(filters.sort) && filters.sort !== "newest";
+  const newest = useNewestJobs(filters, seen, !isSorted);
+  const sorted = useSortedJobs(filters, seen, isSorted);
+  const { jobs, isWhole, error, isPending, isPlaceholderData, refetch } = isSorted ? sorted : newest;
+  const isFiltered = Object.keys(filters).some((name) => name !== "sort");
 
   const filter = useCallback(
     (change: Partial<Record<keyof Filters, string | undefined>>) => {
@@ -62,6 +67,18 @@ export function JobsPage() {
           chosen={listed(filters.state)}
           toggle={(state) => filter({ state: toggled(filters.state, state) })}
         />
+        <select
+          className="input auto"
+          aria-label="Sort"
+          value={isSorted ? filters.sort : "newest"}
+          onChange={(event) => filter({ sort: event.target.value === "newest" ? undefined : event.target.value })}
+        >
+          {SORTS.map((sort) => (
+            <option key={sort} value={sort}>
+              {SORT_WORDS[sort]}
+            </option>
+          ))}
+        </select>
         <ProjectFilter chosen={filters.project} set={(project) => filter({ project })} />
         {listed(filters.label).map((label) => (
           <button
