@@ -22,7 +22,11 @@ from core.domain.metrics.limits import SERIES_OF_JOB, SYSTEM
 IDLE_PERCENT: Final = 5.0
 # A replica so many percent of a GPU (or of its peers' CPU use) away from the median of its role holds it up, or idles.
 FAR_PERCENT: Final = 30.0
-_GPU: Final = re.compile(r"^system/gpu\.([0-9]{1,3})/(utilisation_percent|memory_bytes|power_w|temperature_c)$")
+_GPU: Final = re.compile(
+    r"^system/gpu\.([0-9]{1,3})/(utilisation_percent|memory_bytes|power_w|temperature_c|ecc_uncorrected|xid)$"
+)
+# Counts and codes: their newest value says what a mean does not.
+_NEWEST: Final = frozenset({"ecc_uncorrected", "xid"})
 _OWN: Final = frozenset(
     {
         "cpu_percent",
@@ -66,6 +70,7 @@ def notes_of(replicas: Sequence[ReplicaUse]) -> list[str]:
                 f"{replica.role}-{replica.index}: {which} (below {IDLE_PERCENT:g} %); "
                 "ask for fewer GPUs, or look whether the data comes too slowly."
             )
+        notes += [f"{replica.role}-{replica.index}: {fault}" for gpu in replica.gpus for fault in _faults(gpu)]
     by_role: defaultdict[str, dict[int, float]] = defaultdict(dict)
     for replica in replicas:
         load = _load(replica)
@@ -74,6 +79,20 @@ def notes_of(replicas: Sequence[ReplicaUse]) -> list[str]:
     for role, loads in by_role.items():
         notes += _far(role, loads)
     return notes
+
+
+def _faults(gpu: GpuUse) -> list[str]:
+    found = []
+    if gpu.xid:
+        found.append(
+            f"GPU {gpu.index} reported Xid {gpu.xid:.0f}, an error of its driver or hardware; an admin should look."
+        )
+    if gpu.ecc_uncorrected:
+        found.append(
+            f"GPU {gpu.index} has {gpu.ecc_uncorrected:.0f} memory errors that could not be corrected; "
+            "results may be wrong: an admin should look at the node."
+        )
+    return found
 
 
 def _far(role: str, loads: Mapping[int, float]) -> list[str]:
@@ -119,7 +138,7 @@ def _use(session: Session, series: Sequence[Series], window_s: float) -> Replica
                 peak = one.high
             continue
         number = int(match[1])
-        gpus[number][match[2]] = mean
+        gpus[number][match[2]] = one.last_value if match[2] in _NEWEST else mean
         if match[2] == "utilisation_percent" and mean is not None and mean < IDLE_PERCENT and count >= _SAMPLES:
             idle.add(number)
     return ReplicaUse(

@@ -144,6 +144,8 @@ class GpuUse(WireModel):
     memory_bytes: float | None = None
     power_w: float | None = None
     temperature_c: float | None = None
+    ecc_uncorrected: float | None = Field(default=None, description="Memory errors since the driver was loaded.")
+    xid: float | None = Field(default=None, description="The newest error of driver or hardware, by NVIDIA's number.")
     is_idle: bool = False
 
 

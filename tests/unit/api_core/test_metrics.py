@@ -281,6 +281,7 @@ def test_resources_say_which_gpus_idle_and_which_rank_is_far_from_the_others(
             for name, value in (
                 ("system/gpu.0/utilisation_percent", percent),
                 ("system/gpu.0/memory_bytes", 2e9),
+                ("system/gpu.0/xid", 79.0 if index == 2 else 0.0),
                 ("system/cpu_percent", 150.0),
                 ("system/memory_bytes", 1e9),
             )
@@ -289,9 +290,10 @@ def test_resources_say_which_gpus_idle_and_which_rank_is_far_from_the_others(
     summary = client.get(f"/api/v1/jobs/{job}/resources").json()
     assert [one["gpus"][0]["is_idle"] for one in summary["replicas"]] == [False, True, False]
     assert summary["replicas"][0]["cpu_percent"] == 150.0
-    assert len(summary["notes"]) == 2
+    assert len(summary["notes"]) == 3
+    assert "worker-2: GPU 0 reported Xid 79" in summary["notes"][1]
     assert "worker-1: its GPU idles" in summary["notes"][0]
-    assert "worker-1 works at 2 %" in summary["notes"][1]
+    assert "worker-1 works at 2 %" in summary["notes"][2]
     assert client.get(f"/api/v1/jobs/{submit(name='new')}/resources").json()["replicas"] == []
 
 

@@ -193,9 +193,14 @@ class Reporter:
         if self.collector is None:
             return
         try:
-            at = clock.stamp(clock.now())
-            for item in self.collector.look(is_last=is_last):
-                self._spool.add({"at": at, **item})
+            while True:
+                at = clock.stamp(clock.now())
+                items = self.collector.look(is_last=is_last)
+                for item in items:
+                    self._spool.add({"at": at, **item})
+                # A look reads a piece of each file: at the end all that is left, while there is time.
+                if not is_last or not items or clock.monotonic() >= (self._finish_by or 0.0):
+                    break
             if is_last:
                 self.collector.close()
         except Exception as error:  # noqa: BLE001 - the same

@@ -16,7 +16,7 @@ from trainmaster_runtime.metrics.sampler import Sampler
 
 SAMPLE_S = 10.0  # a report with a sample is as good as a heartbeat, and comes as often
 _FIRST_SAMPLE_S = 2.5
-_EVENTS_S = 1.0
+_EVENTS_S = 0.5
 _LINES = 2_000  # that wait to be looked at; of a flood the newest count
 _ITEM_POINTS = 5_000
 _SYSTEM = "system/"
@@ -109,7 +109,7 @@ class Collector:
         if self._events is not None and (is_last or now >= self._events_at):
             self._events_at = now + _EVENTS_S
             self._take_events(columns, self._events.look(now, is_last=is_last))
-        if self._sampler is not None and (now >= self._sample_at):
+        if self._sampler is not None and now >= self._sample_at and not is_last:
             self._sample_at = now + SAMPLE_S
             step, time_s = int(now - self._started_at), clock.now()
             for name, value in self._sampler.sample(now).items():
