@@ -6,7 +6,6 @@ import asyncio
 import json
 import multiprocessing
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from _ports import free_ports
 from torch import nn
 from trainmaster_train import ps
 from trainmaster_train.context import current
@@ -124,12 +124,3 @@ def work_process(
     servers = ps.Servers(model, sgd(model), context=current(), key=job_key(None), options=options)
     results.put(work(servers, *arguments))
     servers.close()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()

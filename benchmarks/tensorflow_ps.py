@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,8 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from _ports import free_ports
 
 
 @dataclass(frozen=True)
@@ -86,15 +87,6 @@ def measure(python: Path, training: Training, *, workers: int, servers: int, tim
             with suppress(ProcessLookupError):
                 process.kill()
             process.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
 
 
 def play(training: Training) -> None:

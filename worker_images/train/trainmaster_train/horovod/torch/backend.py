@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
-from datetime import timedelta
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
@@ -24,6 +22,7 @@ from trainmaster_train.horovod.messages import (
     Response,
 )
 from trainmaster_train.horovod.reduction import AVERAGE, adasum, shares
+from trainmaster_train.horovod.torch.batches import CpuBatch, CudaBatch, Works
 
 _REDUCE_OPS = {
     AVERAGE: dist.ReduceOp.SUM,
@@ -34,7 +33,6 @@ _REDUCE_OPS = {
 }
 # What gloo cannot add travels as the next type that it can.
 _WIRE_TYPES = {torch.int16: torch.int32, torch.bool: torch.uint8}
-_QUERY_S = 0.0001
 # The name changed with torch 2.13.
 _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
@@ -56,7 +54,6 @@ class Job:
             self.event.record(torch.cuda.current_stream(tensor.device))
 
 
-Works = List[Any]
 Started = Tuple[Works, Callable[[], None]]
 
 
@@ -86,19 +83,17 @@ class TorchBackend:
             REDUCESCATTER: self._reducescatter,
         }
 
-    def start(
-        self, response: Response, jobs: Sequence[Optional[Job]], members: Sequence[int]
-    ) -> _CpuBatch | _CudaBatch:
+    def start(self, response: Response, jobs: Sequence[Optional[Job]], members: Sequence[int]) -> CpuBatch | CudaBatch:
         if response.kind == ADD_SET:
             self._add_set(response, jobs)
         starter = self._starters.get(response.kind)
         if starter is None:  # to agree is all there is to it
-            return _CpuBatch([], _nothing)
+            return CpuBatch([], _nothing)
         device = next((job.tensor.device for job in jobs if job is not None), None)
         if device is None:
             device = torch.device(response.like[0].device, torch.cuda.current_device()) if _is_cuda(response) else None
         if device is None or device.type != "cuda":
-            return _CpuBatch(*starter(response, jobs, members))
+            return CpuBatch(*starter(response, jobs, members))
         stream = self._streams.get(device)
         if stream is None:
             stream = self._streams[device] = torch.cuda.Stream(device)
@@ -113,7 +108,7 @@ class TorchBackend:
             finish()
             done = torch.cuda.Event()
             done.record(stream)
-        return _CudaBatch(works, done, [job for job in jobs if job is not None])
+        return CudaBatch(works, done, [job.output for job in jobs if job is not None and job.output is not None])
 
     def abort(self) -> None:
         for group in self._groups.values():
@@ -149,7 +144,7 @@ class TorchBackend:
         works = []
         group = self._groups[response.process_set]
         if group is not None:
-            works.append(dist.all_reduce(wire, _REDUCE_OPS[first.op], group, async_op=True))
+            works.append(_start_allreduce(wire, _REDUCE_OPS[first.op], group))
 
         def finish() -> None:
             if first.op == AVERAGE:
@@ -286,55 +281,19 @@ def new_group(members: Optional[List[int]] = None, backend: Optional[str] = None
     return made
 
 
+def _start_allreduce(wire: torch.Tensor, op: Any, group: dist.ProcessGroup) -> Any:
+    if wire.is_complex():
+        return dist.all_reduce(wire, op, group, async_op=True)
+    # The group's own, without what torch.distributed looks after on the way: a small tensor is there as soon.
+    options = dist.AllreduceOptions()
+    options.reduceOp = op
+    return group.allreduce([wire], options)
+
+
 def _stop(group: Optional[dist.ProcessGroup]) -> None:
     stop = getattr(group, "abort", None)
     if stop is not None:
         stop()
-
-
-class _CpuBatch:
-    def __init__(self, works: Works, finish: Callable[[], None]) -> None:
-        self._works = works
-        self.finish = finish
-
-    def is_done(self) -> bool:
-        return all(work.is_completed() for work in self._works)
-
-    def wait(self, timeout_s: float) -> bool:
-        for work in self._works:
-            try:
-                work.wait(timedelta(seconds=timeout_s))
-            except RuntimeError:
-                if not work.is_completed():
-                    return False
-                work.wait()  # raises what really happened
-        return True
-
-
-class _CudaBatch:
-    """Its results are put in place on the device's own time; ``done`` is when they are."""
-
-    def __init__(self, works: Works, done: torch.cuda.Event, jobs: List[Job]) -> None:
-        self._works = works
-        self._done = done
-        self._jobs = jobs
-        self._pause = threading.Event()
-
-    def is_done(self) -> bool:
-        return bool(self._done.query())
-
-    def wait(self, timeout_s: float) -> bool:
-        # Not by the event's own wait: a peer that died would never let it return.
-        for _ in range(max(1, int(timeout_s / _QUERY_S))):
-            if self._done.query():
-                return True
-            self._pause.wait(_QUERY_S)
-        return bool(self._done.query())
-
-    def finish(self) -> None:
-        for job in self._jobs:
-            if job.output is not None:
-                job.output.record_stream(torch.cuda.current_stream(job.output.device))
 
 
 def _requests(response: Response, jobs: Sequence[Optional[Job]]) -> List[Request]:
