@@ -170,8 +170,10 @@ def demo(arguments: list[str]) -> int:
 
 def test(arguments: list[str]) -> int:
     """All tests. What needs PostgreSQL or Redis says so and is skipped where there is none."""
-    return need("train", "test") or with_pages() or run(
-        PYTHON, "-m", "pytest", *(arguments or ["-q", "-n", "2", "--dist", "loadgroup"])
+    return (
+        need("train", "test")
+        or with_pages()
+        or run(PYTHON, "-m", "pytest", *(arguments or ["-q", "-n", "2", "--dist", "loadgroup"]))
     )
 
 
