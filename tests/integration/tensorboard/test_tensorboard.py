@@ -120,6 +120,9 @@ def test_it_does_not_outlive_an_api_that_is_killed(serve: Any) -> None:
     open_files = {str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
     ports = [Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
     assert not {f"socket:[{line.split()[9]}]" for lines in ports for line in lines} & open_files
+    # The kernel keeps it from taking more memory than it may.
+    limits = [line.split() for line in Path(f"/proc/{pid}/limits").read_text().splitlines()]
+    assert [line[3] for line in limits if line[:3] == ["Max", "data", "size"]] == [str(2**29)]
     # Nor does it know what the platform knows.
     assert b"TRAINMASTER_" not in Path(f"/proc/{pid}/environ").read_bytes()
     os.kill(api.process.pid, signal.SIGKILL)
