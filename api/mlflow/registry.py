@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sqlalchemy import func, select
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
 from api.mlflow.answers import AlreadyExists
@@ -35,21 +36,23 @@ _OF_RUN: Final = re.compile(r"runs:/([\w-]+)/(.+)")
 
 def create_name(work: Work, place: Place, sent: CreateRegistered) -> MlflowRegistered:
     """Raises ``AlreadyExists`` when the project has it."""
-    if work.session.get(MlflowRegistered, (place.project_id, sent.name)) is not None:
-        raise AlreadyExists(f"Registered Model (name={sent.name}) already exists.")
     count = select(func.count()).where(MlflowRegistered.project_id == place.project_id)
     if work.session.execute(count).scalar_one() >= _NAMES_OF_PROJECT:
         raise Forbidden(f"This project has {_NAMES_OF_PROJECT} registered models already; use one of their names.")
-    name = MlflowRegistered(
-        project_id=place.project_id,
-        name=sent.name,
-        description=sent.description,
-        tags={tag.key: tag.value for tag in sent.tags},
-        created_at=work.now,
-        updated_at=work.now,
-    )
-    work.session.add(name)
-    work.session.flush()
+    values = {
+        "project_id": place.project_id,
+        "name": sent.name,
+        "description": sent.description,
+        "tags": {tag.key: tag.value for tag in sent.tags},
+        "created_at": work.now,
+        "updated_at": work.now,
+    }
+    # Two replicas may register the same name at the same moment.
+    insert = postgresql.insert if work.session.get_bind().dialect.name == "postgresql" else sqlite.insert
+    made = insert(MlflowRegistered).values(**values).on_conflict_do_nothing().returning(MlflowRegistered)
+    name = work.session.execute(made).scalar_one_or_none()
+    if name is None:
+        raise AlreadyExists(f"Registered Model (name={sent.name}) already exists.")
     return name
 
 
