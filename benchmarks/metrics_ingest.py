@@ -155,7 +155,7 @@ def mlflow_server(program: str, database: str) -> Iterator[str]:
                 start_new_session=True,
             )
         try:
-            wait_for(lambda: _answers(port), "MLflow's server", 180)
+            wait_for(lambda: _answers(port), "MLflow's server", 500)
             yield f"http://127.0.0.1:{port}"
         finally:
             os.killpg(process.pid, 15)

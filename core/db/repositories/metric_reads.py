@@ -153,7 +153,8 @@ def read_chart(session: Session, series: Series, window: Window, buckets: int) -
         if len(ordered) <= buckets:
             return Chart(ordered, None)
         return Chart(None, digest_buckets(ordered, window.by, buckets))
-    coarse = count // COARSE_POINTS >= 2 * buckets
+    # One and a half for each bucket: finer ones would show the same.
+    coarse = 2 * (count // COARSE_POINTS) >= 3 * buckets
     return Chart(None, merge_buckets(_digests(session, series, rows, window, is_coarse=coarse), window.by, buckets))
 
 

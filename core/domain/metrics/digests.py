@@ -11,6 +11,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from operator import eq, le
 from typing import Any, Final, Literal
 
 from core.domain.metrics.points import Points
@@ -96,19 +97,29 @@ class Digests:
         self.first.append(values[0])
         self.last.append(values[-1])
 
-    def merge(self, start: int, end: int, into: Digests) -> None:
-        """Append to ``into`` what stands for those from ``start`` to ``end``, at least one."""
-        part = slice(start, end)
-        for name in ("count", "nan", "positive", "negative", "total"):
-            getattr(into, name).append(sum(getattr(self, name)[part]))
-        into.step_min.append(min(self.step_min[part]))
-        into.step_max.append(max(self.step_max[part]))
-        into.time_min.append(min(self.time_min[part]))
-        into.time_max.append(max(self.time_max[part]))
-        into.low.append(_least(self.low[part]))
-        into.high.append(_largest(self.high[part]))
-        into.first.append(self.first[start])
-        into.last.append(self.last[end - 1])
+    def merge(self, cuts: Iterable[tuple[int, int]]) -> Digests:
+        """One for each (start, end) of ``cuts``: what stands for all of these, of which there is at least one."""
+        made = Digests()
+        parts = [slice(start, end) for start, end in cuts]
+        for name in ("count", "total"):
+            column = getattr(self, name)
+            getattr(made, name).extend([sum(column[part]) for part in parts])
+        for name in ("nan", "positive", "negative"):
+            column = getattr(self, name)
+            # Nearly always there is none in all of it.
+            getattr(made, name).extend([sum(column[part]) for part in parts] if any(column) else [0] * len(parts))
+        for name in ("step_min", "time_min"):
+            column = getattr(self, name)
+            getattr(made, name).extend([min(column[part]) for part in parts])
+        for name in ("step_max", "time_max"):
+            column = getattr(self, name)
+            getattr(made, name).extend([max(column[part]) for part in parts])
+        least, largest = (min, max) if all(map(eq, self.low, self.low)) else (_least, _largest)
+        made.low.extend([least(self.low[part]) for part in parts])
+        made.high.extend([largest(self.high[part]) for part in parts])
+        made.first.extend([self.first[part.start] for part in parts])
+        made.last.extend([self.last[part.stop - 1] for part in parts])
+        return made
 
 
 def unpack_digests(data: bytes) -> Digests:
@@ -154,10 +165,7 @@ def merge_buckets(digests: Digests, by: By, buckets: int) -> Digests:
     if not _grows(keys):
         digests = digests.chosen(sorted(range(len(keys)), key=keys.__getitem__))
         keys = digests.lows_of(by)
-    made = Digests()
-    for start, end in _cuts(keys, buckets):
-        digests.merge(start, end, made)
-    return made
+    return digests.merge(_cuts(keys, buckets))
 
 
 def _cuts(keys: Sequence[int], buckets: int) -> Iterable[tuple[int, int]]:
@@ -174,7 +182,7 @@ def _cuts(keys: Sequence[int], buckets: int) -> Iterable[tuple[int, int]]:
 
 
 def _grows(keys: Sequence[int]) -> bool:
-    return all(map(int.__le__, keys, keys[1:]))
+    return all(map(le, keys, keys[1:]))
 
 
 def _least(values: array[float]) -> float:

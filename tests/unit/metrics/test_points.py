@@ -9,7 +9,6 @@ from itertools import pairwise
 import pytest
 
 from core.domain.metrics.digests import (
-    Digests,
     digest_buckets,
     digest_runs,
     merge_buckets,
@@ -75,9 +74,8 @@ def test_a_run_without_a_finite_value_has_no_bounds() -> None:
     digests = digest_runs(Points([0, 1], [0, 1], [math.nan, math.inf]), 2)
     assert math.isnan(digests.low[0])
     assert math.isnan(digests.high[0])
-    merged = Digests()
     digests.extend(digest_runs(Points([2], [2], [3.0]), 2))
-    digests.merge(0, 2, merged)
+    merged = digests.merge([(0, 2)])
     assert (merged.low[0], merged.high[0]) == (3.0, 3.0)
 
 
