@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 from fastapi import Header, Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from trainmaster.spec.model import RoleName
 from trainmaster.wire.base import Page
@@ -14,7 +15,7 @@ from trainmaster.wire.metrics import Chart, MetricKind, MetricObjectView, Metric
 
 from api.auth import JobAccess, JobViewer, Reader, authenticate
 from api.closing import Closing
-from api.paging import PAGE_LIMIT
+from api.paging import PAGE_LIMIT, PageQuery
 from api.routing import new_router
 from api.series import resources, service
 from api.series.columns import Plain, as_json
@@ -48,28 +49,39 @@ HighQuery = Annotated[float | None, Query(alias="to", allow_inf_nan=False, descr
 BucketQuery = Annotated[int, Query(ge=1, le=5000, description="Points or buckets of each series at most.")]
 
 
+class MetricQuery(PageQuery):
+    """Which series to list."""
+
+    name: Names = []  # noqa: RUF012 (a model's default is copied)
+    prefix: PrefixQuery = ""
+    attempt: AttemptQuery = None
+    role: RoleQuery = None
+    index: IndexQuery = None
+    kind: MetricKind | None = None
+    system: SystemQuery = True
+
+
+class ObjectQuery(PageQuery):
+    """Which series' objects to list."""
+
+    name: Annotated[str, Field(max_length=NAME_LIMIT)]
+    kind: MetricKind | None = None
+    attempt: AttemptQuery = None
+    role: RoleQuery = None
+    index: IndexQuery = None
+    limit: Annotated[int, Field(ge=1, le=PAGE_LIMIT)] = 100
+
+
 @router.get(
     "/jobs/{job}/metrics",
     operation_id="list_metrics",
     summary="The series of a job, with their newest points",
     response_model=Page[MetricView],
 )
-def list_metrics(
-    job: JobViewer,
-    platform: PlatformDep,
-    name: Names = [],  # noqa: B006 (never changed)
-    prefix: PrefixQuery = "",
-    attempt: AttemptQuery = None,
-    role: RoleQuery = None,
-    index: IndexQuery = None,
-    kind: Annotated[MetricKind | None, Query()] = None,
-    system: SystemQuery = True,
-    limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT)] = 50,
-    cursor: Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before.")] = None,
-) -> Response:
+def list_metrics(job: JobViewer, platform: PlatformDep, query: Annotated[MetricQuery, Query()]) -> Response:
     """By attempt, role, index and name."""
-    only = _only(name, prefix, attempt, role, index, system=system, kind=kind)
-    return _json(service.list_metrics(platform, job, only, limit=limit, cursor=cursor))
+    only = _only(query.name, query.prefix, query.attempt, query.role, query.index, system=query.system, kind=query.kind)
+    return _json(service.list_metrics(platform, job, only, limit=query.limit, cursor=query.cursor))
 
 
 @router.get(
@@ -175,19 +187,11 @@ async def stream_metrics(
     "/jobs/{job}/metrics/objects", operation_id="list_metric_objects", summary="A series' histograms, images or texts"
 )
 def list_metric_objects(
-    job: JobViewer,
-    platform: PlatformDep,
-    name: Annotated[str, Query(max_length=NAME_LIMIT)],
-    kind: Annotated[MetricKind | None, Query()] = None,
-    attempt: AttemptQuery = None,
-    role: RoleQuery = None,
-    index: IndexQuery = None,
-    limit: Annotated[int, Query(ge=1, le=PAGE_LIMIT)] = 100,
-    cursor: Annotated[str | None, Query(max_length=500, description="`next_cursor` of the page before.")] = None,
+    job: JobViewer, platform: PlatformDep, query: Annotated[ObjectQuery, Query()]
 ) -> Page[MetricObjectView]:
     """Oldest first, of the newest attempt that has any. Of each series about a hundred are kept, spread over its time."""
-    only = _only([name], "", attempt, role, index, system=True, kind=kind)
-    return Page[MetricObjectView](**service.objects(platform, job, only, limit=limit, cursor=cursor))
+    only = _only([query.name], "", query.attempt, query.role, query.index, system=True, kind=query.kind)
+    return Page[MetricObjectView](**service.objects(platform, job, only, limit=query.limit, cursor=query.cursor))
 
 
 @router.get(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from core.db.engine import unit_of_work
+from core.db.repositories.metrics import NewObject, StreamKey, add_metrics
 from core.db.tables import Checkpoint, Node, Secret, Token
 
 FILLED = {"{job}": "job-1", "{number}": "1", "{project}": "vision"}
@@ -52,6 +53,8 @@ def full(house: Any) -> Any:
                         id=f"c{n}-{step}", job_id="job-1", attempt_id="attempt-1", path=path, step=step, created_at=at
                     )
                 )
+        image = NewObject("picture", "image", 1, 1, "image/png", b"x")
+        add_metrics(session, StreamKey("job-1", 1, "worker", 0), {}, objects=[image], now=house.now)
     for attempt, name in ((1, "worker-0"), (1, "worker-10"), (1, "worker-2"), (2, "chief-0"), (2, "worker-0")):
         house.log("job-1", attempt, name, "line\n")
     return house
@@ -107,6 +110,7 @@ def test_no_answer_is_a_bare_list_and_every_page_is_strict(full: Any) -> None:
         for part, value in FILLED.items():
             at = at.replace(part, value)
         more = {"path": put_checkpoint(full)} if at.endswith("/statistics") else {}
+        more = {"name": "picture"} if at.endswith("/objects") else more
         assert full.call("root", "GET", at, params=more).status_code == 200, at
         for wrong in ({"nonsense": "1"}, {"limit": "0"}):
             refused = full.call("root", "GET", at, params={**more, **wrong})
