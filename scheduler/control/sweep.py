@@ -15,7 +15,20 @@ from core.db.engine import unit_of_work
 from core.db.identity import ensure_id
 from core.db.repositories import metrics
 from core.db.rows import AnyRow
-from core.db.tables import Attempt, Event, IdempotencyKey, Job, Lease, LoginCode, MetricStream, Token
+from core.db.tables import (
+    Attempt,
+    Event,
+    IdempotencyKey,
+    Job,
+    Lease,
+    LoginCode,
+    MetricStream,
+    MlflowModel,
+    MlflowRun,
+    MlflowVersion,
+    TensorBoardLink,
+    Token,
+)
 from core.domain.errors import ExecutorTryAgain, StaleWrite
 from core.domain.exits import ExitKind
 from core.domain.ids import JobId
@@ -205,14 +218,28 @@ def forget_metrics(control: Control) -> int:
             return dropped
 
 
+def forget_runs(control: Control) -> int:
+    """Drop what jobs that were deleted told by MLflow's protocol; how many rows. Names of models stay: others may use them."""
+    gone = select(Job.id).where(Job.deleted_at.is_not(None), Job.state.in_(_TERMINAL))
+    dropped = 0
+    for table in (MlflowVersion, MlflowModel, MlflowRun):
+        with unit_of_work(control.sessions) as session:
+            result = session.execute(delete(table).where(table.job_id.in_(gone)))
+            dropped += result.rowcount  # type: ignore[attr-defined]
+    return dropped
+
+
 def forget_expired(control: Control) -> None:
-    """Drop idempotency keys, login codes, tokens (browser sessions are such) and leases that nobody needs any more."""
+    """Drop idempotency keys, login codes, tokens (browser sessions are such), addresses and leases that nobody needs any more."""
     now = control.clock()
     with unit_of_work(control.sessions) as session:
         session.execute(delete(IdempotencyKey).where(IdempotencyKey.created_at < now - _IDEMPOTENCY_AGE))
         session.execute(delete(LoginCode).where(LoginCode.expires_at < now - _LOGIN_CODE_AGE))
+        session.execute(delete(TensorBoardLink).where(TensorBoardLink.expires_at < now))
         for over in (Token.expires_at, Token.revoked_at):
-            session.execute(delete(Token).where(over < now - _TOKEN_AGE))
+            old = over < now - _TOKEN_AGE
+            session.execute(delete(TensorBoardLink).where(TensorBoardLink.token_id.in_(select(Token.id).where(old))))
+            session.execute(delete(Token).where(old))
         # A day after its last use nobody can still hold a token of it.
         session.execute(delete(Lease).where(Lease.name.startswith("attempt:"), Lease.expires_at < now - _LEASE_AGE))
 
@@ -227,6 +254,7 @@ def housekeep(control: Control, settings: Settings) -> None:
         ("ttl", lambda: delete_outlived(control)),
         ("events", lambda: forget_events(control, timedelta(days=settings.event_retention_days))),
         ("metrics", lambda: forget_metrics(control)),
+        ("runs", lambda: forget_runs(control)),
         ("expired", lambda: forget_expired(control)),
         ("checkpoints", lambda: apply_retention(control)),
         ("archives", lambda: sweep_archives(control.sessions, store, now=control.clock())),

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import delete, update
+from sqlalchemy import delete, select, update
 
 from core.db.engine import unit_of_work
 from core.db.identity import ensure_id
@@ -20,8 +20,11 @@ from core.db.tables import (
     Lease,
     LoginCode,
     MetricStream,
+    MlflowModel,
+    MlflowRun,
     Replica,
     Stranger,
+    TensorBoardLink,
     Token,
     WaitReason,
 )
@@ -38,6 +41,7 @@ from scheduler.control.sweep import (
     forget_events,
     forget_expired,
     forget_metrics,
+    forget_runs,
     sweep_executor,
 )
 
@@ -181,6 +185,14 @@ def test_sessions_and_codes_go_when_they_are_long_over(plane):
                 LoginCode(digest="code", user_id="user-1", expires_at=now + timedelta(minutes=10)),
             ]
         )
+        session.flush()
+        for token_id, days in (("expired", 60), ("valid", 1), ("eternal", 60)):
+            until = now + timedelta(days=days)
+            session.add(
+                TensorBoardLink(
+                    digest=token_id, user_id="user-1", token_id=token_id, job_ids=[], created_at=now, expires_at=until
+                )
+            )
     plane.engine.advance(timedelta(days=30))
     forget_expired(plane.control)
     assert not plane.all(LoginCode)
@@ -190,6 +202,8 @@ def test_sessions_and_codes_go_when_they_are_long_over(plane):
     plane.engine.advance(timedelta(days=2))
     forget_expired(plane.control)
     assert {row.id for row in plane.all(Token)} == {"valid", "eternal"}
+    # An address goes with its time, and with the token that asked for it.
+    assert {row.digest for row in plane.all(TensorBoardLink)} == {"eternal"}
 
 
 def test_a_long_ttl_never_stands_in_the_way_of_a_short_one(plane, monkeypatch):
@@ -242,6 +256,36 @@ def test_metrics_go_with_their_job_and_those_of_others_stay(plane):
     assert forget_metrics(plane.control) == 1
     assert [row.owner_id for row in plane.all(MetricStream)] == [kept]
     assert forget_metrics(plane.control) == 0
+
+
+def test_what_was_told_by_mlflow_goes_with_its_job_and_that_of_others_stays(plane):
+    jobs = {name: plane.submit(name, ttl=ttl) for name, ttl in (("deleted", "60s"), ("kept", "60d"))}
+    plane.settle()
+    with unit_of_work(plane.control.sessions) as session:
+        now = plane.control.clock()
+        for name, job_id in jobs.items():
+            attempt = session.scalars(select(Attempt).where(Attempt.job_id == job_id)).one()
+            project_id = session.get_one(Job, job_id).project_id
+            common = {"project_id": project_id, "job_id": job_id}
+            session.add(
+                MlflowRun(
+                    id=attempt.id, attempt_id=attempt.id, replica="worker-0", name="", status="RUNNING", params={},
+                    tags={}, inputs={}, outputs=[], started_at=now, **common,
+                )
+            )  # fmt: skip
+            session.add(
+                MlflowModel(
+                    id=f"m-{name}", run_id=attempt.id, name="m", kind="", status="LOGGED_MODEL_READY", params={},
+                    tags={}, metrics=[], created_at=now, updated_at=now, **common,
+                )
+            )  # fmt: skip
+    assert forget_runs(plane.control) == 0
+    plane.advance(11)
+    plane.engine.advance(timedelta(days=1))
+    delete_outlived(plane.control)
+    assert forget_runs(plane.control) == 2
+    assert [row.job_id for row in plane.all(MlflowRun)] == [jobs["kept"]]
+    assert [row.id for row in plane.all(MlflowModel)] == ["m-kept"]
 
 
 def test_reasons_of_shapes_that_nobody_waits_with_are_forgotten(plane):
