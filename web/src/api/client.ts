@@ -36,7 +36,7 @@ export function onLoggedOut(act: () => void): void {
   whenLoggedOut = act;
 }
 
-const send: typeof fetch = async (input, init) => {
+export const send: typeof fetch = async (input, init) => {
   let response: Response;
   try {
     response = await fetch(input, init);

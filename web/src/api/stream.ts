@@ -1,4 +1,4 @@
-import { api, got } from "./client";
+import { send } from "./client";
 import { noteAnswer, noteSilence } from "./connection";
 
 /* Server-sent events that go on after a break where they were. The browser does most of it: it connects again with the last
@@ -23,6 +23,25 @@ export function follow(path: string, listener: Listener): () => void {
     source?.close();
     clearTimeout(timer);
   };
+  /** The browser keeps to itself what an answer said that was no stream: ask once more, and read it. */
+  const probe = async () => {
+    const asked = new AbortController();
+    try {
+      const response = await send(path, { signal: asked.signal });
+      if (isStopped) return;
+      if (response.status >= 400 && response.status < 500 && ![401, 408, 429].includes(response.status)) {
+        const problem = (await response.json()) as { detail?: string };
+        stop();
+        listener.failed(new Error(problem.detail ?? `The API answered ${response.status}.`));
+        return;
+      }
+    } catch {
+      // No answer at all: it may come back.
+    } finally {
+      asked.abort();
+    }
+    if (!isStopped) timer = setTimeout(connect, AGAIN_MS);
+  };
   const connect = () => {
     // A new EventSource does not know the id of the one before; only a header of ours could tell, which it cannot send.
     // So a stream that is begun anew tells all again, and listeners drop what they have by its id or place.
@@ -33,9 +52,7 @@ export function follow(path: string, listener: Listener): () => void {
         noteSilence();
         return;
       }
-      // An answer that was no stream. Whether the session is over, or the API away, any other request tells.
-      got(api.GET("/api/v1/me")).catch(() => undefined);
-      timer = setTimeout(connect, AGAIN_MS);
+      void probe();
     };
     for (const [kind, act] of Object.entries(listener)) {
       if (kind === "failed" || kind === "error" || typeof act !== "function") continue;
