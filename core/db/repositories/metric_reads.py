@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Select, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.db.repositories.metrics import CHUNK_POINTS, COARSE_POINTS, FINE_POINTS, gather
-from core.db.rows import AnyRow
+from core.db.rows import AnyRow, AnySelect
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.domain.errors import Unavailable
 from core.domain.metrics.digests import (
@@ -243,7 +243,7 @@ def _series(row: MetricSeries, stream: AnyRow, pending: Points) -> Series:
     )
 
 
-def _chunks(series: Series, *columns: Any) -> Select[Any]:
+def _chunks(series: Series, *columns: Any) -> AnySelect:
     return select(*columns).where(MetricChunk.series_id == series.id).order_by(MetricChunk.number)
 
 
@@ -285,10 +285,10 @@ def _digests(session: Session, series: Series, rows: Sequence[AnyRow], window: W
     level = MetricChunk.coarse if is_coarse else MetricChunk.fine
     if whole:
         taken = set(whole)
-        query = _chunks(series, MetricChunk.number, level).where(MetricChunk.number.between(whole[0], whole[-1]))
-        for number, data in session.execute(query):
-            if number in taken:
-                made.extend(unpack_digests(data))
+        query = _chunks(series, MetricChunk.number).where(MetricChunk.number.between(whole[0], whole[-1]))
+        for row in session.execute(query.add_columns(level.label("digests"))):
+            if row.number in taken:
+                made.extend(unpack_digests(row.digests))
     others = sorted({row.number for row in rows} - set(whole))
     length = COARSE_POINTS if is_coarse else FINE_POINTS
     for part in (*_points_of(session, series, others), series.pending):

@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
-from sqlalchemy import delete, func, insert, select, tuple_, update
+from sqlalchemy import Table, delete, func, insert, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
@@ -43,6 +43,7 @@ _PENDING_SEGMENTS: Final = 64
 _WRITERS: Final = 64  # senders of one replica: its starts, and the libraries in its processes
 _COUNTED_FROM: Final = 1_000_000  # points of a replica: below, the job's limit is far
 _LOOK_UP: Final = 500  # names or ids in one statement; SQLite allows 32,766 values
+_STREAMS: Final = cast("Table", MetricStream.__table__)
 _HEAD: Final = struct.Struct("<qq")  # in a segment: series, points
 
 
@@ -203,7 +204,7 @@ def _locked_stream(session: Session, key: StreamKey, now: datetime) -> MetricStr
             "updated_at": now,
         }
         dialect = postgresql if session.get_bind().dialect.name == "postgresql" else sqlite
-        session.execute(dialect.insert(MetricStream.__table__).values(**row).on_conflict_do_nothing())
+        session.execute(dialect.insert(_STREAMS).values(**row).on_conflict_do_nothing())
         found = session.execute(query).scalar_one()
     return found
 

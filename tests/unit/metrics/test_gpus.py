@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ class Library:
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     made = Library()
-    monkeypatch.setattr(nvml.ctypes, "CDLL", lambda _: made)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: made)
     return made
 
 
@@ -113,7 +114,7 @@ def test_without_the_library_there_are_no_gpus(monkeypatch: pytest.MonkeyPatch) 
     def missing(_: str) -> Any:
         raise OSError("no such file")
 
-    monkeypatch.setattr(nvml.ctypes, "CDLL", missing)
+    monkeypatch.setattr(ctypes, "CDLL", missing)
     gpus = nvml.Gpus(None)
     assert gpus.sample() == {}
     assert not gpus
