@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from core.inspection.files import File, Inline, Raw, Zip
 from core.inspection.model import ITEM_BYTES, NAME_LIMIT, Data, Inside, Tensor, Unreadable, clip
-from core.inspection.pickles import PICKLE_LIMIT, Made, Named, Outside, Pairs, read_pickle
+from core.inspection.pickles import PICKLE_LIMIT, Made, Named, Outside, Pairs, Source, read_pickle
 from core.inspection.strided import HELD_BYTES, Strided, spread
 
 MAGIC: Final = 0x1950A86A20F9469CFC6C
@@ -96,7 +96,7 @@ def _open_zip(file: File) -> tuple[Any, Inside]:
 
 def _open_legacy(file: File) -> tuple[Any, Inside]:
     stream = file.stream()
-    if read_pickle(stream, limit=100) != MAGIC:
+    if not _is_magic(stream):
         raise Unreadable(
             f"{file.name} is a pickle, but none of torch.save; a pickle of Python's own is not looked into."
         )
@@ -131,6 +131,13 @@ def _open_legacy(file: File) -> tuple[Any, Inside]:
         places[key] = file.part(at + 8, length)
         at += 8 + length
     return tree, inside
+
+
+def _is_magic(stream: Source) -> bool:
+    try:
+        return bool(read_pickle(stream, limit=100) == MAGIC)
+    except Unreadable:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

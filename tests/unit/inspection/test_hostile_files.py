@@ -108,7 +108,7 @@ def test_each_gets_a_sentence_and_the_next_look_is_as_before(tmp_path: Path, ins
     (tmp_path / name).write_bytes(make())
     (tmp_path / "good.safetensors").write_bytes(safetensors(b"{}"))
     with pytest.raises(CheckpointUnreadable) as refused:
-        inspectors.inside(Place(Tree(tmp_path), name.removesuffix(".index")))
+        inspectors.inside(Place(Tree(tmp_path), name.removesuffix(".index")), deadline_s=250.0)
     assert words in refused.value.sentence, refused.value.sentence
     assert refused.value.sentence.endswith(".")
     assert inspectors.inside(Place(Tree(tmp_path), "good.safetensors"))["tensors"] == []
@@ -140,7 +140,7 @@ def test_a_zip_bomb_takes_no_more_memory_than_a_chunk(tmp_path: Path, inspectors
         for _ in range(2**30 // len(zeros)):
             member.write(zeros)
     assert (tmp_path / "a.npz").stat().st_size < 2**23
-    (found,) = inspectors.statistics(Place(Tree(tmp_path), "a.npz"), ["w"], budget_s=0.0)
+    (found,) = inspectors.statistics(Place(Tree(tmp_path), "a.npz"), ["w"], budget_s=0.0, deadline_s=250.0)
     assert (found["count"], found["zero_share"]) == (2**28, 1.0)
 
 
