@@ -194,7 +194,9 @@ def train(servers):
             return {}
         time.sleep(0.02)
 
-ps.run(model, torch.optim.SGD(model.parameters(), lr=1e-6), train)
+# However long the others' start takes on a busy machine.
+options = ps.Options(join_timeout_s=600.0)
+ps.run(model, torch.optim.SGD(model.parameters(), lr=1e-6), train, options=options)
 """
 
 
