@@ -183,7 +183,8 @@ def databases(server: str) -> tuple[str, str]:
         for name in ("bench_ours", "bench_mlflow"):
             connection.execute(f"drop database if exists {name} with (force)")
             connection.execute(f"create database {name}")
-    return f"{base}/bench_ours", f"{base}/bench_mlflow"
+    # MLflow's driver is the one that the environment above has.
+    return f"{base}/bench_ours", f"{base}/bench_mlflow".replace("postgresql://", "postgresql+psycopg2://")
 
 
 def chart_times(running: Embedded, job: str, token: str, count: int) -> list[float]:
