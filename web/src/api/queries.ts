@@ -1,5 +1,6 @@
 import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { api, got } from "./client";
+import type { MetricObject } from "./types";
 
 /* One place for every read. Whoever changes a noun invalidates `keys.<noun>`. Asking again is cheap: the browser sends the
  * ETag along and an unchanged answer has no body. */
@@ -210,4 +211,30 @@ export const differenceQuery = (job: string, path: string, other: string) =>
     initialPageParam: "",
     getNextPageParam: nextCursor,
     staleTime: Number.POSITIVE_INFINITY,
+  });
+
+/** What a job told of besides numbers: histograms, images and texts, by name. */
+export const objectSeriesQuery = (job: string) =>
+  queryOptions({
+    queryKey: [...keys.metricsOf(job), "objects"],
+    queryFn: async () => {
+      const kinds = ["image", "histogram", "text"] as const;
+      const found = await Promise.all(
+        kinds.map((kind) =>
+          all((cursor) =>
+            got(api.GET("/api/v1/jobs/{job}/metrics", { params: { path: { job }, query: { kind, ...page(cursor) } } })),
+          ),
+        ),
+      );
+      return [...new Map(found.flat().map((series) => [`${series.kind}/${series.name}`, series])).values()];
+    },
+    staleTime: 5_000,
+  });
+
+export const metricObjectsQuery = (job: string, name: string, kind: MetricObject["kind"]) =>
+  queryOptions({
+    queryKey: [...keys.metricsOf(job), "objects", kind, name],
+    queryFn: () =>
+      got(api.GET("/api/v1/jobs/{job}/metrics/objects", { params: { path: { job }, query: { name, kind, limit: 200 } } })),
+    staleTime: 5_000,
   });

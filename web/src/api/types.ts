@@ -25,6 +25,7 @@ export type Holder = Schemas["HolderView"];
 export type ChartSeries = Schemas["ChartSeries"];
 export type Tensor = Schemas["TensorView"];
 export type TensorFigures = Schemas["TensorStatistics"];
+export type MetricObject = Schemas["MetricObjectView"];
 export type Mistake = Schemas["ProblemError"];
 
 /** A line of the log stream, whose events the OpenAPI document can only name. */

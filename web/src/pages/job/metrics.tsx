@@ -3,12 +3,13 @@ import { getRouteApi } from "@tanstack/react-router";
 import { ChartLine, ExternalLink } from "lucide-react";
 import { useCallback, useState } from "react";
 import { api, got } from "~/api/client";
-import { metricNamesQuery } from "~/api/queries";
+import { metricNamesQuery, objectSeriesQuery } from "~/api/queries";
 import type { ChartSeries } from "~/api/types";
 import { type Look, LookControls, MetricCard } from "~/components/metricCard";
 import { Bones, Empty, Failure } from "~/components/parts";
 import { toast } from "~/components/toasts";
 import { useNewPoints } from "./newPoints";
+import { Objects } from "./objects";
 
 const route = getRouteApi("/shell/jobs/$job");
 
@@ -23,6 +24,8 @@ export function Metrics() {
   const [text, setText] = useState("");
   const { data: names, error, isPending, refetch } = useQuery(metricNamesQuery(job, false));
   const problem = useNewPoints(job);
+  const { data: objects } = useQuery(objectSeriesQuery(job));
+  const hasObjects = (objects ?? []).length > 0;
   const label = useCallback(replicaOf, []);
   const shown = (names ?? []).filter((name) => name.toLowerCase().includes(text.toLowerCase()));
   return (
@@ -45,7 +48,7 @@ export function Metrics() {
         <Bones rows={6} height={40} />
       ) : error !== null && names === undefined ? (
         <Failure error={error} retry={() => void refetch()} />
-      ) : shown.length === 0 ? (
+      ) : shown.length === 0 && !hasObjects ? (
         <div className="card">
           <Empty icon={ChartLine} title={text ? "No metric of that name" : "No metrics yet"}>
             <p>
@@ -61,6 +64,7 @@ export function Metrics() {
           ))}
         </div>
       )}
+      <Objects job={job} text={text} />
     </div>
   );
 }
