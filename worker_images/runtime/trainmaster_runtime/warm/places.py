@@ -26,6 +26,8 @@ from trainmaster_runtime import clock, procfs
 FRAMEWORKS = ("torch", "tensorflow")
 _UNFIT_S = 3_600.0
 _FORGET_S = 7 * 86_400.0
+_ROOM_S = 30.0  # it takes milliseconds
+_LOOK_S = 0.1
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,10 +71,20 @@ def is_unfit(folder: str) -> bool:
         return False
 
 
-def make_room(root: str, most: int) -> None:
-    """End the parents that have rested longest until there are fewer than ``most``; forget what nobody has used for long."""
-    with open(root + "/room", "a") as room:
-        fcntl.flock(room, fcntl.LOCK_EX)
+def make_room(root: str, most: int) -> bool:
+    """End the parents that have rested longest until there are fewer than ``most``; forget what nobody has used for long.
+
+    ``False``: somebody else was at it for so long that it has not been done.
+    """
+    end = clock.monotonic() + _ROOM_S
+    while True:
+        room = take(root + "/room")
+        if room is not None:
+            break
+        if clock.monotonic() > end:
+            return False
+        clock.pause(_LOOK_S)
+    try:
         resting = []
         for key in os.listdir(root):
             is_old = _is_old(root + "/" + key)
@@ -90,6 +102,9 @@ def make_room(root: str, most: int) -> None:
                 shutil.rmtree(root + "/" + key, ignore_errors=True)
         for _, folder in sorted(resting)[: max(0, len(resting) - most + 1)]:
             _end(folder)
+        return True
+    finally:
+        os.close(room)
 
 
 def _is_old(folder: str) -> bool:

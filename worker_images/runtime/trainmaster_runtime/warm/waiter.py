@@ -44,8 +44,8 @@ def main(folder: str, state: str, hint: str) -> None:
     lock = places.take(own + "/lock")
     if lock is None:
         return
-    places.make_room(os.path.dirname(folder), about["parents"])
-    _become_parent(about, own, lock)
+    if places.make_room(os.path.dirname(folder), about["parents"]):
+        _become_parent(about, own, lock)
 
 
 def _see(state: str, settle_s: float) -> str | None:
