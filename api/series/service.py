@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
-from trainmaster.wire.metrics import MetricObjectView
+from trainmaster.wire.metrics import MetricKind, MetricObjectView
 
 from api.auth import JobAccess
 from api.cursors import make_cursor, read_cursor
@@ -126,7 +126,7 @@ def _object(row: Any, job_id: str, one: Series) -> MetricObjectView:
         id=row.id,
         step=row.step,
         time_s=row.time / 1000,
-        kind=one.kind,
+        kind=cast("MetricKind", one.kind),
         media_type=row.media_type,
         data=data,
         url=f"/api/v1/jobs/{job_id}/metrics/images/{row.id}" if one.kind == "image" else None,
