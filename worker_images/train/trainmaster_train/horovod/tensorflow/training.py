@@ -118,7 +118,7 @@ class Passes:
             return apply(gradients)
         if self._done is None:
             with tf.init_scope():  # not a part of the graph that is being made
-                self._done = tf.Variable(0, trainable=False)
+                self._done = tf.Variable(tf.constant(0), trainable=False)
                 self._sums = [
                     tf.Variable(tf.zeros(variable.shape, tf.as_dtype(variable.dtype)), trainable=False)
                     for variable in variables
