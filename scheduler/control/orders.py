@@ -14,7 +14,7 @@ from trainmaster.spec import JobSpec, Warm
 
 from core import tokens
 from core.db.tables import Volume
-from core.domain.contracts import render
+from core.domain.contracts import mlflow, render
 from core.domain.errors import ExecutorRefused, ExecutorTryAgain, TrainmasterError, Unavailable
 from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.resources import gang_of
@@ -137,7 +137,8 @@ def world_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrd
         token=tokens.attempt_token(control.secret_key, attempt.id),
         world=None if elastic_role_of(control, spec) is None else 0 if is_joining else attempt.world,
         joins_warm=is_joining and book.joins_warm,
-        kept_env=frozenset((*spec.secrets, *spec.role_env(member.role))),
+        # What is told of a later world may be readable for others.
+        kept_env=frozenset((*spec.secrets, *spec.role_env(member.role), *mlflow.SECRETS)),
     )
 
 

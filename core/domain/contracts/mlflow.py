@@ -14,6 +14,8 @@ from core.domain.runs import run_id_of
 # Below the API's address; the client puts its own paths behind it.
 PATH: Final = "/mlflow"
 _URI: Final = "MLFLOW_TRACKING_URI"
+# What nobody but the replica may read.
+SECRETS: Final = frozenset({"MLFLOW_TRACKING_TOKEN"})
 _OURS_ALONE: Final = frozenset({"MLFLOW_TRACKING_TOKEN", "MLFLOW_RUN_ID"})
 
 

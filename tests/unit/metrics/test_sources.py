@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import struct
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,15 @@ def test_histograms_images_and_texts_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"\xff" * 20, b"\x0a\xff", part(5, b"\x0a\x7f"), os.urandom(64), part(5, part(1, part(8, b"\xff")))]
+    "data",
+    [
+        b"\xff" * 20,
+        b"\x0a\xff",
+        part(5, b"\x0a\x7f"),
+        random.Random(1).randbytes(64),
+        part(5, part(1, part(8, b"\xff"))),
+    ],
+    ids=["no varint's end", "no length", "too short", "noise", "nested"],
 )
 def test_what_is_no_event_is_an_error_and_nothing_else(data: bytes) -> None:
     try:
