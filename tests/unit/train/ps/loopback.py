@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
+import stat
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +24,7 @@ KEY = b"the key of the tests"
 WITHIN_S = 120.0
 
 Make = Callable[[Any], Any]
+_write = os.write
 
 
 def free_ports(count: int) -> list[int]:
@@ -131,6 +135,13 @@ def step(model: Any, servers: Servers, seed: int) -> float:
 
 def values_of(model: Any) -> Any:
     return torch.cat([parameter.detach().flatten().float() for parameter in model.parameters()])
+
+
+def full_disk(file: int, data: Any) -> int:
+    """``os.write`` of a full disk; pipes still take what they are given."""
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    return _write(file, data)
 
 
 def together(*functions: Callable[[], None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import trainmaster_train as tm
-from trainmaster_train.checkpoint.manifest import HashedFile
 
 torch = pytest.importorskip("torch")
 
@@ -29,7 +28,16 @@ from trainmaster_train.ps import (  # noqa: E402  # noqa: E402
 from trainmaster_train.ps.errors import LostError  # noqa: E402
 from trainmaster_train.ps.wire import PROTOCOL, Seal, WireError, job_key, plain  # noqa: E402
 
-from tests.unit.train.ps.loopback import WITHIN_S, Cluster, loss_of, make_model, sgd, step, values_of  # noqa: E402
+from tests.unit.train.ps.loopback import (  # noqa: E402
+    WITHIN_S,
+    Cluster,
+    full_disk,
+    loss_of,
+    make_model,
+    sgd,
+    step,
+    values_of,
+)
 
 
 def wider() -> Any:
@@ -374,11 +382,7 @@ def test_a_full_volume_costs_a_checkpoint_and_not_the_training(
         step(model, servers, number)
     good = servers.checkpoint()
 
-    def full(file: HashedFile, _data: Any) -> int:
-        file.error = OSError(errno.ENOSPC, "No space left on device")
-        raise file.error
-
-    monkeypatch.setattr(HashedFile, "write", full)
+    monkeypatch.setattr(os, "write", full_disk)
     for number in range(4):
         step(model, servers, number)
     with pytest.raises(tm.CheckpointError, match="No space left on device"):

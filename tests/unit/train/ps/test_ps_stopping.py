@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 import trainmaster_train as tm
-from trainmaster_train.checkpoint.manifest import HashedFile
 from trainmaster_train.context import Context
 
 torch = pytest.importorskip("torch")
@@ -24,7 +22,7 @@ from trainmaster_train.ps import Options, keeping, roles, stopping  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
 from trainmaster_train.ps.shard import Shard  # noqa: E402
 
-from tests.unit.train.ps.loopback import WITHIN_S, free_ports, make_model, sgd  # noqa: E402
+from tests.unit.train.ps.loopback import WITHIN_S, free_ports, full_disk, make_model, sgd  # noqa: E402
 
 
 @pytest.fixture
@@ -139,11 +137,7 @@ def test_a_full_volume_leaves_what_was_there(
 ) -> None:
     stopping.leave(shard_of(version=5, value=5.0), context)
 
-    def full(file: HashedFile, _data: Any) -> int:
-        file.error = OSError(errno.ENOSPC, "No space left on device")
-        raise file.error
-
-    monkeypatch.setattr(HashedFile, "write", full)
+    monkeypatch.setattr(os, "write", full_disk)
     roles._leave(shard_of(version=6), context)
     monkeypatch.undo()
 

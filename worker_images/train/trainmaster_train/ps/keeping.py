@@ -184,15 +184,15 @@ def load_file(file: Path) -> Dict[str, Any]:
 
 
 def save_file(value: Mapping[str, Any], path: Path) -> str:
-    """Write; the file's SHA-256. Sealing the checkpoint flushes it to the disk."""
+    """Write; the file's SHA-256. Sealing the checkpoint flushes it to the disk.
+
+    Raises:
+        OSError: the volume is full or away.
+    """
     file: Any = HashedFile(path)
     try:
         torch.save(dict(value), file)
-    except Exception as error:
-        # torch hides what the disk said behind an error of its own.
-        if file.error is None:
-            raise
-        raise file.error from error
+        file.check()
     finally:
         file.close()
     return str(file.hexdigest())
