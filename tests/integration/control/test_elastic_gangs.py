@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -17,6 +18,7 @@ from core.domain.resources import Amounts
 from core.secrets import seal
 from executors.base import NodeInfo, ReplicaKey
 from executors.fake import FakeEngine, Fault, ProcessKilled, Script
+from executors.order_file import world_fields
 from scheduler.control import tick
 from scheduler.control.place import place_all
 from scheduler.control.worlds import CREATE_PATIENCE, LATEST
@@ -222,6 +224,16 @@ def test_a_control_plane_that_dies_while_it_tells_of_a_world_is_followed_by_one_
     for replica in plane.all(Replica, job_id=job):
         order = plane.engine.order_of(key_of(plane, job, replica.index, replica.generation))
         assert order.world == attempt.world
+
+
+def test_what_running_replicas_are_told_of_a_new_world_has_no_token(plane):
+    job = start(plane)
+    kill(plane, job, 2)
+    plane.settle()
+    for replica in plane.all(Replica, job_id=job):
+        order = plane.engine.order_of(key_of(plane, job, replica.index, replica.generation))
+        assert order.token in order.env.values()  # it has one, for what speaks to the API by itself
+        assert order.token not in json.dumps(world_fields(order))
 
 
 def without(plane, table, **where) -> None:

@@ -1,4 +1,8 @@
-"""Horovod's rendezvous: an HTTP key-value store on ``/scope/key``, empty for every attempt."""
+"""Horovod's rendezvous: an HTTP key-value store on ``/scope/key``, empty for every attempt.
+
+Horovod's client can prove nothing of itself, so whoever reaches the port may write: what is kept is bounded, and a gang
+of one machine is served on its loopback alone.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def serve(port: int, say: Callable[[str], None]) -> None:
-    """Listen on ``port`` for as long as this process lives. A taken port is told and let pass: few jobs are Horovod's."""
+# A value is the addresses of one rank: some hundred bytes.
+_VALUE_BYTES = 1 << 20
+_STORE_BYTES = 64 << 20
+_SILENT_S = 60.0
+
+
+def serve(port: int, say: Callable[[str], None], host: str = "") -> None:
+    """Listen on ``port`` for as long as this process lives. A taken port is told and let pass: few jobs are Horovod's.
+
+    ``host``: the address to listen at; empty: all of this machine's.
+    """
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("", port))
+        listener.bind((host, port))
         listener.listen(128)
     except OSError as error:
         listener.close()
@@ -34,14 +47,22 @@ def _run(listener: socket.socket) -> None:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        timeout = _SILENT_S
 
         def do_GET(self) -> None:
             value = store.get(self.path)
             self._answer(404 if value is None else 200, value or b"")
 
         def do_PUT(self) -> None:
-            store[self.path] = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            self._answer(200)
+            length = self.headers.get("Content-Length") or "0"
+            if not length.isdigit() or int(length) > _VALUE_BYTES:
+                self.close_connection = True  # what it sends is not read
+                return self._answer(413)
+            value = self.rfile.read(int(length))
+            if sum(map(len, store.values())) + len(value) > _STORE_BYTES:
+                return self._answer(507)
+            store[self.path] = value
+            return self._answer(200)
 
         def do_DELETE(self) -> None:
             for path in [path for path in store if path == self.path or path.startswith(self.path.rstrip("/") + "/")]:

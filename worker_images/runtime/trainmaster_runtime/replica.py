@@ -262,7 +262,9 @@ class Replica:
         if env.get("HOROVOD_RANK") == "0" and port.isdigit():
             from trainmaster_runtime.rendezvous import serve
 
-            serve(int(port), self._log.say)
+            # Where the gang's processes are this machine's alone, nobody else is to write there.
+            is_local = env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR") == "127.0.0.1"
+            serve(int(port), self._log.say, "127.0.0.1" if is_local else "")
 
     # Loop
 
