@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 from trainmaster_train import steps
 
@@ -12,14 +12,24 @@ def watch_sharded(model: Any) -> bool:
     found = False
     for module in model.modules():
         state = getattr(module, "_get_fsdp_state", None)
-        for group in getattr(state(), "_fsdp_param_groups", ()) if state is not None else ():
-            found = True
+        if state is None:
+            continue
+        found = True
+        for group in _groups(state()):
             for name in ("_all_gather_comm", "_reduce_scatter_comm"):
                 comm = getattr(group, name, None)
                 if comm is not None and not isinstance(comm, _Timed):
                     # torch's public `set_custom_…` does the same, but does not tell what was set before.
                     setattr(group, name, _Timed(comm))
     return found
+
+
+def _groups(state: Any) -> Sequence[Any]:
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is not None:
+        return tuple(groups)
+    group = getattr(state, "_fsdp_param_group", None)  # before torch 2.13 one module had one at most
+    return () if group is None else (group,)
 
 
 class _Timed:
