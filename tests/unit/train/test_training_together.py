@@ -8,12 +8,15 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import trainmaster_train as tm
+from trainmaster_train import distributed, steps
+from trainmaster_train.steps import StepTimer
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 HEAD = """
 import json, os, sys, warnings
@@ -227,6 +230,69 @@ def test_a_sharded_checkpoint_is_resumed_by_another_number_of_processes(alone: P
     reports = [json.loads(line) for line in (tmp_path / "report.jsonl").read_text().splitlines()]
     told = [line["step"] for line in reports if line["kind"] == "checkpoint"]
     assert told == [1, 2, 3, 4]
+
+
+WORLDS = """
+import gc, weakref
+from trainmaster_train.elastic import Group, World
+
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+group = Group()
+before = []
+
+def train():
+    model = distributed.wrap(net, optimizer=optimizer)
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    before.append(weakref.ref(model))
+
+steps.timer().end_step()  # starts the clock
+found = []
+for number in (1, 2):
+    group.join(World(number))
+    train()
+    gc.collect()
+    found.append((steps.timer().count, before[-1]() is None, len(steps.timer()._at_end)))
+    group.leave()
+tell(found=found)
+"""
+
+
+def test_a_model_wrapped_anew_in_each_world_counts_each_step_once_and_is_freed_before_its_group(
+    alone: Path, tmp_path: Path
+) -> None:
+    (told,) = run(tmp_path, WORLDS, world=1)
+
+    assert told["found"] == [[3, True, 0], [6, True, 0]]
+
+
+def test_a_model_that_torch_does_not_measure_is_left_as_it_is(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = StepTimer()
+    monkeypatch.setattr(steps, "_timer", timer)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    distributed.watch(model, optimizer=optimizer)
+    timer.end_step()  # starts the clock
+    optimizer.step()
+
+    assert timer.count == 1
+
+
+@pytest.mark.parametrize("names", [(), ("_all_gather_comm",)], ids=["no collectives to time", "collectives"])
+def test_a_sharded_model_of_an_older_torch_is_watched(alone: Path, names: tuple[str, ...]) -> None:
+    # Until 2.12 one module had one group, under another name, and at first nothing in it could be replaced.
+    own = SimpleNamespace(allocate=None)
+    group = SimpleNamespace(**dict.fromkeys(names, own))
+    model = torch.nn.Sequential(torch.nn.Linear(4, 1))
+    cast("Any", model[0])._get_fsdp_state = lambda: SimpleNamespace(_fsdp_param_group=group)
+    cast("Any", model)._get_fsdp_state = lambda: SimpleNamespace(_fsdp_param_group=None)  # its children have them all
+
+    distributed.watch(model)
+
+    assert all(getattr(group, name) is not own for name in names)
 
 
 LONELY = """

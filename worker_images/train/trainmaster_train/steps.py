@@ -209,7 +209,7 @@ class StepTimer:
         self._staleness: List[float] = []
 
     def _end(self) -> None:
-        for hook in self._at_end:
+        for hook in tuple(self._at_end):  # one may be removed meanwhile
             hook(self)
         with self._lock:
             now = self._clock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from contextlib import contextmanager
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple, TypeVar
 
@@ -17,6 +18,8 @@ _VARIABLE = "TRAINMASTER_COMPRESSION"
 _POWERSGD_BEGINS = 100
 # With CUDA, reading torch's measurements waits for the device; this seldom it costs nothing.
 _READ_EVERY_ON_GPU = 100
+# Those whose steps end the timer's: a script may wrap one model after another and keep its optimizer.
+_stepping: Any = weakref.WeakSet()
 
 
 def wrap(
@@ -58,17 +61,25 @@ def watch(model: Any, *, optimizer: Optional[Any] = None, sent_share: float = 1.
 
     The part ``communication`` is what the backward pass had to wait for; what was hidden behind it is told apart. A model
     that ``fully_shard`` was called on is watched, too, on CPUs: there its collectives are waited for. Call it last, after
-    FSDP's own settings.
+    FSDP's own settings. It may be called again with the same optimizer, as in each world of an elastic training, and keeps
+    no model alive. A model of any other kind has nothing to tell: of it, ``optimizer`` alone counts.
 
     Args:
         optimizer: as in :func:`wrap`.
         sent_share: of the gradients' bytes that a compression leaves.
     """
-    timer = steps.timer()
-    if not watch_sharded(model):
-        timer.at_end(_Watcher(model, sent_share).read)
-    if optimizer is not None:
-        optimizer.register_step_post_hook(lambda *_: timer.end_step())
+    from torch.nn.parallel import DistributedDataParallel
+
+    if not watch_sharded(model) and isinstance(model, DistributedDataParallel):
+        forget = steps.timer().at_end(_Watcher(model, sent_share).read)
+        weakref.finalize(model, forget).atexit = False
+    if optimizer is not None and optimizer not in _stepping:
+        _stepping.add(optimizer)
+        optimizer.register_step_post_hook(_end_step)
+
+
+def _end_step(*_: Any) -> None:
+    steps.timer().end_step()
 
 
 def accumulate(model: Any, batches: Iterable[T], every: int) -> Iterator[Tuple[T, bool]]:
@@ -129,7 +140,8 @@ class _Watcher:
     def __init__(self, model: Any, sent_share: float) -> None:
         import torch.distributed as dist
 
-        self._model = model
+        # torch may hang if it is freed after its process group, and whoever leaves that cannot know of this.
+        self._model = weakref.ref(model)
         world_size = dist.get_world_size(model.process_group)
         gradients = sum(
             parameter.numel() * parameter.element_size() for parameter in model.parameters() if parameter.requires_grad
@@ -142,11 +154,12 @@ class _Watcher:
         self._waited_s = self._hidden_s = 0.0
 
     def read(self, timer: steps.StepTimer) -> None:
-        logger = getattr(self._model, "logger", None)
-        if logger is None:  # the process group is gone
+        model = self._model()
+        logger = getattr(model, "logger", None)
+        if model is None or logger is None:  # the process group is gone
             return
         logger.set_runtime_stats_and_log()
-        data = self._model._get_ddp_logging_data()  # noqa: SLF001 (as above)
+        data = model._get_ddp_logging_data()  # noqa: SLF001 (as above)
         ended = data.get("backward_comm_time_end")
         if ended != self._ended:
             self._ended = ended
