@@ -3,11 +3,33 @@ from __future__ import annotations
 import importlib.util
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
+
+
+def test_a_look_at_a_batch_that_others_have_not_come_to_ends_at_once():
+    from torch import distributed as dist
+    from trainmaster_train.horovod.torch.batches import CpuBatch
+
+    store, limit = dist.HashStore(), timedelta(seconds=120)
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda rank: dist.ProcessGroupGloo(store, rank, 2, limit), range(2)))
+        mine, theirs = torch.ones(1), torch.ones(1)
+        batch = CpuBatch([both[0].allreduce([mine])], lambda: None)
+        look = pool.submit(batch.wait, 0.0)
+        try:
+            is_done = look.result(60)
+        finally:  # whoever waits on without end is let go
+            both[1].allreduce([theirs]).wait()
+
+        assert not is_done
+        assert batch.wait(60)
+        assert mine.item() == 2.0
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,8 @@ import torch
 
 Works = List[Any]
 _QUERY_S = 0.0001
+# No time at all is to torch a wait without end.
+_AT_ONCE_S = 0.001
 
 
 class CpuBatch:
@@ -23,7 +25,7 @@ class CpuBatch:
     def wait(self, timeout_s: float) -> bool:
         for work in self._works:
             try:
-                work.wait(timedelta(seconds=timeout_s))
+                work.wait(timedelta(seconds=max(timeout_s, _AT_ONCE_S)))
             except RuntimeError:
                 if not work.is_completed():
                     return False
