@@ -89,6 +89,30 @@ def test_a_gradient_that_is_no_number_names_worker_and_tensor(
     assert servers.versions == (1, 1)
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("shared_memory", [False, True])
+def test_nothing_of_a_gradient_with_nan_comes_with_a_later_push(
+    cluster: Callable[..., Cluster], *, overlap: bool, shared_memory: bool
+) -> None:
+    options = Options(overlap=overlap, shared_memory=shared_memory)
+    model, servers = cluster(2, options).join()
+    alone = make_model()
+    update = sgd(alone)
+    handle = model[2].weight.register_hook(lambda gradient: gradient * float("nan"))
+    with pytest.raises(NonFiniteGradientError):
+        step(model, servers, 1)
+    handle.remove()
+
+    model.zero_grad()  # the model's own, as a script does that catches the error
+    loss_of(model, 2).backward()
+    servers.step()
+    loss_of(alone, 2).backward()
+    update.step()
+
+    torch.testing.assert_close(values_of(model), values_of(alone))
+    assert servers.versions == (1, 1)
+
+
 def test_a_wrong_token_is_named_at_once_and_hurts_nobody(
     cluster: Callable[..., Cluster], capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,7 @@ class Connection:
         self._monitor: Any = None
         self._seal: Optional[Seal] = None
         self._next_id = 0
+        self._first_id = 0  # of the current connection: a ps never answers what was asked on one before
         self._answers: Dict[int, Message] = {}
         self._pieces: Dict[int, List[Message]] = {}  # of answers that are not whole yet
 
@@ -76,6 +77,7 @@ class Connection:
             LostError: it went away again.
         """
         self.close()
+        self._first_id = self._next_id + 1
         deadline = time.monotonic() + timeout_s
         socket = self._context.socket(zmq.DEALER)
         self._socket = socket
@@ -119,6 +121,10 @@ class Connection:
         self._next_id += 1
         return self._next_id
 
+    def is_of_before(self, number: int) -> bool:
+        """Whether request ``number`` is of an earlier connection, so that no answer comes any more."""
+        return number < self._first_id
+
     def send(self, header: Mapping[str, Any], frames: Sequence[Any] = (), *, number: Optional[int] = None) -> int:
         """Send a request; its number. The memory of ``frames`` must stay as it is until the answer is here.
 
@@ -141,9 +147,10 @@ class Connection:
 
         Raises:
             RefusedError: the ps says no.
-            LostError: the connection is over.
+            LostError: the connection is over, or the request is of one that was.
             DeadlineError: ``what`` was not answered within ``timeout_s``; says whom the ps waits for.
         """
+        self._check_is_of_now(number)
         deadline = time.monotonic() + timeout_s
         while True:
             for piece in self._pieces.pop(number, ()):
@@ -173,6 +180,7 @@ class Connection:
 
     def has_answer(self, number: int) -> bool:
         """Whether the answer to request ``number`` is here already. Does not wait. Raises ``LostError``."""
+        self._check_is_of_now(number)
         while number not in self._answers and self._socket is not None and self._socket.poll(0):
             self._receive(time.monotonic())
         return number in self._answers
@@ -191,6 +199,10 @@ class Connection:
     def ask(self, header: Mapping[str, Any], frames: Sequence[Any] = (), *, timeout_s: float, what: str) -> Message:
         """Send a request and wait for its answer. Raises as :meth:`answer`."""
         return self.answer(self.send(header, frames), timeout_s, what)
+
+    def _check_is_of_now(self, number: int) -> None:
+        if self.is_of_before(number):
+            raise LostError(f"{self.name} was lost and came back meanwhile")
 
     def _receive(self, deadline: float) -> None:
         """Take the next message: an answer is kept, a note is noted."""

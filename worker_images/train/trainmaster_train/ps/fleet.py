@@ -49,7 +49,7 @@ class Fleet:
         ]
         self.versions = [0] * len(addresses)
         self.blocks = [layout.blocks(ps, len(addresses)) for ps in range(len(addresses))]
-        self.told_rates: List[Optional[List[float]]] = [None] * len(addresses)  # the learning rates that each has
+        self._told_rates: List[Optional[List[float]]] = [None] * len(addresses)  # the learning rates that each has
         self._worker = worker
         self._layout = layout
         self._values = values
@@ -94,7 +94,9 @@ class Fleet:
     # Pushing.
 
     def begin_push(self) -> None:
-        self._gathered = [connection.reserve() for connection in self.connections]
+        self._gathered = [
+            None if ps in self._lost else connection.reserve() for ps, connection in enumerate(self.connections)
+        ]
 
     def forget_push(self) -> None:
         """It was never finished; a ps drops it when the next one comes."""
@@ -107,10 +109,20 @@ class Fleet:
         else:
             self._send_push(ps, {"blocks": numbers, "exponents": exponents}, frames)
 
-    def push_last(self, ps: int, turn: int, header: Mapping[str, Any], frames: List[Any]) -> None:
-        """Send what ends a push, whose gradients lie at ``turn`` of the memory."""
-        shared = {"shared": turn} if self._shares[ps] else {}
-        self._send_push(ps, {"last": True, **shared, **header}, frames)
+    def push_last(
+        self, ps: int, turn: int, header: Mapping[str, Any], frames: List[Any], rates: Optional[List[float]]
+    ) -> None:
+        """Send what ends a push, whose gradients lie at ``turn`` of the memory; with the learning ``rates`` when they
+        are others than that ps has.
+        """
+        if self._gathered[ps] is None:
+            return
+        whole: Dict[str, Any] = {"last": True, **header}
+        if self._shares[ps]:
+            whole["shared"] = turn
+        if rates != self._told_rates[ps]:
+            whole["rates"] = self._told_rates[ps] = rates
+        self._send_push(ps, whole, frames)
 
     def end_push(self) -> List[Optional[int]]:
         """The numbers to wait for."""
@@ -140,9 +152,9 @@ class Fleet:
             return None
 
     def wait(self, ps: int, number: Optional[int]) -> Optional[Message]:
-        """The answer to request ``number``; ``None`` when that ps was lost, and has come back by now."""
+        """The answer to request ``number``; ``None`` when that ps was lost since, and has come back by now."""
         try:
-            if number is not None and ps not in self._lost:
+            if number is not None and ps not in self._lost and not self.connections[ps].is_of_before(number):
                 what = f"{self.who}'s step {self.own_steps} (update {self.versions[ps]})"
                 with self._timer.part(steps.PS_WAIT):
                     return self.connections[ps].answer(
@@ -255,7 +267,7 @@ class Fleet:
                 if time.monotonic() > deadline:
                     raise
         self._lost.discard(ps)
-        self.told_rates[ps] = None
+        self._told_rates[ps] = None
         self._install(ps, values)
 
     def _share(self, connection: Connection, hatch: str, timeout_s: float) -> bool:

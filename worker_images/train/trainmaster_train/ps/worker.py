@@ -122,9 +122,8 @@ class Servers:
 
     def zero_grad(self) -> None:
         """Forget all gradients of the model."""
-        if self._gradients.is_begun:  # of a push that was never finished; a ps drops it when the next one comes
-            self._gradients.begin()
-            self._fleet.forget_push()
+        if self._gradients.is_begun:  # of a push that was never finished
+            self._forget_push()
         self.model.zero_grad(set_to_none=True)
 
     def step(self, **metrics: Any) -> int:
@@ -142,6 +141,7 @@ class Servers:
             with self._timer.part(steps.COMMUNICATION):
                 self._push()
         except NonFiniteGradientError as error:
+            self._forget_push()
             raise self._named(error) from error
         waited = self._fleet.end_push()
         if self.options.prefetch:
@@ -227,6 +227,7 @@ class Servers:
                     try:
                         self._gradients.take(name, parameter.grad, self._fleet.push_blocks)
                     except NonFiniteGradientError as error:
+                        self._forget_push()
                         raise self._named(error) from error
 
             return after
@@ -246,6 +247,11 @@ class Servers:
             self._gradients.begin()
             self._fleet.begin_push()
 
+    def _forget_push(self) -> None:
+        """Drop what was gathered for a push that does not come; a ps drops its part when the next one does."""
+        self._gradients.begin()
+        self._fleet.forget_push()
+
     def _push(self) -> None:
         self._begin()
         self._embeddings.gather()
@@ -254,10 +260,7 @@ class Servers:
         rates = learning_rates(self.optimizer) if self.is_chief else None
         for ps in range(len(self._fleet)):
             tables, frames = self._embeddings.gradients(ps)
-            header: Dict[str, Any] = {"tables": tables}
-            if rates != self._fleet.told_rates[ps]:
-                header["rates"] = self._fleet.told_rates[ps] = rates
-            self._fleet.push_last(ps, turn, header, frames)
+            self._fleet.push_last(ps, turn, {"tables": tables}, frames, rates)
 
     def _finish(self, numbers: Sequence[Optional[int]]) -> None:
         """Wait for these answers, take the values that they bring, and count what became of the gradients."""
