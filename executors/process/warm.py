@@ -42,6 +42,8 @@ IMPORT_ENV: Final = (
 _FRAMEWORKS: Final = ("torch", "tensorflow")
 _PYTHON: Final = re.compile(r"python(\d(\.\d+)?)?")
 _PLAIN_TEXT: Final = re.compile(r"[\w ./:=,@%+-]+", re.ASCII)
+# A path in a job's own folders, alone or among others; not /mnt/data or /database.
+_OWN: Final = re.compile(r"(?<![\w~@+-])/data(?![\w.~@+-])")
 _NAME_BYTES: Final = 24
 _HELLO_S: Final = 1.0  # an idle parent answers within 10 ms, and importing takes seconds; both longer on a busy machine
 _ANSWER_S: Final = 2.0
@@ -103,7 +105,7 @@ class WarmStarts:
         kept.setdefault("PYTHONUNBUFFERED", "1")
         kept["PATH"] = env.get("PATH", "")  # by which Python finds itself; a job may have more in it
         # What lies in the job's own folders is nobody else's.
-        if python is None or any("/data" in value for value in (python, *kept.values())):
+        if python is None or any(_OWN.search(value) for value in (python, *kept.values())):
             return None
         about: dict[str, Any] = {"python": python, "argv0": words[0], "env": kept, "names": IMPORT_ENV}
         key = _digest([about, _inherited(), str(self._waiter)])

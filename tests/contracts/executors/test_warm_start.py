@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -24,7 +25,7 @@ from executors.base import Observation, Phase, ReplicaOrder
 from executors.process import WarmLimits, procfs, warm
 from executors.process.state import ReplicaFolder
 from executors.process.warm import Road
-from tests.contracts.executors.conftest import ProcessBench
+from tests.contracts.executors.conftest import ProcessBench, plain_order
 
 _LIMIT_S = 240.0  # only for what never comes; torch is imported within seconds, on a loaded machine within minutes
 _FORKED = "forked from a preloaded parent"
@@ -356,6 +357,33 @@ def test_what_could_be_told_apart_is_executed(lasting, why, fields):
     seen = lasting.run_program(_SAYS, **fields)
     assert seen.phase is Phase.SUCCEEDED, why
     assert seen.facts.get("start") != _FORKED
+
+
+@pytest.mark.parametrize(
+    ("env", "has_road"),
+    [
+        ({"HOME": "/srv/database"}, True),
+        ({"TMPDIR": "/mnt/data"}, True),
+        ({"PYTHONPATH": "/opt/lib:/mnt/data/lib:/data-2:/home/me/data/"}, True),
+        ({"OTHER": "/data/output"}, True),
+        ({"HOME": "/data"}, False),
+        ({"TMPDIR": "/data/output/tmp"}, False),
+        ({"PYTHONPATH": "/opt/lib:/data/lib"}, False),
+        ({"LD_PRELOAD": "/opt/a.so /data/b.so"}, False),
+        ({"TF_XLA_FLAGS": "--dump=/data,--more"}, False),
+    ],
+    ids=str,
+)
+def test_only_what_lies_in_the_jobs_own_folders_has_no_parent(tmp_path, env, has_road):
+    folder = tmp_path / "mnt" / "data" / "venv" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "python").symlink_to(sys.executable)
+    limits = WarmLimits(parents=1, memory_bytes=2**31, idle_s=60.0)
+    starts = warm.WarmStarts(tmp_path / "warm", limits, python=sys.executable, runtime=tmp_path)
+    order = plain_order("node", command=("python", "train.py"), env=env)
+
+    assert (starts.road(order, {"PATH": f"{folder}:/usr/bin"}) is not None) == has_road
+    assert starts.road(order, {"PATH": f"/data/bin:{folder}"}) is None
 
 
 @pytest.mark.parametrize(
