@@ -122,6 +122,8 @@ def prepare(order: Order, state: StateFolder, token: str, log: JobLog, check_sto
         ground = _prepare(order, state, token, log, groups, check_stop)
         check_stop(0.0)
         _wait_for_peers(order, state, check_stop)
+        if order.view == "as_is" and order.world is None and order.process_env:
+            _wait_for_rendezvous(order, state, check_stop)
         groups.settle()
         return ground
     except ViewFailed as error:
@@ -323,6 +325,21 @@ def _wait_for_peers(order: Order, state: StateFolder, check_stop: Callable[[floa
         # The peers of a gang appear within a second of each other; later the name server is to have some peace.
         check_stop(min(pause_s, max(0.01, end - clock.monotonic())))
         pause_s = min(0.5, 1.3 * pause_s)
+
+
+def _wait_for_rendezvous(order: Order, state: StateFolder, check_stop: Callable[[float], None]) -> None:
+    """Of Horovod, which does not wait itself. Whoever waits in vain begins all the same: rank 0 may have no store."""
+    from trainmaster_runtime import rendezvous
+
+    env = {**os.environ, **order.env, **order.process_env[0]}
+    mark = _end_mark(order, env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", ""))
+    end = clock.monotonic() + order.peers_grace_s
+
+    def pause(seconds: float) -> None:
+        state.tell(phase="pending", detail="Waiting for Horovod's rendezvous, which the runtime of rank 0 serves.")
+        check_stop(seconds)
+
+    rendezvous.wait_for(env, lambda: os.path.exists(mark) or clock.monotonic() >= end, pause)
 
 
 def own_interface(addresses: list[str] | None = None) -> str | None:

@@ -2,10 +2,15 @@
 
 Horovod's client can prove nothing of itself, so whoever reaches the port may write: what is kept is bounded, and a gang
 of one machine is served on its loopback alone.
+
+It asks for another rank's addresses every 10 ms, and gives up after 30 s. Replicas of a gang may start minutes apart, where
+one node has the image and another has not: so such a question is answered when there is an answer.
 """
 
 from __future__ import annotations
 
+import glob
+import os
 import select
 import socket
 import threading
@@ -15,10 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-# A value is the addresses of one rank: some hundred bytes.
+# A value is the addresses at which one rank meets the others, 68 bytes for each of them: 64 MiB for a thousand ranks.
 _VALUE_BYTES = 1 << 20
-_STORE_BYTES = 64 << 20
+_STORE_BYTES = 256 << 20
 _SILENT_S = 60.0
+_PATIENCE_S = 300.0
+_MOST_AWAITED = 4096
 
 
 def serve(port: int, say: Callable[[str], None], host: str = "") -> None:
@@ -38,19 +45,62 @@ def serve(port: int, say: Callable[[str], None], host: str = "") -> None:
     threading.Thread(target=_run, args=(listener,), daemon=True).start()
 
 
+def wait_for(env: dict[str, str], is_over: Callable[[], bool], pause: Callable[[float], None]) -> None:
+    """Return when the store of rank 0 answers, or ``is_over``. At once for programs that cannot be Horovod's.
+
+    Horovod asks for 1.5 s and aborts if nobody listens yet: rank 0's image may still be on its way to its node.
+
+    Args:
+        env: of the program.
+        is_over: whether rank 0 has ended already, or patience has.
+        pause: waits for so many seconds; raises where the replica is to stop.
+    """
+    host, port = env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", ""), env.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")
+    if not host or not port.isdigit() or env.get("HOROVOD_RANK") == "0" or not _has_horovod(env):
+        return
+    pause_s = 0.02
+    while not is_over():
+        try:
+            socket.create_connection((host, int(port)), timeout=5.0).close()
+        except OSError:
+            pause(pause_s)
+            pause_s = min(0.5, 1.3 * pause_s)
+        else:
+            return
+
+
+def _has_horovod(env: dict[str, str]) -> bool:
+    """Whether a Python in PATH has it, or PYTHONPATH."""
+    folders = [folder for folder in env.get("PYTHONPATH", "").split(":") if folder]
+    for programs in (env.get("PATH") or os.defpath).split(":"):
+        for name in ("site-packages", "dist-packages"):
+            folders += glob.glob(os.path.join(os.path.dirname(programs.rstrip("/")), "lib", "python3*", name))
+    return any(os.path.exists(os.path.join(folder, "horovod", "__init__.py")) for folder in folders)
+
+
 def _run(listener: socket.socket) -> None:
     # Nearly every job never asks: the server's modules are read when the first one does.
     select.select([listener], [], [])
     from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     store: dict[str, bytes] = {}
+    awaited: dict[str, threading.Event] = {}
+    lock = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = _SILENT_S
 
         def do_GET(self) -> None:
-            value = store.get(self.path)
+            with lock:
+                value = store.get(self.path)
+                # Other keys are looked at in passing: their absence is an answer.
+                is_awaited = value is None and self.path.rpartition("/")[2].isdigit()
+                has_room = self.path in awaited or len(awaited) < _MOST_AWAITED
+                appeared = awaited.setdefault(self.path, threading.Event()) if is_awaited and has_room else None
+            if appeared is not None:
+                appeared.wait(_PATIENCE_S)
+                value = store.get(self.path)
             self._answer(404 if value is None else 200, value or b"")
 
         def do_PUT(self) -> None:
@@ -59,14 +109,19 @@ def _run(listener: socket.socket) -> None:
                 self.close_connection = True  # what it sends is not read
                 return self._answer(413)
             value = self.rfile.read(int(length))
-            if sum(map(len, store.values())) + len(value) > _STORE_BYTES:
-                return self._answer(507)
-            store[self.path] = value
-            return self._answer(200)
+            with lock:
+                has_room = sum(map(len, store.values())) + len(value) <= _STORE_BYTES
+                if has_room:
+                    store[self.path] = value
+                    if self.path in awaited:
+                        awaited.pop(self.path).set()
+            return self._answer(200 if has_room else 507)
 
         def do_DELETE(self) -> None:
-            for path in [path for path in store if path == self.path or path.startswith(self.path.rstrip("/") + "/")]:
-                store.pop(path, None)
+            scope = self.path.rstrip("/") + "/"
+            with lock:
+                for path in [path for path in store if path == self.path or path.startswith(scope)]:
+                    del store[path]
             self._answer(200)
 
         def _answer(self, status: int, body: bytes = b"") -> None:
