@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -229,6 +230,30 @@ def test_a_damaged_file_of_ours_is_named_and_the_one_before_is_taken(
     assert "trying the one before it" in error
     with pytest.raises(tm.CheckpointError, match=r"state\.pt: is damaged"):
         tm.load_checkpoint(damaged.parent)
+
+
+@pytest.mark.parametrize("name", ["state.pt", "manifest.json"])
+def test_what_the_file_system_does_not_read_is_named_and_the_one_before_is_taken(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    older = tm.save_checkpoint({"w": torch.ones(3)}, 1)
+    damaged = tm.save_checkpoint({"w": torch.ones(3)}, 2)
+    find = formats.find_all
+
+    def then_the_disk_fails(directory: Path) -> list[formats.Found]:
+        found = find(directory)
+        (damaged / name).unlink()
+        (damaged / name).symlink_to(name)  # reading it is an error, and not that it is missing
+        return found
+
+    monkeypatch.setattr(formats, "find_all", then_the_disk_fails)
+
+    resumed = tm.resume(folder)
+
+    assert resumed is not None
+    assert resumed.path == older
+    reason = os.strerror(errno.ELOOP)
+    assert f"{damaged / name}: cannot be read ({reason}); choose another checkpoint" in capsys.readouterr().err
 
 
 def test_when_every_checkpoint_is_damaged_the_training_does_not_start_anew(folder: Path) -> None:

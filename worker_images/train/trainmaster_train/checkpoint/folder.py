@@ -126,6 +126,9 @@ def read_meta(path: Union[str, Path]) -> Dict[str, Any]:
         return {}
     except ValueError as error:
         raise CheckpointError(f"{path / META_FILE}: is damaged; choose another checkpoint") from error
+    except OSError as error:
+        sentence = f"{path / META_FILE}: cannot be read ({error.strerror or error}); choose another checkpoint"
+        raise CheckpointError(sentence) from error
     return meta if isinstance(meta, dict) else {}
 
 

@@ -37,7 +37,7 @@ def check(folder: Path, *, hashes: bool = True) -> None:
         hashes: also read the files; otherwise only their sizes are looked at.
 
     Raises:
-        CheckpointError: a file is missing or damaged; the message names it.
+        CheckpointError: a file is missing, damaged or cannot be read; the message names it.
     """
     for name, expected in _read(folder).items():
         path = folder / name
@@ -53,6 +53,8 @@ def check(folder: Path, *, hashes: bool = True) -> None:
                 )
         except FileNotFoundError as error:
             raise CheckpointError(f"{path}: is missing from the checkpoint; choose another one") from error
+        except OSError as error:
+            raise _unreadable(path, error) from error
 
 
 def digest(path: Path) -> str:
@@ -75,6 +77,12 @@ def _read(folder: Path) -> Dict[str, Dict[str, Any]]:
         return {}
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: is damaged; choose another checkpoint") from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> CheckpointError:
+    return CheckpointError(f"{path}: cannot be read ({error.strerror or error}); choose another checkpoint")
 
 
 class HashedFile:
