@@ -33,6 +33,17 @@ def test_values_come_back_to_within_the_wires_precision(wire: str, error: float,
     assert torch.isfinite(back).all()
 
 
+def test_the_smallest_numbers_need_no_factor_that_float32_does_not_have() -> None:
+    values = torch.tensor([1e-40, -2e-44, 0.0])
+    codec = Codec("fp16", 1.0)
+
+    frames, exponent = codec.encode(values)
+
+    assert exponent <= 126
+    assert torch.isfinite(torch.frombuffer(frames[0], dtype=torch.float16)).all()
+    assert abs(float(codec.decode(frames, 3, torch.float32, exponent)[0]) - 1e-40) < 1e-42
+
+
 @pytest.mark.parametrize("size", [1, 100, 100_000])
 def test_topk_sends_the_largest_and_keeps_the_rest(size: int) -> None:
     values = torch.randn(size, generator=torch.Generator().manual_seed(2))

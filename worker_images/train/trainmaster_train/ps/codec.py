@@ -18,6 +18,8 @@ from trainmaster_train.ps.wire import WireError
 
 # fp16 ends at 65504 = almost 2^16: the largest value lands in [2^14, 2^15).
 _FP16_EXPONENT = 15
+# Two to this and to minus this are ordinary numbers of float32; older torch multiplies by them.
+_LARGEST_EXPONENT = 126
 _SAMPLE = 8192
 
 
@@ -59,7 +61,7 @@ class Codec:
             low, high = torch.aminmax(values)
             largest_value = max(-float(low), float(high))
             # frexp: the value is below 2**e.
-            exponent = _FP16_EXPONENT - math.frexp(largest_value)[1] if largest_value else 0
+            exponent = min(_FP16_EXPONENT - math.frexp(largest_value)[1], _LARGEST_EXPONENT) if largest_value else 0
             halves = torch.ldexp(values, torch.tensor(exponent)).to(torch.float16)
             sent = torch.ldexp(halves.float(), torch.tensor(-exponent)) if rest is not None else None
         else:
