@@ -48,7 +48,7 @@ def serve(port: int, say: Callable[[str], None], host: str = "") -> None:
 def wait_for(env: dict[str, str], is_over: Callable[[], bool], pause: Callable[[float], None]) -> None:
     """Return when the store of rank 0 answers, or ``is_over``. At once for programs that cannot be Horovod's.
 
-    Horovod asks for 1.5 s and aborts if nobody listens yet: rank 0's image may still be on its way to its node.
+    Horovod asks for two seconds and aborts if nobody listens yet: rank 0's image may still be on its way to its node.
 
     Args:
         env: of the program.
