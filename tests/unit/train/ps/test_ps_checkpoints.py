@@ -11,7 +11,7 @@ import trainmaster_train as tm
 
 torch = pytest.importorskip("torch")
 
-from trainmaster_train.ps import Options, load_model  # noqa: E402
+from trainmaster_train.ps import Options, chief, load_model  # noqa: E402
 from trainmaster_train.ps.chief import Checkpoints  # noqa: E402
 
 from tests.unit.train.ps.loopback import Cluster, make_model, step, together, values_of  # noqa: E402
@@ -113,6 +113,32 @@ def test_in_sync_mode_all_shards_are_of_the_same_step(
 
     assert len(kept) >= 3
     assert all(len(versions) == 1 for versions in kept), kept
+
+
+@pytest.mark.parametrize("failing", ["the hold", "the folder"])
+@pytest.mark.parametrize("is_asked_for", [False, True])
+def test_nobody_stays_held_for_a_checkpoint_that_cannot_begin(
+    cluster: Callable[..., Cluster], monkeypatch: pytest.MonkeyPatch, failing: str, *, is_asked_for: bool
+) -> None:
+    job = cluster(2, Options(mode="sync", checkpoint_every=None if is_asked_for else 1))
+    model, servers = job.join()
+    if failing == "the hold":
+        job.servers[1]._op_hold = lambda request: job.servers[1]._refuse(request, "not now")
+    else:
+
+        def refuse(step: int) -> Path:
+            raise tm.checkpoint.CheckpointNotWrittenError(f"the checkpoint of step {step} was not written")
+
+        monkeypatch.setattr(chief, "stage_checkpoint", refuse)
+    step(model, servers, 1)
+    if is_asked_for:
+        with pytest.raises(tm.CheckpointError, match="not now" if failing == "the hold" else "was not written"):
+            servers.checkpoint()
+
+    servers.status()  # they have heard by now
+
+    assert not any(server._saving.is_held for server in job.servers)
+    assert not tm.checkpoint.complete_checkpoints()
 
 
 def test_a_restarted_ps_takes_up_from_the_checkpoint_and_its_workers_go_on(

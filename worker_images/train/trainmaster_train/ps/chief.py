@@ -10,8 +10,9 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
@@ -53,9 +54,10 @@ class Checkpoints:
             if self._options.checkpoint_every and versions[0] >= self._next and not is_last:
                 self.finish()  # no more than one interval behind, however slow the disk is
                 self._plan(versions[0])
-                is_sync = self._options.mode == "sync"
-                targets = self._hold() if is_sync else [None] * len(self._connections)
-                self._pending = self._begin(versions, metrics, targets)
+                with self._released_on_failure():
+                    is_sync = self._options.mode == "sync"
+                    targets = self._hold() if is_sync else [None] * len(self._connections)
+                    self._pending = self._begin(versions, metrics, targets)
         except (ParameterServerError, CheckpointError, OSError) as error:
             print(f"no checkpoint of update {versions[0]}: {error}; training goes on.", flush=True)
             self._pending = None
@@ -64,8 +66,9 @@ class Checkpoints:
         """A checkpoint now. Raises ``CheckpointError``."""
         self.finish()
         try:
-            targets = self._settled() if self._options.mode == "sync" else None
-            pending = self._begin(versions, metrics, targets or [None] * len(self._connections))
+            with self._released_on_failure():
+                targets = self._settled() if self._options.mode == "sync" else None
+                pending = self._begin(versions, metrics, targets or [None] * len(self._connections))
             return pending.look(wait_s=self._options.step_timeout_s)
         except (ParameterServerError, OSError) as error:
             raise CheckpointError(f"no checkpoint of update {versions[0]}: {error}") from error
@@ -96,14 +99,19 @@ class Checkpoints:
         self._is_settled = len(set(held)) == 1
         if max(held) - min(held) > _APART:
             self._is_settled = True
-            self._release()
+            _release(self._connections)
             print(f"the ps are at updates {held}, since one came back; the checkpoint has each as it is.", flush=True)
             return [None] * len(held)
         return [max(held)] * len(held)
 
-    def _release(self) -> None:
-        for connection in self._connections:
-            connection.send({"op": "release"})
+    @contextmanager
+    def _released_on_failure(self) -> Iterator[None]:
+        """Whoever is held for a checkpoint that cannot begin goes on at once."""
+        try:
+            yield
+        except BaseException:
+            _release(self._connections)
+            raise
 
     def _settled(self) -> Optional[List[Optional[int]]]:
         """As :meth:`_hold` at a moment when all ps are at the same step, for a caller that makes no more steps itself.
@@ -114,7 +122,7 @@ class Checkpoints:
             targets = self._hold()
             if self._is_settled:
                 return targets
-            self._release()
+            _release(self._connections)
             threading.Event().wait(_SETTLE_S)
         print("the ps are not all at the same update; the checkpoint has each as it is.", flush=True)
         return None
@@ -131,6 +139,12 @@ class Checkpoints:
             pending.give_up()
             raise
         return pending
+
+
+def _release(connections: Sequence[Connection]) -> None:
+    for connection in connections:
+        with suppress(ParameterServerError):  # it is gone, and holds nothing any more
+            connection.send({"op": "release"})
 
 
 class _Pending:
@@ -192,8 +206,4 @@ class _Pending:
 
     def give_up(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
-        for connection in self._connections:
-            try:
-                connection.send({"op": "release"})
-            except ParameterServerError:
-                pass  # it is gone, and holds nothing any more
+        _release(self._connections)
