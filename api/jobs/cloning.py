@@ -17,9 +17,10 @@ from core.storage.outputs import RESUME_MOUNT, job_output
 def changed_spec(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """``changes`` laid over ``spec`` as RFC 7396 says: null removes, objects merge, everything else replaces.
 
-    Shorthands count too: ``workers: 4`` replaces the replicas of the role.
+    Shorthands count too: ``workers: 4`` replaces the replicas of the role. The ``output`` of the original is not taken
+    over: the clone would overwrite its checkpoints. ``changes`` may name one, also that of the original.
     """
-    return with_changes(spec, changes)
+    return with_changes({key: value for key, value in spec.items() if key != "output"}, changes)
 
 
 def with_resume_mount(spec: dict[str, Any], job: Job) -> dict[str, Any]:

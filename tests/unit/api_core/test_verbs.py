@@ -171,6 +171,16 @@ def test_a_clone_has_the_spec_with_the_changes_laid_over(client: TestClient, sub
     assert job["spec"]["env"] == {"B": "2", "C": "3"}
 
 
+def test_a_clone_writes_to_the_output_of_its_original_only_where_it_is_told_so(client: TestClient, submit: Any) -> None:
+    job_id = submit(output="output/default/digits")
+    assert client.get(f"/api/v1/jobs/{job_id}").json()["output"] == "output/default/digits"
+    clone = post(client, job_id, "clone").json()
+    assert clone["spec"].get("output") is None
+    assert clone["output"] == f"output/default/{clone['id']}"
+    shared = post(client, job_id, "clone", changes={"output": "output/default/digits"}).json()
+    assert shared["output"] == "output/default/digits"
+
+
 def test_a_clone_with_wrong_changes_is_refused_like_a_wrong_spec(client: TestClient, submit: Any) -> None:
     answer = post(client, submit(), "clone", changes={"priority": 1000})
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_spec")
