@@ -162,6 +162,12 @@ _RULES: Final = (
         "this is Keras 3; where the script is for Keras 2, set env.TF_USE_LEGACY_KERAS to 1 and install the package tf_keras",
     ),
     _rule(
+        r"^TypeError: BF16 all reduce communication hook required",
+        ExitKind.USER_ERROR,
+        "torch's own bf16 hook needs NCCL; without GPUs use trainmaster_train.distributed.wrap(model, compression='bf16')",
+        hopeless=True,
+    ),
+    _rule(
         r"^ImportError\b",
         ExitKind.USER_ERROR,
         "the installed version of a package does not fit; pin the version that has it",
@@ -185,11 +191,7 @@ _RULES: Final = (
         "correct the job's command or args",
         hopeless=True,
     ),
-    _rule(
-        r"Address already in use|EADDRINUSE",
-        ExitKind.TRANSIENT,
-        "a port was taken; the next attempt gets other ports",
-    ),
+    _rule(r"Address already in use|EADDRINUSE", ExitKind.TRANSIENT, "a port was taken; the next attempt gets others"),
     _rule(
         r"NCCL error|ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandled|gloo/transport|\[.*gloo.*\]"
         r"|Connection reset by peer|Connection refused|Connection closed by peer|Broken pipe|Connection timed out"
@@ -215,11 +217,7 @@ _RULES: Final = (
         ExitKind.USER_ERROR,
         "the user that the job runs as may not access {path}; give that user the right, or use another path",
     ),
-    _rule(
-        r"^PermissionError\b",
-        ExitKind.USER_ERROR,
-        "the user that the job runs as may not do this; its log shows where",
-    ),
+    _rule(r"^PermissionError\b", ExitKind.USER_ERROR, "the user that the job runs as may not do this; see its log"),
 )
 
 # What a runtime or an engine puts before a line: the log's time, the rank, torchrun's own rank.

@@ -75,6 +75,13 @@ def test_a_script_for_keras_2_under_keras_3_is_told():
             1,
             "install tensorflow 2.15",
         ),
+        (
+            TRACEBACK.format(
+                line="TypeError: BF16 all reduce communication hook required CUDA 11+ and NCCL 2.10+ or XPU and XCCL"
+            ),
+            1,
+            "trainmaster_train.distributed.wrap(model, compression='bf16')",
+        ),
         ("usage: train.py\ntrain.py: error: unrecognized arguments: --epoch 3", 2, "correct the job's command or args"),
     ],
 )
