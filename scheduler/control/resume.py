@@ -19,7 +19,7 @@ from scheduler.control.facts import JobFacts
 
 # A job may keep its last few only; the newest that is still there is among these.
 _TOLD_LIMIT: Final = 50
-# Clocks of file servers differ from ours.
+# Clocks of file servers differ from ours. Only for an output that no other job has: there they tell whose it is.
 _CLOCK_SLACK: Final = timedelta(minutes=1)
 
 
@@ -34,13 +34,15 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class ResumeSources:
-    """What the database knows. ``volume`` is ``None`` when the control plane does not see it. ``chosen``: the checkpoint that
-    a user wants the job to go on from, and when the first attempt after that began.
+    """What the database knows. ``volume`` is ``None`` when the control plane does not see it. ``since``: what was complete
+    before is another job's. ``chosen``: the checkpoint that a user wants the job to go on from, and when the first attempt
+    after that began.
     """
 
     told: tuple[Told, ...]
     volume: Tree | None
     output_path: str
+    since: datetime
     chosen: Told | None = None
 
     @property
@@ -72,8 +74,20 @@ def load_sources(session: Session, job: JobFacts) -> ResumeSources:
         tuple(Told(row.path, row.step, row.created_at) for row in rows),
         None if volume is None or volume.root is None else tree_of(volume),
         job.output_path,
+        _own_since(session, job),
         None if choice is None else Told(choice["path"], None, _began_after(session, job, choice["at"])),
     )
+
+
+def _own_since(session: Session, job: JobFacts) -> datetime:
+    others = select(Job.id).where(
+        Job.output_volume == job.output_volume, Job.output_path == job.output_path, Job.id != job.id
+    )
+    if session.execute(others.limit(1)).scalar_one_or_none() is None:
+        return job.created_at - _CLOCK_SLACK
+    # A clone often begins seconds after its original wrote the last one, or while that still writes.
+    first = session.execute(select(func.min(Attempt.created_at)).where(Attempt.job_id == job.id)).scalar_one()
+    return first or job.created_at
 
 
 def _began_after(session: Session, job: JobFacts, at: str) -> datetime:
@@ -98,9 +112,7 @@ def find_resume_path(job: JobFacts, sources: ResumeSources) -> str | None:
         (told for told in sources.told if (since is None or told.at > since) and _is_there(sources.output, told.path)),
         None,
     )
-    found = _scan(sources.output, since)
-    if found is not None and found.modified_at < job.created_at - _CLOCK_SLACK:
-        found = None  # another job's, in a shared output folder
+    found = _scan(sources.output, sources.since if since is None else max(since, sources.since))
     if told is not None and (found is None or _rank(told.step, told.at) >= _rank(found.step, found.modified_at)):
         return f"{OUTPUT_MOUNT}/{told.path}"
     if found is not None:
@@ -123,7 +135,7 @@ def _is_there(output: Tree | None, path: str) -> bool:
         return False
 
 
-def _scan(output: Tree | None, since: datetime | None) -> checkpoints.FoundCheckpoint | None:
+def _scan(output: Tree | None, since: datetime) -> checkpoints.FoundCheckpoint | None:
     if output is None:
         return None
     try:

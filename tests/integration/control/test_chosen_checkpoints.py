@@ -88,6 +88,26 @@ def test_a_chosen_one_that_was_deleted_is_no_hindrance(plane):
     assert resumed(plane, job)[-1] == f"/data/output/checkpoints/{newest.name}"
 
 
+def test_a_clone_in_the_output_of_its_original_goes_on_from_its_own_only(plane):
+    plane.engine.script("worker", Script(run_for=timedelta(hours=9)))
+    plane.submit("first")
+    for step in (100, 300):
+        complete(plane, step, plane.folder / "default/first")
+    plane.engine.advance(timedelta(seconds=5))  # less than clocks may differ
+    clone = plane.submit("second", max_restarts=9)
+    given = "/data/resume/checkpoints/step-100"
+    with unit_of_work(plane.sessions) as session:
+        row = session.get(Job, clone)
+        row.output_path, row.resume_from = "default/first", given
+    plane.settle()
+    plane.advance(5)
+    lose(plane, clone)
+    assert resumed(plane, clone) == [given, given]
+    complete(plane, 150, plane.folder / "default/first")
+    lose(plane, clone)
+    assert resumed(plane, clone)[-1] == _PATH.format(150)
+
+
 def test_retention_deletes_what_nobody_needs_and_nothing_else(plane):
     plane.engine.script("worker", Script(run_for=timedelta(hours=9)))
     job = plane.submit(max_restarts=9)
