@@ -8,9 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trainmaster_train as tm
@@ -20,6 +21,8 @@ torch = pytest.importorskip("torch")
 
 from trainmaster_train.ps import Options, keeping, roles, stopping  # noqa: E402
 from trainmaster_train.ps.layout import layout_of  # noqa: E402
+from trainmaster_train.ps.saving import Saving  # noqa: E402
+from trainmaster_train.ps.sessions import Request, Session  # noqa: E402
 from trainmaster_train.ps.shard import Shard  # noqa: E402
 
 from tests.unit.train.ps.loopback import WITHIN_S, free_ports, full_disk, make_model, sgd  # noqa: E402
@@ -66,6 +69,39 @@ def test_what_is_left_is_taken_up_with_the_optimizers_state(context: Context) ->
         one.apply([torch.ones_like(block) for block in one.values], {})
     assert value_of(after) == value_of(before), "with its momentum"
     assert [path.name for path in (context.checkpoint_dir / stopping.FOLDER).iterdir()] == ["shard-00000-of-00001.pt"]
+
+
+@pytest.mark.parametrize("has_rates", [True, False])
+@pytest.mark.parametrize("where", ["left", "checkpoint"])
+def test_the_learning_rates_of_then_come_back(context: Context, where: str, *, has_rates: bool) -> None:
+    before = shard_of(version=7)
+    before.set_learning_rates([0.025])
+    after = shard_of()
+    if where == "left":
+        path = stopping.leave(before, context)
+    else:
+        folder = tm.stage_checkpoint(7)
+        is_written = threading.Event()
+        saver = Saving(before, is_written.set)
+        header = {"op": "save", "step": 7, "version": None, "directory": str(folder.parent)}
+        saver.ask(Request(cast("Session", None), header, []), 0.0)
+        saver.proceed()
+        assert is_written.wait(WITHIN_S)
+        path = folder / "shard-00000-of-00001.pt"
+    if not has_rates:  # as an earlier version wrote it
+        kept = torch.load(path, weights_only=True)
+        del kept["rates"]
+        keeping.save_file(kept, path)
+
+    if where == "left":
+        assert stopping.take_up(after, context, mode="async", start=None)
+    else:
+        keeping.restore_shard(after, path.parent)
+
+    assert after.learning_rates == ([0.025] if has_rates else [0.1])
+    gradients = [torch.ones_like(block) for block in after.values]
+    after.apply(gradients, {})
+    assert value_of(after) == pytest.approx(-after.learning_rates[0])
 
 
 @pytest.mark.parametrize("left_at", [9, 10, 11])

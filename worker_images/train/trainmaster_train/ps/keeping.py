@@ -23,7 +23,7 @@ def write_shard(
     """Write a shard's file; its name and its SHA-256.
 
     Args:
-        about: ``ps``, ``count``, ``version`` and the layout's ``signature``.
+        about: ``ps``, ``count``, ``version``, the layout's ``signature`` and the learning ``rates``.
 
     Raises:
         OSError: the volume is full or away.
@@ -67,7 +67,8 @@ def restore_shard(shard: Shard, path: Path) -> None:
         for table in shard.layout.tables
     }
     # One number for all, so that they count on together.
-    shard.restore(slabs, tables, max(0, int(files[0]["version"])))
+    # Files of earlier versions have no learning rates.
+    shard.restore(slabs, tables, max(0, int(files[0]["version"])), files[0].get("rates"))
 
 
 def load_model(model: torch.nn.Module, path: Union[str, Path]) -> torch.nn.Module:

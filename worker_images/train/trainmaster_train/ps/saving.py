@@ -89,7 +89,7 @@ class Saving:
             self._answer({"refused": f"ps {self._shard.ps} has no memory for {error}"})
             return
         about: Dict[str, Any] = {"ps": self._shard.ps, "count": self._shard.count, "version": self._shard.version}
-        about["signature"] = dict(self._shard.layout.signature)
+        about.update(signature=dict(self._shard.layout.signature), rates=self._shard.learning_rates)
         self._is_writing = True
         threading.Thread(target=self._write, args=(folder, state, about), daemon=True).start()
 

@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 import torch
 
 from trainmaster_train.ps.errors import ParameterServerError, RefusedError
-from trainmaster_train.ps.layout import Layout, Table, pieces, slice_of
+from trainmaster_train.ps.layout import Layout, Table, learning_rates, pieces, slice_of
 
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop")
 _FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
@@ -69,9 +69,11 @@ class Shard:
         # One group for each slab: the user's may be of several dtypes.
         groups = list(zip(self._group_numbers, slabs.values()))
         self._optimizer = make_optimizer(optimizer, groups) if groups else None
+        self.learning_rates = learning_rates(optimizer)
 
     def set_learning_rates(self, rates: Sequence[float]) -> None:
         """One for each of the user's groups."""
+        self.learning_rates = list(rates)
         if self._optimizer is not None:
             for group, number in zip(self._optimizer.param_groups, self._group_numbers):
                 group["lr"] = rates[number]
@@ -140,8 +142,14 @@ class Shard:
                 slabs.append((flat.clone(), self._gathered(own)))
             return slabs, {name: (t.values.clone(), t.copied_state()) for name, t in self._tables.items()}
 
-    def restore(self, slabs: Sequence[Part], tables: Mapping[str, Part], version: int) -> None:
-        """Take over what :meth:`state` gave."""
+    def restore(
+        self,
+        slabs: Sequence[Part],
+        tables: Mapping[str, Part],
+        version: int,
+        rates: Optional[Sequence[float]] = None,
+    ) -> None:
+        """Take over what :meth:`state` gave, and the learning rates of then (``None``: those of the script)."""
         for number, (flat, state) in enumerate(slabs):
             self._flat[number].copy_(flat)
             begin, _ = slice_of(self.layout.slabs[number].size, self.ps, self.count)
@@ -153,6 +161,8 @@ class Shard:
                     }
         for name, (values, state) in tables.items():
             self._tables[name].restore(values, state)
+        if rates is not None:
+            self.set_learning_rates(rates)
         self.version = version
 
     def _gathered(self, blocks: Sequence[torch.Tensor]) -> Dict[str, torch.Tensor]:

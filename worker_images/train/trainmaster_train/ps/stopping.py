@@ -32,7 +32,7 @@ def leave(shard: Shard, context: Context) -> Path:
     aside = path.with_name(f"{path.name}.partial")
     slabs, tables = shard.state()
     about: Dict[str, Any] = {"attempt": context.attempt, "version": shard.version}
-    about["signature"] = dict(shard.layout.signature)
+    about.update(signature=dict(shard.layout.signature), rates=shard.learning_rates)
     try:
         save_file({**about, "slabs": slabs, "tables": tables}, aside)
         _flush(aside)
@@ -64,7 +64,7 @@ def take_up(shard: Shard, context: Context, *, mode: str, start: Optional[Path])
         return False
     if not _came_back_alone(left, context, mode) and not _all_left(left, shard, context, mode):
         return False
-    shard.restore(left["slabs"], left["tables"], int(left["version"]))
+    shard.restore(left["slabs"], left["tables"], int(left["version"]), left.get("rates"))
     return True
 
 
