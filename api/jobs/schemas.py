@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -31,7 +31,8 @@ _LOOKED_AT_WITHIN: Final = timedelta(seconds=10)
 
 def job_fields(row: AnyRow, *, run: Run, now: datetime) -> dict[str, Any]:
     """The fields of a ``JobView`` from a view row."""
-    roles = row.gang["roles"]  # core.domain.resources.Gang.to_json: [role, replicas, cpu, memory, gpus, models]
+    # core.domain.resources.Gang.to_json: [role, replicas, cpu, memory, gpus, models], and the most of an elastic role.
+    roles = row.gang["roles"]
     return {
         "id": row.id,
         "name": row.name,
@@ -42,6 +43,7 @@ def job_fields(row: AnyRow, *, run: Run, now: datetime) -> dict[str, Any]:
         "priority": row.priority,
         "labels": row.labels or {},
         "roles": {role[0]: role[1] for role in roles},
+        "most_replicas": _most(roles),
         "gpu_count": sum(role[1] * role[4] for role in roles),
         "attempt_count": row.attempt_count,
         "restart_count": row.restart_count,
@@ -93,6 +95,7 @@ def fresh_detail(row: Mapping[str, Any], *, project: str, user: str, spec: JobSp
         priority=row["priority"],
         labels=spec.labels,
         roles={role[0]: role[1] for role in row["gang"]["roles"]},
+        most_replicas=_most(row["gang"]["roles"]),
         gpu_count=sum(role[1] * role[4] for role in row["gang"]["roles"]),
         wait_reason=JUST_QUEUED,
         created_at=row["created_at"],
@@ -101,6 +104,10 @@ def fresh_detail(row: Mapping[str, Any], *, project: str, user: str, spec: JobSp
         cloned_from=row["cloned_from"],
         spec=spec,
     )
+
+
+def _most(roles: Sequence[Sequence[Any]]) -> dict[str, int]:
+    return {role[0]: role[6] for role in roles if len(role) > 6}
 
 
 def _wait_reason(row: AnyRow, now: datetime) -> WaitReasonView | None:

@@ -111,6 +111,7 @@ class JobView(WireModel):
     priority: int
     labels: dict[str, str] = Field(default_factory=dict)
     roles: dict[str, int] = Field(default_factory=dict)  # role -> replicas
+    most_replicas: dict[str, int] = Field(default_factory=dict)  # of elastic roles: `roles` says how few may run
     gpu_count: int = 0
     attempt_count: int = 0
     restart_count: int = 0

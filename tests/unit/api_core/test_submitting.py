@@ -39,6 +39,14 @@ def test_a_submitted_job_is_queued_with_a_reason_from_the_first_second(client: T
     assert job["spec"]["roles"]["worker"]["replicas"] == 2
 
 
+def test_an_elastic_job_tells_how_few_and_how_many_workers_it_may_have(client: TestClient) -> None:
+    roles = {"worker": {"replicas": 3, "min_replicas": 2}}
+    answer = submit(client, workers=None, roles=roles)
+    assert answer.status_code == 201, answer.text
+    job = client.get(f"/api/v1/jobs/{answer.json()['id']}").json()
+    assert (job["roles"], job["most_replicas"]) == ({"worker": 2}, {"worker": 3})
+
+
 def test_a_submission_writes_labels_roles_and_history_and_rings_after_the_commit(
     client: TestClient, sessions: SessionFactory, bell: Any
 ) -> None:

@@ -57,10 +57,44 @@ export function number(value: unknown): string {
   return size !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential(2) : String(Number(value.toPrecision(4)));
 }
 
-/** "2 workers + 1 ps". */
-export function gang(roles: Record<string, number>): string {
+/** A sentence with its full stop, so that another can follow. */
+export const ended = (sentence: string): string => (/[.!?…]\W?$/.test(sentence) ? sentence : `${sentence}.`);
+
+/** A figure behind a reason to wait, in the unit that its name tells: cpu_milli 8000 is "CPU: 8". */
+export function figure(name: string, value: unknown): string {
+  const unit = /(?:^|_)(cpu_milli|memory_bytes|gpus?)(?=_|$)/.exec(name)?.[1];
+  const words = name
+    .replace("cpu_milli", "CPU")
+    .replace("memory_bytes", "memory")
+    .replace(/gpu(?=s|_|$)/, "GPU")
+    .replaceAll("_", " ");
+  const said =
+    typeof value !== "number"
+      ? String(value)
+      : unit === "cpu_milli"
+        ? number(value / 1000)
+        : unit === "memory_bytes"
+          ? bytes(value)
+          : number(value);
+  return `${words}: ${said}`;
+}
+
+/**
+ * What a verdict says of the cause, without "worker-0 failed with exit code 1", which the state says already.
+ * All of it where there is no such part.
+ */
+export function cause(sentence: string): string {
+  const found = /^\S+-\d+ failed with exit code \d+(?:; its last line was)?: (.+)$/.exec(sentence);
+  return found?.[1] ?? sentence;
+}
+
+/** "2 workers + 1 ps"; "2–3 workers" where `most` says how many there may be of an elastic role. */
+export function gang(roles: Record<string, number>, most: Record<string, number> = {}): string {
   return Object.entries(roles)
-    .map(([role, count]) => counted(count, role))
+    .map(([role, count]) => {
+      const up = most[role] ?? count;
+      return up > count ? `${count.toLocaleString()}–${counted(up, role)}` : counted(count, role);
+    })
     .join(" + ");
 }
 

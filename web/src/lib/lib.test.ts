@@ -3,7 +3,7 @@ import { diagnosticsOf, withValue } from "~/pages/submit/draft";
 import { spansOf } from "./ansi";
 import { difference } from "./difference";
 import { toggled } from "./filters";
-import { age, bytes, duration, number } from "./format";
+import { age, bytes, cause, duration, ended, figure, gang, number } from "./format";
 import { byteCount, milli, tryPlacing } from "./room";
 import { lineOf, smoothed } from "./series";
 import { specYaml } from "./spec";
@@ -24,6 +24,45 @@ describe("numbers as people read them", () => {
       "1.23e-5",
       "12,480",
     ]);
+  });
+});
+
+describe("why a job waits or failed", () => {
+  it("ends sentences, and says figures in units of people", () => {
+    expect([ended("Ask for less cpu"), ended("It waits."), ended("Is it `a`?")]).toEqual([
+      "Ask for less cpu.",
+      "It waits.",
+      "Is it `a`?",
+    ]);
+    expect([
+      figure("cpu_milli", 8000),
+      figure("largest_cpu_milli", 2500),
+      figure("memory_bytes", 2 ** 34),
+      figure("free_memory_bytes", 2 ** 29),
+      figure("gpus", 4),
+      figure("largest_gpus", 2),
+      figure("node", "a_b"),
+    ]).toEqual([
+      "CPU: 8",
+      "largest CPU: 2.5",
+      "memory: 16 GiB",
+      "free memory: 512 MiB",
+      "GPUs: 4",
+      "largest GPUs: 2",
+      "node: a_b",
+    ]);
+  });
+
+  it("begins with the cause where the state says the rest", () => {
+    expect(cause("worker-0 failed with exit code 1; its last line was: 'no data'.")).toBe("'no data'.");
+    expect(cause("worker-0 failed with exit code 1: 'ValueError: x' – its log shows where.")).toBe(
+      "'ValueError: x' – its log shows where.",
+    );
+    expect(cause("The node of worker-0 was lost.")).toBe("The node of worker-0 was lost.");
+  });
+
+  it("tells between how many replicas an elastic role may be", () => {
+    expect(gang({ worker: 2, ps: 1 }, { worker: 3 })).toBe("2–3 workers + 1 ps");
   });
 });
 

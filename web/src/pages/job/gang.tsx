@@ -13,6 +13,7 @@ const SHOWN = 64;
 export function Gang({ attempt }: { attempt: Attempt }) {
   const [all, setAll] = useState(false);
   const replicas = attempt.replicas ?? [];
+  const inWorld = worldOf(replicas);
   const nodes = new Map<string, Replica[]>();
   for (const replica of all ? replicas : replicas.slice(0, SHOWN)) {
     nodes.set(replica.node, [...(nodes.get(replica.node) ?? []), replica]);
@@ -40,7 +41,11 @@ export function Gang({ attempt }: { attempt: Attempt }) {
             </div>
             <ul className="gang-members">
               {members.map((replica) => (
-                <Member key={`${replica.role}-${replica.index}`} replica={replica} />
+                <Member
+                  key={`${replica.role}-${replica.index}`}
+                  replica={replica}
+                  hasRank={inWorld.has(replica.role) && replica.rank >= 0}
+                />
               ))}
             </ul>
           </li>
@@ -57,7 +62,16 @@ export function Gang({ attempt }: { attempt: Attempt }) {
   );
 }
 
-function Member({ replica }: { replica: Replica }) {
+const HELPERS = ["ps", "evaluator", "scheduler"];
+
+/** The roles whose replicas have ranks: the chief and the workers, or, in a job with neither, those of its own. */
+function worldOf(replicas: readonly Replica[]): ReadonlySet<string> {
+  const roles = new Set(replicas.map((replica) => replica.role));
+  const world = ["chief", "worker"].filter((role) => roles.has(role));
+  return new Set(world.length > 0 ? world : [...roles].filter((role) => !HELPERS.includes(role)));
+}
+
+function Member({ replica, hasRank }: { replica: Replica; hasRank: boolean }) {
   const name = `${replica.role}-${replica.index}`;
   const step = (replica.progress ?? {})["step"];
   const about = [
@@ -77,7 +91,7 @@ function Member({ replica }: { replica: Replica }) {
         <State state={replica.state} />
       </div>
       <div className="row dimmer member-facts">
-        {replica.rank >= 0 && <span className="num">rank {replica.rank}</span>}
+        {hasRank && <span className="num">rank {replica.rank}</span>}
         {(replica.gpus ?? []).length > 0 && (
           <span className="row tight">
             <Cpu size={12} aria-hidden="true" /> {(replica.gpus ?? []).length} GPU

@@ -5,7 +5,7 @@ import { attemptsQuery, jobQuery } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
 import { Card, Sentence } from "~/components/parts";
 import { LocalTime } from "~/components/time";
-import { counted, duration, localTime, number } from "~/lib/format";
+import { counted, duration, ended, figure, gang, localTime, number } from "~/lib/format";
 import { useNow } from "~/lib/now";
 import { Gang } from "./gang";
 import { RecentEvents } from "./events";
@@ -30,9 +30,7 @@ export function Overview() {
           ) : (
             <Card title="Gang">
               <p className="dim">
-                {Object.entries(job.roles ?? {})
-                  .map(([role, count]) => counted(count, role))
-                  .join(" + ")}
+                {gang(job.roles ?? {}, job.most_replicas)}
                 {job.gpu_count ? `, ${counted(job.gpu_count, "GPU")}` : ""}: all of it starts together, or none.
               </p>
             </Card>
@@ -59,14 +57,14 @@ function Situation({ job }: { job: JobDetail }) {
         <Hourglass size={16} aria-hidden="true" />
         <div className="stack tight">
           <div>
-            <Sentence text={job.wait_reason.sentence} />
+            <Sentence text={ended(job.wait_reason.sentence)} />
             {job.queue_position ? ` It is number ${job.queue_position} in the queue.` : ""}
           </div>
           {numbers.length > 0 && (
             <div className="row wrapping">
               {numbers.slice(0, 8).map(([name, value]) => (
                 <span key={name} className="tag num">
-                  {name.replaceAll("_", " ")}: {number(value)}
+                  {figure(name, value)}
                 </span>
               ))}
             </div>

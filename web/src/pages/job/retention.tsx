@@ -61,7 +61,7 @@ export function Retention({ job }: { job: string }) {
       <p className="dim">
         {rules.length > 0
           ? `Kept: ${rules.join(", ")}, and what was marked to be kept for ever. Others are deleted by and by.`
-          : "Everything: no checkpoint is deleted by itself."}
+          : "Everything: the platform deletes none by itself; the training script may."}
       </p>
       <FormDialog title="Which checkpoints stay" isOpen={isOpen} close={() => setOpen(false)} verb="Set" submit={set}>
         <div className="pair">

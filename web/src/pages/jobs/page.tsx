@@ -41,7 +41,7 @@ export function JobsPage() {
     });
   }, []);
   const toggleAll = useCallback(() => {
-    setChosen((before) => (before.size > 0 ? new Map() : new Map(jobs.map((job) => [job.id, job]))));
+    setChosen((before) => (jobs.every((job) => before.has(job.id)) ? new Map() : new Map(jobs.map((job) => [job.id, job]))));
   }, [jobs]);
   // As they are now, not as they were when they were chosen.
   const current = useMemo(() => {

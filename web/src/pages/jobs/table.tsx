@@ -6,7 +6,7 @@ import type { Job } from "~/api/types";
 import { State } from "~/components/state";
 import { Ago, Ran } from "~/components/time";
 import { type Filters, listed, toggled } from "~/lib/filters";
-import { gang, number } from "~/lib/format";
+import { cause, gang, number } from "~/lib/format";
 
 const ROW = 44; // px
 
@@ -43,6 +43,7 @@ export function JobTable({ jobs, chosen, toggle, toggleAll, setSeen, filter, fil
     [filter],
   );
 
+  const isAll = jobs.length > 0 && jobs.every((job) => chosen.has(job.id));
   return (
     <div className="grid-table" role="table" aria-label="Jobs" aria-rowcount={jobs.length + 1} ref={box}>
       <div role="rowgroup" className="grid-head">
@@ -52,7 +53,10 @@ export function JobTable({ jobs, chosen, toggle, toggleAll, setSeen, filter, fil
               type="checkbox"
               className="check"
               aria-label="Choose all jobs that are listed"
-              checked={chosen.size > 0}
+              checked={isAll}
+              ref={(input) => {
+                if (input !== null) input.indeterminate = chosen.size > 0 && !isAll;
+              }}
               onChange={toggleAll}
             />
           </div>
@@ -148,8 +152,8 @@ const Row = memo(function Row({ job, index, top, isChosen, toggle, onLabel }: Ro
       <div role="cell" className="c-why dim">
         <Why job={job} />
       </div>
-      <div role="cell" className="c-gang dim cut" title={gang(job.roles ?? {})}>
-        {gang(job.roles ?? {})}
+      <div role="cell" className="c-gang dim" title={gang(job.roles ?? {}, job.most_replicas)}>
+        <span className="two-lines">{gang(job.roles ?? {}, job.most_replicas)}</span>
         {job.gpu_count ? <span className="tag">{job.gpu_count} GPU</span> : null}
       </div>
       <div role="cell" className="c-ran dim">
@@ -171,8 +175,8 @@ export function Why({ job }: { job: Job }) {
   const sentence = job.wait_reason?.sentence ?? (job.state === "succeeded" ? undefined : job.exit?.sentence);
   if (sentence !== undefined) {
     return (
-      <span className="cut" title={sentence}>
-        {sentence.replaceAll("`", "")}
+      <span className="two-lines" title={sentence}>
+        {cause(sentence).replaceAll("`", "")}
       </span>
     );
   }

@@ -38,7 +38,8 @@ export function SubmitPage() {
       </div>
     );
   }
-  const start = original.data ? specYaml(original.data.spec) : kept() || FIRST;
+  // Without the original's output: the clone would overwrite its checkpoints.
+  const start = original.data ? specYaml({ ...original.data.spec, output: null }) : kept() || FIRST;
   return (
     <Draft
       key={from ?? ""}
