@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,33 @@ def test_an_evaluator_sees_the_last_checkpoint_and_ends_with_the_training(
     reports = [json.loads(line) for line in (tmp_path / "reports").read_text().splitlines()]
     evaluations = [report for report in reports if "eval_accuracy" in report.get("metrics", {})]
     assert [report["step"] for report in evaluations] == [1, 2]
+
+
+def test_an_evaluator_passes_over_a_damaged_checkpoint(
+    cluster: Callable[..., Cluster], capfd: pytest.CaptureFixture[str]
+) -> None:
+    job = cluster(1)
+    model, servers = job.join()
+    step(model, servers, 1)
+    servers.checkpoint()
+    whole = values_of(model).clone()
+    step(model, servers, 2)
+    file = servers.checkpoint() / "shard-00000-of-00001.pt"
+    os.truncate(file, 100)
+    servers.close()
+    other = make_model(seed=50)
+    seen: list[Any] = []
+
+    def look() -> dict[str, float]:
+        seen.append(values_of(other).clone())
+        return {"accuracy": 0.5}
+
+    context = Context(role="evaluator", rank=None, peers={"ps": job.addresses})
+    evaluate_checkpoints(other, look, context=context, key=KEY, options=Options(), stopped=Stopped())
+
+    assert len(seen) == 1
+    assert torch.equal(seen[0], whole)
+    assert f"{file}: is damaged" in capfd.readouterr().out
 
 
 def test_an_evaluator_without_a_training_ends(cluster: Callable[..., Cluster]) -> None:

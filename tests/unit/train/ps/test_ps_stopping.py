@@ -56,6 +56,36 @@ def checkpoint(*versions: int, value: float) -> Path:
     return tm.seal_checkpoint(step, keep=None)
 
 
+@pytest.mark.parametrize("damage", ["short", "gone", "spoilt"])
+def test_a_ps_goes_on_from_the_one_before_a_damaged_checkpoint(
+    context: Context, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    older, newer = checkpoint(10, value=1.0), checkpoint(20, value=2.0)
+    file = newer / "shard-00000-of-00001.pt"
+    if damage == "short":
+        os.truncate(file, 100)
+    elif damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(bytes(file.stat().st_size))
+    shard = shard_of()
+
+    assert roles._fill(shard, context, Options())
+
+    assert (shard.version, value_of(shard)) == (10, 1.0)
+    out = capsys.readouterr().out
+    assert f"ps 0: {file}" in out
+    assert "; trying the one before it." in out
+    stopping.leave(shard_of(version=25, value=2.5), context)
+    assert roles._fill(shard, context, Options())
+    assert (shard.version, value_of(shard)) == (25, 2.5), "newer than all that is whole"
+    stopping.clear(shard, context)
+    for path in older.glob("shard-*"):
+        path.unlink()
+    with pytest.raises(tm.CheckpointError, match=re.escape(str(file))):
+        roles._fill(shard_of(), context, Options())
+
+
 def test_what_is_left_is_taken_up_with_the_optimizers_state(context: Context) -> None:
     before = shard_of(version=7)
     before.apply([torch.ones_like(block) for block in before.values], {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any, Callable, Mapping, Optional, Protocol
+from typing import Any, Callable, Mapping, Optional, Protocol, Set
 
 import torch
 import zmq
@@ -14,7 +14,7 @@ from trainmaster_train.checkpoint import CheckpointError, complete_checkpoints, 
 from trainmaster_train.context import Context
 from trainmaster_train.ps.connection import Connection
 from trainmaster_train.ps.errors import DeadlineError, LostError, ParameterServerError
-from trainmaster_train.ps.keeping import load_model
+from trainmaster_train.ps.keeping import DamagedError, load_model, look_at
 from trainmaster_train.ps.options import Options
 
 _LOOK_EVERY_S = 1.0
@@ -44,12 +44,20 @@ def evaluate_checkpoints(
     """
     training = _Training(context, key, options)
     seen: Optional[Path] = None
+    damaged: Set[Path] = set()
     try:
         while True:
             # Asked before the look: what is sealed before the end is seen after it.
             is_over = bool(stopped) or training.is_done()
-            newest = next(reversed(complete_checkpoints()), None)
+            newest = next((path for path in reversed(complete_checkpoints()) if path not in damaged), None)
             if newest is not None and newest != seen:
+                try:
+                    look_at(newest)
+                except DamagedError as error:
+                    if newest.exists():  # and has not made room for a newer one
+                        damaged.add(newest)
+                        print(f"{error}; it is not evaluated.", flush=True)
+                    continue
                 seen = newest
                 _evaluate(model, evaluate, newest)
             elif is_over:

@@ -9,8 +9,8 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 import torch
 
-from trainmaster_train.checkpoint import CheckpointError
-from trainmaster_train.checkpoint.manifest import HashedFile
+from trainmaster_train.checkpoint import CheckpointError, complete_checkpoints, latest
+from trainmaster_train.checkpoint.manifest import HashedFile, check
 from trainmaster_train.ps.layout import Layout, difference, slice_of
 from trainmaster_train.ps.shard import Part, Shard
 
@@ -49,6 +49,54 @@ def load_local(model: torch.nn.Module, path: Path) -> None:
     file = path / LOCAL_FILE
     if file.exists():
         model.load_state_dict(load_file(file), strict=False)
+
+
+class DamagedError(CheckpointError):
+    """This checkpoint is not as it was written; an older one may be."""
+
+
+def newest_whole(who: str) -> Optional[Path]:
+    """Where to start from, as :func:`latest` says, or the newest one before it when that is damaged; says so as ``who``.
+    All replicas see the same files, so all of them start from the same one.
+
+    Raises:
+        DamagedError: all of them are. Starting from the beginning instead would hide the loss.
+        CheckpointError: as :func:`latest`.
+    """
+    wanted = latest()
+    while wanted is not None:
+        problem: Optional[DamagedError] = None
+        older = [path for path in complete_checkpoints(wanted.parent) if path.name < wanted.name]
+        for path in [wanted, *reversed(older)]:
+            try:
+                look_at(path)
+            except DamagedError as error:
+                problem = problem or error
+                if path.exists():
+                    print(f"{who}: {error}; trying the one before it.", flush=True)
+                continue
+            return path
+        before, wanted = wanted, latest()
+        if wanted == before and problem is not None:
+            raise problem
+        # It made room for a newer one just now.
+    return None
+
+
+def look_at(path: Path) -> None:
+    """Whether the checkpoint has all its files in their sizes, and each opens. Their content is not read: it may be
+    more than fits into any one replica.
+
+    Raises:
+        DamagedError: it has not.
+    """
+    try:
+        check(path, hashes=False)
+    except CheckpointError as error:
+        raise DamagedError(str(error)) from error
+    _load_all(path)
+    if (path / LOCAL_FILE).exists():
+        load_file(path / LOCAL_FILE)
 
 
 def restore_shard(shard: Shard, path: Path) -> None:
@@ -158,11 +206,8 @@ def _table_part(files: List[Dict[str, Any]], name: str, rows: torch.Tensor) -> P
 
 
 def _read_all(path: Path, layout: Optional[Layout]) -> List[Dict[str, Any]]:
-    """The shards' files of a checkpoint in order."""
-    names = sorted(path.glob("shard-*-of-*.pt"))
-    if not names or len(names) != int(names[0].stem.rpartition("-")[2]):
-        raise CheckpointError(f"{path} does not hold all shards of a parameter server's checkpoint; choose another one")
-    files = [load_file(name) for name in names]
+    """The shards' files of a checkpoint in order, which are of this ``layout``."""
+    files = _load_all(path)
     if layout is not None:
         for file in files:
             found = difference(layout.signature, file["signature"], settings=False)
@@ -174,14 +219,22 @@ def _read_all(path: Path, layout: Optional[Layout]) -> List[Dict[str, Any]]:
     return files
 
 
+def _load_all(path: Path) -> List[Dict[str, Any]]:
+    """The shards' files of a checkpoint in order. Raises ``DamagedError``."""
+    names = sorted(path.glob("shard-*-of-*.pt"))
+    if not names or len(names) != int(names[0].stem.rpartition("-")[2]):
+        raise DamagedError(f"{path} does not hold all shards of a parameter server's checkpoint; choose another one")
+    return [load_file(name) for name in names]
+
+
 def load_file(file: Path) -> Dict[str, Any]:
-    """What :func:`save_file` wrote, mapped. Raises ``CheckpointError``."""
+    """What :func:`save_file` wrote, mapped. Raises ``DamagedError``."""
     try:
         # Mapped: a ps reads its own part alone, of however many files. Nothing in them is executed.
         loaded: Dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         return loaded
     except Exception as error:
-        raise CheckpointError(f"{file}: cannot be read as a shard; choose another checkpoint") from error
+        raise DamagedError(f"{file}: cannot be read as a shard; choose another checkpoint") from error
 
 
 def save_file(value: Mapping[str, Any], path: Path) -> str:

@@ -16,7 +16,7 @@ from trainmaster_train.context import Context, ContextError, current
 from trainmaster_train.ps import stopping
 from trainmaster_train.ps.errors import ParameterServerError
 from trainmaster_train.ps.evaluator import evaluate_checkpoints
-from trainmaster_train.ps.keeping import restore_shard
+from trainmaster_train.ps.keeping import newest_whole, restore_shard
 from trainmaster_train.ps.layout import layout_of
 from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.server import Server
@@ -125,17 +125,19 @@ def serve(
 
 def _fill(shard: Shard, context: Context, options: Options) -> bool:
     """Give ``shard`` the values of where the training goes on; whether there is such a place."""
-    start = latest()
+    wanted = latest()
+    start = newest_whole(f"ps {shard.ps}")
     while start is not None:
         try:
             restore_shard(shard, start)
             break
         except CheckpointError:
-            before, start = start, latest()
+            before, start = start, newest_whole(f"ps {shard.ps}")
             if start == before:
                 raise
             # It made room for a newer one just now.
-    if stopping.take_up(shard, context, mode=options.mode, start=start):
+            wanted = latest()
+    if stopping.take_up(shard, context, mode=options.mode, start=wanted):
         print(f"going on from where this ps was stopped: {shard.version} updates are done.", flush=True)
         return True
     if start is not None:

@@ -8,7 +8,6 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 import torch
 
 from trainmaster_train import report, steps
-from trainmaster_train.checkpoint import latest
 from trainmaster_train.context import Context
 from trainmaster_train.ps.chief import Checkpoints
 from trainmaster_train.ps.codec import Codec
@@ -16,7 +15,7 @@ from trainmaster_train.ps.embeddings import Embeddings
 from trainmaster_train.ps.errors import NonFiniteGradientError, ParameterServerError
 from trainmaster_train.ps.fleet import Fleet
 from trainmaster_train.ps.gradients import Gradients, Values
-from trainmaster_train.ps.keeping import load_local
+from trainmaster_train.ps.keeping import load_local, newest_whole
 from trainmaster_train.ps.layout import layout_of, learning_rates
 from trainmaster_train.ps.memory import keep_freed_memory
 from trainmaster_train.ps.options import Options
@@ -97,7 +96,7 @@ class Servers:
         except BaseException:
             self._fleet.close()
             raise
-        start = latest() if self.version else None
+        start = newest_whole(self._fleet.who) if self.version else None
         if start is not None:
             load_local(model, start)
         if self.version:
