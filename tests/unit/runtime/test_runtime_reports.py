@@ -5,6 +5,8 @@ import json
 import pytest
 from trainmaster.wire.runtime import Report
 from trainmaster_runtime import clock
+from trainmaster_runtime.metrics.collector import Collector
+from trainmaster_runtime.metrics.patterns import LinePatterns
 from trainmaster_runtime.report import Reporter, Spool
 
 
@@ -101,6 +103,18 @@ def test_a_line_counts_when_it_is_whole(reporter, api, write):
     write('"step": 1}\n')
     go(reporter)
     assert api.received == [("progress", {"step": 1})]
+
+
+def test_how_far_a_script_told_that_it_is_stands_against_the_lines_that_it_prints(reporter, write):
+    reporter.collector = Collector(patterns=LinePatterns([]))
+    write({"kind": "progress", "metrics": {"step_s": 0.1}})  # a timer's, of no step
+    go(reporter)
+    reporter.collector.note([b"step=98 loss=7"])
+    assert [item["data"] for item in reporter.collector.look(is_last=False)] == [{"step": 98}]
+    write({"kind": "progress", "step": 100, "steps": 100, "metrics": {"loss": 0.5}})
+    go(reporter)
+    reporter.collector.note([b"step=99 loss=7"])
+    assert reporter.collector.look(is_last=False) == []
 
 
 def test_the_last_line_needs_no_newline(reporter, api, write):

@@ -235,8 +235,9 @@ class Reporter:
                     item = _item(line)
                     if item is not None:
                         self._spool.add(item)
-                        if self.collector is not None and item["data"].get("metrics"):
-                            self.collector.is_told = True
+                        if self.collector is not None:
+                            self.collector.is_told |= bool(item["data"].get("metrics"))
+                            self.collector.is_step_told |= item["kind"] == "progress" and "step" in item["data"]
         except OSError:
             return
         if self._offset - self._freed_to >= _FREE_BYTES:

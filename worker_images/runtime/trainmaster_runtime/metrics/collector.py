@@ -88,6 +88,7 @@ class Collector:
         self._unnumbered = 0
         self._names: Set[str] = set()  # that files tell
         self.is_told = False  # the script reports metrics itself
+        self.is_step_told = False  # and how far it is
 
     def note(self, lines: List[bytes]) -> None:
         """Lines that the job printed, from the thread that keeps the log: it must not wait."""
@@ -136,7 +137,8 @@ class Collector:
                 return
             found = patterns.find(line)
             told = {name: int(found[name]) for name in PROGRESS if name in found and abs(found[name]) < 2**53}
-            progress.update(told)
+            if patterns.has_own or not self.is_step_told:
+                progress.update(told)
             if "step" in told:
                 step = told["step"]
             elif "epoch" in told:
