@@ -4,9 +4,10 @@ import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from trainmaster_train import steps
+from trainmaster_train import report, steps
 from trainmaster_train.steps import Step, StepTimer
 
 
@@ -177,6 +178,7 @@ def test_means_are_reported_every_few_seconds_and_at_the_end(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRAINMASTER_REPORT_FILE", str(tmp_path / "report"))
+    monkeypatch.setattr(report, "has_told_step", False)
     timer = StepTimer(clock, is_reported=True)
     for staleness in (1, 3, 8):
         with timer.step():
@@ -187,11 +189,15 @@ def test_means_are_reported_every_few_seconds_and_at_the_end(
             elsewhere(timer.add, "ps_wait", 0.5)
     timer.flush()
     timer.flush()
+    report.progress(70)
+    with timer.step():
+        clock.wait(1)
+    timer.flush()
 
-    first, last = (json.loads(line) for line in (tmp_path / "report").read_text().splitlines())
-    assert first == {
-        "kind": "progress",
-        "metrics": {
+    first, last, told, under = (json.loads(line) for line in (tmp_path / "report").read_text().splitlines())
+    assert points(first) == (
+        2,
+        {
             "step_s": 1,
             "step_bytes_sent": 100,
             "step_data_wait_s": 0,
@@ -204,8 +210,18 @@ def test_means_are_reported_every_few_seconds_and_at_the_end(
             "staleness_mean": 2,
             "staleness_max": 3,
         },
-    }
-    assert last["metrics"]["staleness_mean"] == 8
+    )
+    step, values = points(last)
+    assert (step, values["staleness_mean"]) == (3, 8)
+    # From then on the steps are the script's: the platform counts what has none for the step told last.
+    assert (told["step"], under["kind"], under["metrics"]["step_s"], under.get("step")) == (70, "progress", 1, None)
+
+
+def points(line: Any) -> tuple[int, dict[str, float]]:
+    """The step, and what was reported at it."""
+    assert line["kind"] == "metrics"
+    (step,) = {step for one in line["series"] for step in one["steps"]}
+    return step, {one["name"]: value for one in line["series"] for value in one["values"]}
 
 
 def test_one_timer_for_the_process() -> None:

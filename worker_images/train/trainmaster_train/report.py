@@ -17,6 +17,7 @@ Number = Union[int, float]
 _BINS_LIMIT = 512
 
 _has_warned = False
+has_told_step = False  # by this process: what is reported without a step belongs to the one told last
 
 
 def progress(step: int, steps: Optional[int] = None, *, epoch: Optional[int] = None, **metrics: Any) -> None:
@@ -27,7 +28,9 @@ def progress(step: int, steps: Optional[int] = None, *, epoch: Optional[int] = N
         metrics: numbers, or whatever has an ``item()`` (numpy and torch scalars). NaN and infinities are sent as
             the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, since JSON has no such numbers.
     """
+    global has_told_step  # noqa: PLW0603 (the runtime knows one step of this process)
     line: Dict[str, Any] = {"kind": "progress", "step": int(step)}
+    has_told_step = True
     if steps is not None:
         line["steps"] = int(steps)
     if epoch is not None:
@@ -43,7 +46,10 @@ def log(values: Mapping[str, Any], step: int) -> None:
     Args:
         values: numbers, as ``progress`` takes them.
     """
-    append({"kind": "progress", "step": int(step), "metrics": plain_metrics(values)})
+    global has_told_step  # noqa: PLW0603 (the same)
+    line = {"kind": "progress", "step": int(step), "metrics": plain_metrics(values)}
+    has_told_step = True
+    append(line)
 
 
 def log_histogram(name: str, values: Any, step: int, *, bins: int = 30) -> None:

@@ -193,7 +193,7 @@ class StepTimer:
     def flush(self) -> None:
         """Report what was not reported yet."""
         if self._means is not None:
-            self._means.send()
+            self._means.send(self.count)
 
     def _start(self) -> None:
         if self._started is None:
@@ -228,7 +228,7 @@ class StepTimer:
             self._begin(now)
         self.count += 1
         if self._means is not None:
-            self._means.add(self.last, now)
+            self._means.add(self.last, now, self.count)
 
     def _is_training_thread(self) -> bool:
         return self._thread is None or self._thread == threading.get_ident()
@@ -241,7 +241,7 @@ class _Means:
         self._since: Optional[float] = None
         self._clear(None)
 
-    def add(self, step: Step, now: float) -> None:
+    def add(self, step: Step, now: float, number: int) -> None:
         if self._since is None:
             self._since = now - step.seconds
         self._count += 1
@@ -253,10 +253,11 @@ class _Means:
         for name, seconds in step.overlapped.items():
             self._overlapped[name] = self._overlapped.get(name, 0.0) + seconds
         if now - self._since >= REPORT_EVERY_S:
-            self.send()
+            self.send(number)
             self._clear(now)
 
-    def send(self) -> None:
+    def send(self, number: int) -> None:
+        """Report them; as points at step ``number`` where the script tells no step of its own."""
         if not self._count:
             return
         count = self._count
@@ -266,7 +267,12 @@ class _Means:
         if self._staleness:
             metrics["staleness_mean"] = sum(self._staleness) / len(self._staleness)
             metrics["staleness_max"] = max(self._staleness)
-        report.append({"kind": "progress", "metrics": report.plain_metrics(metrics)})
+        plain = report.plain_metrics(metrics)
+        if report.has_told_step:
+            report.append({"kind": "progress", "metrics": plain})
+        else:
+            series = [{"name": name, "steps": [number], "values": [value]} for name, value in plain.items()]
+            report.append({"kind": "metrics", "series": series})
         self._clear(None)
 
     def _clear(self, since: Optional[float]) -> None:
