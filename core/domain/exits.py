@@ -337,7 +337,10 @@ def _from_log(facts: ExitFacts) -> Verdict:
         sentence = f"{facts.who} {ending}: {_quote(exception)} – its log shows where."
         return Verdict(ExitKind.USER_ERROR, sentence, _signature(facts, exception))
     last = f"; its last line was: {_quote(lines[-1])}" if lines else "; it wrote nothing to its log"
-    return Verdict(ExitKind.USER_ERROR, f"{facts.who} {ending}{last}.", _signature(facts, lines[-1] if lines else ""))
+    sentence = f"{facts.who} {ending}{last}"
+    if not sentence.endswith((".", "!", "?", "…")):  # the quoted line may have a stop of its own
+        sentence += "."
+    return Verdict(ExitKind.USER_ERROR, sentence, _signature(facts, lines[-1] if lines else ""))
 
 
 def is_worth_a_restart(verdict: Verdict, previous_signature: str | None, *, has_progressed: bool) -> bool:

@@ -32,6 +32,11 @@ def test_the_last_line_of_a_traceback_is_quoted():
     assert not verdict.is_hopeless
 
 
+@pytest.mark.parametrize("line", ["The data are gone.", "Why?", "loading..."])
+def test_a_last_line_with_a_stop_of_its_own_gets_no_second_one(line):
+    assert classify(end(line)).sentence == f"worker-0 failed with exit code 1; its last line was: {line}"
+
+
 def test_the_runtimes_own_lines_are_not_taken_for_the_programs_last_word():
     log = "the data is not what it should be\ntrainmaster: the command finished its work and does not exit: it is ended"
     sentence = classify(end(log)).sentence
