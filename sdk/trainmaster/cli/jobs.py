@@ -182,8 +182,13 @@ def progress_text(progress: dict[str, Any]) -> str:
     return "  ".join(parts)
 
 
-def roles_text(roles: dict[str, int]) -> str:
-    return " ".join(f"{role}×{count}" for role, count in roles.items())
+def roles_text(job: JobView) -> str:
+    """``chief×1 worker×2–3``: of an elastic role, how few and how many may run."""
+    most = job.most_replicas
+    return " ".join(
+        f"{role}×{count}–{most[role]}" if most.get(role, count) > count else f"{role}×{count}"
+        for role, count in job.roles.items()
+    )
 
 
 _CELLS: Final[dict[str, Any]] = {
@@ -192,7 +197,7 @@ _CELLS: Final[dict[str, Any]] = {
     "project": lambda job, _now, _console: job.project,
     "user": lambda job, _now, _console: job.user,
     "state": lambda job, _now, console: output.state_text(job.state, console, wanted=job.wanted),
-    "roles": lambda job, _now, _console: roles_text(job.roles),
+    "roles": lambda job, _now, _console: roles_text(job),
     "gpus": lambda job, _now, _console: str(job.gpu_count) if job.gpu_count else None,
     "priority": lambda job, _now, _console: str(job.priority),
     "age": lambda job, now, _console: output.duration(now - job.created_at),

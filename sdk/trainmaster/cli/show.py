@@ -58,7 +58,7 @@ def show(
             ("Project", f"{detail.project}, by {detail.user}, priority {detail.priority}"),
             (
                 "Roles",
-                roles_text(detail.roles) + (f", {output.count(detail.gpu_count, 'GPU')}" if detail.gpu_count else ""),
+                roles_text(detail) + (f", {output.count(detail.gpu_count, 'GPU')}" if detail.gpu_count else ""),
             ),
             ("Labels", "  ".join(f"{key}={value}" for key, value in sorted(detail.labels.items()))),
             ("Submitted", f"{output.local_time(detail.created_at)} ({output.ago(detail.created_at, now)})"),
@@ -124,8 +124,9 @@ def _world(detail: JobDetail) -> str | None:
         return None
     spec = detail.spec.roles[role]
     present = sum(r.role == role and r.state in ("starting", "running", "succeeded") for r in attempt.replicas)
-    text = f"{attempt.world}: {present} of {spec.min_replicas} to {spec.replicas} {role}s"
-    return f"{text}. {attempt.world_reason}" if attempt.world_reason else text
+    now = f"{present} of {spec.min_replicas} to {spec.replicas} {role}s"
+    reason = attempt.world_reason.removesuffix(f"{now} go on.").rstrip()
+    return f"{attempt.world}: {now}. {reason}" if reason else f"{attempt.world}: {now}"
 
 
 def _print_earlier(attempts: list[AttemptView]) -> None:

@@ -104,6 +104,28 @@ def test_show_tells_state_reason_numbers_replicas_and_end(cli: Invoke, server: A
         assert part in done.stdout
 
 
+def test_an_elastic_job_says_how_many_may_run_and_how_many_do_once(
+    cli: Invoke, server: Any, job_json: Any, page: Any
+) -> None:
+    attempt = {
+        "id": "a1", "number": 1, "state": "running", "executor": "fake", "created_at": "2026-11-21T07:00:00Z",
+        "world": 3, "world_reason": "worker-1 joined. 3 of 2 to 3 workers go on.",
+        "replicas": [
+            {"role": "worker", "index": n, "rank": n, "state": "running", "generation": 1, "node": "n1"} for n in range(3)
+        ],
+    }  # fmt: skip
+    spec = {"name": "mnist", "command": ["train"], "roles": {"worker": {"replicas": 3, "min_replicas": 2}}}
+    job = job_json(attempt=attempt, attempt_count=1, spec=spec, most_replicas={"worker": 3})
+    server.on("GET", "/jobs", page(job))
+    server.on("GET", "/jobs/mnist", job)
+    server.on("GET", "/jobs/job_1/checkpoints", {"items": []})
+    assert "worker×2–3" in cli("list").stdout
+    shown = " ".join(cli("show", "mnist").stdout.split())
+    assert "worker×2–3" in shown
+    assert "3: 3 of 2 to 3 workers. worker-1 joined. " in shown
+    assert shown.count("3 of 2 to 3 workers") == 1
+
+
 def test_show_asks_only_for_the_last_attempts(cli: Invoke, server: Any, job_json: Any, page: Any) -> None:
     attempts = [
         {"id": f"a{n}", "number": n, "state": "ended", "executor": "fake", "created_at": "2026-11-21T07:00:00Z"}
