@@ -1,7 +1,7 @@
 import "uplot/dist/uPlot.min.css";
 import { useEffect, useRef } from "react";
 import uPlot from "uplot";
-import { clockTime, number } from "~/lib/format";
+import { clockTime, dayOf, number } from "~/lib/format";
 import { type Line, smoothed } from "~/lib/series";
 import { useTheme } from "~/lib/theme";
 
@@ -17,16 +17,22 @@ interface ChartProps {
   label: string;
   /** How values are written. */
   unit: (value: unknown) => string;
+  /** Bytes: their axis is divided at powers of two. */
+  isBinary?: boolean;
 }
 
+const FONT = "11px Inter Variable, sans-serif";
+const POWERS_OF_TWO = Array.from({ length: 60 }, (_, power) => 2 ** power);
+const DAY_S = 86_400;
+
 /** A line chart; drawing and its cursor are uPlot's. */
-export function Chart({ lines, by, isLog, smoothing, label, unit }: ChartProps) {
+export function Chart({ lines, by, isLog, smoothing, label, unit, isBinary = false }: ChartProps) {
   const box = useRef<HTMLDivElement>(null);
   const theme = useTheme();
   useEffect(() => {
     const element = box.current;
     if (element === null) return;
-    const draw = () => drawn(element, { lines, by, isLog, smoothing, unit });
+    const draw = () => drawn(element, { lines, by, isLog, smoothing, unit, isBinary });
     let chart = draw();
     const resized = new ResizeObserver(() => chart.setSize({ width: element.clientWidth, height: HEIGHT }));
     resized.observe(element);
@@ -41,12 +47,12 @@ export function Chart({ lines, by, isLog, smoothing, label, unit }: ChartProps) 
       resized.disconnect();
       chart.destroy();
     };
-  }, [lines, by, isLog, smoothing, unit, theme]);
+  }, [lines, by, isLog, smoothing, unit, isBinary, theme]);
   const last = lines.map((line) => `${line.label}: ${unit(line.y.findLast((value) => value !== null))}`).slice(0, LEGEND);
   return <div ref={box} className="chart" role="img" aria-label={`${label}. Newest: ${last.join(", ")}`} />;
 }
 
-function drawn(element: HTMLElement, { lines, by, isLog, smoothing, unit }: Omit<ChartProps, "label">): uPlot {
+function drawn(element: HTMLElement, { lines, by, isLog, smoothing, unit, isBinary }: Omit<ChartProps, "label">): uPlot {
   const tables: uPlot.AlignedData[] = [];
   const series: uPlot.Series[] = [{ label: by === "step" ? "step" : "time" }];
   const bands: uPlot.Band[] = [];
@@ -75,7 +81,7 @@ function drawn(element: HTMLElement, { lines, by, isLog, smoothing, unit }: Omit
     stroke: colourOf(element, "--text-3"),
     grid: { stroke: colourOf(element, "--line"), width: 1 },
     ticks: { show: false },
-    font: "11px Inter Variable, sans-serif",
+    font: FONT,
   };
   const options: uPlot.Options = {
     width: Math.max(120, element.clientWidth),
@@ -88,10 +94,15 @@ function drawn(element: HTMLElement, { lines, by, isLog, smoothing, unit }: Omit
         ...axis,
         size: 28,
         ...(by === "time"
-          ? { values: (_, ticks) => ticks.map((tick) => clockTime(new Date(tick * 1000).toISOString()).slice(0, 5)) }
+          ? { space: 64, values: (_, ticks, _axis, _space, apart) => ticks.map((tick) => timeTick(tick, apart)) }
           : {}),
       },
-      { ...axis, size: 54, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : unit(tick))) },
+      {
+        ...axis,
+        size: (chart, words) => widthOf(chart, words),
+        values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : unit(tick))),
+        ...(isBinary && !isLog ? { incrs: POWERS_OF_TWO } : {}),
+      },
     ],
     legend: { show: false },
     cursor: { points: { size: 6 }, y: false },
@@ -99,6 +110,22 @@ function drawn(element: HTMLElement, { lines, by, isLog, smoothing, unit }: Omit
     padding: [8, 18, 0, 0],
   };
   return new uPlot(options, data as uPlot.AlignedData, element);
+}
+
+/** A time with as much of it as ticks that are so many seconds apart need to differ. */
+function timeTick(tick: number, apart_s: number): string {
+  const at = new Date(tick * 1000).toISOString();
+  if (apart_s >= DAY_S) return dayOf(at);
+  return apart_s < 60 ? clockTime(at) : clockTime(at).slice(0, 5);
+}
+
+/** The room that the words of an axis need, in CSS pixels. */
+function widthOf(chart: uPlot, words: string[] | null): number {
+  chart.ctx.save();
+  chart.ctx.font = FONT;
+  const widest = Math.max(0, ...(words ?? []).map((word) => chart.ctx.measureText(word).width));
+  chart.ctx.restore();
+  return Math.max(40, Math.ceil(widest) + 16);
 }
 
 /** What stands under the cursor, in a box beside it. */
@@ -127,7 +154,7 @@ function tell(element: HTMLElement, chart: uPlot, { lines, by, unit }: Pick<Char
     return [row];
   });
   tip.replaceChildren(head, ...rows);
-  const left = (chart.cursor.left ?? 0) + 54;
+  const left = (chart.cursor.left ?? 0) + chart.bbox.left / window.devicePixelRatio;
   tip.style.left = left > element.clientWidth / 2 ? "" : `${left + 14}px`;
   tip.style.right = left > element.clientWidth / 2 ? `${element.clientWidth - left + 14}px` : "";
 }

@@ -3,7 +3,7 @@ import { useEffect, useMemo, useRef, useState } from "react";
 import { api, got } from "~/api/client";
 import { keys } from "~/api/queries";
 import type { ChartSeries } from "~/api/types";
-import { unitOf } from "~/lib/format";
+import { isInBytes, unitOf } from "~/lib/format";
 import { lineOf } from "~/lib/series";
 import { Chart, HUES } from "./chart";
 import { Bones, Failure } from "./parts";
@@ -52,7 +52,7 @@ export function MetricCard({ jobs, name, label, by, isLog, smoothing }: MetricCa
         ) : isPending ? (
           <Bones rows={5} height={22} />
         ) : (
-          <Chart lines={lines} by={by} isLog={isLog} smoothing={smoothing} label={name} unit={unit} />
+          <Chart lines={lines} by={by} isLog={isLog} smoothing={smoothing} label={name} unit={unit} isBinary={isInBytes(name)} />
         )}
       </div>
       {lines.length > 1 && lines.length <= HUES && (

@@ -38,9 +38,11 @@ export function age(iso: string, nowMs: number): string {
 
 const LOCAL = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const DAY = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric" });
 
 export const localTime = (iso: string): string => (Number.isNaN(Date.parse(iso)) ? iso : LOCAL.format(new Date(iso)));
 export const clockTime = (iso: string): string => (Number.isNaN(Date.parse(iso)) ? "" : CLOCK.format(new Date(iso)));
+export const dayOf = (iso: string): string => (Number.isNaN(Date.parse(iso)) ? "" : DAY.format(new Date(iso)));
 export const utcTime = (iso: string): string => `${iso.replace("T", " ").replace(/(\.\d+)?Z?$/, "")} UTC`;
 
 export function counted(count: number, noun: string): string {
@@ -97,6 +99,8 @@ export function gang(roles: Record<string, number>, most: Record<string, number>
     })
     .join(" + ");
 }
+
+export const isInBytes = (name: string): boolean => /^system\/.*bytes(_s)?$/.test(name);
 
 /** How values of a metric of this name are written: the platform's own say their unit last. */
 export function unitOf(name: string): (value: unknown) => string {

@@ -7,6 +7,7 @@ import { age, bytes, cause, duration, ended, figure, gang, number } from "./form
 import { byteCount, milli, tryPlacing } from "./room";
 import { lineOf, smoothed } from "./series";
 import { specYaml } from "./spec";
+import { telling } from "./telling";
 
 describe("numbers as people read them", () => {
   it("says sizes, times and ages in units of their own", () => {
@@ -63,6 +64,23 @@ describe("why a job waits or failed", () => {
 
   it("tells between how many replicas an elastic role may be", () => {
     expect(gang({ worker: 2, ps: 1 }, { worker: 3 })).toBe("2–3 workers + 1 ps");
+  });
+});
+
+describe("the metrics that are seen at once", () => {
+  const names = (...all: string[]) => telling(Object.fromEntries(all.map((name) => [name, 1]))).map(([name]) => name);
+  it("are the user's own, loss and accuracy first", () => {
+    expect(names("step_s", "step_wait_s", "lr", "val_loss", "accuracy", "ps_bytes", "loss", "a", "b", "c")).toEqual([
+      "loss",
+      "accuracy",
+      "val_loss",
+      "lr",
+      "a",
+      "b",
+    ]);
+  });
+  it("are the library's where there are few others", () => {
+    expect(names("step_a_s", "step_b_s", "step_c_s", "step_d_s", "loss")).toEqual(["loss", "step_a_s", "step_b_s", "step_c_s"]);
   });
 });
 

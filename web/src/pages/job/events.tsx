@@ -83,27 +83,53 @@ export function Events() {
   const { job } = route.useParams();
   const { events, error } = useEvents(job);
   const [text, setText] = useState("");
+  const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
+  const toggle = (family: string) =>
+    setChosen((before) => {
+      const next = new Set(before);
+      if (!next.delete(family)) next.add(family);
+      return next;
+    });
   const wanted = text.toLowerCase();
+  const families = Map.groupBy(events ?? [], (event) => familyOf(event.kind));
   const shown = [...(events ?? [])]
     .reverse()
+    .filter((event) => chosen.size === 0 || chosen.has(familyOf(event.kind)))
     .filter((event) => `${event.kind} ${event.actor} ${event.reason}`.toLowerCase().includes(wanted));
   return (
     <div className="page-body">
-      <input
-        className="input narrow"
-        type="search"
-        aria-label="Search events"
-        placeholder="Kind, actor or reason"
-        value={text}
-        onChange={(event) => setText(event.target.value)}
-      />
+      <div className="row wrapping">
+        <input
+          className="input narrow"
+          type="search"
+          aria-label="Search events"
+          placeholder="Kind, actor or reason"
+          value={text}
+          onChange={(event) => setText(event.target.value)}
+        />
+        {families.size > 1 && (
+          <div role="group" aria-label="Only events of" className="row wrapping">
+            {[...families].map(([family, members]) => (
+              <button
+                key={family}
+                type="button"
+                className={`button small${chosen.has(family) ? " on" : ""}`}
+                aria-pressed={chosen.has(family)}
+                onClick={() => toggle(family)}
+              >
+                {family} <span className="num">{members.length.toLocaleString()}</span>
+              </button>
+            ))}
+          </div>
+        )}
+      </div>
       {error !== null && <Failure error={error} />}
       <section className="card">
         <div className="body">
           {events === null ? (
             <Bones rows={8} height={28} />
           ) : shown.length === 0 ? (
-            <Empty icon={History} title={text ? "No event is like that" : "Nothing has happened yet"} />
+            <Empty icon={History} title={text || chosen.size > 0 ? "No event is like that" : "Nothing has happened yet"} />
           ) : (
             <ol className="events">
               {shown.slice(0, 1000).map((event) => (
@@ -119,6 +145,9 @@ export function Events() {
     </div>
   );
 }
+
+/** What an event is of: the job, an attempt, a replica, a checkpoint, the training itself. */
+const familyOf = (kind: string): string => kind.split(".", 1)[0] ?? kind;
 
 function toneOfKind(kind: string): string {
   if (/fail|lost|refused|dropped|expired/.test(kind)) return "red";

@@ -7,6 +7,7 @@ import { Card, Sentence } from "~/components/parts";
 import { LocalTime } from "~/components/time";
 import { counted, duration, ended, figure, gang, localTime, number } from "~/lib/format";
 import { useNow } from "~/lib/now";
+import { telling } from "~/lib/telling";
 import { Gang } from "./gang";
 import { RecentEvents } from "./events";
 import { Timeline } from "./timeline";
@@ -96,8 +97,10 @@ function Situation({ job }: { job: JobDetail }) {
 function Progress({ job }: { job: JobDetail }) {
   const progress = job.progress ?? {};
   const [step, steps, epoch] = [progress["step"], progress["steps"], progress["epoch"]];
-  const metrics = Object.entries((progress["metrics"] ?? {}) as Record<string, unknown>);
-  if (step === undefined && epoch === undefined && metrics.length === 0) return null;
+  const metrics = (progress["metrics"] ?? {}) as Record<string, unknown>;
+  const shown = telling(metrics);
+  const more = Object.keys(metrics).length - shown.length;
+  if (step === undefined && epoch === undefined && shown.length === 0) return null;
   const share = typeof step === "number" && typeof steps === "number" && steps > 0 ? Math.min(1, step / steps) : null;
   return (
     <section className="card" aria-label="Progress">
@@ -132,7 +135,7 @@ function Progress({ job }: { job: JobDetail }) {
         {typeof progress["done_at"] === "string" && job.state === "running" && (
           <Eta progress={progress} doneAt={progress["done_at"]} />
         )}
-        {metrics.slice(0, 10).map(([name, value]) => (
+        {shown.map(([name, value]) => (
           <div key={name}>
             <div className="dimmer cut" title={name}>
               {name}
@@ -140,6 +143,14 @@ function Progress({ job }: { job: JobDetail }) {
             <div className="value">{number(value)}</div>
           </div>
         ))}
+        {more > 0 && (
+          <div>
+            <div className="dimmer">others</div>
+            <Link to="/jobs/$job/metrics" params={{ job: job.id }}>
+              {counted(more, "more metric")}
+            </Link>
+          </div>
+        )}
       </div>
     </section>
   );

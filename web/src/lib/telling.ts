@@ -1,0 +1,24 @@
+/* Which of a job's newest metrics tell most of how it goes. */
+
+const SHOWN = 6;
+const OF_PLATFORM = 4; // as many tiles in all, before figures of the training library's own steps are left out
+
+const ORDER = [
+  /^(?:train\w*[/_.])?loss$/i,
+  /^(?:train\w*[/_.])?(?:acc|accuracy|top_?1)$/i,
+  /^(?:val|valid|validation|eval|test)(?:[/_.]|$)/i,
+  /loss|acc|error|perplexity|reward|f1|auc/i,
+];
+const PLATFORMS = /^(?:step_|ps_|system\/)/;
+
+function placeOf(name: string): number {
+  if (PLATFORMS.test(name)) return ORDER.length + 1;
+  const found = ORDER.findIndex((pattern) => pattern.test(name));
+  return found === -1 ? ORDER.length : found;
+}
+
+/** The few to be seen at once: the user's own first, and what the library measures of itself only where there is room. */
+export function telling(metrics: Record<string, unknown>): [string, unknown][] {
+  const sorted = Object.entries(metrics).sort(([a], [b]) => placeOf(a) - placeOf(b));
+  return sorted.filter(([name], i) => i < (PLATFORMS.test(name) ? OF_PLATFORM : SHOWN));
+}
