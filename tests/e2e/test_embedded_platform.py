@@ -116,12 +116,25 @@ def test_the_data_folder_is_its_owners_alone(platform: Any) -> None:
 
 def test_the_login_link_works_once(own_platform: Any) -> None:
     up = json.loads((own_platform.home / "up.json").read_text())
-    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
-    with opener.open(up["login_url"], timeout=10) as page:
-        assert page.status == 200
-        assert "admin" in page.read().decode()
+    code = up["login_url"].partition("?code=")[2]
+    body = json.dumps({"code": code}).encode()
+
+    def spend(opener: urllib.request.OpenerDirector) -> Any:
+        request = urllib.request.Request(
+            f"{own_platform.url}/api/v1/session",
+            body,
+            {"Content-Type": "application/json", "Origin": own_platform.url},
+            method="POST",
+        )
+        return opener.open(request, timeout=10)
+
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with spend(browser) as answer:
+        assert answer.status == 201
+    with browser.open(f"{own_platform.url}/api/v1/me", timeout=10) as answer:
+        assert "admin" in answer.read().decode()
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(up["login_url"], timeout=10)
+        spend(urllib.request.build_opener(urllib.request.HTTPCookieProcessor()))
     assert refused.value.code in (400, 401, 403, 404)
     refused.value.close()
 
