@@ -66,7 +66,7 @@ def list_replicas(job: JobViewer, number: Number, platform: PlatformDep, page: P
         found = replicas_of_attempt(work.session, attempt.id, after=after, limit=page.limit + 1)
         rows, has_more = cut(found, page.limit)
         items = replica_views(attempt, rows)
-    return Page(items=items, next_cursor=make_cursor(items[-1].rank) if has_more else None)
+    return Page(items=items, next_cursor=make_cursor(rows[-1].rank) if has_more else None)
 
 
 @router.get("/{number}/replicas/{name}", operation_id="get_replica", summary="One member of one launch")

@@ -8,6 +8,7 @@ from typing import Any
 from trainmaster.wire.jobs import AttemptView, ExitView, ReplicaView
 
 from core.db.tables import Attempt, Replica
+from core.domain.contracts.context import ranked_roles
 from core.domain.pace import told_progress
 from core.domain.states import ReplicaState
 
@@ -31,18 +32,23 @@ def attempt_view(attempt: Attempt, replicas: Sequence[Replica]) -> AttemptView:
 
 
 def replica_views(attempt: Attempt, replicas: Sequence[Replica]) -> list[ReplicaView]:
-    """Some of the attempt's replicas, with the addresses that its layout gives them."""
-    addresses = {
-        (member["role"], member["index"]): f"{member['host']}:{member['ports'][0]}" for member in attempt.layout or ()
-    }
-    return [_replica_view(replica, addresses.get((replica.role, replica.index))) for replica in replicas]
+    """Some of the attempt's replicas, with the addresses and ranks that its layout gives them."""
+    layout = attempt.layout or ()
+    addresses = {(member["role"], member["index"]): f"{member['host']}:{member['ports'][0]}" for member in layout}
+    ranked = ranked_roles(member["role"] for member in layout)
+    ranks = {name: rank for rank, name in enumerate(name for name in addresses if name[0] in ranked)}
+    return [
+        _replica_view(replica, addresses.get(name), ranks.get(name))
+        for replica in replicas
+        for name in [(replica.role, replica.index)]
+    ]
 
 
-def _replica_view(replica: Replica, address: str | None) -> ReplicaView:
+def _replica_view(replica: Replica, address: str | None, rank: int | None) -> ReplicaView:
     return ReplicaView(
         role=replica.role,
         index=replica.index,
-        rank=replica.rank,
+        rank=rank,
         state=replica.state,
         generation=replica.generation,
         node=replica.node,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -94,9 +95,8 @@ def world_of(spec: JobSpec, layout: Layout) -> World:
 
     A replica whose command starts its processes itself (``torchrun``, ``mpirun``) counts as one process.
     """
-    ranked = [r for r in layout.replicas if r.role in ("chief", "worker")] or [
-        r for r in layout.replicas if r.role not in _SERVING_ROLES and r.role != DMLC_SCHEDULER
-    ]
+    roles = ranked_roles(r.role for r in layout.replicas)
+    ranked = [r for r in layout.replicas if r.role in roles]
     launched = {role for role in {r.role for r in ranked} if starts_own_processes(_command(spec, role))}
     members = []
     rank = 0
@@ -105,6 +105,12 @@ def world_of(spec: JobSpec, layout: Layout) -> World:
         members.append(Member(address, node_rank, rank, processes))
         rank += processes
     return World(tuple(members))
+
+
+def ranked_roles(roles: Iterable[str]) -> frozenset[str]:
+    """Those of ``roles``, all of one gang, whose replicas have ranks: see :func:`world_of`."""
+    present = frozenset(roles)
+    return present & {"chief", "worker"} or present - _SERVING_ROLES - {DMLC_SCHEDULER}
 
 
 def _command(spec: JobSpec, role: str) -> tuple[str, ...] | str | None:

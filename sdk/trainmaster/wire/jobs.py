@@ -47,7 +47,7 @@ class ExitView(WireModel):
 class ReplicaView(WireModel):
     role: str
     index: int
-    rank: int
+    rank: int | None  # its place among those with ranks; `null` for a ps and others without one
     state: str
     generation: int
     node: str

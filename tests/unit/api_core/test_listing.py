@@ -236,12 +236,16 @@ def test_a_running_job_shows_its_attempt_replicas_addresses_and_progress(
         from sqlalchemy import update
 
         session.execute(update(Replica).where(Replica.rank == 0).values(progress={"step": 3, "steps": 9}))
+    progress = {"step": 3, "steps": 9, "fraction": 1 / 3}
     job = client.get(f"/api/v1/jobs/{job_id}").json()
-    assert job["progress"] == {"step": 3, "steps": 9}
+    assert job["progress"] == progress
     assert [replica["address"] for replica in job["attempt"]["replicas"]] == [
         f"127.0.0.1:{20000 + n}" for n in range(3)
     ]
-    assert client.get("/api/v1/jobs").json()["items"][0]["progress"] == {"step": 3, "steps": 9}
+    ranks = {(replica["role"], replica["index"]): replica["rank"] for replica in job["attempt"]["replicas"]}
+    assert ranks == {("worker", 0): 0, ("worker", 1): 1, ("ps", 0): None}
+    assert client.get(f"/api/v1/jobs/{job_id}/attempts/1/replicas/ps-0").json()["rank"] is None
+    assert client.get("/api/v1/jobs").json()["items"][0]["progress"] == progress
     attempts = client.get(f"/api/v1/jobs/{job_id}/attempts").json()
     assert attempts == {"items": [job["attempt"]], "next_cursor": None}
     assert client.get(f"/api/v1/jobs/{job_id}/attempts/1").json() == job["attempt"]

@@ -44,7 +44,7 @@ export function Gang({ attempt }: { attempt: Attempt }) {
                 <Member
                   key={`${replica.role}-${replica.index}`}
                   replica={replica}
-                  hasRank={inWorld.has(replica.role) && replica.rank >= 0}
+                  hasRank={inWorld.has(replica.role) && replica.rank !== null}
                 />
               ))}
             </ul>
