@@ -13,7 +13,6 @@ const SHOWN = 64;
 export function Gang({ attempt }: { attempt: Attempt }) {
   const [all, setAll] = useState(false);
   const replicas = attempt.replicas ?? [];
-  const inWorld = worldOf(replicas);
   const nodes = new Map<string, Replica[]>();
   for (const replica of all ? replicas : replicas.slice(0, SHOWN)) {
     nodes.set(replica.node, [...(nodes.get(replica.node) ?? []), replica]);
@@ -41,11 +40,7 @@ export function Gang({ attempt }: { attempt: Attempt }) {
             </div>
             <ul className="gang-members">
               {members.map((replica) => (
-                <Member
-                  key={`${replica.role}-${replica.index}`}
-                  replica={replica}
-                  hasRank={inWorld.has(replica.role) && replica.rank !== null}
-                />
+                <Member key={`${replica.role}-${replica.index}`} replica={replica} />
               ))}
             </ul>
           </li>
@@ -62,16 +57,7 @@ export function Gang({ attempt }: { attempt: Attempt }) {
   );
 }
 
-const HELPERS = ["ps", "evaluator", "scheduler"];
-
-/** The roles whose replicas have ranks: the chief and the workers, or, in a job with neither, those of its own. */
-function worldOf(replicas: readonly Replica[]): ReadonlySet<string> {
-  const roles = new Set(replicas.map((replica) => replica.role));
-  const world = ["chief", "worker"].filter((role) => roles.has(role));
-  return new Set(world.length > 0 ? world : [...roles].filter((role) => !HELPERS.includes(role)));
-}
-
-function Member({ replica, hasRank }: { replica: Replica; hasRank: boolean }) {
+function Member({ replica }: { replica: Replica }) {
   const name = `${replica.role}-${replica.index}`;
   const step = (replica.progress ?? {})["step"];
   const about = [
@@ -91,7 +77,7 @@ function Member({ replica, hasRank }: { replica: Replica; hasRank: boolean }) {
         <State state={replica.state} />
       </div>
       <div className="row dimmer member-facts">
-        {hasRank && <span className="num">rank {replica.rank}</span>}
+        {typeof replica.rank === "number" && <span className="num">rank {replica.rank}</span>}
         {(replica.gpus ?? []).length > 0 && (
           <span className="row tight">
             <Cpu size={12} aria-hidden="true" /> {(replica.gpus ?? []).length} GPU
