@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import threading
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import trainmaster_train as tm
 
@@ -68,10 +72,83 @@ def test_a_checkpoint_without_its_mark_is_not_read() -> None:
         tm.load_checkpoint(path)
 
 
-def test_a_state_that_cannot_be_written_leaves_nothing_behind(output: Path) -> None:
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        (
+            {"model": {"hook": lambda: None}},
+            r"state\['model'\]\['hook'\] is a function: it cannot be read back without",
+        ),
+        ({"model": [1, torch.nn.Linear(1, 1)]}, r"state\['model'\]\[1\] is a Linear: save its state_dict\(\)"),
+        ({"lock": threading.Lock()}, r"state\['lock'\] is a lock: it cannot be read back"),
+        ({"best": np.float64(0.5)}, r"state\['best'\] is a float64: .* save torch.as_tensor\(\) or tolist\(\) of it"),
+        ({Path("a"): 1}, r"the key PosixPath\('a'\) of state is a PosixPath"),
+    ],
+)
+def test_a_state_that_could_not_be_read_back_is_refused_by_its_keys(state: Any, sentence: str, output: Path) -> None:
     tm.save_checkpoint({}, 1)
 
-    with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
-        tm.save_checkpoint({"step": lambda: None}, 2)
+    with pytest.raises(ValueError, match=sentence):
+        tm.save_checkpoint(state, 2)
+    with tm.Saver() as saver, pytest.raises(ValueError, match=sentence):
+        saver.save(state, 2)
 
     assert [path.name for path in (output / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def test_a_state_that_holds_itself_and_what_torch_reads_are_taken() -> None:
+    state: dict[str, Any] = {"sizes": torch.Size([1]), "types": {torch.float32}, "seen": Counter("aab")}
+    state["again"] = state
+
+    found = tm.load_checkpoint(tm.save_checkpoint(state, 1)).state
+
+    assert (found["sizes"], found["types"], found["seen"]) == (state["sizes"], state["types"], state["seen"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "sentence"),
+    [
+        (({}, "abc"), {}, "step: 'abc' is not a whole number"),
+        (({}, 1.5), {}, "step: 1.5 is not a whole number"),
+        (({}, -1), {}, "step: -1 is negative"),
+        (({}, 10**18), {}, "step: 1000000000000000000 is too large"),
+        (({}, 1, 0.5), {}, "metrics: 0.5 is not a dict of names and numbers"),
+        (({}, 1, {"loss": torch.ones(2)}), {}, r"metric 'loss': tensor\(\[1., 1.\]\) is not a number"),
+        (({}, 1), {"directory": 5}, "directory: 5 is not a path"),
+        (({}, 1), {"keep": "3"}, "keep: '3' is not a number of checkpoints"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_named(
+    arguments: tuple[Any, ...], options: dict[str, Any], sentence: str, output: Path
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=sentence):
+        tm.save_checkpoint(*arguments, **options)
+    with pytest.raises((ValueError, TypeError), match=sentence), tm.Saver(**options) as saver:
+        saver.save(*arguments)
+
+    assert tm.latest() is None
+
+
+def test_whole_numbers_of_any_kind_are_steps() -> None:
+    for step in (np.int64(7), torch.tensor(7), 7.0):
+        assert tm.load_checkpoint(tm.save_checkpoint({}, step)).step == 7  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_that_takes_the_place_of_another_one_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    tm.save_checkpoint({"value": 1}, 5)
+    assert capsys.readouterr().err == ""
+    path = tm.save_checkpoint({"value": 2}, 5)
+
+    assert f"{path}: a checkpoint of this step was there already" in capsys.readouterr().err
+    assert tm.load_checkpoint(path).state == {"value": 2}
+
+
+def test_a_checkpoint_that_is_not_there_is_no_damaged_one(tmp_path: Path) -> None:
+    with pytest.raises(tm.CheckpointError, match=r"gone\.pt: is not there"):
+        tm.load_checkpoint(tmp_path / "gone.pt")
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, "60"])
+def test_a_time_out_that_cannot_be_is_named(timeout_s: Any) -> None:
+    with pytest.raises(ValueError, match=r"timeout_s: .* is not a number of seconds above 0"):
+        tm.Saver(timeout_s=timeout_s)

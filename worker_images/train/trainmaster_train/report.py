@@ -13,6 +13,8 @@ import os
 import sys
 from typing import Any, Dict, Iterator, Mapping, Optional, Union
 
+from trainmaster_train.arguments import shown
+
 Number = Union[int, float]
 _BINS_LIMIT = 512
 
@@ -29,12 +31,12 @@ def progress(step: int, steps: Optional[int] = None, *, epoch: Optional[int] = N
             the texts ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, since JSON has no such numbers.
     """
     global has_told_step  # noqa: PLW0603 (the runtime knows one step of this process)
-    line: Dict[str, Any] = {"kind": "progress", "step": int(step)}
+    line: Dict[str, Any] = {"kind": "progress", "step": _whole("step", step)}
     has_told_step = True
     if steps is not None:
-        line["steps"] = int(steps)
+        line["steps"] = _whole("steps", steps)
     if epoch is not None:
-        line["epoch"] = int(epoch)
+        line["epoch"] = _whole("epoch", epoch)
     if metrics:
         line["metrics"] = plain_metrics(metrics)
     append(line)
@@ -47,7 +49,7 @@ def log(values: Mapping[str, Any], step: int) -> None:
         values: numbers, as ``progress`` takes them.
     """
     global has_told_step  # noqa: PLW0603 (the same)
-    line = {"kind": "progress", "step": int(step), "metrics": plain_metrics(values)}
+    line = {"kind": "progress", "step": _whole("step", step), "metrics": plain_metrics(values)}
     has_told_step = True
     append(line)
 
@@ -82,8 +84,15 @@ def log_text(name: str, text: str, step: int) -> None:
     _log_object(name, "text", step, text)
 
 
+def _whole(name: str, value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise ValueError(f"{name}: {shown(value)} is not a number") from error
+
+
 def _log_object(name: str, kind: str, step: int, data: Any) -> None:
-    one = {"name": name, "kind": kind, "step": int(step), "data": data}
+    one = {"name": name, "kind": kind, "step": _whole("step", step), "data": data}
     append({"kind": "metrics", "objects": [one]})
 
 
@@ -106,7 +115,7 @@ def checkpoint_written(path: str, step: int, metrics: Mapping[str, Any], size_by
         {
             "kind": "checkpoint",
             "path": path,
-            "step": int(step),
+            "step": _whole("step", step),
             "metrics": plain_metrics(metrics),
             "size_bytes": size_bytes,
         }
@@ -135,20 +144,22 @@ def plain_metrics(metrics: Mapping[str, Any]) -> Dict[str, Union[Number, str, bo
     """``metrics`` as JSON can carry them.
 
     Raises:
-        TypeError: a value is no number; the message names the metric.
+        TypeError: a value is no number; the message names the metric. Or ``metrics`` is no mapping.
     """
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"metrics: {shown(metrics)} is not a dict of names and numbers")
     return {name: _plain(name, value) for name, value in metrics.items()}
 
 
 def _plain(name: str, value: Any) -> Union[Number, str, bool]:
-    if hasattr(value, "item"):
-        value = value.item()
-    if isinstance(value, (bool, int)):
-        return value
     try:
+        if hasattr(value, "item"):
+            value = value.item()  # torch refuses one of several elements with a RuntimeError
+        if isinstance(value, (bool, int)):
+            return value
         number = float(value)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"metric {name!r}: {value!r} is not a number") from error
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"metric {name!r}: {shown(value)} is not a number") from error
     if math.isnan(number):
         return "NaN"
     if math.isinf(number):

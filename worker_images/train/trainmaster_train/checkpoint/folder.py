@@ -26,6 +26,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Union
 
 from trainmaster_train import report
 from trainmaster_train.checkpoint import manifest
+from trainmaster_train.checkpoint.checking import checked_directory, checked_step
 from trainmaster_train.checkpoint.errors import CheckpointError, told_as_not_written
 from trainmaster_train.context import current
 
@@ -54,12 +55,14 @@ class Keep:
     mode: str = "min"
 
     def __post_init__(self) -> None:
+        if self.last is not None and not isinstance(self.last, int):
+            raise ValueError(f"keep: {self.last!r} is not a number of checkpoints; give one, a Keep, or None for all")
         if self.last is not None and self.last < 1:
             raise ValueError(
                 f"keep: {self.last} would remove the checkpoint just written; give at least 1, or None for all"
             )
-        if self.best < 0:
-            raise ValueError(f"best: {self.best} is negative; give the number of best checkpoints to keep, 0 for none")
+        if not isinstance(self.best, int) or self.best < 0:
+            raise ValueError(f"best: {self.best!r} is no number of best checkpoints to keep; give one, 0 for none")
         _check_mode(self.mode)
 
 
@@ -134,7 +137,7 @@ def read_meta(path: Union[str, Path]) -> Dict[str, Any]:
 
 def complete_checkpoints(directory: Optional[Union[str, Path]] = None) -> List[Path]:
     """All complete checkpoints, lowest step first."""
-    root = _directory(directory)
+    root = checked_directory(directory)
     if not root.is_dir():
         return []
     found: Dict[int, Path] = {}
@@ -148,7 +151,7 @@ def complete_checkpoints(directory: Optional[Union[str, Path]] = None) -> List[P
 
 def staged_path(step: int, *, directory: Optional[Union[str, Path]] = None) -> Path:
     """The folder in which the files of the coming checkpoint of ``step`` are gathered."""
-    return _directory(directory) / f".{_name(step)}.a{current().attempt}.partial"
+    return checked_directory(directory) / f".{_name(step)}.a{current().attempt}.partial"
 
 
 def stage_checkpoint(step: int, *, directory: Optional[Union[str, Path]] = None) -> Path:
@@ -170,7 +173,8 @@ def seal_checkpoint(
 ) -> Path:
     """Turn the staged files of ``step`` into a complete checkpoint, remove old ones and tell the platform.
 
-    Everything is flushed to the disk before ``.complete`` appears.
+    Everything is flushed to the disk before ``.complete`` appears. One of the same step is replaced; stderr says so,
+    since two trainings may have met in one folder.
 
     Args:
         keep: which checkpoints stay: so many newest, a :class:`Keep`, or all (``None``).
@@ -183,7 +187,7 @@ def seal_checkpoint(
         CheckpointNotWrittenError: the disk is full or away; earlier checkpoints are untouched.
     """
     kept = keep if isinstance(keep, Keep) else Keep(last=keep)
-    root = _directory(directory)
+    root = checked_directory(directory)
     staged = staged_path(step, directory=root)
     final = root / _name(step)
     with told_as_not_written(step, root):
@@ -197,6 +201,8 @@ def seal_checkpoint(
 
         aside = root / f".{_name(step)}.a{current().attempt}.old"
         if final.exists():  # a folder cannot be renamed over one that is not empty
+            told = f"{final}: a checkpoint of this step was there already; the new one takes its place"
+            print(f"trainmaster: {told}.", file=sys.stderr, flush=True)
             shutil.rmtree(aside, ignore_errors=True)
             final.rename(aside)
         staged.rename(final)
@@ -267,14 +273,8 @@ def _check_mode(mode: str) -> None:
         raise ValueError(f"mode: {mode!r} is neither 'min' nor 'max'")
 
 
-def _directory(directory: Optional[Union[str, Path]]) -> Path:
-    return current().checkpoint_dir if directory is None else Path(directory)
-
-
 def _name(step: int) -> str:
-    if step < 0:
-        raise ValueError(f"step: {step} is negative")
-    return f"step-{int(step):08d}"
+    return f"step-{checked_step(step):08d}"
 
 
 def _relative(path: Path) -> str:

@@ -11,7 +11,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Callable, Mapping, Optional, Union
 
-from trainmaster_train import steps
+from trainmaster_train import arguments, report, steps
+from trainmaster_train.checkpoint.checking import check_state, checked_directory, checked_step
 from trainmaster_train.checkpoint.errors import CheckpointNotWrittenError
 from trainmaster_train.checkpoint.folder import Keep
 from trainmaster_train.checkpoint.sharded import write_sharded
@@ -47,8 +48,8 @@ class Saver:
         sharded: bool = False,
         timeout_s: float = 3600.0,
     ) -> None:
-        self._timeout_s = timeout_s
-        self._directory = directory
+        self._timeout_s = arguments.seconds("timeout_s", timeout_s)
+        self._directory = None if directory is None else checked_directory(directory)
         self._keep = keep if isinstance(keep, Keep) else Keep(last=keep)
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Optional[Future[Path]] = None
@@ -57,6 +58,7 @@ class Saver:
         self._guards: Any = None
         self._is_copied = threading.Event()
         self._is_copied.set()
+        self._is_sharded = sharded
         if sharded:
             self._shard()
         else:
@@ -112,15 +114,20 @@ class Saver:
         Raises:
             CheckpointNotWrittenError: the checkpoint before this one could not be written.
             CheckpointError: the parameters were changed before ``optimizer.step()``; also of the one before.
+            ValueError, TypeError: as of :func:`trainmaster_train.checkpoint.save_checkpoint`.
         """
+        step = checked_step(step)
         timer = steps.timer()
         with timer.part(steps.CHECKPOINT):
             self.wait()
+            if not self._is_sharded:
+                check_state(state)
+            plain = report.plain_metrics(metrics or {})
             snapshot = self._snapshot(state, optimizer)
             if snapshot.later:
                 self._is_copied.clear()
                 self._guard(optimizer)
-            self._writing = self._pool.submit(self._finish, snapshot, step, dict(metrics or {}), timer)
+            self._writing = self._pool.submit(self._finish, snapshot, step, plain, timer)
 
     def wait(self) -> Optional[Path]:
         """Wait until the last checkpoint is written; its folder, or ``None`` when nothing was being written.

@@ -11,6 +11,7 @@ from typing import Any, List, Mapping, Optional, Tuple, Union, cast
 
 from trainmaster_train import steps
 from trainmaster_train.checkpoint import manifest
+from trainmaster_train.checkpoint.checking import check_state
 from trainmaster_train.checkpoint.errors import CheckpointError, told_as_not_written
 from trainmaster_train.checkpoint.folder import STATE_FILE, Keep, read_meta, seal_checkpoint, stage_checkpoint
 
@@ -40,7 +41,7 @@ def save_checkpoint(
 ) -> Path:
     """Write ``state`` as the checkpoint of ``step`` and tell the platform. Blocks until it is on the disk.
 
-    Call it in one process only (rank 0). A complete checkpoint of the same step is replaced.
+    Call it in one process only (rank 0). A complete checkpoint of the same step is replaced; stderr says so.
 
     Args:
         state: what ``torch.load(weights_only=True)`` reads back: tensors, numbers, texts, lists and dicts of them.
@@ -53,8 +54,11 @@ def save_checkpoint(
 
     Raises:
         CheckpointNotWrittenError: the disk is full or away (also an ``OSError``); earlier checkpoints are untouched.
+        ValueError: ``step`` is no whole number, or a value in ``state`` could not be read back; its keys are named.
+        TypeError: a metric is no number; it is named.
     """
     with steps.timer().part(steps.CHECKPOINT):
+        check_state(state)
         return write_state(state, step, metrics, directory=directory, keep=keep)
 
 
@@ -97,6 +101,8 @@ def load_checkpoint(path: Union[str, Path], map_location: Any = "cpu", *, verify
     if path.is_dir():
         manifest.check(path, hashes=verify)
     file = path / STATE_FILE if path.is_dir() else path
+    if not file.exists():
+        raise CheckpointError(f"{file}: is not there; choose another checkpoint")
     try:
         state = torch.load(file, map_location=map_location, weights_only=True)
     except Exception as error:

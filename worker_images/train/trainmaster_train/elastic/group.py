@@ -10,6 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Dict, Optional
 
+from trainmaster_train.arguments import seconds
 from trainmaster_train.elastic.worlds import World, newest_number
 
 # The words of torch's transports for a peer that is gone, or a store that is, where the error has no type of its own. A
@@ -58,7 +59,7 @@ class Group:
 
     def __init__(self, backend: Optional[str] = None, timeout_s: float = 300.0) -> None:
         self._backend = backend
-        self._timeout = timedelta(seconds=timeout_s)
+        self._timeout = timedelta(seconds=seconds("timeout_s", timeout_s))
         self._store: Any = None
         self._wires: Dict[int, str] = {}
 

@@ -1,0 +1,37 @@
+"""Arguments as scripts give them: a mistake is one sentence that names the argument."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+_SHOWN_CHARS = 60
+
+
+def whole_number(name: str, value: Any) -> int:
+    """``value`` as an ``int``; a tensor or a NumPy number of one whole number is one, too.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
+    except TypeError:
+        raise ValueError(f"{name}: {shown(value)} is not a whole number") from None
+
+
+def seconds(name: str, value: Any) -> float:
+    """``value`` as seconds.
+
+    Raises:
+        ValueError: it is not a number above 0.
+    """
+    if isinstance(value, (int, float)) and value > 0:
+        return float(value)
+    raise ValueError(f"{name}: {shown(value)} is not a number of seconds above 0")
+
+
+def shown(value: Any) -> str:
+    """``value`` as a sentence shows it."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"

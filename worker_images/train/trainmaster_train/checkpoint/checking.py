@@ -1,0 +1,90 @@
+"""Looks at what a script gives before anything is written: each mistake is one sentence that names the argument."""
+
+from __future__ import annotations
+
+import io
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any, List, Optional, Set, Tuple, Union
+
+from trainmaster_train.arguments import shown, whole_number
+from trainmaster_train.context import current
+
+_LARGEST_STEP = 10**18 - 1  # as many digits as a folder's name is searched for
+
+
+def checked_step(step: Any) -> int:
+    """``step`` as a number that a checkpoint's folder can have.
+
+    Raises:
+        ValueError: it is no whole number, or out of range.
+    """
+    number = whole_number("step", step)
+    if number < 0:
+        raise ValueError(f"step: {number} is negative")
+    if number > _LARGEST_STEP:
+        raise ValueError(f"step: {number} is too large; at most 18 digits")
+    return number
+
+
+def checked_directory(directory: Optional[Union[str, Path]]) -> Path:
+    """The folder of all checkpoints: the job's own when ``None``.
+
+    Raises:
+        ValueError: it is no path.
+    """
+    if directory is None:
+        return current().checkpoint_dir
+    try:
+        return Path(directory)
+    except TypeError:
+        raise ValueError(f"directory: {shown(directory)} is not a path; give the folder of all checkpoints") from None
+
+
+def check_state(state: Any) -> None:
+    """Pass a state that :func:`trainmaster_train.checkpoint.load_checkpoint` reads back.
+
+    Anything else would be found out only by the restart that needs it.
+
+    Raises:
+        ValueError: the first value that is none of tensors, numbers, texts, and lists and dicts of them; by its keys.
+    """
+    import torch
+
+    plain = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+    seen: Set[int] = set()
+    left: List[Tuple[str, Any]] = [("state", state)]
+    while left:
+        place, value = left.pop()
+        if isinstance(value, torch.Tensor) or type(value) in plain or id(value) in seen:
+            continue
+        seen.add(id(value))
+        if type(value) in (dict, OrderedDict):
+            left += [(f"the key {key!r} of {place}", key) for key in value if type(key) not in plain]
+            left += [(f"{place}[{key!r}]", inner) for key, inner in reversed(list(value.items()))]
+        elif type(value) in (list, tuple):
+            left += [(f"{place}[{number}]", inner) for number, inner in reversed(list(enumerate(value)))]
+        elif not _comes_back(value):
+            raise ValueError(f"{place} is a {type(value).__name__}: {_advice(value)}")
+
+
+def _comes_back(value: Any) -> bool:
+    """Whether torch writes and reads it; what it reads is a matter of its version and of ``add_safe_globals``."""
+    import torch
+
+    file = io.BytesIO()
+    try:
+        torch.save(value, file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except Exception:  # noqa: BLE001 (a class's own pickling fails in any way)
+        return False
+    return True
+
+
+def _advice(value: Any) -> str:
+    if hasattr(value, "state_dict"):
+        return "save its state_dict()"
+    if hasattr(value, "tolist"):
+        return "it cannot be read back without running code; save torch.as_tensor() or tolist() of it"
+    return "it cannot be read back without running code; save tensors, numbers, texts, and lists and dicts of them"
