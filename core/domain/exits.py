@@ -117,9 +117,33 @@ _RULES: Final = (
         "there is no memory left for it; raise roles.{role}.resources.memory, or load less at once",
     ),
     _rule(
-        r"No space left on device|Disk quota exceeded",
+        r"No space left on device|Disk quota exceeded|the output volume is full",
         ExitKind.CAPACITY,
         "the disk is full; free space on the output volume, or keep fewer checkpoints",
+    ),
+    _rule(
+        r"\bps \d+ has no memory for ",
+        ExitKind.OUT_OF_MEMORY,
+        "raise roles.ps.resources.memory, or give the job more ps",
+    ),
+    # What a worker or a ps says of itself. What one says of another is longer, and no reason for its own end.
+    _rule(
+        r"(?:^[\w-]+|Error): worker \d+ (?:has another model than|wants mode \w+ and wire \w+,) ps \d+",
+        ExitKind.USER_ERROR,
+        "all replicas of a job run the same script with the same arguments",
+        hopeless=True,
+    ),
+    _rule(
+        r"(?:^[\w-]+|Error): worker \d+, own step \d+, update \d+: the gradient of ",
+        ExitKind.USER_ERROR,
+        "a training that is no number any more is not started again",
+        hopeless=True,
+    ),
+    _rule(
+        r"(?:^[\w-]+|Error): (?:ps\.Options: |\S+ is of another model: )",
+        ExitKind.USER_ERROR,
+        "the next attempt would end the same way",
+        hopeless=True,
     ),
     _rule(
         r"DataLoader worker .* killed by signal: Bus error|insufficient shared memory|unable to (?:mmap|write to file </torch)",

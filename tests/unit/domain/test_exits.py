@@ -88,6 +88,20 @@ def test_a_script_for_keras_2_under_keras_3_is_told():
             "trainmaster_train.distributed.wrap(model, compression='bf16')",
         ),
         ("usage: train.py\ntrain.py: error: unrecognized arguments: --epoch 3", 2, "correct the job's command or args"),
+        (
+            "worker-1: worker 1 has another model than ps 0: `0.weight` is 50×8 here and 60×8 there (here: the ps, there: worker 1).",
+            1,
+            "the same script with the same arguments",
+        ),
+        (
+            TRACEBACK.format(line="trainmaster_train.ps.errors.RefusedError: worker 1 has another model than ps 0: `w`"),
+            1,
+            "the same script with the same arguments",
+        ),
+        ("worker-1: worker 1 wants mode sync and wire full, ps 0 has async and full.", 1, "the same script"),
+        ("worker-1: worker 1, own step 5, update 9: the gradient of `2.bias` holds NaN or infinity.", 1, "`2.bias`"),
+        ("worker-0: ps.Options: mode is 'fast': give one of async, sync.", 1, "mode is 'fast'"),
+        ("ps-0: /data/output/checkpoints/step-5 is of another model: it has `a`.", 1, "it has `a`"),
     ],
 )
 def test_a_mistake_that_would_repeat_itself_is_hopeless_and_says_what_to_do(log, code, words):
@@ -111,6 +125,11 @@ def test_a_mistake_that_would_repeat_itself_is_hopeless_and_says_what_to_do(log,
         ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", ExitKind.HARDWARE),
         (TRACEBACK.format(line="OSError: [Errno 28] No space left on device"), ExitKind.CAPACITY),
         (
+            "worker-0: the checkpoint of step 3 was not written to /data/output/checkpoints: the output volume is full: free space.",
+            ExitKind.CAPACITY,
+        ),
+        ("worker-0: ps 1 has no memory for the optimizer's state: give the ps more memory.", ExitKind.OUT_OF_MEMORY),
+        (
             TRACEBACK.format(line="torch.distributed.DistBackendError: NCCL error in: x.cpp:1, remote process exited"),
             ExitKind.TRANSIENT,
         ),
@@ -127,6 +146,17 @@ def test_the_log_tells_the_kind(log, kind):
     assert classify(end(log)).kind is kind
     stamped = "\n".join(f"2026-11-21T07:00:00.123456Z [rank 1] {line}" for line in log.splitlines())
     assert classify(end(stamped)).kind is kind
+
+
+def test_what_a_ps_says_of_a_worker_is_not_why_it_ended_itself():
+    log = (
+        "ps 0: worker 1 is refused: worker 1 has another model than ps 0: `w` is 2 here.\n"
+        "ps 0: worker 1 left: worker 1, own step 5, update 9: the gradient of `w` holds NaN or infinity.\n"
+        "ps-0: ps 0: no worker was there for 3600 s; worker 0 stayed away."
+    )
+    verdict = classify(end(log, who="ps-0"))
+    assert not verdict.is_hopeless
+    assert "its last line was: ps-0: ps 0: no worker was there" in verdict.sentence
 
 
 def test_a_kill_from_outside_is_transient_and_memory_of_the_kernel_is_told_apart():
