@@ -20,6 +20,7 @@ NOUNS: Final = (
     "series",
     "checkpoints",
     "files",
+    "code",
     "archives",
     "nodes",
     "volumes",

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query
+from trainmaster.wire.code import CodeDifference
+
+from api.auth import JobAccess, JobViewer
+from api.code import service
+from api.routing import new_router
+from api.work import PlatformDep
+
+router = new_router("code")
+
+
+@router.get("/jobs/{job}/code/diff", operation_id="diff_code", summary="Which files of two jobs' code differ")
+def diff_code(
+    job: JobViewer,
+    platform: PlatformDep,
+    other: Annotated[str, Query(min_length=1, max_length=100, description="The job to compare with, by id or name.")],
+) -> CodeDifference:
+    """From `job` to `other`, with the texts of small text files. Nothing is unpacked onto a disk, and what is damaged or larger
+    than code is gets a sentence.
+    """
+    return service.difference(platform, job, JobAccess(job.caller, other, "viewer"))
