@@ -9,9 +9,9 @@ from sqlalchemy.orm import Session
 from trainmaster.wire.checkpoints import RetentionRequest, RetentionView
 
 from api.auth import Caller, JobAccess
+from api.jobs.verbs import tell
 from api.work import Platform, Work
 from core.db.repositories.checkpoints import forget, kept_paths, used_paths
-from core.db.repositories.events import append_event
 from core.db.tables import Checkpoint, Job, KeptCheckpoint, Retention
 from core.domain.errors import Conflict, InvalidRequest, TrainmasterError
 from core.domain.retention import Rule
@@ -58,7 +58,7 @@ def remove(platform: Platform, access: JobAccess, path: str) -> None:
         if landed.path in used_paths(work.session, job):
             raise Conflict(f"{landed.path} is in use: a job that has not ended goes on from it.", field="path")
         forget(work.session, job, landed.path)
-        _tell(work, access.caller, job, "checkpoint.deleted", landed.path)
+        tell(work, access.caller, job, "checkpoint.deleted", landed.path)
     # After the commit: a crash in between leaves files, never a row that tells of what is gone.
     for part in landed.parts:
         tree.delete(part)
@@ -73,7 +73,7 @@ def keep(platform: Platform, access: JobAccess, path: str) -> None:
             return
         row = KeptCheckpoint(job_id=job.id, path=landed.path, user=access.caller.user, created_at=work.now)
         work.session.add(row)
-        _tell(work, access.caller, job, "checkpoint.kept", landed.path)
+        tell(work, access.caller, job, "checkpoint.kept", landed.path)
     if landed.is_dir:
         with suppress(TrainmasterError), tree.new_file(f"{landed.path}/{KEPT}"):
             pass  # on a volume that is read-only here the training library does not hear of it
@@ -90,7 +90,7 @@ def release(platform: Platform, access: JobAccess, path: str) -> None:
             .returning(KeptCheckpoint.path)
         ).first()
         if hit is not None:
-            _tell(work, access.caller, job, "checkpoint.released", path.strip("/"))
+            tell(work, access.caller, job, "checkpoint.released", path.strip("/"))
         with suppress(TrainmasterError):
             job_output(work.session, job).delete(f"{path.strip('/')}/{KEPT}")
 
@@ -118,23 +118,11 @@ def set_retention(work: Work, caller: Caller, job: Job, wanted: RetentionRequest
     row.rule, row.user, row.updated_at = rule.to_json(), caller.user, work.now
     work.session.flush()
     said = ", ".join(f"{key} {value}" for key, value in rule.to_json().items() if value is not None)
-    _tell(work, caller, job, "retention.set", said)
+    tell(work, caller, job, "retention.set", said)
     return get_retention(work.session, job)
 
 
 def clear_retention(work: Work, caller: Caller, job: Job) -> None:
     hit = work.session.execute(delete(Retention).where(Retention.job_id == job.id).returning(Retention.job_id)).first()
     if hit is not None:
-        _tell(work, caller, job, "retention.cleared", "")
-
-
-def _tell(work: Work, caller: Caller, job: Job, kind: str, reason: str) -> None:
-    append_event(
-        work.session,
-        at=work.now,
-        kind=kind,
-        actor=caller.actor,
-        project_id=job.project_id,
-        job_id=job.id,
-        reason=reason,
-    )
+        tell(work, caller, job, "retention.cleared", "")

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import Header, Query, Request, Response
-from fastapi.responses import StreamingResponse
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.base import Page
@@ -16,6 +15,7 @@ from api.events.service import Follower, News, page_of, start_after
 from api.events.watch import watch_of
 from api.paging import PageQuery
 from api.routing import new_router
+from api.sse import stream_document, stream_response
 from api.work import Platform, PlatformDep, Work
 from core.db.repositories.events import events_of_job, events_of_projects
 from core.domain.states import JobState
@@ -23,13 +23,9 @@ from core.domain.states import JobState
 router = new_router("events")
 
 LastEventId = Annotated[str | None, Header(description="Go on after this id when a stream broke.")]
-_STREAM: Final[dict[int | str, dict[str, Any]]] = {
-    200: {
-        "description": "A page; with `follow` a stream: `event` (an EventView), `end` (the job is over, all is told), "
-        "`error` (a problem).",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
-    }
-}
+_STREAM: Final = stream_document(
+    "A page; with `follow` a stream: `event` (an EventView), `end` (the job is over, all is told), `error` (a problem)."
+)
 
 
 class JobEventQuery(PageQuery):
@@ -71,7 +67,7 @@ async def list_job_events(
         caller = await authenticate(request, platform)
         return await run_in_threadpool(_news_of_job, platform, replace(job, caller=caller), low, batch)
 
-    return _stream(Follower(look, watch_of(request, platform), _closing(request), start))
+    return stream_response(Follower(look, watch_of(request, platform), _closing(request), start).stream())
 
 
 @router.get(
@@ -107,7 +103,7 @@ async def list_events(
     if not query.follow:
         return _page(await look(start, query.limit + 1), query.limit)
     await look(start, 1)
-    return _stream(Follower(look, watch_of(request, platform), _closing(request), start))
+    return stream_response(Follower(look, watch_of(request, platform), _closing(request), start).stream())
 
 
 def _news_of_job(platform: Platform, job: JobAccess, low: int, limit: int) -> News:
@@ -124,11 +120,6 @@ def _read_job(work: Work, job: JobAccess, low: int, limit: int) -> News:
 
 def _page(news: News, limit: int) -> Response:
     return Response(page_of(news.rows, limit).model_dump_json(), media_type="application/json")
-
-
-def _stream(follower: Follower) -> Response:
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
-    return StreamingResponse(follower.stream(), media_type="text/event-stream", headers=headers)
 
 
 def _closing(request: Request) -> Closing:

@@ -8,20 +8,19 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import anyio
-import orjson
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import EventView
 
 from api.closing import Closing
 from api.cursors import make_cursor, read_cursor
 from api.events.watch import EventWatch
+from api.sse import ALIVE, KEEP_ALIVE_S, event, guarded
 from core.db.rows import AnyRow
-from core.domain.errors import TrainmasterError, Unavailable
+from core.domain.errors import Unavailable
 
 # PostgreSQL gives ids when rows are written and shows rows when they are committed: an event with a smaller id may
 # appear after one with a larger. No transaction of ours is open for this long.
 _SETTLED_AFTER: Final = timedelta(seconds=10)
-_KEEP_ALIVE_S: Final = 15.0
 # Without news the stream looks at least this often: for events that were committed out of order, the end, the caller.
 _LOOK_S: Final = 2.0
 _BATCH: Final = 500
@@ -66,14 +65,9 @@ class Follower:
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Chunks of ``text/event-stream``: ``event``s with their ids, and ``end`` when the job is over and all is told."""
-        yield b": trainmaster\nretry: 2000\n\n"
         async with self.watch.following():
-            try:
-                async for chunk in self._follow():
-                    yield chunk
-            except TrainmasterError as error:
-                problem = {"code": error.code, "status": error.status, "detail": error.sentence}
-                yield b"event: error\ndata: " + orjson.dumps(problem) + b"\n\n"
+            async for chunk in guarded(self._follow()):
+                yield chunk
 
     async def _follow(self) -> AsyncIterator[bytes]:
         spoke_at = anyio.current_time()
@@ -92,11 +86,11 @@ class Follower:
             if len(news.rows) == _BATCH:
                 continue
             if news.is_over:
-                yield b"event: end\ndata: " + orjson.dumps({"state": news.state}) + b"\n\n"
+                yield event("end", {"state": news.state})
                 return
-            if anyio.current_time() - spoke_at >= _KEEP_ALIVE_S:
+            if anyio.current_time() - spoke_at >= KEEP_ALIVE_S:
                 spoke_at = anyio.current_time()
-                yield b": alive\n\n"
+                yield ALIVE
             await self.watch.wait(_LOOK_S, mark)
 
     def _settle(self, news: News) -> None:
@@ -111,5 +105,4 @@ class Follower:
 
 
 def _chunk(row: AnyRow) -> bytes:
-    body = orjson.dumps(dict(row._mapping))  # noqa: SLF001 (public in spite of its name)
-    return b"id: %d\nevent: event\ndata: %s\n\n" % (row.id, body)
+    return event("event", dict(row._mapping), event_id=str(row.id))  # noqa: SLF001 (public in spite of its name)

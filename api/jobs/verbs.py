@@ -71,7 +71,7 @@ def _ask(work: Work, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
         asked_from = JobState.CANCELLING if job.wanted == Wanted.CANCEL and not state.is_terminal else state
         advance(asked_from, _EVENTS[verb])
     set_job(work.session, job, wanted=wanted.value, updated_at=work.now)
-    _tell(work, caller, job, f"job.{verb}_requested", reason)
+    tell(work, caller, job, f"job.{verb}_requested", reason)
     live = live_attempt_id(work.session, job.id)
     if live is not None:
         work.ring(TOPIC_RECONCILE, live)
@@ -99,7 +99,7 @@ def resume_from(work: Work, caller: Caller, job: Job, checkpoint: str, reason: s
         _move_now(work, caller, job, JobEvent.RESUME, Wanted.RUN, said)
         return
     set_job(work.session, job, wanted=Wanted.RUN.value, updated_at=work.now)
-    _tell(work, caller, job, "job.checkpoint_chosen", said)
+    tell(work, caller, job, "job.checkpoint_chosen", said)
     live = live_attempt_id(work.session, job.id)
     if live is None:
         return
@@ -127,7 +127,7 @@ def _move_now(work: Work, caller: Caller, job: Job, event: JobEvent, wanted: Wan
         by = f"Cancelled by {caller.user}"
         changes["exit"] = {"kind": "cancelled", "sentence": f"{by}: {reason}" if reason else f"{by}."}
     set_job(work.session, job, **changes)
-    _tell(work, caller, job, move.kind, reason)
+    tell(work, caller, job, move.kind, reason)
     if Effect.RING_TICK in move.effects:
         work.ring(TOPIC_TICK)
 
@@ -143,7 +143,7 @@ def delete(work: Work, caller: Caller, job: Job) -> None:
     if live_attempt_id(work.session, job.id) is not None:
         raise Conflict(f"The last attempt of job {job.name!r} is still being cleaned up; try again in a moment.")
     set_job(work.session, job, deleted_at=work.now, updated_at=work.now)
-    _tell(work, caller, job, "job.deleted", "")
+    tell(work, caller, job, "job.deleted", "")
 
 
 def lock(session: Session, job: Job) -> None:
@@ -153,7 +153,8 @@ def lock(session: Session, job: Job) -> None:
     session.refresh(job)
 
 
-def _tell(work: Work, caller: Caller, job: Job, kind: str, reason: str) -> None:
+def tell(work: Work, caller: Caller, job: Job, kind: str, reason: str) -> None:
+    """Add to the job's history what ``caller`` did."""
     append_event(
         work.session,
         at=work.now,

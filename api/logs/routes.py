@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 from anyio import CapacityLimiter
 from fastapi import Header, Query, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 from pydantic import AwareDatetime
 from starlette.concurrency import run_in_threadpool
 from trainmaster.spec.model import RoleName
@@ -25,6 +25,7 @@ from api.logs.stream import LogStream
 from api.paging import PageParams
 from api.ranges import ByteRange, OpenFileResponse
 from api.routing import new_router
+from api.sse import stream_document, stream_response
 from api.work import PlatformDep
 from core.domain.errors import InvalidRequest
 from core.storage.loglevels import RANKS, Level
@@ -53,13 +54,10 @@ def list_logs(job: JobViewer, platform: PlatformDep, page: PageParams) -> Page[L
     operation_id="stream_logs",
     summary="All replicas' lines in order of time, as server-sent events",
     response_class=Response,
-    responses={
-        200: {
-            "description": "`line` (a LogLine), `state` (the job's state changed), `error` (a problem), `end` (all is "
-            "told). Go on after a break with the last `id` as Last-Event-ID.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        }
-    },
+    responses=stream_document(
+        "`line` (a LogLine), `state` (the job's state changed), `error` (a problem), `end` (all is told). Go on after a "
+        "break with the last `id` as Last-Event-ID."
+    ),
 )
 async def stream_logs(
     request: Request,
@@ -124,11 +122,7 @@ async def stream_logs(
             async for chunk in stream.events():
                 yield chunk
 
-    return StreamingResponse(
-        watched(),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"},
-    )
+    return stream_response(watched())
 
 
 @router.get(

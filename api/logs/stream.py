@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 import anyio
-import orjson
 from anyio import CapacityLimiter, to_thread
 
 from api.closing import Closing
 from api.logs.cursor import write_cursor
 from api.logs.service import JobLook
-from core.domain.errors import TrainmasterError, Unavailable
+from api.sse import ALIVE, KEEP_ALIVE_S, event, guarded
+from core.domain.errors import Unavailable
 from core.storage.logmerge import LogMerge, MergedLine, Place
 from core.storage.logs import parse_line
 
@@ -25,8 +25,6 @@ _IDLE_AFTER_S: Final = 10.0
 # also tell whether the caller may still read.
 _LOOK_SOON_S: Final = 0.25
 _LOOK_S: Final = 2.0
-# A comment, so that proxies and clients see that the line is alive.
-_KEEP_ALIVE_S: Final = 15.0
 # With more files than this a cursor is longer than a line: then only a batch's last line carries one. A client that
 # goes on after a break drops what it has by the lines' offsets.
 _FILES_PER_ID: Final = 16
@@ -54,14 +52,9 @@ class LogStream:
     _told: JobLook | None = field(default=None, init=False)
     _id: str = field(default="", init=False)
 
-    async def events(self) -> AsyncIterator[bytes]:
+    def events(self) -> AsyncIterator[bytes]:
         """Chunks of the stream. Ends when all is told, when the server goes down, or with an ``error`` event."""
-        yield b": trainmaster\nretry: 2000\n\n"
-        try:
-            async for chunk in self._events():
-                yield chunk
-        except TrainmasterError as error:
-            yield event("error", {"code": error.code, "status": error.status, "detail": error.sentence})
+        return guarded(self._events())
 
     async def _events(self) -> AsyncIterator[bytes]:
         now_look = self.first_look
@@ -81,9 +74,9 @@ class LogStream:
                 yield event("end", now_look.told)
                 return
             now = anyio.current_time()
-            if now - spoke_at >= _KEEP_ALIVE_S:
+            if now - spoke_at >= KEEP_ALIVE_S:
                 spoke_at = now
-                yield b": alive\n\n"
+                yield ALIVE
             pause = _LOOK_SOON_S if has_news else _pause(now - quiet_since)
             has_news = await self.wait(pause) or has_news
             since = anyio.current_time() - looked_at
@@ -138,11 +131,6 @@ class LogStream:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await to_thread.run_sync(work, limiter=self.limiter)
-
-
-def event(kind: str, data: Any, *, event_id: str | None = None) -> bytes:
-    head = b"" if event_id is None else b"id: " + event_id.encode() + b"\n"
-    return head + b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
 
 
 def _line(line: MergedLine) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Annotated, Final
 
 from fastapi import Header, Path, Query, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from trainmaster.spec.model import RoleName
@@ -22,6 +22,7 @@ from api.series.columns import Plain, as_json
 from api.series.cursor import read_cursor
 from api.series.service import ChartQuery, only_of
 from api.series.stream import MetricStreamer
+from api.sse import stream_document, stream_response
 from api.work import PlatformDep
 from core.db.repositories.metric_reads import Filter, Window
 from core.domain.errors import InvalidRequest
@@ -141,13 +142,10 @@ def compare_metrics(
     operation_id="stream_metrics",
     summary="A job's new points, as server-sent events",
     response_class=Response,
-    responses={
-        200: {
-            "description": "`points` (a MetricView with `points`, columns of what is new), `error` (a problem), `end` (the job "
-            "is over). Go on after a break with the last `id` as Last-Event-ID; begin with a chart's `cursor`.",
-            "content": {"text/event-stream": {"schema": {"type": "string"}}},
-        }
-    },
+    responses=stream_document(
+        "`points` (a MetricView with `points`, columns of what is new), `error` (a problem), `end` (the job is over). Go on "
+        "after a break with the last `id` as Last-Event-ID; begin with a chart's `cursor`."
+    ),
 )
 async def stream_metrics(
     request: Request,
@@ -176,11 +174,7 @@ async def stream_metrics(
     stream = MetricStreamer(
         platform=platform, job_id=job_id, only=only, look=is_over, run=run_in_threadpool, closing=closing, seen=seen
     )
-    return StreamingResponse(
-        stream.events(),
-        media_type="text/event-stream",
-        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"},
-    )
+    return stream_response(stream.events())
 
 
 @router.get(

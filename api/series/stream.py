@@ -7,19 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import anyio
-import orjson
 
 from api.closing import Closing
 from api.series.columns import point_fields, series_fields
 from api.series.cursor import of_counts
 from api.series.service import SERIES_LIMIT
+from api.sse import ALIVE, KEEP_ALIVE_S, event, guarded
 from api.work import Platform
 from core.db.repositories.metric_reads import Filter, find_series, position_of, read_points
-from core.domain.errors import TrainmasterError, Unavailable
+from core.domain.errors import Unavailable
 
 # Seconds between two looks: a point is on the chart within half of the two seconds that it may take.
 _LOOK_S: Final = 0.5
-_KEEP_ALIVE_S: Final = 15.0
 _BATCH_POINTS: Final = 20_000  # of one event
 _LOOK_POINTS: Final = 100_000  # of one look: who comes back after long gets the rest by the next, at once
 
@@ -43,14 +42,9 @@ class MetricStreamer:
     _position: tuple[tuple[int, int], ...] = field(default=(), init=False)
     _has_more: bool = field(default=False, init=False)
 
-    async def events(self) -> AsyncIterator[bytes]:
+    def events(self) -> AsyncIterator[bytes]:
         """Chunks of the stream. Ends with ``end`` when the job is over, when the server goes down, or with ``error``."""
-        yield b": trainmaster\nretry: 2000\n\n"
-        try:
-            async for chunk in self._events():
-                yield chunk
-        except TrainmasterError as error:
-            yield _event("error", {"code": error.code, "status": error.status, "detail": error.sentence})
+        return guarded(self._events())
 
     async def _events(self) -> AsyncIterator[bytes]:
         spoke_at = anyio.current_time()
@@ -65,11 +59,11 @@ class MetricStreamer:
                 spoke_at = anyio.current_time()
                 yield chunk
             if is_over and not self._has_more:
-                yield _event("end", {})
+                yield event("end", {})
                 return
-            if anyio.current_time() - spoke_at >= _KEEP_ALIVE_S:
+            if anyio.current_time() - spoke_at >= KEEP_ALIVE_S:
                 spoke_at = anyio.current_time()
-                yield b": alive\n\n"
+                yield ALIVE
             if not self._has_more:
                 await anyio.sleep(_LOOK_S)
 
@@ -96,12 +90,7 @@ class MetricStreamer:
                     room -= len(points)
                     self.seen[one.id] = start
                     data = {**series_fields(one, one.owner_id), "count": start, "points": point_fields(points)}
-                    chunks.append(_event("points", data, event_id=of_counts(self.seen)))
+                    chunks.append(event("points", data, event_id=of_counts(self.seen)))
             self._has_more = room <= 0
             self._position = () if self._has_more else position
         return chunks
-
-
-def _event(kind: str, data: Any, *, event_id: str | None = None) -> bytes:
-    head = b"" if event_id is None else b"id: " + event_id.encode() + b"\n"
-    return head + b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"

@@ -163,7 +163,7 @@ async def test_lines_go_on_while_the_database_is_away(stage: Stage) -> None:
 
 
 async def test_silence_is_broken_by_comments(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_KEEP_ALIVE_S", 0.01)
+    monkeypatch.setattr(module, "KEEP_ALIVE_S", 0.01)
     with anyio.fail_after(20):
         async for chunk in stage.stream().events():
             if chunk == b": alive\n\n":

@@ -1,0 +1,44 @@
+"""Server-sent events: what all streams of the API have in common."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import orjson
+from fastapi.responses import StreamingResponse
+
+from core.domain.errors import TrainmasterError
+
+MEDIA_TYPE: Final = "text/event-stream"
+# A comment after so many quiet seconds, so that proxies and clients see that the line is alive.
+KEEP_ALIVE_S: Final = 15.0
+ALIVE: Final = b": alive\n\n"
+_OPENING: Final = b": trainmaster\nretry: 2000\n\n"
+_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
+
+
+def event(kind: str, data: Any, *, event_id: str | None = None) -> bytes:
+    """One event of the wire; ``data`` as JSON."""
+    head = b"" if event_id is None else b"id: " + event_id.encode() + b"\n"
+    return head + b"event: " + kind.encode() + b"\ndata: " + orjson.dumps(data) + b"\n\n"
+
+
+async def guarded(events: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A whole stream: its opening, its ``events``, and an ``error`` event with the problem when they raise one of ours."""
+    yield _OPENING
+    try:
+        async for chunk in events:
+            yield chunk
+    except TrainmasterError as error:
+        yield event("error", {"code": error.code, "status": error.status, "detail": error.sentence})
+
+
+def stream_response(chunks: AsyncIterator[bytes]) -> StreamingResponse:
+    """``chunks`` as they come, past caches and buffers."""
+    return StreamingResponse(chunks, media_type=MEDIA_TYPE, headers=_HEADERS)
+
+
+def stream_document(description: str) -> dict[int | str, dict[str, Any]]:
+    """``responses`` of a route that streams, for the OpenAPI document."""
+    return {200: {"description": description, "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}}
