@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from trainmaster.wire.metrics import MetricsAnswer, MetricsBatch, NewObject, NewPoints
 
 from api.work import Work
@@ -31,6 +31,13 @@ _IMAGES: Final = (
     (b"GIF87a", "image/gif"),
     (b"GIF89a", "image/gif"),
 )
+# Built once: this is asked with each batch.
+_FIND_REPLICA: Final = (
+    select(Attempt.job_id, Attempt.number, Attempt.ended_at, Job.deleted_at)
+    .join(Replica, Replica.attempt_id == Attempt.id)
+    .join(Job, Job.id == Attempt.job_id)
+    .where(Attempt.id == bindparam("attempt"), Replica.role == bindparam("role"), Replica.index == bindparam("index"))
+)
 
 
 class Refused(ValueError):
@@ -47,12 +54,8 @@ def take_batch(work: Work, attempt_id: AttemptId, batch: MetricsBatch) -> Metric
     """
     if sum(len(series.values) for series in batch.series) > BATCH_POINTS:
         raise InvalidRequest(f"A batch has at most {BATCH_POINTS:,} points; send more, smaller ones.", field="series")
-    row = work.session.execute(
-        select(Attempt.job_id, Attempt.number, Attempt.ended_at, Job.deleted_at)
-        .join(Replica, Replica.attempt_id == Attempt.id)
-        .join(Job, Job.id == Attempt.job_id)
-        .where(Attempt.id == attempt_id, Replica.role == batch.role, Replica.index == batch.index)
-    ).one_or_none()
+    place = {"attempt": attempt_id, "role": batch.role, "index": batch.index}
+    row = work.session.execute(_FIND_REPLICA, place).one_or_none()
     if row is None:
         raise NotFound(f"There is no replica {batch.role[:40]}-{batch.index} in attempt {attempt_id}.")
     if row.ended_at is not None or row.deleted_at is not None:
@@ -117,8 +120,8 @@ def _points(one: NewPoints, now: datetime) -> Points:
     if one.times_s is None:
         times: Sequence[int] = [_milliseconds(None, now)] * count
     else:
-        # One comparison that a NaN fails, too.
-        if not all(0 <= time * 1000 < TIME_LIMIT_MS for time in one.times_s):
+        # NaN is in no order, so that it may pass between smallest and largest.
+        if not (min(one.times_s) >= 0 and max(one.times_s) * 1000 < TIME_LIMIT_MS) or any(map(math.isnan, one.times_s)):
             raise Refused("times_s are seconds since 1970")
         times = [int(time * 1000) for time in one.times_s]
     return Points(one.steps, times, one.values)

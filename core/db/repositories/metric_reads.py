@@ -25,6 +25,7 @@ from core.domain.metrics.digests import (
 from core.domain.metrics.points import Points, unpack
 
 _TRIES: Final = 5
+_SEGMENTS_AT_ONCE: Final = 100
 # A window of so many points per bucket is read point by point; larger ones by digests.
 _EXACT: Final = 32
 _EXACT_LIMIT: Final = 65_536
@@ -146,9 +147,13 @@ def read_chart(session: Session, series: Series, window: Window, buckets: int) -
         )
         if row.number * CHUNK_POINTS < series.chunked and not window.misses(*_span(row, window.by))
     ]
-    count = sum(row.size for row in rows) + len(series.pending)
+    pending = _in_window(series.pending, window)
+    count = sum(row.size for row in rows) + len(pending)
     if count <= min(_EXACT_LIMIT, _EXACT * buckets):
-        points = _in_window(_whole(session, series, [row.number for row in rows]), window)
+        points = Points()
+        for part in _points_of(session, series, [row.number for row in rows]):
+            points.extend(_in_window(part, window))
+        points.extend(pending)
         ordered = sorted_points(points, window.by)
         if len(ordered) <= buckets:
             return Chart(ordered, None)
@@ -207,10 +212,12 @@ def _series_at(session: Session, streams: dict[int, AnyRow], only: Filter, limit
     rows.sort(key=lambda row: place[row.stream_id])  # stable: names stay in order
     del rows[limit:]
     used = {row.stream_id for row in rows if row.kind == "scalar"}
+    # A few segments at a time: of a large gang those of all replicas would be a hundred megabytes.
     segments = session.execute(
-        select(MetricSegment.data).where(MetricSegment.stream_id.in_(used)).order_by(MetricSegment.id)
+        select(MetricSegment.data).where(MetricSegment.stream_id.in_(used)).order_by(MetricSegment.id),
+        execution_options={"yield_per": _SEGMENTS_AT_ONCE},
     ).scalars()
-    pending = gather(segments) if used else {}
+    pending = gather(segments, {row.id for row in rows}) if used else {}
     return [_series(row, streams[row.stream_id], pending.get(row.id, Points())) for row in rows]
 
 
@@ -221,9 +228,7 @@ def _series(row: MetricSeries, stream: AnyRow, pending: Points) -> Series:
         last_value = math.nan
     if pending:
         last_step, last_time, last_value = pending.steps[-1], pending.times[-1], pending.values[-1]
-        bounds = [value for value in pending.values if math.isfinite(value)]
-        bounds += [bound for bound in (low, high) if bound is not None]
-        low, high = min(bounds, default=None), max(bounds, default=None)
+        low, high = pending.finite_range(low, high)
     return Series(
         id=row.id,
         owner_id=stream.owner_id,
@@ -249,14 +254,6 @@ def _chunks(series: Series, *columns: Any) -> AnySelect:
 
 def _span(row: AnyRow, by: By) -> tuple[int, int]:
     return (row.step_min, row.step_max) if by == "step" else (row.time_min, row.time_max)
-
-
-def _whole(session: Session, series: Series, numbers: Sequence[int]) -> Points:
-    found = Points()
-    for part in _points_of(session, series, numbers):
-        found.extend(part)
-    found.extend(series.pending)
-    return found
 
 
 def _points_of(session: Session, series: Series, numbers: Sequence[int]) -> Iterator[Points]:

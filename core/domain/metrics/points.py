@@ -7,6 +7,7 @@ values that are alike (sign, exponent) fall together. Some 6 bytes a point for a
 
 from __future__ import annotations
 
+import math
 import zlib
 from array import array
 from collections.abc import Iterable, Sequence
@@ -51,6 +52,16 @@ class Points:
             map(self.times.__getitem__, places),
             map(self.values.__getitem__, places),
         )
+
+    def finite_range(self, low: float | None, high: float | None) -> tuple[float | None, float | None]:
+        """Lowest and highest of the finite values, ``low`` and ``high``; ``None``: there is none."""
+        finite: Iterable[float] = self.values
+        if not all(map(math.isfinite, self.values)):
+            finite = [value for value in self.values if math.isfinite(value)]
+        lows, highs = min(finite, default=low), max(finite, default=high)
+        if lows is None or highs is None:
+            return low, high
+        return lows if low is None else min(low, lows), highs if high is None else max(high, highs)
 
     def pack(self) -> bytes:
         """The compact form; ``unpack`` gives exactly these points again, each NaN as a NaN."""
