@@ -10,12 +10,13 @@ from typing import Final
 
 from celery import Celery
 
-from core.bell import TOPIC_RECONCILE, TOPIC_TICK
+from core.bell import TOPIC_FORECAST, TOPIC_RECONCILE, TOPIC_TICK
 from core.bell.celery import QUEUE_OF_TOPIC, TASK_OF_TOPIC
 from core.settings import Settings
 from scheduler.broker import REDIS_OPTIONS, QuickConnection
 
 TICK: Final = TASK_OF_TOPIC[TOPIC_TICK]
+FORECAST: Final = TASK_OF_TOPIC[TOPIC_FORECAST]
 RECONCILE: Final = TASK_OF_TOPIC[TOPIC_RECONCILE]
 RECONCILE_DUE: Final = "trainmaster.reconcile_due"
 SYNC_NODES: Final = "trainmaster.sync_nodes"

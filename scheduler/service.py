@@ -20,6 +20,7 @@ from core.settings import Settings
 from core.tokens import platform_key
 from scheduler.control.context import Control
 from scheduler.control.due import SAFETY_LOOK, STEADY_LOOK, due_attempts
+from scheduler.control.forecasts import Forecaster
 from scheduler.control.glance import glance
 from scheduler.control.nodes import sync_nodes
 from scheduler.control.reconcile import Reconciler
@@ -72,10 +73,12 @@ class Service:
         )
         self.reconciler = Reconciler(self.control)
         self.ticker = Ticker(self.control)
+        self.forecaster = Forecaster(self.control)
         self.watch = Watch(
             setup.executor, setup.watch_every, lambda attempt_id: bell.ring(TOPIC_RECONCILE, attempt_id), utc_now
         )
         self._solo_tick = Solo()
+        self._solo_forecast = Solo()
         self._rung_s: dict[AttemptId, float] = {}
         self._timers: set[datetime] = set()
         self._timer_lock = threading.Lock()
@@ -83,6 +86,10 @@ class Service:
     def tick(self) -> None:
         """Plan and start what can start."""
         self._solo_tick.run(self._tick)
+
+    def forecast(self) -> None:
+        """Answer those who ask what would become of a job."""
+        self._solo_forecast.run(self.forecaster.answer)
 
     def reconcile(self, attempt_id: str) -> None:
         """Look at one attempt."""

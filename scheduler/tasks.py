@@ -7,7 +7,7 @@ from collections.abc import Callable
 import structlog
 from celery import Celery
 
-from core.bell import TOPIC_RECONCILE, TOPIC_TICK
+from core.bell import TOPIC_FORECAST, TOPIC_RECONCILE, TOPIC_TICK
 from core.domain.errors import IllegalTransition, Unavailable
 from scheduler import celery_app
 from scheduler.gate import Gate
@@ -25,6 +25,7 @@ class Tasks:
         self._is_postponing = False
         self._work: dict[str, Callable[..., None]] = {
             celery_app.TICK: service.tick,
+            celery_app.FORECAST: service.forecast,
             celery_app.RECONCILE: service.reconcile,
             celery_app.RECONCILE_DUE: service.reconcile_due,
             celery_app.SYNC_NODES: service.sync_nodes,
@@ -65,6 +66,7 @@ def register_tasks(app: Celery, tasks: Tasks, gate: Gate, heard: Callable[[str],
 
     for name, topic in (
         (celery_app.TICK, TOPIC_TICK),
+        (celery_app.FORECAST, TOPIC_FORECAST),
         (celery_app.RECONCILE, TOPIC_RECONCILE),
         *((name, "") for name in celery_app.CARE),
     ):

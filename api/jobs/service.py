@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from sqlalchemy import select, update
 from trainmaster.spec import JobSpec, SpecError, parse_spec, parse_spec_text
+from trainmaster.wire.forecasts import ForecastRequest
 from trainmaster.wire.jobs import SubmitRequest
 
 from api.auth import Caller, Member
@@ -44,7 +45,7 @@ class Submitted:
     row: dict[str, Any] | None
 
 
-def read_spec(request: SubmitRequest) -> JobSpec:
+def read_spec(request: SubmitRequest | ForecastRequest) -> JobSpec:
     """The canonical spec. Raises ``InvalidRequest`` (none, or two) or ``InvalidSpec`` (every mistake in it)."""
     if (request.spec is None) == (request.spec_text is None):
         raise InvalidRequest(

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Final, Protocol, runtime_checkable
 
 TOPIC_TICK: Final = "tick"
+TOPIC_FORECAST: Final = "forecast"
 TOPIC_RECONCILE: Final = "reconcile"  # key: the attempt's id
 
 

@@ -9,10 +9,15 @@ from typing import Any, Final
 
 from celery import Celery
 
-from core.bell.base import TOPIC_RECONCILE, TOPIC_TICK
+from core.bell.base import TOPIC_FORECAST, TOPIC_RECONCILE, TOPIC_TICK
 
-TASK_OF_TOPIC: Final = {TOPIC_TICK: "trainmaster.tick", TOPIC_RECONCILE: "trainmaster.reconcile"}
-QUEUE_OF_TOPIC: Final = {TOPIC_TICK: "tick", TOPIC_RECONCILE: "reconcile"}
+TASK_OF_TOPIC: Final = {
+    TOPIC_TICK: "trainmaster.tick",
+    TOPIC_FORECAST: "trainmaster.forecast",
+    TOPIC_RECONCILE: "trainmaster.reconcile",
+}
+# Who asks for a forecast waits for it: it does not stand in line behind a thousand reconciles.
+QUEUE_OF_TOPIC: Final = {TOPIC_TICK: "tick", TOPIC_FORECAST: "tick", TOPIC_RECONCILE: "reconcile"}
 # More waiting rings than this are lost: the broker is away, and beat rings again when it is back.
 _WAITING_RINGS: Final = 1000
 # Who asks how the broker is, asks for the whole platform's health and waits for it.

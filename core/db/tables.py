@@ -237,6 +237,20 @@ class WaitReason(Base):
     updated_at: Mapped[datetime]
 
 
+class Question(Base):
+    """What would become of a job now: asked by the API, answered by the control loop, gone once the answer is read.
+
+    ``ask``: a planner's queued gang (``core.db.repositories.questions``). ``answer``: null until there is one.
+    """
+
+    __tablename__ = "questions"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
+    asked_at: Mapped[datetime] = mapped_column(index=True)
+    ask: Mapped[dict[str, Any]]
+    answer: Mapped[dict[str, Any] | None]
+
+
 class Attempt(Base):
     """One launch of the whole gang. ``ends``: why it ended; ``is_counted``: counts against max_restarts.
 

@@ -50,6 +50,14 @@ def plan(snapshot: Snapshot) -> Plan:
     return _Planning(snapshot).run()
 
 
+def room_behind(snapshot: Snapshot, max_run_time_s: float | None) -> tuple[Cluster, Capacity]:
+    """What a job that comes after all of ``snapshot``'s queue, and may run for so long, would find free."""
+    planning = _Planning(snapshot)
+    planning.walk()
+    ledger = planning.ledger
+    return planning.cluster, ledger.views[ledger.level(NEVER if max_run_time_s is None else max_run_time_s)]
+
+
 class _Planning:
     """The state of one call of :func:`plan`."""
 
@@ -70,12 +78,16 @@ class _Planning:
         self.reserved: set[int] = set()  # nodes that a gang with a reservation competes for
         self.blocked: set[str] = set()  # shapes that were considered for a reservation
 
-    def run(self) -> Plan:
+    def walk(self) -> list[QueuedGang]:
+        """Start what can start; who still waits, in order."""
         waiting = sorted(self.snapshot.queued, key=queue_order)
         while True:
             waiting, is_settled = self._round(waiting)
             if is_settled:
-                break
+                return waiting
+
+    def run(self) -> Plan:
+        waiting = self.walk()
         starts = [(job, draft.placements(self.demands[job.shape])) for job, draft in self.starts]
         waits = self._reasons(waiting)
         started, grows = self._grow(starts, waiting)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from trainmaster.cli import options, output, session
+from trainmaster.cli.forecast import fits_now
 from trainmaster.cli.jobs import progress_text, roles_text, runtime_of, waiting_text
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def show(
         if spec:
             output.say(spec_yaml(detail.spec).rstrip())
             return
+        instead = fits_now(client, detail)
         checkpoints = list(client.list_checkpoints(detail.id))
         newest_number = detail.attempt_count
         earlier = (
@@ -53,6 +55,7 @@ def show(
             ("Job", f"{detail.name} ({detail.id})"),
             ("State", output.state_text(detail.state, console, wanted=detail.wanted)),
             ("Waits", f"{waiting_text(waits)}{position}" if waits else position.strip(" ()")),
+            ("Fits now", instead),
             ("Numbers", _numbers(waits.numbers) if waits else None),
             ("Exit", exit_text(detail.exit)),
             ("Project", f"{detail.project}, by {detail.user}, priority {detail.priority}"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,12 +31,8 @@ def submit(
     """Submit a job spec, and print the job's id. All mistakes are told at once."""
     from trainmaster.cli.show import spec_yaml
     from trainmaster.cli.submitting import stay_or_leave, submit_spec, without_code
-    from trainmaster.client.compose import read_spec, spec_of_text
 
-    try:
-        spec = dict(spec_of_text(sys.stdin.read(), "stdin") if spec_file == "-" else read_spec(spec_file))
-    except LocalFileProblem as error:
-        raise WrongUse(error.sentence) from error
+    spec = read_spec_argument(spec_file)
     if name is not None:
         spec["name"] = name
     if project is not None:
@@ -52,3 +48,13 @@ def submit(
         job = submit_spec(client, spec, code)
         exit_code = stay_or_leave(client, job, detach=not follow, as_json=json)
     raise typer.Exit(exit_code)
+
+
+def read_spec_argument(spec_file: str) -> dict[str, Any]:
+    """The spec of a file, or of stdin where that is named ``-``. Raises ``WrongUse``."""
+    from trainmaster.client.compose import read_spec, spec_of_text
+
+    try:
+        return dict(spec_of_text(sys.stdin.read(), "stdin") if spec_file == "-" else read_spec(spec_file))
+    except LocalFileProblem as error:
+        raise WrongUse(error.sentence) from error

@@ -44,6 +44,8 @@ class Operations:
     # jobs
     submit_job = Method(jobs.submit_job)
     check_spec = Method(jobs.check_spec)
+    forecast_spec = Method(jobs.forecast_spec)
+    forecast_job = Method(jobs.forecast_job)
     get_job = Method(jobs.get_job)
     list_jobs = IterMethod(pages.list_jobs, JobView)
     list_jobs_page = Method(jobs.list_jobs_page)

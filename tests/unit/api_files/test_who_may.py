@@ -22,8 +22,9 @@ from starlette.testclient import TestClient
 from api import routers
 from api.main import create_app
 from api.pages.routes import PLACES
-from core.bell import NullBell
-from core.db.engine import make_engine, make_sessions, unit_of_work
+from core.bell import TOPIC_FORECAST, NullBell
+from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
+from core.db.repositories import questions
 from core.db.repositories.metrics import NewObject, StreamKey, add_metrics
 from core.db.tables import Base, MlflowModel, MlflowRegistered, MlflowRun, MlflowVersion, Node, Secret
 from core.settings import Settings
@@ -130,6 +131,8 @@ ROUTES: dict[str, Case] = {
     "GET /api/v1/jobs": case(ANY_READER),
     # Somebody who may not know of the project hears of a mistake in the spec, as if there were no such project.
     "POST /api/v1/jobs": case({**MEMBER, "stranger": 404, "plain": 404}, json={"spec": SPEC}),
+    "POST /api/v1/forecasts": case({**MEMBER, "stranger": 404, "plain": 404}, json={"spec": SPEC}),
+    "GET /api/v1/jobs/{job}/forecast": case(VIEWER, "/api/v1/jobs/job-queued/forecast"),
     "GET /api/v1/jobs/{job}": case(VIEWER),
     "DELETE /api/v1/jobs/{job}": case(MEMBER, "/api/v1/jobs/job-done"),
     "POST /api/v1/jobs/{job}/cancel": case(MEMBER),
@@ -273,6 +276,7 @@ def furnish(house: Any) -> None:
         house.add_token(session, "member", "tm_expired", ("read", "write"), expires_at=house.now - timedelta(days=1))
         house.add_token(session, "root", "tm_plain", ("read", "write"))
         house.add_job(session, "job-paused", state="paused")
+        house.add_job(session, "job-queued", state="queued")
         house.add_job(session, "job-done", state="succeeded")
         house.add_project(session, "empty", owner="admin", member="member", viewer="viewer")
         session.add(
@@ -312,6 +316,22 @@ def furnish_mlflow(session: Session, now: datetime) -> None:
     )  # fmt: skip
 
 
+@dataclass
+class PlannerBell:
+    """Whoever asks the planner is answered: by nobody's plan, but at once."""
+
+    sessions: SessionFactory
+    clock: Callable[[], datetime]
+
+    def ring(self, topic: str, key: str = "") -> None:
+        if topic != TOPIC_FORECAST:
+            return
+        with unit_of_work(self.sessions) as session:
+            told = {"places": [], "reason": None, "position": 1, "options": []}
+            open_ones = questions.unanswered(session, self.clock(), 10)
+            questions.answer(session, {question_id: told for question_id, _ in open_ones}, self.clock())
+
+
 @contextmanager
 def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
     """One furnished house for all tests of the module."""
@@ -319,7 +339,9 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
     (folder / "home").mkdir()
     settings = Settings(home=folder / "home", secret_key=SecretStr("k" * 40), executor="fake", test_fake_executor=True)
     Base.metadata.create_all(engine)
-    app = create_app(settings, sessions=make_sessions(engine), bell=NullBell(), clock=lambda: house.now)
+    sessions = make_sessions(engine)
+    bell = PlannerBell(sessions, lambda: house.now)
+    app = create_app(settings, sessions=sessions, bell=bell, clock=lambda: house.now)
     with TestClient(app, raise_server_exceptions=False, follow_redirects=False) as client:
         house = conftest.House(app, client, settings, app.state.platform.sessions, folder / "output")
         furnish(house)

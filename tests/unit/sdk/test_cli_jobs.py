@@ -206,3 +206,20 @@ def test_a_job_that_cannot_run_is_no_waiting_one(cli: Invoke, server: Any, job_j
     shown = cli("show", "mnist").stdout
     assert "cannot run as the nodes are now: needs 100 CPUs.\n" in shown
     assert "position" not in shown
+
+
+def test_show_tells_what_a_waiting_job_could_ask_for_to_start_now(
+    cli: Invoke, server: Any, page: Any, job_json: Any
+) -> None:
+    waits = {"code": "no_room", "sentence": "needs 8 GPUs", "numbers": {}}
+    server.on("GET", "/jobs/mnist", job_json(state="queued", wait_reason=waits, queue_position=3))
+    server.on("GET", "/jobs/job_1/checkpoints", page())
+    option = {"code": "fewer_gpus", "sentence": "With 4 GPUs it would start now.", "field": "gpus", "value": 4}
+    server.on(
+        "GET", "/jobs/job_1/forecast", {"places": [], "wait_reason": waits, "queue_position": 3, "options": [option]}
+    )
+    shown = cli("show", "mnist").stdout
+    assert "needs 8 GPUs (position 3 in the queue)" in shown
+    assert "With 4 GPUs it would start now." in shown
+    server.on("GET", "/jobs/mnist", job_json(state="queued", wait_reason={**waits, "code": "scheduler_away"}))
+    assert "With 4 GPUs" not in cli("show", "mnist").stdout
