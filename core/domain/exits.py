@@ -126,21 +126,10 @@ _RULES: Final = (
         ExitKind.OUT_OF_MEMORY,
         "raise roles.ps.resources.memory, or give the job more ps",
     ),
-    # What a worker or a ps says of itself. What one says of another is longer, and no reason for its own end.
+    # What a worker or a ps says of itself; what one says of another begins otherwise, and is no reason for its own end.
     _rule(
-        r"(?:^[\w-]+|Error): worker \d+ (?:has another model than|wants mode \w+ and wire \w+,) ps \d+",
-        ExitKind.USER_ERROR,
-        "all replicas of a job run the same script with the same arguments",
-        hopeless=True,
-    ),
-    _rule(
-        r"(?:^[\w-]+|Error): worker \d+, own step \d+, update \d+: the gradient of ",
-        ExitKind.USER_ERROR,
-        "a training that is no number any more is not started again",
-        hopeless=True,
-    ),
-    _rule(
-        r"(?:^[\w-]+|Error): (?:ps\.Options: |\S+ is of another model: )",
+        r"(?:^[\w-]+|Error): (?:worker \d+ (?:has another model than ps|wants mode \w+ and wire)"
+        r"|worker \d+, own step \d+, update \d+: the gradient of|ps\.Options: |\S+ is of another model:) ?",
         ExitKind.USER_ERROR,
         "the next attempt would end the same way",
         hopeless=True,

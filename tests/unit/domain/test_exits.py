@@ -91,14 +91,16 @@ def test_a_script_for_keras_2_under_keras_3_is_told():
         (
             "worker-1: worker 1 has another model than ps 0: `0.weight` is 50×8 here and 60×8 there (here: the ps, there: worker 1).",
             1,
-            "the same script with the same arguments",
+            "the next attempt would end the same way",
         ),
         (
-            TRACEBACK.format(line="trainmaster_train.ps.errors.RefusedError: worker 1 has another model than ps 0: `w`"),
+            TRACEBACK.format(
+                line="trainmaster_train.ps.errors.RefusedError: worker 1 has another model than ps 0: `w`"
+            ),
             1,
-            "the same script with the same arguments",
+            "the next attempt would end the same way",
         ),
-        ("worker-1: worker 1 wants mode sync and wire full, ps 0 has async and full.", 1, "the same script"),
+        ("worker-1: worker 1 wants mode sync and wire full, ps 0 has async and full.", 1, "mode sync"),
         ("worker-1: worker 1, own step 5, update 9: the gradient of `2.bias` holds NaN or infinity.", 1, "`2.bias`"),
         ("worker-0: ps.Options: mode is 'fast': give one of async, sync.", 1, "mode is 'fast'"),
         ("ps-0: /data/output/checkpoints/step-5 is of another model: it has `a`.", 1, "it has `a`"),

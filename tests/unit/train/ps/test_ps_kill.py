@@ -123,6 +123,7 @@ def test_the_others_go_on_without_a_killed_worker_until_it_is_back(gang: Callabl
 
     assert [job.ended("worker-0"), job.ended("worker-1")] == [0, 0]
     assert "joined at update" in job.log("worker-1")
+    assert re.search(r"ps 0: worker 1 is back \d+ s after it was lost, at update \d+\.", job.log("ps-0"))
     assert "Traceback" not in job.log("ps-0") + job.log("worker-0")
     assert job.processes["ps-0"].poll() is None, "a ps never ends by itself"
 

@@ -158,3 +158,17 @@ def test_in_the_warm_up_the_chief_trains_alone(cluster: Callable[..., Cluster]) 
     together(late, chief)
 
     assert seen == [3]
+
+
+def test_it_is_told_how_a_worker_comes() -> None:
+    members = Members(2, Options(), now=0.0)
+    assert members.coming(1, now=1.0) == "joined"
+    members.joined(1, b"a")
+    assert members.coming(1, now=2.0) == "is back, and its connection before was not known to be over,"
+    members.joined(1, b"b")
+    assert not members.lost(1, b"a", now=3.0), "it has another connection by now"
+    assert members.lost(1, b"b", now=4.0)
+    assert members.coming(1, now=16.0) == "is back 12 s after it was lost,"
+    members.joined(1, b"c")
+    members.left(1)
+    assert members.coming(1, now=17.0) == "joined again"

@@ -7,6 +7,7 @@ full, be it after the backward pass or (overlapped) while it is running.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
@@ -176,9 +177,9 @@ class Gradients:
 
     def _emit(self, block: Block, ps: int, number: int, send: Send) -> None:
         gradient = self._flats[self.turn][block.slab][block.begin : block.end]
-        # One pass over what is in the cache; NaN and infinity both come through to the extremes.
-        low, high = torch.aminmax(gradient)
-        if not (torch.isfinite(low) and torch.isfinite(high)):
+        # One pass over what is in the cache: NaN and infinity both come through to the sum, and a sum costs half as much
+        # as extremes. That of large numbers may be too large for the dtype: then each is looked at.
+        if not math.isfinite(gradient.sum().item()) and not torch.isfinite(gradient).all():
             raise NonFiniteGradientError(self._name_non_finite(block))
         rest = self._rests[block.slab][block.begin : block.end] if self._rests is not None else None
         frames, exponent = self._codec.encode(gradient, rest if gradient.dtype is torch.float32 else None)

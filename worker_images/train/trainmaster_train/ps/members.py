@@ -19,6 +19,16 @@ class Members:
         self._absent_since: Dict[int, float] = dict.fromkeys(range(count), now)
         self._last_seen = now
 
+    def coming(self, worker: int, now: float) -> str:
+        """How ``worker``, which is about to be :meth:`joined`, comes: for the first time, again, or back."""
+        if worker in self._identities:
+            return "is back, and its connection before was not known to be over,"
+        if worker not in self._joined:
+            return "joined"
+        if worker in self._left:
+            return "joined again"
+        return f"is back {now - self._absent_since[worker]:.0f} s after it was lost,"
+
     def joined(self, worker: int, identity: bytes) -> Optional[bytes]:
         """``worker`` is there; the connection that it had before, if that was not noticed to be gone."""
         before = self._identities.get(worker)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Callable, Dict, Optional, Tuple
+
+from trainmaster_train.ps.errors import ParameterServerError
 
 MODES = ("async", "sync")
 WIRES = ("full", "bf16", "fp16", "topk")
@@ -65,31 +68,67 @@ class Options:
     lost_timeout_s: float = 60.0
     idle_timeout_s: float = 3600.0
 
-    def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"mode: {self.mode!r} is not one of {', '.join(MODES)}")
-        if self.wire not in WIRES:
-            raise ValueError(f"wire: {self.wire!r} is not one of {', '.join(WIRES)}")
-        if not 0 < self.topk_ratio <= 1:
-            raise ValueError(f"topk_ratio: {self.topk_ratio} is not a share above 0 and up to 1")
-        for name in ("backup_workers", "warmup_updates"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is negative")
-        for name in ("max_staleness", "checkpoint_every"):
-            value = getattr(self, name)
-            if value is not None and value < (name == "checkpoint_every"):
-                raise ValueError(f"{name}: {value} is too small")
-        if self.keep_checkpoints < 1:
-            raise ValueError(f"keep_checkpoints: {self.keep_checkpoints} would remove the newest one")
-        for name in ("join_timeout_s", "step_timeout_s", "lost_timeout_s", "idle_timeout_s"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name}: {getattr(self, name)} is no time to wait")
-        self._check_mode()
+    def check(self, workers: Optional[int] = None) -> None:
+        """Whether all replicas can train like this. Not done when it is made, so that a mistake ends :func:`ps.run` with one
+        sentence as any other does.
 
-    def _check_mode(self) -> None:
+        Args:
+            workers: how many the job has, if that is known.
+
+        Raises:
+            ParameterServerError: an option has no such value, or contradicts another one.
+        """
+        for name, (is_allowed, allowed) in _ALLOWED.items():
+            if not is_allowed(getattr(self, name)):
+                self._refuse(name, f"give {allowed}")
         if self.mode == "sync":
             for name, plain in (("max_staleness", None), ("scale_by_staleness", False), ("prefetch", False)):
                 if getattr(self, name) != plain:
-                    raise ValueError(f"{name}: has no meaning with mode='sync', where no gradient is stale")
+                    self._refuse(name, "that has no meaning with mode='sync', where no gradient is stale; leave it out")
         elif self.backup_workers:
-            raise ValueError("backup_workers: has no meaning with mode='async', where no worker waits for another")
+            self._refuse("backup_workers", "that has no meaning with mode='async', where no worker waits for another")
+        if workers is not None and 0 < workers <= self.backup_workers:
+            have = "the job has 1 worker" if workers == 1 else f"the job has {workers} workers"
+            self._refuse("backup_workers", f"{have}, and a step needs at least one that it waits for; give fewer")
+
+    def _refuse(self, name: str, what: str) -> None:
+        raise ParameterServerError(f"ps.Options: {name} is {getattr(self, name)!r}: {what}")
+
+
+def _is_whole(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+_FLAG = (_is_flag, "True or False")
+_SECONDS = (lambda value: _is_number(value) and math.isfinite(value), "seconds above 0")
+_COUNT = (lambda value: _is_whole(value, 0), "0 or a whole number above it")
+# For each option whether a value is one of its own, and which are.
+_ALLOWED: Dict[str, Tuple[Callable[[Any], bool], str]] = {
+    "mode": (lambda value: value in MODES, f"one of {', '.join(MODES)}"),
+    "backup_workers": _COUNT,
+    "max_staleness": (lambda value: value is None or _is_whole(value, 0), "None, 0 or a whole number above it"),
+    "scale_by_staleness": _FLAG,
+    "warmup_updates": _COUNT,
+    "wire": (lambda value: value in WIRES, f"one of {', '.join(WIRES)}"),
+    "topk_ratio": (lambda value: _is_number(value) and value <= 1, "a share above 0 and up to 1"),
+    "overlap": _FLAG,
+    "prefetch": _FLAG,
+    "shared_memory": _FLAG,
+    "checkpoint_every": (
+        lambda value: value is None or _is_whole(value, 1),
+        "None, or a whole number of updates from 1 on",
+    ),
+    "keep_checkpoints": (lambda value: _is_whole(value, 1), "a whole number from 1 on"),
+    "join_timeout_s": _SECONDS,
+    "step_timeout_s": _SECONDS,
+    "lost_timeout_s": _SECONDS,
+    "idle_timeout_s": _SECONDS,
+}

@@ -68,6 +68,7 @@ def _run(
 ) -> None:
     if not context.peers.get("ps"):
         raise ParameterServerError("no ps in TRAINMASTER_LAYOUT or TF_CONFIG: give the job `ps: 1`")
+    options.check(_workers(context))
     key = job_key(context.token_file)
     if context.role == "ps":
         serve(context, model, optimizer, key=key, options=options)
@@ -102,14 +103,13 @@ def serve(
         raise ParameterServerError(
             f"{name} has no memory for {error}: give the ps more memory, or the job more ps"
         ) from error
-    workers = sum(len(context.peers.get(role, ())) for role in ("chief", "worker"))
     with _stop_signals() as stopped:
         server = Server(
             shard,
             options,
             key=key,
             address=addresses[context.index],
-            workers=max(1, workers),
+            workers=max(1, _workers(context)),
             is_filled=is_filled,
         )
         stopped.then(server.stop)
@@ -121,6 +121,11 @@ def serve(
             stopping.clear(shard, context)
         elif server.is_filled and server.version:  # nothing was trained at 0
             _leave(shard, context)
+
+
+def _workers(context: Context) -> int:
+    """How many the layout has, the chief among them."""
+    return sum(len(context.peers.get(role, ())) for role in ("chief", "worker"))
 
 
 def _fill(shard: Shard, context: Context, options: Options) -> bool:

@@ -26,7 +26,7 @@ from trainmaster_train.ps.sessions import Door, Partial, Request, Session
 from trainmaster_train.ps.shard import Shard, no_memory
 from trainmaster_train.ps.sharing import Hatch, Part, map_memory
 from trainmaster_train.ps.updates import Updates
-from trainmaster_train.ps.wire import WireError, bind_address, gate_password, names
+from trainmaster_train.ps.wire import WireError, bind_address, gate_password
 
 TICK_S = 1.0
 MOST_WORKERS = 1 << 16
@@ -215,11 +215,12 @@ class Server:
             True,
             bool(request.header["chief"]),
         )
+        coming = self._members.coming(worker, time.monotonic())
         before = self._members.joined(worker, request.session.identity)
         if before is not None:  # a connection that was not noticed to be gone
             self._sessions.pop(before, None)
         self._updates.forget(worker)
-        print(f"ps {self._shard.ps}: {request.session.who} joined at update {self._shard.version}.", flush=True)
+        print(f"ps {self._shard.ps}: {request.session.who} {coming} at update {self._shard.version}.", flush=True)
         hatch = self._hatch.name if self._options.shared_memory and not self._codec.is_lossy else ""
         about = {"version": self._shard.version, "is_filled": self._updates.is_filled, "hatch": hatch}
         self._reply(request, about)
@@ -369,7 +370,10 @@ class Server:
         session = self._sessions.pop(identity, None)
         if session is not None and self._members.lost(session.worker, identity, time.monotonic()):
             self._updates.forget(session.worker)
-            print(f"ps {self._shard.ps}: {session.who} is gone; {names([session.worker])} may come back.", flush=True)
+            print(
+                f"ps {self._shard.ps}: {session.who} is gone at update {self._shard.version}; it may come back.",
+                flush=True,
+            )
 
     def _tell_once(self, sentence: str) -> None:
         if sentence not in self._told:

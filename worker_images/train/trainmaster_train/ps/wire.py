@@ -17,7 +17,7 @@ import json
 import os
 import struct
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from trainmaster_train.ps.errors import ParameterServerError
 
@@ -127,12 +127,6 @@ def split_address(address: str) -> Tuple[str, int]:
     if not host or not port.isdigit():
         raise ParameterServerError(f"{address!r} in the layout is not host:port")
     return host, int(port)
-
-
-def names(numbers: Sequence[int], role: str = "worker") -> str:
-    """``worker 0, worker 2``."""
-    shown: List[str] = [f"{role} {number}" for number in numbers[:8]]
-    return ", ".join(shown) + (f" and {len(numbers) - 8} more" if len(numbers) > 8 else "")
 
 
 def _mac(key: bytes, *parts: bytes) -> bytes:

@@ -54,8 +54,10 @@ class Servers:
         that a scheduler on it works as always.
 
         Raises:
-            ParameterServerError: a ps did not come, or has another model, other options, or another token.
+            ParameterServerError: a ps did not come, or has another model, other options, or another token; or an option
+                has no such value.
         """
+        options.check()
         check_optimizer(optimizer)
         keep_freed_memory()
         self.model = model
@@ -160,6 +162,10 @@ class Servers:
     def steps(self, until: int) -> Iterator[int]:
         """The job's step, again and again until all workers together have made ``until`` updates. Clears the
         gradients before each; the loop's body ends with :meth:`step`.
+
+        In ``async`` mode every other worker may be at a step of its own when the last update is made, and its gradient is
+        applied as well: so the job makes up to workers − 1 updates more (with ``prefetch``, where each has another one
+        on its way, 2 · workers − 1).
         """
         self._until = until
         while self.version < until:
