@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import anyio
 from anyio import CapacityLimiter, to_thread
 
 from api.closing import Closing
 from api.logs.cursor import write_cursor
+from api.logs.lines import Cursors, LineEvents
 from api.logs.service import JobLook
 from api.sse import ALIVE, KEEP_ALIVE_S, event, guarded
 from core.domain.errors import Unavailable
-from core.storage.logmerge import LogMerge, MergedLine, Place
-from core.storage.logs import parse_line
+from core.storage.logmerge import LogMerge
 
 # Seconds between two looks at the files: quick while something happens, slower the longer nothing did.
 _POLL_S: Final = 0.2
@@ -51,6 +51,7 @@ class LogStream:
     follow: bool
     _told: JobLook | None = field(default=None, init=False)
     _id: str = field(default="", init=False)
+    _lines: LineEvents = field(default_factory=LineEvents, init=False)
 
     def events(self) -> AsyncIterator[bytes]:
         """Chunks of the stream. Ends when all is told, when the server goes down, or with an ``error`` event."""
@@ -104,23 +105,15 @@ class LogStream:
 
     def _read_batch(self, *, is_final: bool) -> tuple[bytes, bool]:
         """The next lines as one chunk, and whether there is more. Blocks."""
-        place = self.merge.place
+        cursors = Cursors(self.merge.place)
         lines = self.merge.step(max_lines=_BATCH, is_final=is_final)
         chunk = bytearray()
-        offsets = dict(place.offsets)
-        attempt = place.attempt
-        for number, line in enumerate(lines):
-            if line.file.attempt != attempt:
-                attempt, offsets = line.file.attempt, {}
-            offsets[line.file.name] = line.offset
-            is_last = number == len(lines) - 1
-            if is_last:
-                self._id = write_cursor(self.merge.place)
-            elif self.merge.source_count <= _FILES_PER_ID:
-                self._id = write_cursor(Place(attempt, offsets))
-            else:
-                self._id = ""
-            chunk += event("line", _line(line), event_id=self._id or None)
+        has_ids = self.merge.source_count <= _FILES_PER_ID
+        for line in lines[:-1]:
+            chunk += self._lines.write(line, cursors.behind(line) if has_ids else "")
+        if lines:
+            self._id = write_cursor(self.merge.place)
+            chunk += self._lines.write(lines[-1], self._id)
         if not lines:
             # Searching on without a find: an id alone moves the client's place and dispatches nothing.
             cursor = write_cursor(self.merge.place)
@@ -131,21 +124,6 @@ class LogStream:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await to_thread.run_sync(work, limiter=self.limiter)
-
-
-def _line(line: MergedLine) -> dict[str, Any]:
-    """A ``LogLine`` of the wire, without the cost of a model per line."""
-    parsed = parse_line(line.raw)
-    return {
-        "attempt": line.file.attempt,
-        "role": line.file.role,
-        "index": line.file.index,
-        "offset": line.offset,
-        "at": parsed.at,
-        "rank": line.speaker.rank,
-        "local_rank": line.speaker.local_rank,
-        "text": parsed.text,
-    }
 
 
 def _pause(quiet_s: float) -> float:
