@@ -9,11 +9,11 @@ import select
 import threading
 import time
 from collections import deque
-from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from trainmaster_train.horovod.coordinator import Coordinator
 from trainmaster_train.horovod.errors import first_line
-from trainmaster_train.horovod.handles import Backend, Handle, Started
+from trainmaster_train.horovod.handles import Backend, Handle, Running, Started
 from trainmaster_train.horovod.link import Link
 from trainmaster_train.horovod.messages import (
     ADD_SET,
@@ -52,7 +52,8 @@ class Conversation:
         everybody = tuple(range(size))
         self.members: Dict[int, Tuple[int, ...]] = {GLOBAL_SET: everybody, LANE: everybody}
         self.wake = Wake()
-        self.state = threading.Condition()  # guards what follows
+        self.lock = threading.RLock()  # guards what follows
+        self.state = threading.Condition(self.lock)
         self.outbox: Deque[Request] = deque()
         self.waiting: Dict[Tuple[int, str], Handle] = {}
         self.lane = Lane()
@@ -68,13 +69,19 @@ class Conversation:
         self._stalls = StallWatch(self._coordinator, settings)
 
     def start_unasked(self, handle: Handle) -> bool:
-        """Start what is next in the rhythm; whether it is that. With ``state`` held."""
-        request = handle.request
-        if self.quiet is not None or not self.lane.is_next(request) or (GLOBAL_SET, request.name) in self.waiting:
+        """Start ``handle``'s operation, if that is next in the rhythm; whether it is. With ``state`` held."""
+        if not self.lane.is_next(handle.request):
             return False
-        response = Response(ALLREDUCE, LANE, (request.name,))
+        response = Response(ALLREDUCE, LANE, (handle.request.name,))
+        return self.start_beat(handle, lambda: Started(self.backend.start(response, [handle.job], self.members[LANE])))
+
+    def start_beat(self, handle: Handle, start: Callable[[], Running]) -> bool:
+        """``start`` what is next in the rhythm, as ``handle``; whether it could be. With ``state`` held."""
+        request = handle.request
+        if self.quiet is not None or (GLOBAL_SET, request.name) in self.waiting or self.lane.has(request):
+            return False
         try:
-            handle.batch = Started(self.backend.start(response, [handle.job], self.members[LANE]))
+            handle.batch = start()
         except (RuntimeError, OSError, ValueError):
             return False  # it is asked for, and fails again where all hear of it
         self.lane.begin(handle)
@@ -284,6 +291,7 @@ class Conversation:
             self.waiting.clear()
             self.outbox.clear()
             self.quiet = None
+            self.lane.follow(())
             self.state.notify_all()
 
     def _look_for_stalls(self) -> None:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import select
 import threading
 import time
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
 
 from trainmaster_train.horovod.conversation import CLOSED, Conversation
 from trainmaster_train.horovod.errors import HorovodInternalError, first_line
-from trainmaster_train.horovod.handles import Backend, Handle, Started
+from trainmaster_train.horovod.handles import Backend, Handle, Running
 from trainmaster_train.horovod.link import Link
 from trainmaster_train.horovod.messages import Request
 from trainmaster_train.horovod.settings import Settings
@@ -36,6 +36,7 @@ class Engine:
         self._backend = backend
         self._talk = Conversation(rank, size, links, backend, settings)
         self._state = self._talk.state
+        self.lane = self._talk.lane
         self._drive = threading.Lock()  # held by whoever drives the conversation
         self._waiters = 0
         self._thread = threading.Thread(target=self._run, name="trainmaster-horovod", daemon=True)
@@ -84,6 +85,22 @@ class Engine:
                 talk.wake.set()
         return handles
 
+    def run_beat(self, request: Request, beat: Request, start: Callable[[], Running]) -> bool:
+        """Run ``request``, if ``beat``, which it repeats, is next on the :attr:`lane` still; ``False``: submit it.
+
+        What :meth:`submit` and :meth:`wait` would do for it, by a shorter road.
+
+        Raises:
+            HorovodInternalError: it failed, or the gang is broken.
+        """
+        handle = Handle(request, None, time.monotonic())
+        lane = self.lane
+        with self._talk.lock:
+            if lane.beat is not beat or not self._talk.start_beat(handle, start):
+                return False
+        self.wait(handle)
+        return True
+
     def poll(self, handle: Handle) -> bool:
         """Whether :meth:`wait` would return (or raise) at once."""
         return handle.error is not None or (handle.batch is not None and handle.batch.is_done())
@@ -112,7 +129,7 @@ class Engine:
                     self._talk.fail(why)
             raise HorovodInternalError(handle.error or self.failure) from error
         finally:
-            with self._state:
+            with self._talk.lock:
                 self._talk.lane.end(handle, is_done=is_done)
         return handle
 
@@ -122,6 +139,7 @@ class Engine:
             if self._talk.is_closed:
                 return
             self._talk.is_closed = True
+            self.lane.follow(())
             self._talk.wake.set()
         with self._drive:
             self._talk.hang_up()
@@ -160,7 +178,7 @@ class Engine:
                 if self._talk.waiting:
                     self._talk.wake.set()
 
-    def _wait_for_end(self, handle: Handle, batch: Started) -> None:
+    def _wait_for_end(self, handle: Handle, batch: Running) -> None:
         if batch.wait(_NOTICE_S):
             return
         with self._state:

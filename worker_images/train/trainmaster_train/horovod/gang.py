@@ -37,6 +37,10 @@ class Gang:
         self._counts[key] = self._counts.get(key, 0) + 1
         return f"{key}{UNNAMED}{self._counts[key]}"
 
+    def forget_unnamed(self, kind: str) -> None:
+        """The last name that was given to an operation of all ranks was not used."""
+        self._counts[kind] -= 1
+
     def run(self, request: Request, job: Any = None) -> Handle:
         """Submit one operation and wait for its end."""
         (handle,) = self.engine.submit([request], [job], will_wait=True)

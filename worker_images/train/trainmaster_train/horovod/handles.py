@@ -8,14 +8,18 @@ from typing import Any, Optional, Protocol, Sequence
 from trainmaster_train.horovod.messages import Request, Response
 
 
-class Batch(Protocol):
-    """Operations that were started together."""
+class Running(Protocol):
+    """What was started and comes to an end."""
 
     def is_done(self) -> bool: ...
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it is done. Raises ``RuntimeError`` or ``OSError`` if it failed."""
         ...
+
+
+class Batch(Running, Protocol):
+    """Operations that were started together."""
 
     def finish(self) -> None:
         """Put the results where the callers find them. Called once, after it is done."""
@@ -50,7 +54,7 @@ class Handle:
         self.request = request
         self.job = job
         self.submitted_s = submitted_s
-        self.batch: Optional[Started] = None
+        self.batch: Optional[Running] = None
         self.error: Optional[str] = None
         self.last = -1
 

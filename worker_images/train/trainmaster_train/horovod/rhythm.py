@@ -66,12 +66,13 @@ class Lane:
     """One rank's side of it. Guarded by the engine's lock.
 
     ``started``: how many operations this rank has started on it; ``ended``: how many have come to an end, all of them
-    together.
+    together. ``beat``: what is next in the rhythm, without the number of one that has no name; ``None``: there is none.
     """
 
     def __init__(self) -> None:
         self.started = 0
         self.ended = 0
+        self.beat: Optional[Request] = None
         self._notices: List[Notice] = []
         self._beats: Tuple[Request, ...] = ()
         self._next = 0
@@ -79,15 +80,17 @@ class Lane:
 
     def follow(self, beats: Tuple[Request, ...]) -> None:
         self._beats, self._next = beats, 0
+        self.beat = beats[0] if beats else None
 
     def is_next(self, request: Request) -> bool:
-        return bool(self._beats) and _beat(request) == self._beats[self._next] and not self.has(request)
+        return _beat(request) == self.beat
 
     def begin(self, handle: Handle) -> None:
         """The operation that is next in the rhythm starts, unasked."""
         self._running[handle.request.name] = (self.started, handle)
         self.started += 1
         self._next = (self._next + 1) % len(self._beats)
+        self.beat = self._beats[self._next]
 
     def end(self, handle: Handle, *, is_done: bool) -> None:
         """Nobody waits for it any more; nothing where it is not on the lane."""

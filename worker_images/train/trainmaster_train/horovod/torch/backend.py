@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
@@ -72,7 +73,7 @@ class TorchBackend:
     ) -> None:
         self._rank = rank
         self.has_lane = lane is not None
-        self._groups: Dict[int, Optional[dist.ProcessGroup]] = {GLOBAL_SET: group, LANE: lane}
+        self._groups: Dict[int, Any] = {GLOBAL_SET: group, LANE: lane}
         self._owns_default = owns_default
         self._streams: Dict[torch.device, torch.cuda.Stream] = {}
         self._starters = {
@@ -127,6 +128,10 @@ class TorchBackend:
             if group is not None and dist.is_initialized():
                 dist.destroy_process_group(group)
 
+    def start_on_lane(self, tensor: torch.Tensor, op: str) -> CpuBatch:
+        """A sum, or whatever ``op`` is, on ``tensor`` itself: contiguous, on the CPU, of a type that gloo adds."""
+        return CpuBatch([self._groups[LANE].allreduce([tensor], _allreduce_options(op))], _nothing)
+
     # Operations: each starts its collectives and says how to finish.
 
     def _allreduce(self, response: Response, jobs: Sequence[Optional[Job]], members: Sequence[int]) -> Started:
@@ -144,11 +149,11 @@ class TorchBackend:
         works = []
         group = self._groups[response.process_set]
         if group is not None:
-            works.append(_start_allreduce(wire, _REDUCE_OPS[first.op], group))
+            works.append(_start_allreduce(wire, first.op, group))
 
         def finish() -> None:
             if first.op == AVERAGE:
-                _divide(wire, len(members))
+                divide(wire, len(members))
             _scale(wire, first.postscale)
             if wire is not flat:
                 flat.copy_(wire)
@@ -245,7 +250,7 @@ class TorchBackend:
             for part in parts[1:]:
                 total.add_(part)
             if request.op == AVERAGE:
-                _divide(total, len(members))
+                divide(total, len(members))
             _scale(total, request.postscale)
             _put(job, total)
 
@@ -281,13 +286,18 @@ def new_group(members: Optional[List[int]] = None, backend: Optional[str] = None
     return made
 
 
-def _start_allreduce(wire: torch.Tensor, op: Any, group: dist.ProcessGroup) -> Any:
+def _start_allreduce(wire: torch.Tensor, op: str, group: dist.ProcessGroup) -> Any:
     if wire.is_complex():
-        return dist.all_reduce(wire, op, group, async_op=True)
+        return dist.all_reduce(wire, _REDUCE_OPS[op], group, async_op=True)
     # The group's own, without what torch.distributed looks after on the way: a small tensor is there as soon.
-    options = dist.AllreduceOptions()
-    options.reduceOp = op
-    return group.allreduce([wire], options)
+    return group.allreduce([wire], _allreduce_options(op))
+
+
+@lru_cache(maxsize=None)
+def _allreduce_options(op: str) -> Any:
+    options: Any = dist.AllreduceOptions()
+    options.reduceOp = _REDUCE_OPS[op]
+    return options
 
 
 def _stop(group: Optional[dist.ProcessGroup]) -> None:
@@ -335,7 +345,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.view(-1).view(torch.uint8)
 
 
-def _divide(tensor: torch.Tensor, by: int) -> None:
+def divide(tensor: torch.Tensor, by: int) -> None:
     if tensor.is_floating_point() or tensor.is_complex():
         tensor.div_(by)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Callable, List, Sequence
 
 import torch
@@ -25,12 +26,17 @@ class CpuBatch:
     def wait(self, timeout_s: float) -> bool:
         for work in self._works:
             try:
-                work.wait(timedelta(seconds=max(timeout_s, _AT_ONCE_S)))
+                work.wait(_patience(timeout_s))
             except RuntimeError:
                 if not work.is_completed():
                     return False
                 work.wait()  # raises what really happened
         return True
+
+
+@lru_cache(maxsize=None)  # of the engine's few durations
+def _patience(timeout_s: float) -> timedelta:
+    return timedelta(seconds=max(timeout_s, _AT_ONCE_S))
 
 
 class CudaBatch:

@@ -9,7 +9,14 @@ import torch
 from trainmaster_train.horovod.messages import ALLTOALL
 from trainmaster_train.horovod.reduction import Average, Reduction
 from trainmaster_train.horovod.torch.basics import gang
-from trainmaster_train.horovod.torch.submit import gather_rows, reduce_tensors, scatter_tensors, send_from, submit
+from trainmaster_train.horovod.torch.submit import (
+    gather_rows,
+    reduce_now,
+    reduce_tensors,
+    scatter_tensors,
+    send_from,
+    submit,
+)
 
 Tensor = torch.Tensor
 
@@ -18,11 +25,11 @@ class Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, name: Optional[str], how: Reduction) -> Any:
         ctx.how = how
-        return reduce_tensors([tensor], name, how, will_wait=True).result()
+        return reduce_now(tensor, name, how)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return reduce_tensors([gradients[0]], None, ctx.how, will_wait=True).result(), None, None
+        return reduce_now(gradients[0], None, ctx.how), None, None
 
 
 class GroupedAllreduce(torch.autograd.Function):
@@ -46,7 +53,7 @@ class Allgather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         how = Reduction(Average, 1.0, 1.0, ctx.process_set)
-        reduced = reduce_tensors([gradients[0]], None, how, will_wait=True).result()
+        reduced = reduce_now(gradients[0], None, how)
         rows = gather_rows(torch.tensor([ctx.rows]), None, ctx.process_set, will_wait=True).result().tolist()
         place = gang().engine.members(ctx.process_set).index(gang().place.rank)
         return reduced.narrow(0, sum(rows[:place]), ctx.rows), None, None
@@ -61,7 +68,7 @@ class Broadcast(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         how = Reduction(Average, 1.0, 1.0, ctx.process_set)
-        reduced = reduce_tensors([gradients[0]], None, how, will_wait=True).result()
+        reduced = reduce_now(gradients[0], None, how)
         if gang().place.rank != ctx.root:
             reduced = torch.zeros_like(reduced)
         return reduced, None, None, None

@@ -19,6 +19,7 @@ from trainmaster_train.horovod.torch.submit import (
     check_rows,
     gather_rows,
     how_of,
+    reduce_now,
     reduce_tensors,
     scatter_tensors,
     send_from,
@@ -69,7 +70,9 @@ def allreduce(
     """The tensors of all ranks as one, in a new tensor; by default their average. Gradients flow through it."""
     small, context = compression.compress(tensor)
     how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
-    reduced: Tensor = compression.decompress(gradients.Allreduce.apply(small, name, how), context)
+    # Without a gradient that is to flow back, autograd's part would only cost.
+    result = gradients.Allreduce.apply(small, name, how) if small.requires_grad else reduce_now(small, name, how)
+    reduced: Tensor = compression.decompress(result, context)
     return reduced
 
 
@@ -97,8 +100,8 @@ def allreduce_(
 ) -> Tensor:
     """:func:`allreduce` in place."""
     how = how_of(average, op, prescale_factor, postscale_factor, set_number(process_set))
-    result: Tensor = reduce_tensors([tensor], name, how, is_in_place=True, will_wait=True).result()
-    return tensor if result.data_ptr() == tensor.data_ptr() else result
+    reduce_now(tensor, name, how, is_in_place=True)
+    return tensor
 
 
 def allreduce_async_(

@@ -16,6 +16,7 @@ from trainmaster_train.horovod.messages import (
     Request,
 )
 from trainmaster_train.horovod.reduction import Adasum, ReduceOp, Reduction, check_adasum, reduction
+from trainmaster_train.horovod.torch.again import reduce_again
 from trainmaster_train.horovod.torch.backend import Job
 from trainmaster_train.horovod.torch.basics import gang
 
@@ -98,6 +99,14 @@ def reduce_tensors(
         is_group=is_group,
         will_wait=will_wait,
     )
+
+
+def reduce_now(tensor: Tensor, name: Optional[str], how: Reduction, *, is_in_place: bool = False) -> Tensor:
+    """The allreduce of one tensor, waited for: its result."""
+    result = reduce_again(gang(), tensor, name, how, is_in_place=is_in_place)
+    if result is None:
+        result = reduce_tensors([tensor], name, how, is_in_place=is_in_place, will_wait=True).result()
+    return result
 
 
 def scatter_tensors(
