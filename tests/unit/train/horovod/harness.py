@@ -1,4 +1,4 @@
-"""Runs one scenario in real processes: ``harness.py SCENARIO SIZE FOLDER``.
+"""Runs one scenario in real processes: ``harness.py MODULE.FUNCTION SIZE FOLDER``, of the folder scenarios.
 
 torch is imported once and the ranks are forked from there, before any operation ran: a rank costs milliseconds. Each
 writes what its scenario returns (or the exception that ended it) into ``FOLDER/<rank>.json``.
@@ -6,6 +6,7 @@ writes what its scenario returns (or the exception that ended it) into ``FOLDER/
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import socket
@@ -15,8 +16,11 @@ from pathlib import Path
 
 
 def main(scenario, size, folder):
-    import scenarios
+    import torch
 
+    torch.set_num_threads(1)
+    module, _, function = scenario.partition(".")
+    run = getattr(importlib.import_module(f"scenarios.{module}"), function)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     children = []
@@ -31,7 +35,7 @@ def main(scenario, size, folder):
                 MASTER_ADDR="127.0.0.1",
                 MASTER_PORT=str(port),
             )
-            run_rank(getattr(scenarios, scenario), folder / f"{rank}.json")
+            run_rank(run, folder / f"{rank}.json")
         children.append(pid)
     for pid in children:
         os.waitpid(pid, 0)

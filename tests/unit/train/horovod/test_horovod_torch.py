@@ -34,7 +34,7 @@ def test_a_look_at_a_batch_that_others_have_not_come_to_ends_at_once():
 
 @pytest.fixture(scope="module")
 def operations(run_ranks):
-    return run_ranks("operations", 3)
+    return run_ranks("operations.operations", 3)
 
 
 def test_every_rank_knows_its_place(operations):
@@ -114,7 +114,7 @@ def test_what_cannot_be_asked_is_refused_in_a_sentence(operations):
 
 
 def test_gradients_flow_through_the_operations(run_ranks):
-    first, second = run_ranks("gradients", 2)
+    first, second = run_ranks("operations.gradients", 2)
     assert first["allreduce"] == second["allreduce"] == [3.0, 3.0]
     assert (first["allgather"], second["allgather"]) == ([1.0], [10.0, 10.0])
     assert (first["broadcast"], second["broadcast"]) == ([0.0, 0.0], [3.0, 3.0])
@@ -126,15 +126,15 @@ def test_gradients_flow_through_the_operations(run_ranks):
 
 
 def test_ranks_may_start_their_operations_in_any_order(run_ranks):
-    assert run_ranks("any_order", 3) == [[True] * 5 + [[1, 1], True]] * 3
+    assert run_ranks("operations.any_order", 3) == [[True] * 5 + [[1, 1], True]] * 3
 
 
 def test_small_and_large_tensors_are_put_together_and_taken_apart_again(run_ranks):
-    assert run_ranks("many", 2) == [[], []]
+    assert run_ranks("operations.many", 2) == [[], []]
 
 
 def test_a_rank_that_joined_takes_part_with_zeros(run_ranks):
-    told = run_ranks("joins", 3)
+    told = run_ranks("failures.joins", 3)
     assert [t["sums"] for t in told] == [
         [[3.0, 3.0]],
         [[3.0, 3.0], [2.0, 2.0]],
@@ -147,7 +147,7 @@ def test_a_rank_that_joined_takes_part_with_zeros(run_ranks):
 
 
 def test_tensors_that_do_not_fit_are_named_on_every_rank(run_ranks):
-    for told in run_ranks("mismatch", 2):
+    for told in run_ranks("failures.mismatch", 2):
         kinds = {entry[0] for entry in told[:4]}
         assert kinds == {"HorovodInternalError"}
         assert "allreduce 'allreduce.shape' differs" in told[0][1]
@@ -160,7 +160,9 @@ def test_tensors_that_do_not_fit_are_named_on_every_rank(run_ranks):
 
 
 def test_a_stall_is_told_with_name_and_missing_ranks_and_ends(run_ranks):
-    told = run_ranks("stall", 3, HOROVOD_STALL_CHECK_TIME_SECONDS="0.3", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1.5")
+    told = run_ranks(
+        "failures.stall", 3, HOROVOD_STALL_CHECK_TIME_SECONDS="0.3", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1.5"
+    )
     assert "allreduce 'allreduce.lonely' has waited" in told.log
     assert "ranks 0, 2 asked for it, rank 1 did not" in told.log
     for kind, sentence in (told[0], told[2], told[1]):
@@ -169,7 +171,7 @@ def test_a_stall_is_told_with_name_and_missing_ranks_and_ends(run_ranks):
 
 
 def test_the_others_hear_of_a_dead_rank_at_once(run_ranks):
-    told = run_ranks("death", 3)
+    told = run_ranks("failures.death", 3)
     assert told[2] is None
     for kind, sentence, waited_s, later in told[:2]:
         assert kind == later == "HorovodInternalError"
@@ -178,27 +180,27 @@ def test_the_others_hear_of_a_dead_rank_at_once(run_ranks):
 
 
 def test_a_rank_that_left_in_good_order_fails_only_what_needs_it(run_ranks):
-    (kind, sentence), _ = run_ranks("departure", 2)
+    (kind, sentence), _ = run_ranks("failures.departure", 2)
     assert kind == "HorovodInternalError"
     assert "rank 1 ended, or called hvd.shutdown()" in sentence
 
 
 def test_what_repeats_goes_unasked_and_mixes_with_everything_else(run_ranks):
-    told = run_ranks("repeats", 3)
+    told = run_ranks("repeats.repeats", 3)
     assert [rank["wrong"] for rank in told] == [[]] * 3
-    # Asked for as ever, 30 operations would be 30 messages from each rank, and 60 from rank 0.
+    # Asked for as ever, 40 operations would be 40 messages from each rank, and 80 from rank 0.
     assert [rank["messages in ten turns"] for rank in told] == [0, 0, 0]
 
 
 def test_a_rank_that_joined_takes_part_in_what_repeats(run_ranks):
-    told = run_ranks("repeats_until_join", 3)
+    told = run_ranks("repeats.repeats_until_join", 3)
     assert [rank["sums"] for rank in told] == [[3.0], [3.0, 2.0], [3.0, 2.0, 1.0]]
     assert [rank["last"] for rank in told] == [2, 2, 2]
     assert [rank["again"] for rank in told] == [[3.0] * 8] * 3
 
 
 def test_a_tensor_that_suddenly_differs_is_named_on_every_rank_and_harms_nothing_later(run_ranks):
-    for (kind, sentence), is_right in run_ranks("repeats_and_differs", 3):
+    for (kind, sentence), is_right in run_ranks("repeats.repeats_and_differs", 3):
         assert kind == "HorovodInternalError"
         assert "allreduce 'allreduce.x' differs" in sentence
         assert "[3]" in sentence
@@ -207,17 +209,20 @@ def test_a_tensor_that_suddenly_differs_is_named_on_every_rank_and_harms_nothing
 
 
 def test_who_leaves_or_dies_while_operations_repeat_is_named(run_ranks):
-    left = run_ranks("repeats_and_leaves", 2)[0]
+    left = run_ranks("repeats.repeats_and_leaves", 2)[0]
     assert left[0] == "HorovodInternalError"
     assert "rank 1 ended, or called hvd.shutdown(), without allreduce 'allreduce.x'" in left[1]
-    for kind, sentence in run_ranks("repeats_and_dies", 3)[:2]:
+    for kind, sentence in run_ranks("repeats.repeats_and_dies", 3)[:2]:
         assert kind == "HorovodInternalError"
         assert "rank 2 is gone" in sentence
 
 
 def test_who_never_comes_to_what_repeats_is_named_and_the_wait_ends(run_ranks):
     told = run_ranks(
-        "repeats_and_stalls", 3, HOROVOD_STALL_CHECK_TIME_SECONDS="0.3", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1.5"
+        "repeats.repeats_and_stalls",
+        3,
+        HOROVOD_STALL_CHECK_TIME_SECONDS="0.3",
+        HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1.5",
     )
     for kind, sentence in told:
         assert kind == "HorovodInternalError"
@@ -226,33 +231,33 @@ def test_who_never_comes_to_what_repeats_is_named_and_the_wait_ends(run_ranks):
 
 @pytest.fixture(scope="module")
 def optimizers(run_ranks):
-    return run_ranks("optimizers", 2)
+    return run_ranks("optimizers.optimizers", 2)
 
 
 @pytest.fixture(scope="module")
-def scenarios():
-    path = Path(__file__).with_name("scenarios.py")
-    described = importlib.util.spec_from_file_location("horovod_scenarios", path)
+def models():
+    path = Path(__file__).parent / "scenarios" / "models.py"
+    described = importlib.util.spec_from_file_location("horovod_models", path)
     module = importlib.util.module_from_spec(described)
     described.loader.exec_module(module)
     return module
 
 
 @pytest.fixture(scope="module")
-def reference(scenarios):
+def reference(models):
     """The same steps by one process: the mean of both ranks' gradients, by hand."""
 
     def trained(passes=1):
-        net = scenarios.model()
+        net = models.model()
         optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
         for _ in range(3):
             optimizer.zero_grad()
             for rank in (0, 1):
-                x, y = scenarios.data(rank)
+                x, y = models.data(rank)
                 # Passes are added up, not averaged.
                 (((net(x) - y) ** 2).mean() * passes / 2).backward()
             optimizer.step()
-        return scenarios.weights(net)
+        return models.weights(net)
 
     return trained
 
@@ -323,7 +328,7 @@ def test_an_elastic_function_goes_on_from_its_last_commit_in_another_gang(run_ra
     ports = ",".join(str(server.getsockname()[1]) for server in servers)
     for server in servers:
         server.close()
-    told = run_ranks("elastic", 2, NEXT_PORTS=ports)
+    told = run_ranks("elastic.elastic", 2, NEXT_PORTS=ports)
     for rank in told:
         # Step 1 was not committed when the gang broke; the change after step 2 loses none.
         assert rank["steps"] == [0, 1, 1, 2, 3]
@@ -338,7 +343,7 @@ def test_in_an_elastic_job_a_killed_rank_is_missed_and_another_joins(run_ranks, 
     ports = ",".join(str(server.getsockname()[1]) for server in servers)
     for server in servers:
         server.close()
-    killed, behind, ahead, joiner = run_ranks("worlds", 4, WORLDS=str(tmp_path), PORTS=ports)
+    killed, behind, ahead, joiner = run_ranks("elastic.worlds", 4, WORLDS=str(tmp_path), PORTS=ports)
     assert killed is None
     for rank in (behind, ahead, joiner):
         assert rank["told"] == "done"

@@ -1,0 +1,141 @@
+"""Operations as they should be; the expectations are in the tests."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+import trainmaster_train.horovod.torch as hvd
+
+from scenarios.trying import refused
+
+
+def operations():
+    """Every operation once; the expectations are in the test."""
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+    told = {"place": [rank, size, hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()]}
+    told["homogeneous"] = hvd.is_homogeneous()
+    mine = torch.tensor([1.0, 2.0, 4.0]) * (rank + 1)
+    told["average"] = hvd.allreduce(mine).tolist()
+    told["kept"] = mine.tolist()
+    for op in ("Sum", "Min", "Max", "Product"):
+        told[op] = hvd.allreduce(mine, op=getattr(hvd, op)).tolist()
+    told["scaled"] = hvd.allreduce(mine, op=hvd.Sum, prescale_factor=0.5, postscale_factor=10.0).tolist()
+    told["integers"] = hvd.allreduce(torch.tensor([rank, 10]), op=hvd.Average).tolist()
+    told["int16"] = hvd.allreduce(torch.tensor([rank], dtype=torch.int16), op=hvd.Sum).tolist()
+    told["half"] = hvd.allreduce(mine, compression=hvd.Compression.fp16).tolist()
+    told["bfloat16"] = hvd.allreduce(mine.bfloat16(), op=hvd.Sum).float().tolist()
+    strided = torch.arange(6.0).reshape(2, 3).t()
+    hvd.allreduce_(strided, op=hvd.Sum)
+    told["strided"] = strided.tolist()
+    in_place = mine.clone()
+    told["same tensor"] = hvd.allreduce_(in_place, op=hvd.Sum) is in_place
+    told["in place"] = in_place.tolist()
+    group = [torch.full((2,), float(rank)), torch.full((3,), 1.0), torch.tensor(5.0)]
+    told["group"] = [t.tolist() for t in hvd.grouped_allreduce(group, op=hvd.Sum, name="group")]
+    told["gathered"] = hvd.allgather(torch.full((rank, 2), rank)).tolist()
+    told["gathered evenly"] = hvd.allgather(torch.tensor([[rank, True]], dtype=torch.int16)).tolist()
+    told["group gathered"] = [t.tolist() for t in hvd.grouped_allgather([torch.tensor([rank]), torch.ones(rank + 1)])]
+    told["broadcast"] = hvd.broadcast(mine > 2, 2).tolist()
+    told["scalar broadcast"] = hvd.broadcast_(torch.tensor(rank), 1).item()
+    told["object"] = hvd.broadcast_object({"from": rank, "long": "x" * 5000}, 1)["from"]
+    told["objects"] = hvd.allgather_object(["of", rank])
+    rows, counts = hvd.alltoall(torch.arange(6) + 100 * rank, splits=[1, 2, 3])
+    told["alltoall"] = [rows.tolist(), counts.tolist()]
+    told["even alltoall"] = hvd.alltoall(torch.arange(3) + 10 * rank).tolist()
+    told["scattered"] = hvd.reducescatter(torch.arange(8.0).reshape(4, 2) * (rank + 1), op=hvd.Sum).tolist()
+    told["scattered average"] = hvd.reducescatter(torch.ones(3) * rank).tolist()
+    pair = hvd.add_process_set([0, 2])
+    told["set"] = [pair.included(), pair.size(), pair.rank()]
+    if pair.included():
+        told["set sum"] = hvd.allreduce(mine, op=hvd.Sum, process_set=pair).tolist()
+        told["set broadcast"] = hvd.broadcast(mine, 2, process_set=pair).tolist()
+        told["set gathered"] = hvd.allgather(torch.full((rank + 1,), rank), process_set=pair).tolist()
+        hvd.barrier(process_set=pair)
+    else:
+        told["not in set"] = refused(hvd.allreduce, mine, process_set=pair)
+    told["removed"] = [hvd.remove_process_set(pair), hvd.remove_process_set(hvd.global_process_set)]
+    told["adasum of three"] = refused(hvd.allreduce, mine, op=hvd.Adasum)
+    told["bad splits"] = refused(hvd.alltoall, torch.ones(4), splits=[1, 1, 1])
+    told["bad root"] = refused(hvd.broadcast, mine, 7)
+    told["both"] = refused(hvd.allreduce, mine, average=True, op=hvd.Sum)
+    told["scalar gathered"] = refused(hvd.allgather, torch.tensor(1.0))
+    if rank:
+        hvd.barrier()
+    first = hvd.allreduce_async(mine, name="twice")
+    if rank == 0:
+        # The others have not asked for it yet.
+        told["twice"] = refused(hvd.allreduce_async, mine, name="twice")
+        hvd.barrier()
+    hvd.synchronize(first)
+    hvd.shutdown()
+    told["after shutdown"] = refused(hvd.rank)
+    return told
+
+
+def gradients():
+    hvd.init()
+    rank = hvd.rank()
+    told = {}
+    x = torch.ones(2, requires_grad=True)
+    (hvd.allreduce(x, op=hvd.Sum) * (rank + 1)).sum().backward()
+    told["allreduce"] = x.grad.tolist()
+    x = torch.ones(rank + 1, requires_grad=True)
+    (hvd.allgather(x) * torch.tensor([1.0, 10.0, 10.0])).sum().backward()
+    told["allgather"] = x.grad.tolist()
+    x = torch.ones(2, requires_grad=True)
+    (hvd.broadcast(x, 1) * 3).sum().backward()
+    told["broadcast"] = x.grad.tolist()
+    x = torch.ones(2, requires_grad=True)
+    (hvd.alltoall(x) * torch.tensor([1.0, 10.0]) * (rank + 1)).sum().backward()
+    told["alltoall"] = x.grad.tolist()
+    x = torch.ones(2, requires_grad=True)
+    (hvd.reducescatter(x) * (rank + 1)).sum().backward()
+    told["reducescatter"] = x.grad.tolist()
+    x = torch.ones(1, requires_grad=True)
+    a, b = hvd.grouped_allreduce([x * 2, x * 3])
+    (a + b).sum().backward()
+    told["grouped"] = x.grad.tolist()
+    told["adasum"] = [
+        hvd.allreduce(torch.tensor([1.0, 0.0]) if rank else torch.tensor([0.0, 1.0]), op=hvd.Adasum).tolist(),
+        hvd.allreduce(torch.tensor([2.0, 4.0]), op=hvd.Adasum).tolist(),
+    ]
+    return told
+
+
+def any_order():
+    """Each rank starts the same operations in another order, some waiting for theirs in between, from two threads."""
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+    names = [f"t{number}" for number in range(24)]
+    turned = names[rank * 7 :] + names[: rank * 7]
+    told = []
+    for _ in range(5):
+        handles = {n: hvd.allreduce_async(torch.full((100,), float(n[1:])), name=n, op=hvd.Sum) for n in turned}
+        told.append(all(hvd.synchronize(handles[n])[0].item() == size * float(n[1:]) for n in reversed(turned)))
+    # Rank 0 wants b first, the others a: both are asked for before anybody waits.
+    order = ["a", "b"] if rank else ["b", "a"]
+    handles = [hvd.broadcast_async(torch.tensor([rank]), 1, name=name) for name in order]
+    told.append([hvd.synchronize(handle).item() for handle in handles])
+    slow = hvd.allreduce_async(torch.ones(1), name="polled")
+    deadline = time.monotonic() + 60
+    while not hvd.poll(slow) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    told.append(hvd.poll(slow))
+    return told
+
+
+def many():
+    """Fused and alone, small and large, while a backward pass would run: sums are right whatever was put together."""
+    hvd.init()
+    sizes = [1, 3, 1000, 70_000, 1_200_000, 5, 17]
+    wrong = []
+    for turn in range(4):
+        tensors = [torch.full((count,), float(i + turn)) for i, count in enumerate(sizes * 4)]
+        handles = [hvd.allreduce_async_(t, op=hvd.Sum, name=f"m{i}") for i, t in enumerate(tensors)]
+        for i, (handle, tensor) in enumerate(zip(handles, tensors, strict=True)):
+            hvd.synchronize(handle)
+            if not torch.equal(tensor, torch.full_like(tensor, (i + turn) * hvd.size())):
+                wrong.append(i)
+    return wrong
