@@ -20,7 +20,7 @@ import structlog
 from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId
 from executors.base import Executor, TellsChanges
-from scheduler.control.reconcile import Fingerprint, Look, Verdict, fingerprint
+from scheduler.control.look import Fingerprint, Look, Verdict, fingerprint
 
 log = structlog.get_logger(__name__)
 

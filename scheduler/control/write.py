@@ -17,7 +17,7 @@ from core.domain.exits import classify
 from core.domain.layout import Layout
 from core.domain.lifecycle import AttemptEvent, Effect, JobEvent, Move, ReplicaEvent, advance
 from core.domain.states import JobState, ReplicaState
-from scheduler.control.decide import Decision, Note, ReplicaMove, names
+from scheduler.control.decision import Decision, Note, ReplicaMove, names
 from scheduler.control.ending import End
 from scheduler.control.environment import EnvironmentNote
 from scheduler.control.facts import AttemptFacts, JobFacts, Member, Stop, StopCause

@@ -24,8 +24,9 @@ from executors.base import Executor, Observation
 from executors.fake import FakeEngine, FakeExecutor, ProcessKilled, SeededFaults
 from scheduler.control.context import Control
 from scheduler.control.due import due_attempts
+from scheduler.control.look import Verdict
 from scheduler.control.nodes import sync_nodes
-from scheduler.control.reconcile import Reconciler, Verdict
+from scheduler.control.reconcile import Reconciler
 from scheduler.control.sweep import expire_waiting, sweep_executor
 from scheduler.control.tick import Ticker
 

@@ -21,8 +21,8 @@ from executors.base import Gpu, NodeInfo, ReplicaKey
 from executors.fake import Script
 from scheduler.control.due import due_attempts
 from scheduler.control.glance import glance
+from scheduler.control.look import Verdict
 from scheduler.control.nodes import sync_nodes
-from scheduler.control.reconcile import Verdict
 
 GPUS = tuple(Gpu(str(number), "a100", 2**30) for number in range(2))
 

@@ -12,7 +12,8 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.lifecycle import JobEvent, ReplicaEvent
 from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
 from executors.base import Observation, Phase, ReplicaExit, ReplicaKey
-from scheduler.control.decide import START_PATIENCE, Decision, decide
+from scheduler.control.decide import START_PATIENCE, decide
+from scheduler.control.decision import Decision
 from scheduler.control.facts import AttemptFacts, JobFacts, Member, PastEnd, Sight, StopCause
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)

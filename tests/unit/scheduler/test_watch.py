@@ -10,7 +10,7 @@ import pytest
 from core.domain.errors import ExecutorTryAgain
 from core.domain.ids import AttemptId, JobId
 from executors.base import Observation, Phase, ReplicaKey
-from scheduler.control.reconcile import Look, Verdict, fingerprint
+from scheduler.control.look import Look, Verdict, fingerprint
 from scheduler.watch import Watch
 
 ATTEMPT = AttemptId("att-1")
