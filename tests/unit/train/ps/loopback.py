@@ -144,6 +144,13 @@ def full_disk(file: int, data: Any) -> int:
     return _write(file, data)
 
 
+def flip_a_bit(file: Path, shard: Shard) -> None:
+    """Of a value in a shard's file, which has the values that ``shard`` has now."""
+    data = bytearray(file.read_bytes())
+    data[data.index(shard.values[0].numpy().tobytes())] ^= 1
+    file.write_bytes(data)
+
+
 def together(*functions: Callable[[], None]) -> None:
     """Run them at the same time; the first error is raised."""
     errors: list[BaseException] = []

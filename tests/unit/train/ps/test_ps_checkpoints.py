@@ -14,8 +14,11 @@ torch = pytest.importorskip("torch")
 
 from trainmaster_train.ps import Options, chief, load_model  # noqa: E402
 from trainmaster_train.ps.chief import Checkpoints  # noqa: E402
+from trainmaster_train.ps.keeping import DamagedError, restore_shard  # noqa: E402
+from trainmaster_train.ps.layout import layout_of  # noqa: E402
+from trainmaster_train.ps.shard import Shard  # noqa: E402
 
-from tests.unit.train.ps.loopback import WITHIN_S, Cluster, make_model, step, together, values_of  # noqa: E402
+from tests.unit.train.ps.loopback import WITHIN_S, Cluster, flip_a_bit, make_model, sgd, step, together, values_of  # noqa: E402
 
 
 def adam(model: Any) -> Any:
@@ -85,6 +88,23 @@ def test_checkpoints_are_written_while_training_and_the_newest_stay(cluster: Cal
 
     steps = [int(path.name.removeprefix("step-")) for path in tm.checkpoint.complete_checkpoints()]
     assert steps == [12, 13]
+
+
+@pytest.mark.parametrize("after", [2, 3])
+def test_a_ps_that_reads_what_was_not_written_says_so(cluster: Callable[..., Cluster], after: int) -> None:
+    job = cluster(2)
+    step(*job.join(), 1)
+    path = job.joined[0].checkpoint()
+    flip_a_bit(path / "shard-00001-of-00002.pt", job.servers[1]._shard)
+    model = make_model()
+    shards = [Shard(layout_of(model, sgd(model)), sgd(model), ps, after) for ps in range(after)]
+
+    for shard in shards[1:] if after == 2 else shards:
+        with pytest.raises(DamagedError, match=r"shard-00001-of-00002.pt: is damaged: its content is not what was wri"):
+            restore_shard(shard, path)
+    if after == 2:  # whose file is whole, and who reads no other
+        restore_shard(shards[0], path)
+        assert torch.equal(shards[0].values[0], job.servers[0]._shard.values[0])
 
 
 def test_in_sync_mode_all_shards_are_of_the_same_step(

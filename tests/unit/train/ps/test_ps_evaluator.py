@@ -16,7 +16,7 @@ from trainmaster_train.ps import DeadlineError, Options  # noqa: E402
 from trainmaster_train.ps.evaluator import evaluate_checkpoints  # noqa: E402
 from trainmaster_train.ps.roles import Stopped  # noqa: E402
 
-from tests.unit.train.ps.loopback import KEY, Cluster, make_model, step, together, values_of  # noqa: E402
+from tests.unit.train.ps.loopback import KEY, Cluster, flip_a_bit, make_model, step, together, values_of  # noqa: E402
 
 
 def test_an_evaluator_sees_the_last_checkpoint_and_ends_with_the_training(
@@ -55,8 +55,9 @@ def test_an_evaluator_sees_the_last_checkpoint_and_ends_with_the_training(
     assert [report["step"] for report in evaluations] == [1, 2]
 
 
+@pytest.mark.parametrize("is_short", [True, False])
 def test_an_evaluator_passes_over_a_damaged_checkpoint(
-    cluster: Callable[..., Cluster], capfd: pytest.CaptureFixture[str]
+    cluster: Callable[..., Cluster], capfd: pytest.CaptureFixture[str], *, is_short: bool
 ) -> None:
     job = cluster(1)
     model, servers = job.join()
@@ -65,7 +66,10 @@ def test_an_evaluator_passes_over_a_damaged_checkpoint(
     whole = values_of(model).clone()
     step(model, servers, 2)
     file = servers.checkpoint() / "shard-00000-of-00001.pt"
-    os.truncate(file, 100)
+    if is_short:
+        os.truncate(file, 100)
+    else:
+        flip_a_bit(file, job.servers[0]._shard)
     servers.close()
     other = make_model(seed=50)
     seen: list[Any] = []

@@ -53,13 +53,12 @@ def evaluate_checkpoints(
             if newest is not None and newest != seen:
                 try:
                     look_at(newest)
+                    _evaluate(model, evaluate, newest)
+                    seen = newest
                 except DamagedError as error:
                     if newest.exists():  # and has not made room for a newer one
                         damaged.add(newest)
                         print(f"{error}; it is not evaluated.", flush=True)
-                    continue
-                seen = newest
-                _evaluate(model, evaluate, newest)
             elif is_over:
                 return
             else:

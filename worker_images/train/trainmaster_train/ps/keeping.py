@@ -5,7 +5,7 @@ no ps holds (buffers, frozen parameters), and any number of ps reads it all back
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple, Union
 
 import torch
 
@@ -29,7 +29,7 @@ def write_shard(
         OSError: the volume is full or away.
     """
     slabs, tables = shard_state
-    name = f"shard-{about['ps']:05d}-of-{about['count']:05d}.pt"
+    name = shard_file(about["ps"], about["count"])
     return name, save_file({**about, "slabs": slabs, "tables": tables}, folder / name)
 
 
@@ -48,6 +48,7 @@ def load_local(model: torch.nn.Module, path: Path) -> None:
     """Take the buffers and frozen parameters of a checkpoint, if it has them."""
     file = path / LOCAL_FILE
     if file.exists():
+        _check_content(path, [LOCAL_FILE])
         model.load_state_dict(load_file(file), strict=False)
 
 
@@ -84,8 +85,8 @@ def newest_whole(who: str) -> Optional[Path]:
 
 
 def look_at(path: Path) -> None:
-    """Whether the checkpoint has all its files in their sizes, and each opens. Their content is not read: it may be
-    more than fits into any one replica.
+    """Whether the checkpoint has all its files in their sizes, and each opens. Their content is looked at by whoever
+    reads it: all of it may be more than one replica can read in good time.
 
     Raises:
         DamagedError: it has not.
@@ -104,8 +105,12 @@ def restore_shard(shard: Shard, path: Path) -> None:
 
     Raises:
         CheckpointError: it is of another model or optimizer, or not whole.
+        DamagedError: what this shard reads is not what was written. No other ps may know that, so that none may take an
+            older checkpoint instead: then the ps would not be at one.
     """
     files = _read_all(path, shard.layout)
+    read = [shard.ps] if len(files) == shard.count else range(len(files))
+    _check_content(path, [shard_file(ps, len(files)) for ps in read])
     slabs: List[Part] = []
     for number, slab in enumerate(shard.layout.slabs):
         begin, end = slice_of(slab.size, shard.ps, shard.count)
@@ -129,6 +134,7 @@ def load_model(model: torch.nn.Module, path: Union[str, Path]) -> torch.nn.Modul
     """
     path = Path(path)
     files = _read_all(path, None)
+    _check_content(path, [shard_file(ps, len(files)) for ps in range(len(files))])
     parameters = dict(model.named_parameters())
     _check_shapes(parameters, files[0]["signature"], path)
     with torch.no_grad():
@@ -143,6 +149,19 @@ def load_model(model: torch.nn.Module, path: Union[str, Path]) -> torch.nn.Modul
                 parameters[name].copy_(values[begin:end].view(parameters[name].shape))
     load_local(model, path)
     return model
+
+
+def shard_file(ps: int, count: int) -> str:
+    """The name of what ps ``ps`` of ``count`` writes."""
+    return f"shard-{ps:05d}-of-{count:05d}.pt"
+
+
+def _check_content(path: Path, files: Collection[str]) -> None:
+    """Whether ``files`` of a checkpoint hold what was written. Raises ``DamagedError``."""
+    try:
+        check(path, only=files)
+    except CheckpointError as error:
+        raise DamagedError(str(error)) from error
 
 
 def _members(signature: Mapping[str, Any]) -> List[List[Tuple[str, int, int]]]:

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional
 
 from trainmaster_train.checkpoint import CheckpointError, complete_checkpoints
 from trainmaster_train.context import Context
-from trainmaster_train.ps.keeping import load_file, save_file
+from trainmaster_train.ps.keeping import load_file, save_file, shard_file
 from trainmaster_train.ps.layout import difference
 from trainmaster_train.ps.shard import Shard
 
@@ -97,7 +97,7 @@ def _read(shard: Shard, context: Context, ps: int) -> Optional[Dict[str, Any]]:
 
 
 def _path(shard: Shard, context: Context, ps: int) -> Path:
-    return context.checkpoint_dir / FOLDER / f"shard-{ps:05d}-of-{shard.count:05d}.pt"
+    return context.checkpoint_dir / FOLDER / shard_file(ps, shard.count)
 
 
 def _flush(path: Path) -> None:
