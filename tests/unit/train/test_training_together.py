@@ -89,9 +89,16 @@ distributed.shutdown()
 
 
 def run(
-    folder: Path, code: str, *arguments: str, world: int = 2, first_rank: int = 0, **env: str
+    folder: Path,
+    code: str,
+    *arguments: str,
+    world: int = 2,
+    first_rank: int = 0,
+    exits: tuple[int | None, ...] = (),
+    **env: str,
 ) -> list[dict[str, Any]]:
-    """What each rank told last, in rank order; every process must end well."""
+    """What each rank told last, in rank order; every process must end well, or as ``exits`` says (``None``: never)."""
+    wanted = list(exits) or [0] * world
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     common = {
@@ -110,7 +117,9 @@ def run(
         ranked = {**common, "RANK": str(first_rank + rank), "LOCAL_RANK": str(rank)}
         processes.append((subprocess.Popen(command, env=ranked, stdout=logs[0], stderr=logs[1]), logs))
     try:
-        codes = [process.wait(timeout=200) for process, _ in processes]
+        codes = [
+            None if end is None else one.wait(timeout=200) for (one, _), end in zip(processes, wanted, strict=True)
+        ]
     finally:
         for process, logs in processes:
             process.kill()
@@ -118,7 +127,7 @@ def run(
             for log in logs:
                 log.close()
     errors = [(folder / f"{rank}.err").read_text() for rank in range(world)]
-    assert codes == [0] * world, "\n".join(errors)
+    assert codes == wanted, "\n".join(errors)
     return [json.loads((folder / f"{rank}.out").read_text().splitlines()[-1]) for rank in range(world)]
 
 
@@ -308,4 +317,38 @@ except distributed.DistributedError as error:
 def test_a_process_whose_peers_never_come_says_who_it_waited_for(alone: Path, tmp_path: Path, rank: int) -> None:
     (told,) = run(tmp_path, LONELY, world=1, first_rank=rank, WORLD_SIZE="2")
 
-    assert told["error"].startswith(f"rank {rank} of 2 (torch) could not meet the others at 127.0.0.1:")
+    waited = "waited for 2 s, and rank 1 did not come: look into their logs"
+    assert told["error"].startswith(
+        f"rank {rank} of 2 (torch) " + (waited if rank == 0 else "could not meet the others at 127.0.0.1:")
+    )
+
+
+STOPPED = """
+import signal
+from datetime import timedelta
+world = distributed.init(silence=timedelta(seconds=4))
+tell()
+dist.all_reduce(torch.ones(4))
+if world.rank == int(sys.argv[1]):
+    os.kill(os.getpid(), signal.SIGSTOP)
+dist.all_reduce(torch.ones(4))  # torch itself would wait here for half an hour
+"""
+
+
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_who_waits_for_a_stopped_process_ends_and_names_it(alone: Path, tmp_path: Path, stopped: int) -> None:
+    layout = json.dumps({"roles": {"chief": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}})
+
+    run(tmp_path, STOPPED, str(stopped), exits=(None, 1) if stopped == 0 else (1, None), TRAINMASTER_LAYOUT=layout)
+
+    name = ("rank 0 (chief-0)", "rank 1 (worker-0)")[stopped]
+    last = (tmp_path / f"{1 - stopped}.err").read_text().splitlines()[-1]
+    assert last.startswith(
+        f"trainmaster: {name} has given no sign of life for 4 s, so it is stopped or its machine is away: this process"
+    )
+
+
+@pytest.mark.parametrize("name", ["timeout", "silence"])
+def test_a_time_that_is_none_is_named(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name}: 60 is not a timedelta above 0"):
+        distributed.init(**{name: 60})  # type: ignore[arg-type]

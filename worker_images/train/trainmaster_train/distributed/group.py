@@ -6,14 +6,20 @@ import gc
 import os
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
-from trainmaster_train.distributed.place import find_place
+from trainmaster_train.arguments import shown
+from trainmaster_train.context import ContextError, current
+from trainmaster_train.distributed.peers import Peers, sign_key
+from trainmaster_train.distributed.place import Place, find_place
 
 # How long a process that has finished waits for the others before it leaves.
 _LEAVE_TIMEOUT = timedelta(minutes=5)
 # torch's own.
 _MEET_TIMEOUT = timedelta(minutes=5)
+_SILENCE = timedelta(minutes=5)
+_SHOWN = 8  # ranks in one sentence
+_watch: Optional[Peers] = None
 
 
 class DistributedError(RuntimeError):
@@ -38,7 +44,11 @@ class World:
 
 
 def init(
-    *, backend: Optional[str] = None, local_rank: Optional[int] = None, timeout: Optional[timedelta] = None
+    *,
+    backend: Optional[str] = None,
+    local_rank: Optional[int] = None,
+    timeout: Optional[timedelta] = None,
+    silence: Optional[timedelta] = _SILENCE,
 ) -> World:
     """Meet the other processes of this training and bind this one to its device.
 
@@ -48,32 +58,43 @@ def init(
     Args:
         backend: torch's name for it; unstated ``cpu:gloo,cuda:nccl`` with a GPU, else ``gloo``.
         local_rank: as in :func:`find_place`.
-        timeout: for meeting, and of every collective afterwards; torch's own when ``None``.
+        timeout: for meeting, and of every collective afterwards; torch's own when ``None`` (5 min, and half an hour).
+        silence: a process that gives no sign of life for so long, since it is stopped or its machine is away, is given
+            up: those that wait for it end, with exit code 1 and its name. From a fifth of it on, stderr tells who waits
+            for whom, also for one that lives and does not come. ``None``: neither.
 
     Raises:
         ContextError: the environment contradicts itself.
-        DistributedError: the others did not come in time.
+        DistributedError: the others did not come in time; the message names them.
+        ValueError: ``timeout`` or ``silence`` is no time.
     """
     import torch
     import torch.distributed as dist
 
+    _check_time("timeout", timeout)
+    _check_time("silence", silence)
     place = find_place(local_rank=local_rank)
     device = _bind(place.local_rank)
     if not dist.is_initialized():
         # An address in the environment serves torch's own look-ups; the rest of it may be of another contract.
         host, port = place.address or ("127.0.0.1", 0)
+        who = f"rank {place.rank} of {place.world_size} ({place.contract})"
         try:
+            store = _store(host, port, place, timeout, is_server=place.rank == 0)
+            _wait_for_all(store, place, who, timeout or _MEET_TIMEOUT)
             dist.init_process_group(
                 backend or ("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"),
-                store=_store(host, port, place.rank, place.world_size, timeout),
+                store=store,
                 rank=place.rank,
                 world_size=place.world_size,
                 timeout=timeout,
             )
+            if silence is not None and place.world_size > 1:
+                _start_watch(_store(host, port, place, timeout, is_server=False), place, silence)
         except (torch.distributed.DistError, TimeoutError) as error:
             raise DistributedError(
-                f"rank {place.rank} of {place.world_size} ({place.contract}) could not meet the others at "
-                f"{host}:{port}: look whether all of them were started, and whether that address is rank 0's"
+                f"{who} could not meet the others at {host}:{port}: look whether all of them were started, and whether "
+                "that address is rank 0's"
             ) from error
     return World(
         rank=dist.get_rank(),
@@ -94,6 +115,7 @@ def shutdown() -> None:
     Raises:
         DistributedError: another process did not come in 5 minutes; the message names the ranks (with gloo).
     """
+    global _watch  # noqa: PLW0603 (of the default group, which is one in each process)
     import torch.distributed as dist
 
     if not dist.is_initialized():
@@ -102,6 +124,9 @@ def shutdown() -> None:
         meet(_LEAVE_TIMEOUT)
     except RuntimeError as error:
         raise DistributedError(f"not all processes came to the end: {error}") from error
+    if _watch is not None:
+        _watch.leave()
+        _watch = None
     _let_go()
     dist.destroy_process_group()
 
@@ -143,13 +168,60 @@ def _bind(local_rank: int) -> Any:
     return device
 
 
-def _store(host: str, port: int, rank: int, world_size: int, timeout: Optional[timedelta]) -> Any:
+def _check_time(name: str, value: Optional[timedelta]) -> None:
+    if value is not None and (not isinstance(value, timedelta) or value <= timedelta()):
+        raise ValueError(f"{name}: {shown(value)} is not a timedelta above 0, such as timedelta(minutes=5)")
+
+
+def _store(host: str, port: int, place: Place, timeout: Optional[timedelta], *, is_server: bool) -> Any:
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined] # torch exports them by a star
 
     # Under torchrun its agent serves the store at this address; everywhere else rank 0 does.
     is_served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = TCPStore(host, port, world_size, rank == 0 and not is_served, timeout or _MEET_TIMEOUT)
+    limit = timeout or _MEET_TIMEOUT
+    store = TCPStore(host, port, place.world_size, is_server and not is_served, limit, wait_for_workers=False)
     if is_served:
         # Each attempt its own keys: the addresses of the dead would be found otherwise.
         return PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     return store
+
+
+def _wait_for_all(store: Any, place: Place, who: str, timeout: timedelta) -> None:
+    import torch
+
+    store.set(sign_key(place.rank), "null")
+    keys = [sign_key(rank) for rank in range(place.world_size)]
+    try:
+        store.wait(keys, timeout)
+    except torch.distributed.DistError as error:
+        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        if not missing:
+            raise
+        name_of = _names(place)
+        names = ", ".join(map(name_of, missing[:_SHOWN]))
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        raise DistributedError(
+            f"{who} waited for {timeout.total_seconds():g} s, and {names}{more} did not come: look into their logs, and "
+            "whether all of them were started"
+        ) from error
+
+
+def _start_watch(store: Any, place: Place, silence: timedelta) -> None:
+    global _watch  # noqa: PLW0603 (as above)
+    _watch = Peers(
+        store, rank=place.rank, size=place.world_size, silence_s=silence.total_seconds(), name_of=_names(place)
+    )
+    _watch.start()
+
+
+def _names(place: Place) -> Callable[[int], str]:
+    """What ranks are called: with their replica, where the platform tells all of them."""
+    try:
+        peers = current().peers
+    except ContextError:
+        peers = {}
+    replicas = [f"{role}-{index}" for role in ("chief", "worker") for index in range(len(peers.get(role, ())))]
+    processes = max(1, place.local_world_size)
+    if len(replicas) * processes != place.world_size:
+        return lambda rank: f"rank {rank}"
+    return lambda rank: f"rank {rank} ({replicas[rank // processes]})"

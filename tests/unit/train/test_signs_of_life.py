@@ -1,0 +1,89 @@
+"""Who holds a training up, by what its processes tell of themselves."""
+
+from __future__ import annotations
+
+from trainmaster_train.distributed.signs import Board, Sign, read_sign
+
+
+def board(size: int = 3) -> Board:
+    return Board(size, lambda rank: f"rank {rank} (worker-{rank})", 0.0)
+
+
+def sign(beat: int, *, collectives: int = 7, still_s: float = 0.0, at: str = "train.py:41 in train") -> Sign:
+    return Sign(beat, collectives, still_s, at)
+
+
+def test_a_sign_comes_through_the_store_as_it_was() -> None:
+    assert read_sign(sign(3, still_s=1.5).to_text().encode()) == sign(3, still_s=1.5)
+    assert read_sign(b"null") is None
+
+
+def test_nobody_waits_where_all_move() -> None:
+    seen = board()
+    for rank in range(3):
+        seen.note(rank, sign(1, collectives=7 + rank), 60.0)
+
+    assert seen.sentence(61.0, 60.0) == ""
+    assert seen.silent(61.0, 60.0) == []
+
+
+def test_who_does_not_come_to_the_collective_is_named_with_its_place() -> None:
+    seen = board()
+    for rank in (0, 2):
+        seen.note(rank, sign(1, still_s=65.0), 60.0)
+    seen.note(1, sign(1, collectives=6, at="data.py:12 in load"), 60.0)
+
+    told = "ranks 0, 2 waited for 65 s at train.py:41 in train: rank 1 (worker-1) is still at data.py:12 in load"
+    assert seen.sentence(61.0, 60.0) == told
+    assert seen.silent(61.0, 60.0) == []
+
+
+def test_a_sign_that_does_not_change_is_none() -> None:
+    seen = board()
+    for at in (10.0, 70.0):
+        seen.note(1, sign(1), at)
+    for rank in (0, 2):
+        seen.note(rank, sign(2, still_s=62.0), 70.0)
+
+    assert seen.silent(75.0, 60.0) == [1]
+    assert seen.sentence(75.0, 60.0) == (
+        "ranks 0, 2 waited for 62 s at train.py:41 in train: rank 1 (worker-1) has given no sign of life for 65 s, so it "
+        "is stopped or its machine is away"
+    )
+
+
+def test_who_said_that_it_leaves_is_missed_by_nobody() -> None:
+    seen = board()
+    seen.note(1, sign(1)._replace(has_left=True), 10.0)
+    for rank in (0, 2):
+        seen.note(rank, sign(9, collectives=9), 400.0)
+
+    assert seen.silent(401.0, 300.0) == []
+    assert seen.sentence(401.0, 60.0) == ""
+
+
+def test_all_that_stand_still_are_told_without_blaming_one() -> None:
+    seen = board()
+    for rank in range(3):
+        seen.note(rank, sign(1, still_s=61.0 + rank), 60.0)
+
+    assert seen.sentence(61.0, 60.0) == "all 3 processes have stood still for 61 s, rank 0 at train.py:41 in train"
+
+
+def test_who_was_stopped_itself_takes_nobody_for_silent() -> None:
+    seen = board()
+    seen.begin_anew(1000.0)
+
+    assert seen.silent(1001.0, 300.0) == []
+
+
+def test_many_are_counted() -> None:
+    seen = board(10)
+    for rank in range(5):
+        seen.note(rank, sign(1, still_s=61.0), 60.0)
+    for rank in range(5, 10):
+        seen.note(rank, sign(1, collectives=6), 60.0)
+
+    told = seen.sentence(61.0, 60.0)
+    assert told.startswith("ranks 0, 1, 2, 3 and others waited for 61 s at ")
+    assert told.endswith("; rank 8 (worker-8) is still at train.py:41 in train; and 1 more")
