@@ -20,6 +20,7 @@ from core.db.tables import Job, Project, User
 from core.domain.errors import Conflict, Unavailable
 from core.domain.resources import gang_of
 from core.domain.states import JobState
+from core.domain.waiting import in_full
 from core.ids import new_id
 
 _FIRST_LOOK_S: Final = 0.02
@@ -95,7 +96,7 @@ def _look(platform: Platform, question_id: str) -> ForecastView | None:
     reason = told["reason"]
     return ForecastView(
         places=[PlaceView(**place) for place in told["places"]],
-        wait_reason=None if reason is None else WaitReasonView(**reason),
+        wait_reason=None if reason is None else WaitReasonView(**{**reason, "sentence": in_full(reason["sentence"])}),
         queue_position=told["position"],
         options=[OptionView(**option) for option in told["options"]],
     )

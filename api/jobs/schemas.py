@@ -17,7 +17,7 @@ from core.db.rows import AnyRow
 from core.db.tables import Job
 from core.domain.pace import told_progress
 from core.domain.states import JobState
-from core.domain.waiting import said_to
+from core.domain.waiting import in_full, said_to
 
 # Between the submission and the first tick that sees the job there is no plan yet, but there is a reason.
 JUST_QUEUED: Final = WaitReasonView(
@@ -115,12 +115,14 @@ def _wait_reason(row: AnyRow, now: datetime) -> WaitReasonView | None:
         return None
     if row.wait_reason is not None:
         own = row.wait_reason
-        return WaitReasonView(code=own["code"], sentence=own["sentence"], numbers=own.get("numbers", {}))
+        # What an engine says of a replica that starts is told as it is.
+        sentence = own["sentence"] if row.state == JobState.STARTING else in_full(own["sentence"])
+        return WaitReasonView(code=own["code"], sentence=sentence, numbers=own.get("numbers", {}))
     if row.state == JobState.STARTING:
         return None
     if row.shape_code is not None:
         numbers = row.shape_numbers or {}
-        sentence = said_to(row.id, row.name, row.shape_sentence, numbers)
+        sentence = in_full(said_to(row.id, row.name, row.shape_sentence, numbers))
         return WaitReasonView(code=row.shape_code, sentence=sentence, numbers=numbers)
     return JUST_QUEUED if now - row.queued_at < _LOOKED_AT_WITHIN else _not_looked_at(row.ticked_at)
 

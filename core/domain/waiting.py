@@ -21,3 +21,8 @@ def said_to(job_id: str, name: str, sentence: str, numbers: Mapping[str, Any]) -
     if numbers.get(RESERVED_FOR) != job_id:
         return sentence
     return sentence.replace(kept_for(name), "is kept for it").replace(starts_first(name), "it is to start")
+
+
+def in_full(reason: str) -> str:
+    """A planner's phrase, such as "needs 2 GPUs", as the sentence that a person reads alone."""
+    return f"{reason[:1].upper()}{reason[1:]}{'' if reason.endswith('.') else '.'}"

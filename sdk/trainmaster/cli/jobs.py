@@ -163,7 +163,9 @@ def _detail_of(job: JobView) -> str | None:
 
 def waiting_text(reason: WaitReasonView) -> str:
     """Why it waits; that it waits in vain where this is so."""
-    return f"cannot run as the nodes are now: {reason.sentence}" if reason.is_impossible else reason.sentence
+    if not reason.is_impossible:
+        return reason.sentence
+    return f"cannot run as the nodes are now: {reason.sentence[:1].lower()}{reason.sentence[1:]}"
 
 
 def progress_text(progress: dict[str, Any]) -> str:

@@ -43,6 +43,28 @@ export const jobQuery = (id: string) =>
     refetchInterval: (query) => (query.state.data && isOver(query.state.data.state) ? CALM_MS : LIVE_MS),
   });
 
+/** What the planner would do with a spec now. A spec that was written is checked by then. */
+export const forecastQuery = (spec: object | null) =>
+  queryOptions({
+    queryKey: ["forecast", spec],
+    queryFn: ({ signal }) =>
+      got(api.POST("/api/v1/forecasts", { body: { spec: (spec ?? {}) as Record<string, unknown> }, signal })),
+    refetchInterval: CALM_MS,
+    placeholderData: keepPreviousData,
+    enabled: spec !== null,
+    gcTime: 60_000,
+  });
+
+/** What would let a job that waits start now. */
+export const jobForecastQuery = (id: string, isWaiting: boolean) =>
+  queryOptions({
+    queryKey: [...keys.job(id), "forecast"],
+    queryFn: () => got(api.GET("/api/v1/jobs/{job}/forecast", { params: { path: { job: id } } })),
+    refetchInterval: CALM_MS,
+    enabled: isWaiting,
+    retry: false,
+  });
+
 export const attemptsQuery = (id: string) =>
   queryOptions({
     queryKey: [...keys.job(id), "attempts"],
@@ -152,18 +174,32 @@ export const waitingQuery = queryOptions({
   refetchInterval: LIVE_MS,
 });
 
-/** Names of a job's metrics; `system`: of what the platform measures itself. */
-export const metricNamesQuery = (job: string, system: boolean) =>
+/** Series of a job's metrics, each with its newest value; `system`: of what the platform measures itself. */
+export const metricSeriesQuery = (job: string, system: boolean) =>
   queryOptions({
-    queryKey: [...keys.metricsOf(job), "names", system],
-    queryFn: async () => {
+    queryKey: [...keys.metricsOf(job), "series", system],
+    queryFn: () => {
       const query = { kind: "scalar" as const, system, ...(system ? { prefix: "system/" } : {}) };
-      const found = await all((cursor) =>
+      return all((cursor) =>
         got(api.GET("/api/v1/jobs/{job}/metrics", { params: { path: { job }, query: { ...query, ...page(cursor) } } })),
       );
-      return [...new Set(found.map((series) => series.name))].sort();
     },
     staleTime: 5_000,
+  });
+
+/** Their names. */
+export const metricNamesQuery = (job: string, system: boolean) =>
+  queryOptions({
+    ...metricSeriesQuery(job, system),
+    select: (found) => [...new Set(found.map((series) => series.name))].sort(),
+  });
+
+/** Where the code of two jobs differs; archives never change. */
+export const codeDifferenceQuery = (job: string, other: string) =>
+  queryOptions({
+    queryKey: [...keys.job(job), "code", other],
+    queryFn: () => got(api.GET("/api/v1/jobs/{job}/code/diff", { params: { path: { job }, query: { other } } })),
+    staleTime: Number.POSITIVE_INFINITY,
   });
 
 export const resourcesQuery = (job: string) =>
@@ -201,11 +237,12 @@ export const statisticsQuery = (job: string, path: string) =>
     staleTime: Number.POSITIVE_INFINITY,
   });
 
-export const differenceQuery = (job: string, path: string, other: string) =>
+/** From a checkpoint of `job` to one of `otherJob`, which may be the same. */
+export const differenceQuery = (job: string, path: string, other: string, otherJob: string) =>
   infiniteQueryOptions({
-    queryKey: [...keys.checkpoint(job, path), "difference", other],
+    queryKey: [...keys.checkpoint(job, path), "difference", otherJob, other],
     queryFn: ({ pageParam }) => {
-      const query = { path, other, limit: 200, ...from(pageParam) };
+      const query = { path, other, limit: 200, ...(otherJob === job ? {} : { other_job: otherJob }), ...from(pageParam) };
       return got(api.GET("/api/v1/jobs/{job}/checkpoints/diff", { params: { path: { job }, query } }));
     },
     initialPageParam: "",

@@ -25,7 +25,11 @@ export type Holder = Schemas["HolderView"];
 export type ChartSeries = Schemas["ChartSeries"];
 export type Tensor = Schemas["TensorView"];
 export type TensorFigures = Schemas["TensorStatistics"];
+export type MetricSeries = Schemas["MetricView"];
+export type CodeFile = Schemas["CodeFileDifference"];
 export type MetricObject = Schemas["MetricObjectView"];
+export type Forecast = Schemas["ForecastView"];
+export type ForecastOption = Schemas["OptionView"];
 export type Mistake = Schemas["ProblemError"];
 
 /** A line of the log stream, whose events the OpenAPI document can only name. */

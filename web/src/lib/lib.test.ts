@@ -4,7 +4,7 @@ import { spansOf } from "./ansi";
 import { difference } from "./difference";
 import { toggled } from "./filters";
 import { age, bytes, cause, duration, ended, figure, gang, number } from "./format";
-import { byteCount, milli, tryPlacing } from "./room";
+import { free, isOpen } from "./room";
 import { lineOf, smoothed } from "./series";
 import { specYaml } from "./spec";
 import { telling } from "./telling";
@@ -157,11 +157,10 @@ describe("room on nodes", () => {
     seen_at: "",
   });
 
-  it("finds places for a gang, or says how many have none", () => {
-    const ask = { role: "worker", replicas: 3, cpu: 1000, memory: 0, gpus: 2, models: [] };
-    const found = tryPlacing([node("a", 4, 0), node("b", 4, 3)], [ask]);
-    expect([found.placed.get("a")?.length, found.left]).toEqual([2, 1]);
-    expect([milli("500m"), milli(2), byteCount("1.5Gi"), byteCount("")]).toEqual([500, 2000, 1.5 * 2 ** 30, 0]);
+  it("is what nobody holds, never less than nothing, and none on nodes that take no work", () => {
+    expect(free(node("a", 4, 1)).gpus).toEqual({ A: 3 });
+    expect(free(node("b", 4, 5)).gpus).toEqual({ A: 0 });
+    expect([isOpen(node("a", 1, 0)), isOpen({ ...node("a", 1, 0), is_cordoned: true })]).toEqual([true, false]);
   });
 });
 

@@ -1,7 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
-import { CircleAlert, CircleCheck, Hourglass } from "lucide-react";
-import { attemptsQuery, jobQuery } from "~/api/queries";
+import { CircleAlert, CircleCheck, CopyPlus, Hourglass } from "lucide-react";
+import { attemptsQuery, jobForecastQuery, jobQuery } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
 import { Card, Sentence } from "~/components/parts";
 import { LocalTime } from "~/components/time";
@@ -56,7 +56,7 @@ function Situation({ job }: { job: JobDetail }) {
     return (
       <div className="note warn">
         <Hourglass size={16} aria-hidden="true" />
-        <div className="stack tight">
+        <div className="stack tight grow">
           <div>
             <Sentence text={ended(job.wait_reason.sentence)} />
             {job.queue_position ? ` It is number ${job.queue_position} in the queue.` : ""}
@@ -70,6 +70,7 @@ function Situation({ job }: { job: JobDetail }) {
               ))}
             </div>
           )}
+          <Instead job={job} />
         </div>
       </div>
     );
@@ -92,6 +93,34 @@ function Situation({ job }: { job: JobDetail }) {
     );
   }
   return null;
+}
+
+const UNPLANNED = new Set(["just_queued", "scheduler_away", "backoff"]);
+
+/** With which changes it would start at once, where the planner knows some. */
+function Instead({ job }: { job: JobDetail }) {
+  const isPlanned = job.state === "queued" && !UNPLANNED.has(job.wait_reason?.code ?? "");
+  const { data } = useQuery(jobForecastQuery(job.id, isPlanned));
+  if (!isPlanned || !data?.wait_reason) return null;
+  const options = data.options ?? [];
+  return (
+    <section className="instead" aria-label="What would start now">
+      {options.length === 0 ? (
+        <p>Nothing that is close to it would start now either.</p>
+      ) : (
+        <ul className="stack tight">
+          {options.map((option) => (
+            <li key={option.sentence}>{option.sentence}</li>
+          ))}
+        </ul>
+      )}
+      {options.length > 0 && (
+        <Link to="/submit" search={{ from: job.id }} className="button small">
+          <CopyPlus size={13} aria-hidden="true" /> Clone and change it
+        </Link>
+      )}
+    </section>
+  );
 }
 
 function Progress({ job }: { job: JobDetail }) {

@@ -1,5 +1,5 @@
 import { type Document, isMap, isScalar, parseDocument } from "yaml";
-import type { Mistake } from "~/api/types";
+import type { ForecastOption, Mistake } from "~/api/types";
 import type { Diagnostic } from "~/components/editor";
 
 /* The text is the truth; the form reads from it and writes into it, and leaves comments and order as they are. */
@@ -30,6 +30,35 @@ export function withValue(text: string, name: string, value: string): string {
   if (value === "") document.delete(name);
   else document.set(name, /^-?\d+$/.test(value) ? Number(value) : value === "true" ? true : value === "false" ? false : value);
   return document.toString({ lineWidth: 0 });
+}
+
+/** The text with what the planner says would start now, written where the text says the same thing already. */
+export function withOption(text: string, { roles = [], field, value }: ForecastOption): string {
+  const document = parseDocument(text);
+  if (document.errors.length > 0 || !isMap(document.contents)) return text;
+  if (roles.length === 0) document.delete(field);
+  for (const role of roles) {
+    if (document.hasIn(["roles", role])) setOfRole(document, ["roles", role], field, value);
+    else if (field === "replicas") setCount(document, [role === "worker" ? "workers" : role], value);
+    else document.set(field, value);
+  }
+  return document.toString({ lineWidth: 0 });
+}
+
+function setOfRole(document: Document, at: string[], field: string, value: unknown): void {
+  const own = document.getIn(at);
+  if (!isMap(own)) {
+    // `worker: 2` is short for its replicas.
+    if (field === "replicas") document.setIn(at, value);
+    else document.setIn(at, document.createNode({ replicas: own ?? 1, resources: { [field]: value } }));
+  } else if (field !== "replicas") document.setIn([...at, "resources", field], value);
+  else if (own.has("min_replicas")) document.setIn([...at, "min_replicas"], value);
+  else setCount(document, [...at, "replicas"], value);
+}
+
+/** A count, or the fewest of an elastic one: it runs with as many more as there is place for. */
+function setCount(document: Document, at: string[], value: unknown): void {
+  document.setIn(isMap(document.getIn(at)) ? [...at, "min"] : at, value);
 }
 
 export function readDraft(text: string): Document {

@@ -9,7 +9,7 @@ import { Editor } from "~/components/editor";
 import { Bones, Failure, PageHead, Sentence } from "~/components/parts";
 import { toast } from "~/components/toasts";
 import { specYaml } from "~/lib/spec";
-import { diagnosticsOf, FIRST, readDraft, withValue } from "./draft";
+import { diagnosticsOf, FIRST, readDraft, withOption, withValue } from "./draft";
 import { Form } from "./form";
 import { Room } from "./room";
 
@@ -133,7 +133,7 @@ function Draft({ start, about, isFresh }: { start: string; about: string | undef
           <Editor label="The job as YAML" text={text} change={setText} diagnostics={diagnostics} />
           <Mistakes check={check} />
         </section>
-        <Room spec={check.state === "good" ? check.spec : null} />
+        <Room spec={check.state === "good" ? check.spec : null} take={(option) => setText((now) => withOption(now, option))} />
       </div>
     </div>
   );

@@ -1,11 +1,121 @@
 import { useQuery } from "@tanstack/react-query";
-import { Server } from "lucide-react";
-import { nodesQuery } from "~/api/queries";
+import { CircleCheck, Hourglass, LoaderCircle, Server } from "lucide-react";
+import { forecastQuery, nodesQuery } from "~/api/queries";
+import type { Forecast, ForecastOption } from "~/api/types";
+import { Failure, Sentence } from "~/components/parts";
 import { bytes, counted } from "~/lib/format";
-import { asks, free, gpuCount, isOpen, tryPlacing } from "~/lib/room";
+import { free, gpuCount, isOpen } from "~/lib/room";
 
-/** Where the gang would find its places with what is free now. */
-export function Room({ spec }: { spec: object | null }) {
+interface RoomProps {
+  /** The canonical spec; null while it is not right. */
+  spec: object | null;
+  take: (option: ForecastOption) => void;
+}
+
+/** Where the job would run now: the planner's own answer. */
+export function Room({ spec, take }: RoomProps) {
+  const { data, error, isPlaceholderData, refetch } = useQuery(forecastQuery(spec));
+  return (
+    <section className="card submit-room" aria-label="Where it would run now" aria-busy={spec !== null && isPlaceholderData}>
+      <div className="body stack tight">
+        <div className="row top" role="status">
+          <Verdict spec={spec} found={data} isOld={isPlaceholderData} hasFailed={error !== null} />
+          <span className="grow" />
+          <FreeNow />
+        </div>
+        {spec !== null && error !== null && <Failure error={error} retry={() => void refetch()} />}
+        {spec !== null && data?.wait_reason && <Options options={data.options ?? []} take={take} />}
+      </div>
+    </section>
+  );
+}
+
+interface VerdictProps {
+  spec: object | null;
+  found: Forecast | undefined;
+  isOld: boolean;
+  hasFailed: boolean;
+}
+
+function Verdict({ spec, found, isOld, hasFailed }: VerdictProps) {
+  if (spec === null || (hasFailed && found === undefined)) {
+    return (
+      <>
+        <Server size={16} aria-hidden="true" className="dimmer lead" />
+        <span className="dim">
+          {spec === null ? "Where it would run shows up here once the spec is right." : "Where it would run is not known now."}
+        </span>
+      </>
+    );
+  }
+  if (found === undefined) {
+    return (
+      <>
+        <LoaderCircle size={16} className="spin dimmer lead" aria-hidden="true" />
+        <span className="dim">The planner is asked where it would run.</span>
+      </>
+    );
+  }
+  if (found.wait_reason) {
+    return (
+      <>
+        <Hourglass size={16} aria-hidden="true" className="tone-amber lead" />
+        <span className={isOld ? "dim" : ""}>
+          <b className="tone-amber">It would wait</b> as number {found.queue_position.toLocaleString()} in the queue.{" "}
+          <Sentence text={found.wait_reason.sentence} />
+        </span>
+      </>
+    );
+  }
+  return (
+    <>
+      <CircleCheck size={16} aria-hidden="true" className="tone-green lead" />
+      <span className={isOld ? "dim" : ""}>
+        <b className="tone-green">It would start now</b> on <Places found={found} />
+      </span>
+    </>
+  );
+}
+
+const SHOWN = 6;
+
+function Places({ found }: { found: Forecast }) {
+  const byNode = new Map<string, string[]>();
+  for (const place of found.places ?? []) {
+    const told = `${counted(place.replicas, place.role)}${place.gpu_model ? `, ${place.gpu_model}` : ""}`;
+    byNode.set(place.node, [...(byNode.get(place.node) ?? []), told]);
+  }
+  const nodes = [...byNode];
+  return (
+    <span className="room-places">
+      {nodes.slice(0, SHOWN).map(([node, told]) => (
+        <span key={node} className="tag">
+          <span className="mono">{node}</span>
+          <span className="dim">{told.join("; ")}</span>
+        </span>
+      ))}
+      {nodes.length > SHOWN && <span className="dim">and {counted(nodes.length - SHOWN, "more node")}</span>}
+    </span>
+  );
+}
+
+function Options({ options, take }: { options: readonly ForecastOption[]; take: (option: ForecastOption) => void }) {
+  if (options.length === 0) return <p className="dim room-options">Nothing that is close to it would start now either.</p>;
+  return (
+    <ul className="room-options stack tight">
+      {options.map((option) => (
+        <li key={option.sentence} className="row">
+          <button type="button" className="button small" onClick={() => take(option)}>
+            Use this
+          </button>
+          <span>{option.sentence}</span>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function FreeNow() {
   const { data: nodes } = useQuery(nodesQuery);
   if (nodes === undefined) return null;
   const open = nodes.filter(isOpen);
@@ -13,35 +123,9 @@ export function Room({ spec }: { spec: object | null }) {
   const cpu = room.reduce((sum, one) => sum + one.cpu, 0) / 1000;
   const memory = room.reduce((sum, one) => sum + one.memory, 0);
   const gpus = room.reduce((sum, one) => sum + gpuCount(one), 0);
-  const wanted = spec ? asks(spec) : [];
-  const found = spec ? tryPlacing(nodes, wanted) : null;
-  const count = wanted.reduce((sum, ask) => sum + ask.replicas, 0);
   return (
-    <section className="card submit-room" aria-label="Where it would run now">
-      <div className="body row wrapping">
-        <Server size={15} aria-hidden="true" className="dimmer" />
-        {found === null ? (
-          <span className="dim">Where it would run shows up here once the spec is right.</span>
-        ) : found.left === 0 ? (
-          <span>
-            <b className="tone-green">There is room now</b> for {counted(count, "replica")} on{" "}
-            {[...found.placed]
-              .slice(0, 4)
-              .map(([node, members]) => `${node} (${members.length})`)
-              .join(", ")}
-            {found.placed.size > 4 ? ` and ${found.placed.size - 4} more` : ""}. Jobs in the queue go first.
-          </span>
-        ) : (
-          <span>
-            <b className="tone-amber">It would wait:</b> {found.left} of {counted(count, "replica")} find no place now, and a gang
-            starts whole.
-          </span>
-        )}
-        <span className="grow" />
-        <span className="dimmer num">
-          free on {counted(open.length, "node")}: {cpu.toFixed(cpu < 10 ? 1 : 0)} CPU · {bytes(memory)} · {counted(gpus, "GPU")}
-        </span>
-      </div>
-    </section>
+    <span className="dimmer num room-free">
+      free on {counted(open.length, "node")}: {cpu.toFixed(cpu < 10 ? 1 : 0)} CPU · {bytes(memory)} · {counted(gpus, "GPU")}
+    </span>
   );
 }

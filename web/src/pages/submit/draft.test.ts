@@ -1,0 +1,42 @@
+import { describe, expect, it } from "vitest";
+import type { ForecastOption } from "~/api/types";
+import { withOption } from "./draft";
+
+const option = (field: string, value: number | string | null, ...roles: string[]): ForecastOption => ({
+  code: "x",
+  sentence: "With this it would start now.",
+  roles,
+  field,
+  value,
+});
+
+describe("what the planner offers", () => {
+  it("is written where the text has the shorthand, and leaves comments", () => {
+    expect(withOption("name: a # mine\nworkers: 4\n", option("replicas", 2, "worker"))).toBe("name: a # mine\nworkers: 2\n");
+    expect(withOption("ps: 4\n", option("replicas", 2, "ps"))).toBe("ps: 2\n");
+    expect(withOption("gpus: 4\n", option("gpus", 1, "chief", "worker"))).toBe("gpus: 1\n");
+    expect(withOption("gpu_type: [H100, A100]\n", option("gpu_type", "L4", "worker"))).toBe("gpu_type: L4\n");
+  });
+
+  it("is written at its role where roles are stated one by one", () => {
+    expect(withOption("roles:\n  worker: 4\n", option("replicas", 2, "worker"))).toBe("roles:\n  worker: 2\n");
+    expect(withOption("roles:\n  worker: {replicas: 4, resources: {gpus: 2}}\n", option("gpus", 1, "worker"))).toBe(
+      "roles:\n  worker: { replicas: 4, resources: { gpus: 1 } }\n",
+    );
+    expect(withOption("cpu: 8\nroles:\n  worker: 4\n", option("cpu", 2, "worker"))).toBe(
+      "cpu: 8\nroles:\n  worker:\n    replicas: 4\n    resources:\n      cpu: 2\n",
+    );
+  });
+
+  it("lowers the fewest of an elastic gang", () => {
+    expect(withOption("workers: {min: 3, max: 4}\n", option("replicas", 1, "worker"))).toBe("workers: { min: 1, max: 4 }\n");
+    expect(withOption("roles:\n  worker: {replicas: 4, min_replicas: 3}\n", option("replicas", 1, "worker"))).toBe(
+      "roles:\n  worker: { replicas: 4, min_replicas: 1 }\n",
+    );
+  });
+
+  it("takes out what holds it back, and leaves a text that cannot be read", () => {
+    expect(withOption("name: a\nnode_selector: {pool: x}\n", option("node_selector", null))).toBe("name: a\n");
+    expect(withOption("name: [\n", option("gpus", 1, "worker"))).toBe("name: [\n");
+  });
+});
