@@ -115,8 +115,13 @@ def _attempts(detail: JobDetail) -> str | None:
     if not detail.attempt_count:
         return None
     restarts = f", {output.count(detail.restart_count, 'restart')} counted" if detail.restart_count else ""
-    resumed = detail.attempt.resume_from if detail.attempt else None
-    return f"{detail.attempt_count}{restarts}" + (f"; the newest resumed from {resumed}" if resumed else "")
+    attempt = detail.attempt
+    if attempt is None or not attempt.resume_from:
+        return f"{detail.attempt_count}{restarts}"
+    # Within an attempt a lone replica, or the next world's processes, may start again, from what is newest then.
+    is_partly = attempt.world > 1 or any(replica.generation > 1 for replica in attempt.replicas)
+    who = "what started last in the newest one" if is_partly else "the newest"
+    return f"{detail.attempt_count}{restarts}; {who} resumed from {attempt.resume_from}"
 
 
 def _world(detail: JobDetail) -> str | None:

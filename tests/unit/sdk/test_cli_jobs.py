@@ -126,6 +126,24 @@ def test_an_elastic_job_says_how_many_may_run_and_how_many_do_once(
     assert shown.count("3 of 2 to 3 workers") == 1
 
 
+@pytest.mark.parametrize(
+    ("generation", "told"),
+    [(1, "1; the newest resumed from"), (2, "1; what started last in the newest one resumed from")],
+)
+def test_a_checkpoint_that_a_lone_replica_resumed_from_is_not_its_attempts(
+    cli: Invoke, server: Any, job_json: Any, generation: int, told: str
+) -> None:
+    attempt = {
+        "id": "a1", "number": 1, "state": "running", "executor": "fake", "created_at": "2026-11-21T07:00:00Z",
+        "resume_from": "/data/output/checkpoints/step-3",
+        "replicas": [{"role": "worker", "index": 0, "rank": 0, "state": "running", "generation": generation, "node": "n1"}],
+    }  # fmt: skip
+    server.on("GET", "/jobs/mnist", job_json(attempt=attempt, attempt_count=1))
+    server.on("GET", "/jobs/job_1/checkpoints", {"items": []})
+
+    assert f"{told} /data/output/checkpoints/step-3" in " ".join(cli("show", "mnist").stdout.split())
+
+
 def test_show_asks_only_for_the_last_attempts(cli: Invoke, server: Any, job_json: Any, page: Any) -> None:
     attempts = [
         {"id": f"a{n}", "number": n, "state": "ended", "executor": "fake", "created_at": "2026-11-21T07:00:00Z"}

@@ -46,11 +46,20 @@ export function Timeline({ job, attempts }: { job: JobDetail; attempts: readonly
                 <span className="bar soft" style={{ left: share(created), width: width(created, started) }} />
                 <span className={`bar fill-${toneOf(outcome)}`} style={{ left: share(started), width: width(started, ended) }} />
               </div>
-              {attempt.resume_from && <p className="dimmer mono cut">resumed from {attempt.resume_from}</p>}
+              {attempt.resume_from && (
+                <p className="dimmer mono cut">
+                  {begunAnew(attempt) && "what started last "}resumed from {attempt.resume_from}
+                </p>
+              )}
             </li>
           );
         })}
       </ul>
     </Card>
   );
+}
+
+/** Within an attempt a lone replica, or the next world's processes, may start again, from what is newest then. */
+function begunAnew(attempt: Attempt): boolean {
+  return (attempt.world ?? 1) > 1 || (attempt.replicas ?? []).some((replica) => replica.generation > 1);
 }
