@@ -229,9 +229,42 @@ def test_checkpoints_are_looked_into_compared_and_gone_on_from(page: Any, platfo
     page.go_back()
     page.get_by_label("Keep checkpoints/step-1.safetensors for ever").click()
     expect(page.get_by_text("kept", exact=True)).to_be_visible()
-    page.get_by_label("New job from checkpoints/step-1.safetensors").click()
+    # An ended job does not start again: its page says so and submits another that begins there.
+    page.get_by_label("Resume from checkpoints/step-1.safetensors").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("saver has ended (succeeded)")
+    dialog.get_by_role("button", name="Submit a new job").click()
     expect(page.get_by_text("which begins at step-1.safetensors")).to_be_visible()
     expect(page.get_by_role("link", name=job.id)).to_be_visible()  # cloned from
+
+
+# Saves as above, tells what it begins from, and stays.
+STAYS = "echo begins at ${TRAINMASTER_RESUME_FROM:-nothing}; python3 -c \"$SAVES\"; echo saved; sleep 600"
+
+
+def test_a_running_job_and_a_paused_one_resume_from_a_chosen_checkpoint(page: Any, platform: Any) -> None:
+    job = submit(platform, "stayer", STAYS, env={"SAVES": SAVES})
+    page.goto(f"/jobs/{job}/logs")
+    log = page.get_by_role("log")
+    expect(log).to_contain_text("saved")
+    page.goto(f"/jobs/{job}/checkpoint?path=checkpoints/step-1.safetensors")
+    page.get_by_role("button", name="Resume from checkpoints/step-1.safetensors").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("stayer is stopped, goes back into the queue and starts again from step-1")
+    dialog.get_by_role("button", name="Resume this job").click()
+    expect(page.get_by_text("stayer goes on from step-1.safetensors.")).to_be_visible()
+    page.get_by_role("link", name="Logs", exact=True).click()
+    expect(log).to_contain_text(re.compile("begins at .*step-1.safetensors"))
+    expect(page.locator(".job-head .state")).to_have_text("running")
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(page.locator(".job-head .state")).to_have_text("paused")
+    page.get_by_role("link", name=re.compile("^Checkpoints")).click()
+    page.get_by_label("Resume from checkpoints/step-2.safetensors").click()
+    expect(dialog).to_contain_text("stayer is paused")
+    dialog.get_by_role("button", name="Resume this job").click()
+    page.get_by_role("link", name="Logs", exact=True).click()
+    expect(log).to_contain_text(re.compile("begins at .*step-2.safetensors"))
+    platform.client.cancel_job(job)
 
 
 def test_metrics_of_two_jobs_are_in_one_chart(page: Any, platform: Any) -> None:

@@ -79,9 +79,10 @@ const jobTabs = [
     getParentRoute: () => jobRoute,
     path: "/checkpoint",
     component: lazyRouteComponent(() => import("./pages/job/checkpoint"), "CheckpointPage"),
-    validateSearch: (search: Record<string, unknown>): { path?: string; other?: string } => ({
+    validateSearch: (search: Record<string, unknown>): { path?: string; other?: string; other_job?: string } => ({
       ...(text(search["path"]) ? { path: String(search["path"]) } : {}),
       ...(text(search["other"]) ? { other: String(search["other"]) } : {}),
+      ...(text(search["other_job"]) ? { other_job: String(search["other_job"]) } : {}),
     }),
   }),
   createRoute({
@@ -106,7 +107,7 @@ const submitRoute = createRoute({
 const compareRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/compare",
-  component: lazyRouteComponent(() => import("./pages/compare"), "ComparePage"),
+  component: lazyRouteComponent(() => import("./pages/compare/page"), "ComparePage"),
   validateSearch: (search: Record<string, unknown>): { jobs?: string } =>
     text(search["jobs"]) ? { jobs: String(search["jobs"]) } : {},
 });

@@ -134,3 +134,13 @@ export function Card({
     </section>
   );
 }
+
+/** The tick beside a list of differences. */
+export function AlsoEqual({ isAll, set }: { isAll: boolean; set: (isAll: boolean) => void }) {
+  return (
+    <label className="row small">
+      <input type="checkbox" className="check" checked={isAll} onChange={(event) => set(event.target.checked)} /> also what is
+      equal
+    </label>
+  );
+}

@@ -1,21 +1,22 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { ChevronRight, Layers } from "lucide-react";
-import { useDeferredValue, useState } from "react";
-import { checkpointsQuery, statisticsQuery, tensorsQuery } from "~/api/queries";
-import type { Tensor, TensorFigures } from "~/api/types";
+import { type ReactNode, useDeferredValue, useState } from "react";
+import { checkpointsQuery, jobQuery, statisticsQuery, tensorsQuery } from "~/api/queries";
+import type { Checkpoint } from "~/api/types";
 import { Bones, Empty, Failure } from "~/components/parts";
+import { Ago } from "~/components/time";
 import { bytes, number } from "~/lib/format";
-import { CheckpointActions } from "./checkpoints";
+import { CheckpointActions } from "./checkpointActions";
 import { Difference } from "./checkpointDiff";
-import { Histogram } from "./histogram";
+import { Tensors } from "./tensors";
 
 const route = getRouteApi("/shell/jobs/$job/checkpoint");
 
 /** The inside of one checkpoint, or of what lies between two. */
 export function CheckpointPage() {
   const { job } = route.useParams();
-  const { path = "", other } = route.useSearch();
+  const { path = "", other, other_job: otherJob = job } = route.useSearch();
   const { data } = useQuery(checkpointsQuery(job));
   const item = data?.items.find((each) => each.path === path);
   return (
@@ -26,16 +27,38 @@ export function CheckpointPage() {
             Checkpoints
           </Link>
           <ChevronRight size={13} aria-hidden="true" />
-          <span className="mono wrap">{other ? `${other} → ${path}` : path}</span>
+          {other === undefined ? (
+            <span className="mono wrap">{path}</span>
+          ) : (
+            <>
+              <PartName job={otherJob} path={other} isElsewhere={otherJob !== job} /> →{" "}
+              <PartName job={job} path={path} isElsewhere={otherJob !== job} />
+            </>
+          )}
         </nav>
-        {other === undefined && item && <CheckpointActions job={job} item={item} />}
+        {other === undefined && item && <CheckpointActions job={job} item={item} isWide />}
       </div>
-      {other === undefined ? <Inside job={job} path={path} /> : <Difference job={job} path={other} other={path} />}
+      {other === undefined ? (
+        <Inside job={job} path={path} item={item} />
+      ) : (
+        <Difference job={otherJob} path={other} other={path} otherJob={job} />
+      )}
     </div>
   );
 }
 
-function Inside({ job, path }: { job: string; path: string }) {
+/** One of two checkpoints, with its job's name where they are of two. */
+function PartName({ job, path, isElsewhere }: { job: string; path: string; isElsewhere: boolean }) {
+  const { data } = useQuery({ ...jobQuery(job), enabled: isElsewhere });
+  return (
+    <Link to="/jobs/$job/checkpoint" params={{ job }} search={{ path }} className="mono wrap">
+      {isElsewhere && `${data?.name ?? job}: `}
+      {path}
+    </Link>
+  );
+}
+
+function Inside({ job, path, item }: { job: string; path: string; item: Checkpoint | undefined }) {
   const [text, setText] = useState("");
   const [kind, setKind] = useState<"" | "weight" | "optimizer">("");
   const search = useDeferredValue(text);
@@ -43,24 +66,30 @@ function Inside({ job, path }: { job: string; path: string }) {
   const first = query.data?.pages[0];
   const tensors = query.data?.pages.flatMap((page) => page.items) ?? [];
   const statistics = useInfiniteQuery({ ...statisticsQuery(job, path), enabled: first !== undefined });
-  const byName = new Map((statistics.data?.pages.flatMap((page) => page.items) ?? []).map((each) => [each.name, each]));
+  const figures = new Map((statistics.data?.pages.flatMap((page) => page.items) ?? []).map((each) => [each.name, each]));
   if (query.isPending) return <Bones rows={10} height={24} />;
   if (first === undefined) return <Failure error={query.error} retry={() => void query.refetch()} />;
   return (
     <>
       <section className="card" aria-label="The whole">
-        <div className="tiles">
-          <Tile name="format" value={first.format} />
-          <Tile name="parameters" value={number(first.weight_count)} />
-          <Tile name="weights" value={bytes(first.weight_bytes)} />
-          <Tile name="optimizer state" value={bytes(first.optimizer_bytes)} />
-          <Tile name="tensors" value={number(first.tensor_count)} />
-          {Object.entries(first.values ?? {})
-            .filter(([, value]) => ["number", "string", "boolean"].includes(typeof value))
-            .slice(0, 4)
+        <div className="tiles narrow">
+          {item?.step !== null && item?.step !== undefined && <Tile name="step">{number(item.step)}</Tile>}
+          {Object.entries(item?.metrics ?? {})
+            .slice(0, 3)
             .map(([name, value]) => (
-              <Tile key={name} name={name} value={number(value)} />
+              <Tile key={name} name={name}>
+                {number(value)}
+              </Tile>
             ))}
+          <Tile name="parameters">{number(first.weight_count)}</Tile>
+          <Tile name="weights">{bytes(first.weight_bytes)}</Tile>
+          <Tile name="optimizer state">{bytes(first.optimizer_bytes)}</Tile>
+          <Tile name="format">{first.format}</Tile>
+          {item && (
+            <Tile name="saved">
+              <Ago at={item.created_at} />
+            </Tile>
+          )}
         </div>
       </section>
       {(first.notes ?? []).map((note) => (
@@ -88,59 +117,36 @@ function Inside({ job, path }: { job: string; path: string }) {
           <option value="optimizer">Optimizer state</option>
         </select>
         <span className="grow" />
+        <Statistics query={statistics} done={figures.size} all={first.tensor_count} />
         <span className="dimmer num" role="status">
-          {first.found_count.toLocaleString()} tensors
+          {first.found_count.toLocaleString()} {first.found_count === 1 ? "tensor" : "tensors"}
         </span>
-        <Statistics query={statistics} done={byName.size} all={first.tensor_count} />
       </div>
       {statistics.error !== null && <Failure error={statistics.error} />}
-      <section className="card" aria-label="Tensors">
-        {tensors.length === 0 ? (
+      {tensors.length === 0 ? (
+        <section className="card">
           <Empty icon={Layers} title="No tensor is like that" />
-        ) : (
-          <div className="table-box">
-            <table className="table tensors">
-              <thead>
-                <tr>
-                  <th>Tensor</th>
-                  <th>Shape</th>
-                  <th>Type</th>
-                  <th className="right">Size</th>
-                  <th className="right">Norm</th>
-                  <th className="right">Mean</th>
-                  <th className="right">Min … max</th>
-                  <th className="right">Zeros</th>
-                  <th className="right">NaN, Inf</th>
-                  <th>Histogram</th>
-                </tr>
-              </thead>
-              <tbody>
-                {tensors.map((tensor, i) => (
-                  <TensorRow key={tensor.name} tensor={tensor} before={tensors[i - 1]?.layer} found={byName.get(tensor.name)} />
-                ))}
-              </tbody>
-            </table>
-          </div>
-        )}
-      </section>
+        </section>
+      ) : (
+        <Tensors tensors={tensors} figures={figures} isSearched={search !== ""} />
+      )}
       {query.hasNextPage && (
         <button type="button" className="button" disabled={query.isFetchingNextPage} onClick={() => void query.fetchNextPage()}>
-          Show more
+          Show more ({tensors.length.toLocaleString()} of {first.found_count.toLocaleString()})
         </button>
       )}
+      <Values values={first.values ?? {}} />
     </>
   );
 }
 
-function Tile({ name, value }: { name: string; value: string }) {
+function Tile({ name, children }: { name: string; children: ReactNode }) {
   return (
     <div>
       <div className="dimmer cut" title={name}>
         {name}
       </div>
-      <div className="value cut" title={value}>
-        {value}
-      </div>
+      <div className="value cut">{children}</div>
     </div>
   );
 }
@@ -155,50 +161,39 @@ interface StatisticsProps {
 function Statistics({ query, done, all }: StatisticsProps) {
   if (query.isFetching)
     return (
-      <span className="dimmer">
-        computing figures: {done} of {all}
+      <span className="dimmer num">
+        computing figures: {done.toLocaleString()} of {all.toLocaleString()}
       </span>
     );
   if (!query.hasNextPage) return null;
   return (
     <button type="button" className="button small" onClick={() => void query.fetchNextPage()}>
-      Figures of more ({done} of {all})
+      Figures of more ({done.toLocaleString()} of {all.toLocaleString()})
     </button>
   );
 }
 
-function TensorRow({ tensor, before, found }: { tensor: Tensor; before: string | undefined; found: TensorFigures | undefined }) {
-  const bad = (found?.nan_count ?? 0) + (found?.infinite_count ?? 0);
-  const name =
-    tensor.layer && tensor.name.startsWith(`${tensor.layer}.`) ? tensor.name.slice(tensor.layer.length + 1) : tensor.name;
+const FEW_VALUES = 40;
+
+/** What is no tensor, such as the epoch; torch's notes about its own modules say nothing. */
+function Values({ values }: { values: Record<string, unknown> }) {
+  const told = Object.entries(values).filter(
+    ([name, value]) => ["number", "string", "boolean"].includes(typeof value) && !name.includes("_metadata"),
+  );
+  if (told.length === 0) return null;
   return (
-    <>
-      {tensor.layer && tensor.layer !== before && (
-        <tr className="layer">
-          <th scope="rowgroup" colSpan={10} className="mono">
-            {tensor.layer}
-          </th>
-        </tr>
-      )}
-      <tr>
-        <td className="mono wrap" title={tensor.name}>
-          {name} {tensor.kind === "optimizer" && <span className="tag">optimizer</span>}
-          {(tensor.note || found?.note) && <p className="tone-amber">{tensor.note || found?.note}</p>}
-        </td>
-        <td className="mono nowrap">{tensor.shape.join(" × ") || "scalar"}</td>
-        <td className="mono dim">{tensor.dtype}</td>
-        <td className="right num nowrap dim">{bytes(tensor.size_bytes)}</td>
-        <td className="right num">{found ? number(found.norm) : ""}</td>
-        <td className="right num">{found ? number(found.mean) : ""}</td>
-        <td className="right num nowrap">{found ? `${number(found.minimum)} … ${number(found.maximum)}` : ""}</td>
-        <td className="right num">
-          {found?.zero_share === null || found?.zero_share === undefined
-            ? ""
-            : `${(found.zero_share * 100).toFixed(found.zero_share > 0.1 ? 0 : 1)} %`}
-        </td>
-        <td className={`right num${bad > 0 ? " tone-red strong" : " dimmer"}`}>{found ? number(bad) : ""}</td>
-        <td>{found?.histogram && <Histogram histogram={found.histogram} />}</td>
-      </tr>
-    </>
+    <section className="card" aria-label="Other values">
+      <header>
+        <h2>Other values</h2>
+      </header>
+      <dl className="facts body">
+        {told.slice(0, FEW_VALUES).map(([name, value]) => (
+          <div key={name} className="fact">
+            <dt className="mono wrap">{name}</dt>
+            <dd className="mono num">{number(value)}</dd>
+          </div>
+        ))}
+      </dl>
+    </section>
   );
 }

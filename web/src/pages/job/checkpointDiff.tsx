@@ -2,7 +2,7 @@ import { useInfiniteQuery } from "@tanstack/react-query";
 import { Equal } from "lucide-react";
 import { useState } from "react";
 import { differenceQuery } from "~/api/queries";
-import { Bones, Card, Empty, Failure } from "~/components/parts";
+import { AlsoEqual, Bones, Card, Empty, Failure } from "~/components/parts";
 import { number } from "~/lib/format";
 
 const TONES: Record<string, string> = {
@@ -14,9 +14,16 @@ const TONES: Record<string, string> = {
   unread: "amber",
 };
 
-/** Which tensors came, went, changed their shape, and how far the others moved. */
-export function Difference({ job, path, other }: { job: string; path: string; other: string }) {
-  const query = useInfiniteQuery(differenceQuery(job, path, other));
+interface DifferenceProps {
+  job: string;
+  path: string;
+  other: string;
+  otherJob: string;
+}
+
+/** From `path` of `job` to `other` of `otherJob`: which tensors came, went, changed their shape, and how far the others moved. */
+export function Difference({ job, path, other, otherJob }: DifferenceProps) {
+  const query = useInfiniteQuery(differenceQuery(job, path, other, otherJob));
   const [isAll, setAll] = useState(false);
   const pages = query.data?.pages ?? [];
   const first = pages[0];
@@ -24,7 +31,8 @@ export function Difference({ job, path, other }: { job: string; path: string; ot
   if (first === undefined) return <Failure error={query.error} retry={() => void query.refetch()} />;
   const items = pages.flatMap((page) => page.items).filter((item) => isAll || item.change !== "same");
   const layers = pages.at(-1)?.layers ?? [];
-  const furthest = Math.max(...items.map((item) => item.relative_norm ?? 0), 1e-12);
+  const furthest = items.reduce((most, item) => Math.max(most, item.relative_norm ?? 0), 1e-12);
+  const furthestLayer = layers.reduce((most, layer) => Math.max(most, layer.relative_norm ?? 0), 1e-12);
   return (
     <>
       <section className="card" aria-label="The whole">
@@ -64,7 +72,9 @@ export function Difference({ job, path, other }: { job: string; path: string; ot
                     <tr key={layer.layer}>
                       <td className="mono wrap">{layer.layer || "–"}</td>
                       <td className="right num">{layer.tensor_count}</td>
-                      <td className="right num">{number(layer.relative_norm)}</td>
+                      <td>
+                        <Move norm={layer.relative_norm} most={furthestLayer} />
+                      </td>
                       <td className="right num">{number(layer.cosine)}</td>
                     </tr>
                   ))}
@@ -73,16 +83,7 @@ export function Difference({ job, path, other }: { job: string; path: string; ot
           </div>
         </Card>
       )}
-      <Card
-        title="Tensors"
-        aside={
-          <label className="row">
-            <input type="checkbox" className="check" checked={isAll} onChange={(event) => setAll(event.target.checked)} /> also
-            what is equal
-          </label>
-        }
-        flush
-      >
+      <Card title="Tensors" aside={<AlsoEqual isAll={isAll} set={setAll} />} flush>
         {items.length === 0 ? (
           <Empty icon={Equal} title="The tensors are equal" />
         ) : (
@@ -112,15 +113,8 @@ export function Difference({ job, path, other }: { job: string; path: string; ot
                         ? `${item.shape_before?.join(" × ")} → ${item.shape_after?.join(" × ")}`
                         : (item.shape_after ?? item.shape_before)?.join(" × ")}
                     </td>
-                    <td className="right num">
-                      <span className="row end">
-                        {item.relative_norm !== null && item.relative_norm !== undefined && (
-                          <span className="meter move" aria-hidden="true">
-                            <span style={{ width: `${Math.min(1, item.relative_norm / furthest) * 100}%` }} />
-                          </span>
-                        )}
-                        {number(item.relative_norm)}
-                      </span>
+                    <td>
+                      <Move norm={item.relative_norm} most={furthest} />
                     </td>
                     <td className="right num">{number(item.cosine)}</td>
                     <td className="right num">{number(item.largest_move)}</td>
@@ -138,5 +132,19 @@ export function Difference({ job, path, other }: { job: string; path: string; ot
         </button>
       )}
     </>
+  );
+}
+
+/** How far something moved against its own length, as a number and a bar against what moved furthest. */
+function Move({ norm, most }: { norm: number | null | undefined; most: number }) {
+  return (
+    <span className="row end">
+      {norm !== null && norm !== undefined && (
+        <span className="meter move" aria-hidden="true">
+          <span style={{ width: `${Math.min(1, norm / most) * 100}%` }} />
+        </span>
+      )}
+      <span className="num move-number">{number(norm)}</span>
+    </span>
   );
 }

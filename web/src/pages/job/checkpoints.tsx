@@ -1,22 +1,16 @@
-import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
-import { Download, GitFork, Pin, PinOff, Play, Save, Trash2 } from "lucide-react";
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link } from "@tanstack/react-router";
+import { Save } from "lucide-react";
 import { useState } from "react";
-import { api, got } from "~/api/client";
-import { checkpointsQuery, isOver, jobQuery, keys } from "~/api/queries";
+import { checkpointsQuery } from "~/api/queries";
 import type { Checkpoint } from "~/api/types";
-import { Confirm } from "~/components/dialogs";
 import { Bones, Empty, Failure } from "~/components/parts";
 import { Ago } from "~/components/time";
-import { toast } from "~/components/toasts";
 import { bytes, number } from "~/lib/format";
+import { CheckpointActions } from "./checkpointActions";
 import { Retention } from "./retention";
 
 const route = getRouteApi("/shell/jobs/$job");
-
-export function checkpointHref(job: string, path: string): string {
-  return `/api/v1/jobs/${encodeURIComponent(job)}/checkpoints/content?path=${encodeURIComponent(path)}`;
-}
 
 export function Checkpoints() {
   const { job } = route.useParams();
@@ -33,7 +27,7 @@ export function Checkpoints() {
     <div className="page-body">
       <section className="card">
         <header>
-          <h2 className="grow">Checkpoints, newest first</h2>
+          <h2 className="grow">Checkpoints</h2>
           {older !== undefined && newer !== undefined && (
             <Link
               to="/jobs/$job/checkpoint"
@@ -44,7 +38,7 @@ export function Checkpoints() {
               Compare the two
             </Link>
           )}
-          {items.length > 1 && chosen.length < 2 && <span className="dimmer">tick two to compare them</span>}
+          {items.length > 1 && chosen.length < 2 && <span className="dimmer small">tick two to compare them</span>}
         </header>
         {isPending ? (
           <div className="body">
@@ -112,7 +106,7 @@ function Row({ job, item, isChosen, toggle }: { job: string; item: Checkpoint; i
           disabled={item.is_complete === false}
         />
       </td>
-      <td className="wrap">
+      <td className="wrap checkpoint-name">
         {item.is_complete === false ? (
           <span className="mono dim">{item.path}</span>
         ) : (
@@ -131,7 +125,7 @@ function Row({ job, item, isChosen, toggle }: { job: string; item: Checkpoint; i
           {Object.entries(item.metrics ?? {})
             .slice(0, 4)
             .map(([name, value]) => (
-              <span key={name} className="tag num">
+              <span key={name} className="tag num nowrap">
                 {name} {number(value)}
               </span>
             ))}
@@ -145,102 +139,5 @@ function Row({ job, item, isChosen, toggle }: { job: string; item: Checkpoint; i
         <CheckpointActions job={job} item={item} />
       </td>
     </tr>
-  );
-}
-
-export function CheckpointActions({ job, item }: { job: string; item: Checkpoint }) {
-  const { data: detail } = useQuery(jobQuery(job));
-  const client = useQueryClient();
-  const navigate = useNavigate();
-  const [isGoing, setGoing] = useState(false);
-  const { path } = item;
-  const name = path.split("/").at(-1) ?? path;
-  const changed = () => client.invalidateQueries({ queryKey: keys.job(job) });
-  const run = (act: () => Promise<string>) => () => {
-    act()
-      .then((done) => toast(done))
-      .catch((error: unknown) => toast(error instanceof Error ? error.message : String(error), "bad"));
-  };
-  const fork = run(async () => {
-    const params = { path: { job }, header: { "Idempotency-Key": crypto.randomUUID() } };
-    const made = await got(api.POST("/api/v1/jobs/{job}/clone", { params, body: { checkpoint: path } }));
-    await client.invalidateQueries({ queryKey: keys.jobs });
-    await navigate({ to: "/jobs/$job", params: { job: made.id } });
-    return `Submitted ${made.name}, which begins at ${name}.`;
-  });
-  const resume = run(async () => {
-    await got(api.POST("/api/v1/jobs/{job}/resume", { params: { path: { job } }, body: { checkpoint: path } }));
-    await changed();
-    return `The job goes on from ${name}.`;
-  });
-  const keep = run(async () => {
-    const params = { path: { job }, query: { path } };
-    await got(
-      item.is_kept
-        ? api.DELETE("/api/v1/jobs/{job}/checkpoints/kept", { params })
-        : api.PUT("/api/v1/jobs/{job}/checkpoints/kept", { params }),
-    );
-    await changed();
-    return item.is_kept ? `${name} is kept no longer than others.` : `${name} is kept for ever.`;
-  });
-  const remove = async () => {
-    await got(api.DELETE("/api/v1/jobs/{job}/checkpoints", { params: { path: { job }, query: { path } } }));
-    await changed();
-  };
-  return (
-    <span className="row end tight">
-      {detail && !isOver(detail.state) && item.is_complete !== false && (
-        <button
-          type="button"
-          className="button quiet icon small"
-          title="Let this job go on from here"
-          aria-label={`Resume from ${path}`}
-          onClick={resume}
-        >
-          <Play size={14} aria-hidden="true" />
-        </button>
-      )}
-      {item.is_complete !== false && (
-        <button
-          type="button"
-          className="button quiet icon small"
-          title="New job from here"
-          aria-label={`New job from ${path}`}
-          onClick={fork}
-        >
-          <GitFork size={14} aria-hidden="true" />
-        </button>
-      )}
-      <a
-        className="button quiet icon small"
-        title="Download"
-        href={checkpointHref(job, path)}
-        download
-        aria-label={`Download ${path}`}
-      >
-        <Download size={14} aria-hidden="true" />
-      </a>
-      <button
-        type="button"
-        className="button quiet icon small"
-        title={item.is_kept ? "Keep it no longer" : "Keep it for ever"}
-        aria-label={item.is_kept ? `Keep ${path} no longer` : `Keep ${path} for ever`}
-        onClick={keep}
-      >
-        {item.is_kept ? <PinOff size={14} aria-hidden="true" /> : <Pin size={14} aria-hidden="true" />}
-      </button>
-      <button
-        type="button"
-        className="button quiet icon small danger"
-        title="Delete"
-        aria-label={`Delete ${path}`}
-        onClick={() => setGoing(true)}
-      >
-        <Trash2 size={14} aria-hidden="true" />
-      </button>
-      <Confirm title={isGoing ? `Delete ${name}?` : null} verb="Delete" act={remove} close={() => setGoing(false)}>
-        Its files are removed. Refused while it is kept or a job goes on from it.
-      </Confirm>
-    </span>
   );
 }

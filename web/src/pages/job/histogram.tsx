@@ -1,25 +1,36 @@
 import { number } from "~/lib/format";
 
-const WIDTH = 120; // px
+const WIDTH = 120; // units of the drawing; a large one is as wide as its place
 const HEIGHT = 22;
 
+interface HistogramProps {
+  histogram: { low: number; high: number; counts: number[] };
+  isLarge?: boolean;
+}
+
 /** Equal bins from low to high. */
-export function Histogram({ histogram }: { histogram: { low: number; high: number; counts: number[] } }) {
-  const { low, high, counts } = histogram;
+export function Histogram({ histogram: { low, high, counts }, isLarge = false }: HistogramProps) {
   const most = Math.max(...counts, 1);
   const width = WIDTH / counts.length;
+  const total = counts.reduce((sum, count) => sum + count, 0) || 1;
   return (
     <svg
-      className="histogram"
-      width={WIDTH}
-      height={HEIGHT}
+      className={isLarge ? "histogram large" : "histogram"}
+      viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
+      preserveAspectRatio="none"
       role="img"
       aria-label={`Histogram from ${number(low)} to ${number(high)}`}
     >
-      <title>{`${number(low)} … ${number(high)}`}</title>
       {counts.map((count, i) => {
-        const height = count === 0 ? 0 : Math.max(1, (count / most) * HEIGHT);
-        return <rect key={`${i * width}`} x={i * width} y={HEIGHT - height} width={Math.max(0.5, width - 0.5)} height={height} />;
+        const height = count === 0 ? 0 : Math.max(isLarge ? 0.15 : 1, (count / most) * HEIGHT);
+        const from = low + ((high - low) * i) / counts.length;
+        return (
+          <rect key={`${i * width}`} x={i * width} y={HEIGHT - height} width={Math.max(0.4, width * 0.82)} height={height}>
+            {isLarge && (
+              <title>{`from ${number(from)}: ${count.toLocaleString()} (${((count / total) * 100).toFixed(1)} %)`}</title>
+            )}
+          </rect>
+        );
       })}
     </svg>
   );

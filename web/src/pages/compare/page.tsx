@@ -1,0 +1,172 @@
+import { useQueries, useQueryClient } from "@tanstack/react-query";
+import { getRouteApi, Link } from "@tanstack/react-router";
+import { GitCompareArrows } from "lucide-react";
+import { useCallback, useEffect, useState } from "react";
+import { isOver, jobQuery, keys, metricSeriesQuery } from "~/api/queries";
+import type { ChartSeries, JobDetail, MetricSeries } from "~/api/types";
+import { type Look, LookControls, MetricCard } from "~/components/metricCard";
+import { Bones, Card, Empty, Failure, PageHead } from "~/components/parts";
+import { State } from "~/components/state";
+import { Ran } from "~/components/time";
+import { listed } from "~/lib/filters";
+import { number } from "~/lib/format";
+import { replicaOf, TensorBoard } from "~/pages/job/metrics";
+import { CheckpointPair } from "./checkpoints";
+import { CodeDifference } from "./code";
+import { Specs } from "./specs";
+
+const route = getRouteApi("/shell/compare");
+const MOST = 8; // jobs
+const AGAIN_MS = 5_000; // for jobs that have not ended
+const FEW_METRICS = 12; // rows of results; the charts have them all
+
+export function ComparePage() {
+  const { jobs: text } = route.useSearch();
+  const ids = listed(text).slice(0, MOST);
+  const queries = useQueries({ queries: ids.map((id) => jobQuery(id)) });
+  const found = queries.flatMap((query) => (query.data ? [query.data] : []));
+  const failed = queries.find((query) => query.error !== null && query.data === undefined);
+  if (ids.length < 2) {
+    return (
+      <Empty icon={GitCompareArrows} title="Choose two jobs or more">
+        <p>Tick them in the list of jobs, then press Compare.</p>
+        <Link to="/jobs" className="button">
+          To the jobs
+        </Link>
+      </Empty>
+    );
+  }
+  return (
+    <div className="page-body">
+      <PageHead title="Compare" about={`${ids.length} jobs; the first is what the others are held against`} />
+      {failed && <Failure error={failed.error} retry={() => void failed.refetch()} />}
+      {found.length < ids.length ? !failed && <Bones rows={8} height={30} /> : <Comparison jobs={found} />}
+    </div>
+  );
+}
+
+function Comparison({ jobs }: { jobs: readonly JobDetail[] }) {
+  const queries = useQueries({ queries: jobs.map((job) => metricSeriesQuery(job.id, false)) });
+  const series = queries.map((query) => query.data ?? []);
+  const names = [...new Set(series.flat().map((each) => each.name))].sort();
+  useNewNumbers(jobs);
+  return (
+    <>
+      <Results jobs={jobs} series={series} names={names} />
+      {queries.some((query) => query.isPending) ? (
+        <Bones rows={6} height={40} />
+      ) : (
+        names.length > 0 && <Charts jobs={jobs} names={names} />
+      )}
+      <Specs jobs={jobs} />
+      <CodeDifference jobs={jobs} />
+      <CheckpointPair jobs={jobs} />
+    </>
+  );
+}
+
+/** While any of the jobs goes on, their numbers are asked for again. A stream for each would take all of a browser's connections. */
+function useNewNumbers(jobs: readonly JobDetail[]): void {
+  const client = useQueryClient();
+  const going = jobs
+    .filter((job) => !isOver(job.state))
+    .map((job) => job.id)
+    .join(",");
+  useEffect(() => {
+    if (!going) return;
+    const timer = setInterval(() => {
+      for (const job of going.split(",")) void client.invalidateQueries({ queryKey: keys.metricsOf(job) });
+      void client.invalidateQueries({ queryKey: keys.charts });
+    }, AGAIN_MS);
+    return () => clearInterval(timer);
+  }, [client, going]);
+}
+
+/** The newest value of a metric: of the newest attempt, its first replica. */
+function newest(series: readonly MetricSeries[], name: string): unknown {
+  const own = series.filter((each) => each.name === name);
+  return own.sort((a, b) => b.attempt - a.attempt || a.index - b.index)[0]?.last_value;
+}
+
+interface ResultsProps {
+  jobs: readonly JobDetail[];
+  series: readonly (readonly MetricSeries[])[];
+  names: readonly string[];
+}
+
+function Results({ jobs, series, names }: ResultsProps) {
+  const rows: { head: string; cells: React.ReactNode[] }[] = [
+    { head: "State", cells: jobs.map((job) => <State key={job.id} state={job.state} />) },
+    { head: "Ran", cells: jobs.map((job) => <Ran key={job.id} seconds={job.ran_s ?? 0} since={job.running_since} />) },
+    { head: "Step", cells: jobs.map((job) => number((job.progress ?? {})["step"])) },
+    ...names.slice(0, FEW_METRICS).map((name) => ({ head: name, cells: series.map((own) => number(newest(own, name))) })),
+  ];
+  return (
+    <Card title="Results" flush>
+      <div className="table-box">
+        <table className="table compare" style={{ minWidth: 130 + jobs.length * 170 }}>
+          <thead>
+            <tr>
+              <th>
+                <span className="only-read">What</span>
+              </th>
+              {jobs.map((job) => (
+                <th key={job.id}>
+                  <Link to="/jobs/$job" params={{ job: job.id }} className="strong wrap">
+                    {job.name}
+                  </Link>
+                  <div className="mono dimmer">{job.id}</div>
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {rows.map(({ head, cells }) => (
+              <tr key={head}>
+                <th scope="row" className="wrap">
+                  {head}
+                </th>
+                {jobs.map((job, i) => (
+                  <td key={job.id} className="num">
+                    {cells[i]}
+                  </td>
+                ))}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </Card>
+  );
+}
+
+/** The metrics that any of the jobs has, all jobs in one chart. */
+function Charts({ jobs, names }: { jobs: readonly JobDetail[]; names: readonly string[] }) {
+  const [look, setLook] = useState<Look>({ by: "step", isLog: false, smoothing: 0 });
+  const ids = jobs.map((job) => job.id);
+  const titles = Object.fromEntries(
+    jobs.map((job) => [job.id, jobs.filter((each) => each.name === job.name).length > 1 ? job.id : job.name]),
+  );
+  const titleText = JSON.stringify(titles);
+  const label = useCallback(
+    (series: ChartSeries) => {
+      const title = (JSON.parse(titleText) as Record<string, string>)[series.job] ?? series.job;
+      return series.index > 0 ? `${title} ${replicaOf(series)}` : title;
+    },
+    [titleText],
+  );
+  return (
+    <section className="stack">
+      <div className="row wrapping">
+        <h2 className="grow">Metrics</h2>
+        <LookControls look={look} set={setLook} />
+        <TensorBoard jobs={ids} />
+      </div>
+      <div className="metrics">
+        {names.map((name) => (
+          <MetricCard key={name} jobs={ids} name={name} label={label} {...look} />
+        ))}
+      </div>
+    </section>
+  );
+}

@@ -1,0 +1,33 @@
+import type { JobDetail } from "~/api/types";
+
+interface PickJobProps {
+  first: JobDetail | undefined;
+  others: readonly JobDetail[];
+  chosen: JobDetail | undefined;
+  choose: (job: string) => void;
+}
+
+/** Which of the other jobs the first is held against; with two jobs there is nothing to choose. */
+export function PickJob({ first, others, chosen, choose }: PickJobProps) {
+  return (
+    <span className="row small dim compare-pair">
+      <span className="cut">{first?.name}</span> →{" "}
+      {others.length > 1 ? (
+        <select
+          className="input auto"
+          aria-label="Hold the first job against"
+          value={chosen?.id}
+          onChange={(event) => choose(event.target.value)}
+        >
+          {others.map((job) => (
+            <option key={job.id} value={job.id}>
+              {job.name}
+            </option>
+          ))}
+        </select>
+      ) : (
+        <span className="cut">{chosen?.name}</span>
+      )}
+    </span>
+  );
+}
