@@ -41,6 +41,7 @@ _SYSTEM_FOLDERS: Final = frozenset(
 MAX_PATTERNS: Final = 20
 _PATTERN_LENGTH: Final = 300
 _PATTERN_NAME: Final = re.compile(r"\{([A-Za-z_][\w./-]{0,99})\}")
+_NAMES_SIDE_BY_SIDE: Final = re.compile(r"\{[A-Za-z_][\w./-]{0,99}\}\{[A-Za-z_][\w./-]{0,99}\}")
 
 
 def kind_of(value: Any) -> str:
@@ -253,6 +254,11 @@ def _patterns(value: Any) -> tuple[str, ...]:
                 f"{short(item)} is no pattern: one line of at most {_PATTERN_LENGTH} characters with 1 to {MAX_PATTERNS} "
                 "names in braces where numbers stand",
                 "write it like loss {loss} at step {step}",
+            )
+        if beside := _NAMES_SIDE_BY_SIDE.search(item):
+            raise FieldError(
+                f"{short(item)} has {beside[0]} side by side: nobody can tell where one number ends",
+                "write what stands between them, like {epoch}/{epochs}",
             )
     return tuple(items)
 

@@ -299,6 +299,60 @@ def test_a_pattern_of_ones_own_reads_lines_as_they_are() -> None:
     assert patterns.find(b"a" * 900 + b" -" * 50) == {}
 
 
+@pytest.mark.parametrize(
+    ("pattern", "line", "found"),
+    [
+        ("step {step}.", b"step 12.", {"step": 12}),
+        ("at {epoch}.{step}: {loss}", b"at 3.20: 0.5", {"epoch": 3, "step": 20, "loss": 0.5}),
+        ("accuracy {acc}.", b"accuracy 0.93. next", {"acc": 0.93}),
+        ("loss {loss} of {steps}", b"loss none of 3, loss 5. of 7", {"loss": 5, "steps": 7}),
+        ("{step} of", b"8 or 1.5.7 of", {"step": 5.7}),
+        ("{loss}e", b"1e-3e", {"loss": 0.001}),
+        ("from {a}-{b}", b"from 3-4", {"a": 3, "b": 4}),
+    ],
+)
+def test_a_number_ends_where_the_patterns_text_begins(pattern: str, line: bytes, found: dict[str, float]) -> None:
+    assert LinePatterns([pattern]).find(line) == found
+
+
+def test_no_pattern_takes_long_on_a_line_that_was_made_for_it() -> None:
+    # As one regular expression this took longer than anybody waits: every way to share the digits was tried.
+    hostile = LinePatterns(["{a}{b}{c}{d}{e}{f}!", "{a}0{b}0{c}0{d}!", "x {a}  {b}  {c}  !"])
+    assert hostile.find(b"0" * 1000) == {}
+    assert hostile.find((b"x " + b" " * 400 + b"1") * 3) == {}
+
+
+def test_a_source_that_fails_takes_no_other_along() -> None:
+    class Unlucky:
+        def look(self) -> list[tuple[str, int, float, float]]:
+            raise RuntimeError("no luck")
+
+    collector = Collector(patterns=LinePatterns([]), hypertune=Unlucky())  # type: ignore[arg-type]
+    for step in range(12):
+        collector.note([b"step=%d loss=1" % step])
+        assert collector.look(is_last=False)[0]["data"]["series"][0]["steps"] == [step]
+    first, last = collector.troubles
+    assert first == "metrics of hypertune's file: RuntimeError: no luck"
+    assert last.endswith("10 times in a row: they are not read any more")
+
+
+@pytest.mark.parametrize(
+    "line", ["[" * 100_000, '{"timestamp": 1, "x": 1' + "0" * 400 + "}", '{"timestamp": 1e400, "x": 1}']
+)
+def test_a_line_that_hypertune_never_wrote_is_passed_over(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "output.metric"
+    file.write_text(line + '\n{"timestamp": 5, "loss": 0.5, "global_step": "3"}\n')
+    assert ("loss", 3, 5.0, 0.5) in HypertuneFile(str(file)).look()
+
+
+def test_the_newest_reports_of_hypertune_count_when_their_names_are_long(tmp_path: Path) -> None:
+    file = tmp_path / "output.metric"
+    name = "n" * 5_000
+    file.write_text("".join(f'{{"timestamp": {at}, "{name}": 1, "global_step": {at}}}\n' for at in range(100)))
+    steps = [step for _, step, _, _ in HypertuneFile(str(file)).look()]
+    assert steps[-1] == 99
+
+
 def test_a_flood_of_lines_costs_a_bounded_piece_and_the_newest_count() -> None:
     collector = Collector(patterns=LinePatterns([]))
     collector.note([b"step=%d loss=1" % step for step in range(10_000)])

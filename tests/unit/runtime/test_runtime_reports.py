@@ -123,6 +123,24 @@ def test_the_last_line_needs_no_newline(reporter, api, write):
     assert api.received == [("progress", {"step": 9})]
 
 
+def test_a_line_of_brackets_ends_no_reports(reporter, api, write):
+    write("[" * 100_000 + "\n", {"kind": "progress", "step": 1})
+    go(reporter)
+    assert api.received == [("progress", {"step": 1})]
+
+
+def test_a_line_without_an_end_is_left_out_and_told_once(reporter, api, said, write):
+    for _ in range(3):
+        write("x" * 700_000)
+        go(reporter)
+    assert reporter._offset >= 1_400_000, "it was kept to be read again"
+    write("\n", {"kind": "progress", "step": 1})
+    go(reporter)
+    assert api.received == [("progress", {"step": 1})]
+    assert len(said) == 1
+    assert "was left out" in said[0]
+
+
 def test_rubbish_is_left_out(reporter, api, write):
     write("not json\n", "[1]\n", {"kind": "heartbeat"}, {"kind": "nonsense"}, {"kind": "progress", "step": 1})
     go(reporter)

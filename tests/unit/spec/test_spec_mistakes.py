@@ -324,3 +324,18 @@ def test_thousands_of_unknown_fields_are_answered_by_the_first_hundred():
     with pytest.raises(SpecError) as caught:
         parse_spec({**BASE, **{f"zz{i}": i for i in range(20_000)}})
     assert len(caught.value.mistakes) == 100
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("loss", "no pattern"),
+        ("{a}{b}!", "{a}{b} side by side"),
+        ("step {step} {loss}{x} y", "{loss}{x} side by side"),
+        ("x" * 2000 + "{a}", "no pattern"),
+    ],
+)
+def test_a_pattern_must_tell_where_its_numbers_stand(pattern, words):
+    mistake = the_mistake({"metric_patterns": ["loss {loss}", pattern]})
+    assert mistake.path == "metric_patterns"
+    assert words in mistake.message

@@ -23,6 +23,7 @@ _TIMEOUT_S = 10.0
 _BATCH_ITEMS = 500
 _BATCH_BYTES = 512 * 1024
 _LINE_BYTES = 1024 * 1024  # an image is such a line
+_ROUND_BYTES = 8 * 2**20  # of the report file: who writes a flood of it shall not hold up the heartbeat
 _PRESSED_BYTES = 1024  # bodies from here on are compressed
 _SPOOL_BYTES = 16 * 2**20
 _BACK_OFF_S = 30.0
@@ -126,6 +127,7 @@ class Reporter:
         self._source = source
         self._offset = 0
         self._freed_to = 0
+        self._is_in_long_line = False
         self._spool = Spool(spool_path)
         self._say = say
         self._in_flight: list[dict[str, Any]] = []
@@ -196,6 +198,8 @@ class Reporter:
             while True:
                 at = clock.stamp(clock.now())
                 items = self.collector.look(is_last=is_last)
+                while self.collector.troubles:
+                    self._say(self.collector.troubles.pop(0))
                 for item in items:
                     self._spool.add({"at": at, **item})
                 # A look reads a piece of each file: at the end all that is left, while there is time.
@@ -224,24 +228,37 @@ class Reporter:
             self._retry_at = 0.0
 
     def _collect(self, is_last: bool) -> None:
-        """Move complete lines of the report file into the spool."""
+        """Move complete lines of the report file into the spool, a bounded piece at a time."""
+        began = self._offset
         try:
             with open(self._source, "rb") as stream:
                 stream.seek(self._offset)
-                for line in stream:
-                    if not line.endswith(b"\n") and not is_last:
-                        return
-                    self._offset += len(line)
-                    item = _item(line)
-                    if item is not None:
-                        self._spool.add(item)
-                        if self.collector is not None:
-                            self.collector.is_told |= bool(item["data"].get("metrics"))
-                            self.collector.is_step_told |= item["kind"] == "progress" and "step" in item["data"]
+                while is_last or self._offset - began < _ROUND_BYTES:
+                    line = stream.readline(_LINE_BYTES + 1)
+                    if not line or not self._take_line(line, is_last):
+                        break
         except OSError:
             return
         if self._offset - self._freed_to >= _FREE_BYTES:
             self._free_source()
+
+    def _take_line(self, line: bytes, is_last: bool) -> bool:
+        """``False``: it is being written, and is read again at the next look."""
+        is_whole = line.endswith(b"\n")
+        is_long = len(line) > _LINE_BYTES
+        if not (is_whole or is_long or is_last or self._is_in_long_line):
+            return False
+        self._offset += len(line)
+        if is_long and not self._is_in_long_line:
+            self._say("a line of more than %d bytes in %s was left out" % (_LINE_BYTES, self._source))
+        is_rest, self._is_in_long_line = self._is_in_long_line, not is_whole and (is_long or self._is_in_long_line)
+        item = None if is_long or is_rest else _item(line)
+        if item is not None:
+            self._spool.add(item)
+            if self.collector is not None:
+                self.collector.is_told |= bool(item["data"].get("metrics"))
+                self.collector.is_step_told |= item["kind"] == "progress" and "step" in item["data"]
+        return True
 
     def _free_source(self) -> None:
         """Give the room back of what was read. Cutting the file could lose what is appended in that moment."""
@@ -360,11 +377,9 @@ def _pressed(data: bytes) -> bytes:
 
 def _item(line: bytes) -> dict[str, Any] | None:
     """A report item of what user code wrote; ``None`` when it is none (the server would refuse it)."""
-    if len(line) > _LINE_BYTES:
-        return None
     try:
         data = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # thousands of brackets
         return None
     if not isinstance(data, dict) or data.get("kind") not in _KINDS:
         return None

@@ -19,13 +19,12 @@ _FIRST_SAMPLE_S = 2.5
 _EVENTS_S = 0.5
 _LINES = 2_000  # that wait to be looked at; of a flood the newest count
 _ITEM_POINTS = 5_000
+_FAILURES = 10  # of one source in a row, until it is looked at no more
 _SYSTEM = "system/"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Deque, Dict, List, Optional, Set, Tuple
-
-    from trainmaster_runtime.metrics.tfevents import Value
+    from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 
 class Columns:
@@ -89,6 +88,8 @@ class Collector:
         self._names: Set[str] = set()  # that files tell
         self.is_told = False  # the script reports metrics itself
         self.is_step_told = False  # and how far it is
+        self.troubles: List[str] = []  # sentences for the job's log
+        self._failures: Dict[str, int] = {}
 
     def note(self, lines: List[bytes]) -> None:
         """Lines that the job printed, from the thread that keeps the log: it must not wait."""
@@ -102,19 +103,14 @@ class Collector:
         now = clock.monotonic()
         columns = Columns()
         progress: Dict[str, float] = {}
-        self._take_lines(columns, progress)
-        if self._hypertune is not None:
-            for name, step, time_s, value in self._hypertune.look():
-                self._names.add(name)
-                columns.add(name, step, time_s, value)
-        if self._events is not None and (is_last or now >= self._events_at):
+        self._guarded("printed lines", lambda: self._take_lines(columns, progress))
+        self._guarded("hypertune's file", lambda: self._take_hypertune(columns))
+        if is_last or now >= self._events_at:
             self._events_at = now + _EVENTS_S
-            self._take_events(columns, self._events.look(now, is_last=is_last))
-        if self._sampler is not None and now >= self._sample_at and not is_last:
+            self._guarded("event files", lambda: self._take_events(columns, now, is_last=is_last))
+        if now >= self._sample_at and not is_last:
             self._sample_at = now + SAMPLE_S
-            step, time_s = int(now - self._started_at), clock.now()
-            for name, value in self._sampler.sample(now).items():
-                columns.add(_SYSTEM + name, step, time_s, value)
+            self._guarded("resources", lambda: self._take_sample(columns, now))
         items = [{"kind": "metrics", "data": data} for data in columns.items()]
         if progress:
             items.append({"kind": "progress", "data": dict(progress)})
@@ -125,6 +121,34 @@ class Collector:
             self._sampler.close()
         if self._events is not None:
             self._events.close()
+
+    def _guarded(self, source: str, take: Callable[[], None]) -> None:
+        """What goes wrong with one source does not take the others along, and may be another's turn the next time."""
+        if self._failures.get(source, 0) >= _FAILURES:
+            return
+        try:
+            take()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the job goes on, and so do the other sources
+            self._failures[source] = failures = self._failures.get(source, 0) + 1
+            if failures in (1, _FAILURES):
+                again = "" if failures == 1 else ", %d times in a row: they are not read any more" % failures
+                self.troubles.append("metrics of %s: %s: %s%s" % (source, type(error).__name__, error, again))
+        else:
+            self._failures.pop(source, None)
+
+    def _take_hypertune(self, columns: Columns) -> None:
+        if self._hypertune is None:
+            return
+        for name, step, time_s, value in self._hypertune.look():
+            self._names.add(name)
+            columns.add(name, step, time_s, value)
+
+    def _take_sample(self, columns: Columns, now: float) -> None:
+        if self._sampler is None:
+            return
+        step, time_s = int(now - self._started_at), clock.now()
+        for name, value in self._sampler.sample(now).items():
+            columns.add(_SYSTEM + name, step, time_s, value)
 
     def _take_lines(self, columns: Columns, progress: Dict[str, float]) -> None:
         patterns = self._patterns
@@ -151,8 +175,10 @@ class Collector:
                 if name not in PROGRESS and (patterns.has_own or not (self.is_told or name in self._names)):
                     columns.add(name, step, time_s, value)
 
-    def _take_events(self, columns: Columns, found: List[Tuple[str, Value]]) -> None:
-        for name, value in found:
+    def _take_events(self, columns: Columns, now: float, *, is_last: bool) -> None:
+        if self._events is None:
+            return
+        for name, value in self._events.look(now, is_last=is_last):
             if value.kind == "scalar":
                 self._names.add(name)
                 columns.add(name, value.step, value.time_s, value.data)

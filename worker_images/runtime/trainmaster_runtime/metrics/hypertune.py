@@ -32,6 +32,8 @@ class HypertuneFile:
                 seen_as = (status.st_mtime_ns, status.st_size)
                 if seen_as == self._seen_as:
                     return []
+                # The newest count: of a file that is larger than a hundred reports should be, the end.
+                stream.seek(max(0, status.st_size - _LIMIT_BYTES))
                 data = stream.read(_LIMIT_BYTES)
         except OSError:
             return []
@@ -48,8 +50,8 @@ class HypertuneFile:
             entry = json.loads(line)
             time_s = float(entry["timestamp"])
             step = int(float(entry.get("global_step") or 0))
-        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
-            return []  # the line that is just being written
+        except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
+            return []  # the line that is just being written, or none of hypertune's
         found = []
         for name, value in entry.items():
             if name in _OWN_KEYS or not isinstance(value, (str, int, float)):
@@ -57,7 +59,7 @@ class HypertuneFile:
             key = (name, str(time_s), str(step))
             try:
                 number = float(value)
-            except ValueError:
+            except (ValueError, OverflowError):
                 continue
             if key not in self._known:
                 self._known[key] = None

@@ -1,8 +1,8 @@
 """Numbers in log lines: ``loss=0.31 step=20``, or what a job's own patterns say.
 
 A pattern is plain text with names in braces where numbers stand: ``Epoch {epoch}/{epochs}: loss {loss}``. It is no regular
-expression, because one of those can take for ever on a line that was made for it, and it would take the log with it:
-what is made of a pattern here takes time linear in the line. ``{step}``, ``{steps}``, ``{epoch}`` and ``{epochs}`` tell the
+expression, because one of those can take for ever on a line that was made for it, and it would take the log with it: a
+number that was read is never given back to be read otherwise, so that the time is linear in the line. ``{step}``, ``{steps}``, ``{epoch}`` and ``{epochs}`` tell the
 progress, all others are metrics.
 """
 
@@ -20,20 +20,23 @@ _NUMBER = (
 _PAIR = re.compile(r"(?<![\w./-])([A-Za-z_][\w./-]{0,99})(?:=|: ?)(%s)(?![\w.])" % _NUMBER)
 _STEPS = frozenset(("step", "global_step", "iteration", "iter"))
 _ANSI = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
+_ONE_NUMBER = re.compile(_NUMBER)
 _FIELD = re.compile(r"\{([A-Za-z_][\w./-]{0,99})\}")
 
 PROGRESS = ("step", "steps", "epoch", "epochs")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Pattern, Tuple
+    from typing import Dict, List, Optional, Pattern
 
 
 class LinePatterns:
     """Args: ``patterns``: the job's own; none: pairs of name and value are looked for, in lines that name a step."""
 
     def __init__(self, patterns: List[str]) -> None:
-        self._own = [compiled for compiled in map(_compiled, patterns[:PATTERNS]) if compiled is not None]
+        self._own = [
+            _Template(pattern) for pattern in patterns[:PATTERNS] if 0 < len(_FIELD.findall(pattern)) <= _NAMES
+        ]
         self.has_own = bool(patterns)
 
     def may_match(self, line: bytes) -> bool:
@@ -44,10 +47,10 @@ class LinePatterns:
         """The numbers by name; empty: the line has none for us."""
         text = _ANSI.sub("", line[:LINE_BYTES].decode("utf-8", "replace"))
         if self.has_own:
-            for expression, names in self._own:
-                match = expression.search(text)
-                if match is not None:
-                    return {name: float(value) for name, value in zip(names, match.groups())}
+            for template in self._own:
+                found = template.find(text)
+                if found is not None:
+                    return found
             return {}
         return _pairs(text)
 
@@ -62,15 +65,47 @@ def _pairs(text: str) -> Dict[str, float]:
     return found if ("step" in found or "epoch" in found) and len(found) > 1 else {}
 
 
-def _compiled(pattern: str) -> Tuple[Pattern[str], List[str]] | None:
-    names = _FIELD.findall(pattern)
-    if not names or len(names) > _NAMES:
+class _Template:
+    """One pattern: a text, and behind it again and again a name's number and a text."""
+
+    def __init__(self, pattern: str) -> None:
+        pieces = _FIELD.split(pattern)
+        self._names = pieces[1::2]
+        self._texts = [_text_of(piece) for piece in pieces[::2]]
+
+    def find(self, text: str) -> Optional[Dict[str, float]]:
+        """The numbers where it stands first in ``text``; ``None``: nowhere."""
+        first = self._texts[0] or _ONE_NUMBER
+        begin = first.search(text)
+        while begin is not None:
+            found = self._numbers(text, begin.end() if self._texts[0] else begin.start())
+            if found is not None:
+                return dict(zip(self._names, found))
+            begin = first.search(text, begin.start() + 1)
         return None
-    parts = []
-    for number, piece in enumerate(_FIELD.split(pattern)):
-        if number % 2:
-            parts.append("(%s)" % _NUMBER)
-        else:
-            # Any blanks where the pattern has some.
-            parts.append(r"\s{1,100}".join(re.escape(word) for word in re.split(r"\s+", piece)))
-    return re.compile("".join(parts)), names
+
+    def _numbers(self, text: str, at: int) -> Optional[List[float]]:
+        found = []
+        for behind in self._texts[1:]:
+            number = _ONE_NUMBER.match(text, at)
+            if number is None:
+                return None
+            end = at = number.end()
+            if behind is not None:
+                match = behind.match(text, end)
+                if match is None:
+                    # `step 12.` and `epoch 3.20`: the point may belong to the text.
+                    end = text.find(".", number.start(), end)
+                    match = behind.match(text, end) if end > number.start() else None
+                if match is None:
+                    return None
+                at = match.end()
+            found.append(float(text[number.start() : end]))
+        return found
+
+
+def _text_of(piece: str) -> Optional[Pattern[str]]:
+    """Any blanks where ``piece`` has some. ``None``: there is no text."""
+    if not piece:
+        return None
+    return re.compile(r"\s{1,100}".join(re.escape(word) for word in re.split(r"\s+", piece)))
