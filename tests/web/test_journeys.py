@@ -239,7 +239,7 @@ def test_checkpoints_are_looked_into_compared_and_gone_on_from(page: Any, platfo
 
 
 # Saves as above, tells what it begins from, and stays.
-STAYS = "echo begins at ${TRAINMASTER_RESUME_FROM:-nothing}; python3 -c \"$SAVES\"; echo saved; sleep 600"
+STAYS = 'echo begins at ${TRAINMASTER_RESUME_FROM:-nothing}; python3 -c "$SAVES"; echo saved; sleep 600'
 
 
 def test_a_running_job_and_a_paused_one_resume_from_a_chosen_checkpoint(page: Any, platform: Any) -> None:
