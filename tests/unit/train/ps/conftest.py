@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ pytest.importorskip("zmq")
 
 from trainmaster_train.ps import Options  # noqa: E402
 
-from tests.unit.train.ps.loopback import WITHIN_S, Cluster  # noqa: E402
+from tests.unit.train.ps.loopback import Cluster  # noqa: E402
+from tests.unit.train.ps.processes import Gang  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -48,14 +48,14 @@ def cluster() -> Iterator[Callable[..., Cluster]]:
 
 
 @pytest.fixture
-def wait_for() -> Callable[..., None]:
-    """``wait_for(condition, what, log)``: fails with the logs of ps and worker when it does not come."""
+def gang(tmp_path: Path) -> Iterator[Callable[..., Gang]]:
+    """``gang(workers, **options) -> Gang``, gone at the end."""
+    made: list[Gang] = []
 
-    def wait(condition: Callable[[], bool], what: str, log: Callable[[str], str]) -> None:
-        deadline = time.monotonic() + 3 * WITHIN_S  # processes start and import torch meanwhile
-        while not condition():
-            if time.monotonic() > deadline:
-                pytest.fail(f"not within {3 * WITHIN_S} s: {what}\n{log('ps')[-2000:]}\n{log('worker')[-2000:]}")
-            time.sleep(0.05)
+    def make(workers: int, **options: Any) -> Gang:
+        made.append(Gang(tmp_path, workers, **options))
+        return made[-1]
 
-    return wait
+    yield make
+    for one in made:
+        one.close()

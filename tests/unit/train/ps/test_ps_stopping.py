@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import trainmaster_train as tm
@@ -25,7 +23,8 @@ from trainmaster_train.ps.saving import Saving  # noqa: E402
 from trainmaster_train.ps.sessions import Request, Session  # noqa: E402
 from trainmaster_train.ps.shard import Shard  # noqa: E402
 
-from tests.unit.train.ps.loopback import WITHIN_S, free_ports, full_disk, make_model, sgd  # noqa: E402
+from tests.unit.train.ps.loopback import WITHIN_S, full_disk, make_model, sgd  # noqa: E402
+from tests.unit.train.ps.processes import Gang  # noqa: E402
 
 
 @pytest.fixture
@@ -236,81 +235,21 @@ def test_a_checkpoint_that_makes_room_while_it_is_read_is_replaced_by_the_newer_
     assert newer.exists()
 
 
-SCRIPT = """
-import os, pathlib, time
-import torch
-from trainmaster_train import ps
-
-torch.set_num_threads(1)
-torch.manual_seed(1)
-model = torch.nn.Linear(4, 1)
-
-def train(servers):
-    for step in servers.steps(until=10**9):
-        model(torch.ones(2, 4)).sum().backward()
-        servers.step()
-        print("update", servers.version, flush=True)
-        if pathlib.Path(os.environ["TRAINMASTER_OUTPUT_DIR"], "enough").exists():
-            return {}
-        time.sleep(0.02)
-
-# However long the others' start takes on a busy machine.
-options = ps.Options(join_timeout_s=600.0)
-ps.run(model, torch.optim.SGD(model.parameters(), lr=1e-6), train, options=options)
-"""
-
-
-class Job:
-    """One ps and one worker, as processes."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        ps, worker = [f"127.0.0.1:{port}" for port in free_ports(2)]
-        self._peers = {"ps": [ps], "worker": [worker]}
-
-    def start(self, role: str) -> None:
-        own = {
-            "TF_CONFIG": json.dumps({"cluster": self._peers, "task": {"type": role, "index": 0}}),
-            "PS_KEY": "a key for the test",
-            "TRAINMASTER_OUTPUT_DIR": str(self.folder),
-            "OMP_NUM_THREADS": "1",
-        }
-        with (self.folder / f"{role}.log").open("ab") as log:
-            self.processes[role] = subprocess.Popen(
-                [sys.executable, "-c", SCRIPT], env={**os.environ, **own}, stdout=log, stderr=log
-            )
-
-    def log(self, role: str) -> str:
-        return (self.folder / f"{role}.log").read_text()
-
-    def updates(self) -> int:
-        found = re.findall(r"update (\d+)\n", self.log("worker"))
-        return int(found[-1]) if found else 0
-
-
 def test_a_stopped_ps_goes_on_where_it_was_and_leaves_nothing_when_the_training_is_done(
-    tmp_path: Path, wait_for: Any
+    gang: Callable[..., Gang],
 ) -> None:
-    job = Job(tmp_path)
-    job.start("ps")
-    job.start("worker")
-    try:
-        wait_for(lambda: job.updates() >= 3, "updates", job.log)
-        job.processes["ps"].send_signal(signal.SIGTERM)
-        assert job.processes["ps"].wait(WITHIN_S) == 0
-        left = re.search(r"ps 0 left its shard of update (\d+) in", job.log("ps"))
-        assert left, job.log("ps")
-        job.start("ps")
-        wait_for(lambda: job.updates() >= int(left[1]) + 2, "updates after it", job.log)
-        assert f"going on from where this ps was stopped: {left[1]} updates are done." in job.log("ps")
-        (tmp_path / "enough").touch()
-        assert job.processes["worker"].wait(WITHIN_S) == 0
-        job.processes["ps"].send_signal(signal.SIGTERM)
-        assert job.processes["ps"].wait(WITHIN_S) == 0
-    finally:
-        for process in job.processes.values():
-            process.kill()
-            process.wait()
-    assert not (tmp_path / "checkpoints" / stopping.FOLDER).exists()
-    assert "Traceback" not in job.log("ps") + job.log("worker")
+    job = gang(1)
+    job.until(lambda: job.updates() >= 3, "updates")
+
+    assert job.send("ps-0", signal.SIGTERM) == 0
+    left = re.search(r"ps 0 left its shard of update (\d+) in", job.log("ps-0"))
+    assert left, job.log("ps-0")
+    job.start("ps-0")
+    job.until(lambda: job.updates() >= int(left[1]) + 2, "updates after it")
+    assert f"going on from where this ps was stopped: {left[1]} updates are done." in job.log("ps-0")
+    job.end_training()
+    assert job.ended("worker-0") == 0
+    assert job.send("ps-0", signal.SIGTERM) == 0
+
+    assert not (job.folder / "checkpoints" / stopping.FOLDER).exists()
+    assert "Traceback" not in job.log("ps-0") + job.log("worker-0")
