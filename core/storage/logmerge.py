@@ -305,12 +305,12 @@ class LogMerge:
         self._read += len(data)
         source.buffer, source.cut = rest + data, 0
         search = self._selection.search
-        if search is not None:
+        # A line without a level has that of the line before: then none may be passed over.
+        if search is not None and self._selection.level is None:
             whole = source.buffer.rfind(b"\n") + 1
             if whole and search.can_skip(source.buffer[:whole]):
                 source.buffer = source.buffer[whole:]
                 source.offset += whole
-                source.level = None
         return bool(data)
 
     def _take(self, source: _Source) -> bytes:

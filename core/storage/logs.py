@@ -71,8 +71,12 @@ def stamp_of(raw: bytes) -> bytes | None:
 
 
 def stamp_at(at: datetime) -> bytes:
-    """``at`` as the runtime stamps it."""
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(STAMP_BYTES, "0").encode()
+    """``at`` as the runtime stamps it; beyond the ends of the calendar, its end."""
+    try:
+        moment = at.astimezone(UTC)
+    except OverflowError:
+        moment = at.replace(tzinfo=UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(STAMP_BYTES, "0").encode()
 
 
 def text_of(raw: bytes) -> bytes:

@@ -67,7 +67,7 @@ def without_anchors(pattern: str) -> str | None:
         pair = pattern[position : position + 2]
         width = 1
         if character == "\\":
-            if pair in ("\\Q", "\\E", "\\C"):
+            if pair in ("\\Q", "\\E", "\\C", "\\p", "\\P"):  # \p{^Greek} is no anchor
                 return None
             width = 2
             if class_start < 0 and pair in ("\\A", "\\z"):

@@ -94,6 +94,21 @@ def test_lines_are_chosen_by_level_time_and_words_together(tmp_path: Path, folde
     assert read(tmp_path, Selection(since=at(9))) == []
 
 
+def test_a_search_passes_over_no_line_that_a_level_belongs_to(tmp_path: Path, folder: Path) -> None:
+    # Two reads of the file: the words stand in the second, what they go on with in the first.
+    with (folder / "worker-0.log").open("wb") as stream:
+        stream.write(at(0) + b" ERROR it went wrong\n")
+        for number in range(200_000):
+            stream.write(at(1) + b"   frame %d\n" % number)
+        stream.write(at(2) + b"   needle\n")
+    assert read(tmp_path, Selection(level=RANKS["error"], search=LineSearch("needle"))) == ["  needle"]
+
+
+@pytest.mark.parametrize("moment", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_beyond_the_calendar_is_its_end(moment: str) -> None:
+    assert stamp_at(datetime.fromisoformat(moment))[:19].decode() == moment[:19]
+
+
 def test_a_time_in_a_long_file_is_found_by_halving_it(tmp_path: Path, folder: Path) -> None:
     path = folder / "worker-0.log"
     with path.open("wb") as stream:

@@ -231,6 +231,7 @@ def test_no_expression_takes_for_ever() -> None:
                 "?",
                 "\\A",
                 "\\z",
+                "\\p{^Greek}",
                 "x",
             ]
         ),
@@ -250,7 +251,15 @@ def test_a_block_is_skipped_only_when_no_line_of_it_matches(pattern: str, lines:
 
 @pytest.mark.parametrize(
     ("pattern", "loose"),
-    [("^a$", "a"), ("[^a]$", "[^a]"), (r"\^", r"\^"), ("[]^]^", "[]^]"), (r"\Qa^\E", None), ("(^|,)x", "(|,)x")],
+    [
+        ("^a$", "a"),
+        ("[^a]$", "[^a]"),
+        (r"\^", r"\^"),
+        ("[]^]^", "[]^]"),
+        (r"\Qa^\E", None),
+        (r"\p{^Greek}", None),
+        ("(^|,)x", "(|,)x"),
+    ],
 )
 def test_anchors_are_taken_out_of_an_expression(pattern: str, loose: str | None) -> None:
     assert without_anchors(pattern) == loose
