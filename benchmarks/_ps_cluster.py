@@ -6,11 +6,12 @@ import asyncio
 import json
 import multiprocessing
 import os
+import queue
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -23,7 +24,8 @@ from trainmaster_train.context import current
 from trainmaster_train.ps.wire import job_key
 
 SPAWN = multiprocessing.get_context("spawn")
-WITHIN_S = 600.0
+WITHIN_S = 120.0  # for what takes seconds on a machine that is not busy
+END_S = 10.0
 LEARNING_RATE = 0.02
 LINK_BYTES_PER_S = 100e6 / 8
 
@@ -44,16 +46,29 @@ class Job:
         ]
         for process in processes:
             process.start()
-        try:
-            return [results.get(timeout=WITHIN_S) for _ in processes]
-        finally:
-            for process in processes:
-                process.join(30)
-                process.kill()
+        return gather(results, processes, len(processes))
 
     def env(self, role: str, index: int) -> dict[str, str]:
         config = {"cluster": self.peers, "task": {"type": role, "index": index}}
         return {"TF_CONFIG": json.dumps(config), "PS_KEY": "benchmark", "TRAINMASTER_OUTPUT_DIR": self.folder}
+
+
+def gather(results: Any, processes: Sequence[Any], count: int) -> list[Any]:
+    """``count`` results of ``processes``, which are ended then. Raises ``RuntimeError`` at once when one of them fails."""
+    found: list[Any] = []
+    deadline = time.monotonic() + WITHIN_S
+    try:
+        while len(found) < count:
+            with suppress(queue.Empty):
+                found.append(results.get(timeout=1.0))
+            failed = [process.exitcode for process in processes if process.exitcode]
+            if failed or time.monotonic() > deadline:
+                raise RuntimeError(f"{len(found)} of {count} results; exit codes {failed}, within {WITHIN_S:.0f} s")
+        return found
+    finally:
+        for process in processes:
+            process.join(END_S if len(found) == count else 0)
+            process.kill()
 
 
 @contextmanager
@@ -72,7 +87,7 @@ def cluster(make: Any, options: ps.Options, *, workers: int, proxy: Any = None) 
         finally:
             for process in processes:
                 process.terminate()
-                process.join(30)
+                process.join(END_S)
                 process.kill()
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from _ps_cluster import LEARNING_RATE, SPAWN, WITHIN_S, free_ports
+from _ps_cluster import LEARNING_RATE, SPAWN, WITHIN_S, free_ports, gather
 from torch import nn
 from torch.distributed import rpc
 
@@ -45,12 +45,7 @@ def steps_per_s(
     processes = [SPAWN.Process(target=process, args=(rank, *about)) for rank in range(3)]
     for one in processes:
         one.start()
-    try:
-        return sum(results.get(timeout=WITHIN_S) for _ in range(2))
-    finally:
-        for one in processes:
-            one.join(30)
-            one.kill()
+    return sum(gather(results, processes, 2))
 
 
 def process(

@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import _rpc_ps
 import torch
-from _ps_cluster import SPAWN, WITHIN_S, cluster
+from _ps_cluster import SPAWN, WITHIN_S, cluster, gather
 from ps_throughput import BATCH, mlp_batch, mlp_model
 from trainmaster_train import ps
 
@@ -95,11 +95,7 @@ def alone(batch: int, steps: int) -> tuple[float, float]:
     for process in processes:
         process.start()
     while_they_step(barrier, None)
-    found = [results.get(timeout=WITHIN_S) for _ in processes]
-    for process in processes:
-        process.join(30)
-        process.kill()
-    return statistics.mean(found), 0.0
+    return statistics.mean(gather(results, processes, WORKERS)), 0.0
 
 
 def alone_process(batch: int, steps: int, barrier: Any, results: Any) -> None:

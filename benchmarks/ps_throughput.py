@@ -1,11 +1,13 @@
 """Parameter servers: samples per second against torch's RPC and TensorFlow, bandwidth, a slow worker, a slow link.
 
-    python3 dev.py frameworks tf && python3 dev.py bench ps_throughput [--only mlp embedding bandwidth straggler link] [--rounds 3] [--seconds 6] [--batch 32] [--json]
+    python3 dev.py frameworks tf && python3 dev.py bench ps_throughput [--only mlp mlp_tcp embedding bandwidth straggler link]
+        [--rounds 3] [--seconds 6] [--minutes 15] [--batch 32] [--json]
 
 - ``mlp``: 1 ps and 2 workers, an MLP of 10 million parameters, SGD, asynchronous; against the parameter servers of
   torch's RPC tutorials (``_rpc_ps``) and TensorFlow's ParameterServerStrategy with the same model and batch
   (``tensorflow_ps``), in turn. Without TensorFlow: without it. The batch of 32 is the one of torch's example of a
-  parameter server; ``computing alone`` is what two workers make that never talk to a ps: more cannot be had.
+  parameter server. What it costs beside the computing itself: ``ps_cost``.
+- ``mlp_tcp``: the same as between machines: without shared memory, both.
 - ``embedding``: the same with an embedding of 50 million parameters before a small MLP, against TensorFlow's.
 - ``bandwidth``: push and pull of 100 MB against the same bytes there and back over a plain TCP connection.
 - ``straggler``: three workers whose computing is a pause (20 ms; one takes five times as long), until the same loss.
@@ -50,11 +52,16 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement of samples per second")
     parser.add_argument("--batch", type=int, default=BATCH, help="samples of one step of one worker, of the MLP")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--minutes", type=float, default=15.0, help="after which no other round begins")
     options = parser.parse_args()
+    deadline = time.monotonic() + options.minutes * 60
     found: dict[str, Any] = {}
     for name in options.only:
         rows: dict[str, list[float]] = {}
-        for _ in range(options.rounds):
+        for number in range(options.rounds):
+            if time.monotonic() > deadline:
+                print(f"{name}: {number} of {options.rounds} rounds, for the time is over", file=sys.stderr)
+                break
             for kind, value in PARTS[name](options).items():
                 rows.setdefault(kind, []).append(value)
         found[name] = rows
@@ -75,52 +82,26 @@ def mlp_model() -> nn.Module:
 
 def mlp(told: argparse.Namespace) -> dict[str, float]:
     batch, seconds = partial(mlp_batch, told.batch), told.seconds
-    kinds = {
-        "": ps.Options(),
-        ", prefetch and overlap": ps.Options(prefetch=True, overlap=True),
-        ", over TCP": ps.Options(shared_memory=False),
-    }
-    mine = {
-        kind: samples_per_s(partial(mlp_worker, told.batch), mlp_model, seconds, options=options)
-        for kind, options in kinds.items()
-    }
-    rpc = {kind: _rpc_ps.steps_per_s(kind, mlp_model, batch, rate, seconds) * told.batch for kind in _rpc_ps.KINDS}
-    rpc["batch, over TCP"] = _rpc_ps.steps_per_s("batch", mlp_model, batch, rate, seconds, is_tcp=True) * told.batch
-    model = "MLP of 10 M parameters"
-    return {
-        "samples/s, computing alone": alone(told.batch, seconds),
-        **{f"samples/s{kind}": value for kind, value in mine.items()},
-        **{f"samples/s, torch RPC, {kind}": value for kind, value in rpc.items()},
-        **{f"factor, torch RPC, {kind}": mine[""] / value for kind, value in rpc.items()},
-        "factor, torch RPC, batch, prefetch and overlap": mine[", prefetch and overlap"] / rpc["batch"],
-        "factor, torch RPC, batch, both over TCP": mine[", over TCP"] / rpc["batch, over TCP"],
-        **by_tensorflow(model, told.batch, mine[""], mine[", prefetch and overlap"]),
-    }
+    rows: dict[str, float] = {}
+    mine = rows["samples/s"] = mlp_samples_per_s(told, ps.Options())
+    ahead = rows["samples/s, prefetch and overlap"] = mlp_samples_per_s(told, ps.Options(prefetch=True, overlap=True))
+    for kind in _rpc_ps.KINDS:
+        theirs = _rpc_ps.steps_per_s(kind, mlp_model, batch, rate, seconds) * told.batch
+        rows[f"samples/s, torch RPC, {kind}"] = theirs
+        rows[f"factor, torch RPC, {kind}"] = mine / theirs
+        rows[f"factor, torch RPC, {kind}, prefetch and overlap"] = ahead / theirs
+    return {**rows, **by_tensorflow("MLP of 10 M parameters", told.batch, mine, ahead)}
 
 
-def alone(size: int, seconds: float) -> float:
-    """Samples per second of two workers that compute and nothing else."""
-    barrier, results = SPAWN.Barrier(2), SPAWN.Queue()
-    processes = [SPAWN.Process(target=alone_process, args=(size, seconds, barrier, results)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    try:
-        return sum(results.get(timeout=WITHIN_S) for _ in processes) * size
-    finally:
-        for process in processes:
-            process.join(30)
-            process.kill()
+def mlp_tcp(told: argparse.Namespace) -> dict[str, float]:
+    batch = partial(mlp_batch, told.batch)
+    mine = mlp_samples_per_s(told, ps.Options(shared_memory=False))
+    theirs = _rpc_ps.steps_per_s("batch", mlp_model, batch, rate, told.seconds, is_tcp=True) * told.batch
+    return {"samples/s": mine, "samples/s, torch RPC, batch": theirs, "factor, torch RPC, batch": mine / theirs}
 
 
-def alone_process(size: int, seconds: float, barrier: Any, results: Any) -> None:
-    torch.set_num_threads(1)
-    model = mlp_model()
-
-    def step() -> None:
-        model.zero_grad()
-        _rpc_ps.loss_of(model, partial(mlp_batch, size)).backward()
-
-    results.put(rate(step, barrier, seconds))
+def mlp_samples_per_s(told: argparse.Namespace, options: ps.Options) -> float:
+    return samples_per_s(partial(mlp_worker, told.batch), mlp_model, told.seconds, options=options)
 
 
 def by_tensorflow(model: str, batch: int, mine: float, ahead: float) -> dict[str, float]:
@@ -352,6 +333,7 @@ def link_worker(servers: ps.Servers) -> float:
 
 PARTS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "mlp": mlp,
+    "mlp_tcp": mlp_tcp,
     "embedding": embedding,
     "bandwidth": bandwidth,
     "straggler": straggler,
