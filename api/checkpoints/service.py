@@ -17,7 +17,8 @@ from api.auth import JobAccess
 from api.cursors import make_cursor, read_cursor
 from api.paging import PageQuery, cut
 from api.work import Platform
-from core.db.repositories.checkpoints import kept_paths, metrics_at, used_paths
+from core.db.repositories.checkpoints import kept_paths, used_paths
+from core.db.repositories.metric_steps import few_names, values_at
 from core.db.tables import Attempt, Checkpoint, Replica
 from core.domain.errors import Conflict, TrainmasterError
 from core.inspection.landing import Landed, all_landed
@@ -27,6 +28,11 @@ from core.storage.tree import Tree
 # Newest first, as numbers and text that a cursor can hold: has a step, the step, the time in microseconds, and the
 # digest of the path instead of the path, which may be long.
 Order: TypeAlias = tuple[int, int, int, str]
+# Metrics that are shown where none were told with a checkpoint: of so many names, of so many replicas of each role, and
+# read from so many chunks, half a second's work.
+_NAMES: Final = 24
+_REPLICAS: Final = 2
+_CHUNKS: Final = 600
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -57,7 +63,14 @@ def list_page(
     items, has_more = cut(ordered, page.limit)
     with platform.read() as work:
         without = [view.step for _, view in items if view.step is not None and not view.metrics]
-        at_steps = metrics_at(work.session, job.id, without)
+        at_steps = values_at(
+            work.session,
+            job.id,
+            without,
+            few_names(work.session, job.id, _NAMES) if without else [],
+            replicas=_REPLICAS,
+            chunks=_CHUNKS,
+        )
     marked = [
         view.model_copy(
             update={

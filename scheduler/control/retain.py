@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -11,7 +12,8 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from core.db.engine import unit_of_work
-from core.db.repositories.checkpoints import complete_of, forget, kept_paths, metrics_at, used_paths
+from core.db.repositories.checkpoints import complete_of, forget, kept_paths, used_paths
+from core.db.repositories.metric_steps import values_at
 from core.db.tables import Job, Retention
 from core.domain.errors import TrainmasterError
 from core.domain.retention import Candidate, Rule, doomed
@@ -64,21 +66,25 @@ def _apply(control: Control, job_id: str) -> int:
             return 0
         rule = Rule.from_json(retention.rule)
         tree = job_output(session, job)
-        found = [(_valued(session, job, rule, one), landed) for one, landed in complete_of(session, job, tree)]
+        found = complete_of(session, job, tree)
+        candidates = _valued(session, job, rule, [candidate for candidate, _ in found])
         protected = kept_paths(session, job) | used_paths(session, job)
     parts = {candidate.path: landed for candidate, landed in found}
-    gone = doomed(rule, [candidate for candidate, _ in found], protected)
+    gone = doomed(rule, candidates, protected)
     deleted = 0
     for candidate in gone[:_AT_ONCE]:
         deleted += _delete(control, job_id, tree, parts[candidate.path])
     return deleted
 
 
-def _valued(session: Session, job: Job, rule: Rule, one: Candidate) -> Candidate:
-    """With the metric of the rule as the job's processes told it at this step, where it was not told with the checkpoint."""
-    if rule.metric is None or one.step is None or rule.metric in one.metrics:
-        return one
-    return replace(one, metrics=metrics_at(session, job.id, [one.step], names=[rule.metric]).get(one.step, {}))
+def _valued(session: Session, job: Job, rule: Rule, found: Sequence[Candidate]) -> list[Candidate]:
+    """With the metric of the rule as the job's processes told it at their steps, where it was not told with them."""
+    metric = rule.metric
+    if metric is None:
+        return list(found)
+    steps = [one.step for one in found if one.step is not None and metric not in one.metrics]
+    told = values_at(session, job.id, steps, [metric])
+    return [one if one.step is None or metric in one.metrics else replace(one, metrics=told[one.step]) for one in found]
 
 
 def _delete(control: Control, job_id: str, tree: Tree, landed: Landed) -> bool:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from typing import Final
 
 from sqlalchemy import and_, delete, or_, select
 from sqlalchemy.orm import Session
 
-from core.db.repositories.metric_reads import Filter, Window, find_series, read_chart
 from core.db.tables import Attempt, Checkpoint, Job, KeptCheckpoint
 from core.domain.retention import Candidate
 from core.domain.states import JobState
@@ -17,10 +14,6 @@ from core.inspection.landing import Landed, all_landed
 from core.storage.outputs import OUTPUT_MOUNT, RESUME_MOUNT
 from core.storage.tree import Tree
 
-# Series that are looked at, lookups of one call, and points at one step.
-_SERIES: Final = 24
-_LOOKUPS: Final = 240
-_POINTS: Final = 4096
 _OVER: Final = [state.value for state in JobState if state.is_terminal]
 
 
@@ -72,27 +65,6 @@ def complete_of(session: Session, job: Job, tree: Tree) -> list[tuple[Candidate,
             step = landed.step if row is None or row.step is None else row.step
             metrics = {} if row is None else row.metrics
             found.append((Candidate(landed.path, step, landed.modified_at, metrics), landed))
-    return found
-
-
-def metrics_at(
-    session: Session, job_id: str, steps: Sequence[int], *, names: Sequence[str] = (), lookups: int = _LOOKUPS
-) -> dict[int, dict[str, float]]:
-    """The last values that the job's processes told at these steps, of the metrics ``names`` or of the first few.
-
-    For as many steps, the first ones first, as ``lookups`` allow: each step of each series is looked up by itself.
-    """
-    if not steps:
-        return {}
-    only = Filter(names=names, kind="scalar", without_prefix="system/")
-    series = find_series(session, [job_id], only, limit=_SERIES)
-    found: dict[int, dict[str, float]] = {}
-    for step in steps[: lookups // max(1, len(series))]:
-        values = found.setdefault(step, {})
-        for one in series:  # by attempt: the newest one's word counts
-            points = read_chart(session, one, Window("step", step, step), _POINTS).points
-            if points is not None and len(points) and math.isfinite(points.values[-1]):
-                values[one.name] = points.values[-1]
     return found
 
 

@@ -10,8 +10,10 @@ from api.auth import Caller
 from api.jobs import verbs
 from api.work import Work
 from core.db.engine import unit_of_work
+from core.db.repositories.metrics import StreamKey, add_metrics
 from core.db.tables import Attempt, Event, Job, KeptCheckpoint, Retention
 from core.domain.exits import ExitCause
+from core.domain.metrics.points import Points
 from executors.base import ReplicaKey
 from executors.fake import Script
 from scheduler.control.retain import apply_retention
@@ -131,3 +133,25 @@ def test_retention_deletes_what_nobody_needs_and_nothing_else(plane):
     assert apply_retention(plane.control) == 0
     told = [event.reason for event in plane.all(Event, kind="checkpoint.deleted")]
     assert told == ["checkpoints/step-300, by the job's retention"]
+
+
+def test_the_best_by_a_metric_stay_in_whichever_attempt_they_were_written(plane):
+    plane.engine.script("worker", Script(run_for=timedelta(hours=9)))
+    job = plane.submit(workers=8)
+    plane.settle()
+    loss = {100: 0.9, 200: 0.8, 300: 0.7, 400: 0.2, 500: 0.5}
+    for step in loss:
+        complete(plane, step)
+    with unit_of_work(plane.sessions) as session:
+        for attempt in (1, 2, 3, 4):
+            for worker in range(8):
+                # Each attempt wrote one checkpoint, the last one two; its first worker's word counts.
+                steps = [100 * attempt] if attempt < 4 else [400, 500]
+                values = [loss[step] + worker / 10 for step in steps]
+                key = StreamKey(job, attempt, "worker", worker)
+                add_metrics(session, key, {"val_loss": Points(steps, steps, values)}, now=plane.engine.now)
+        rule = {"last": None, "best": 1, "metric": "val_loss", "mode": "min", "every": None}
+        session.add(Retention(job_id=job, rule=rule, user="ann", updated_at=plane.engine.now))
+    assert apply_retention(plane.control) == 3
+    left = sorted(path.name for path in (plane.folder / "default/job/checkpoints").iterdir())
+    assert left == ["step-400", "step-500"]  # the best, and the newest
