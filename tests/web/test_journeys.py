@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import os
 import re
+import signal
+import sys
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -171,6 +176,78 @@ def test_pages_wait_for_an_api_that_is_away_and_go_on(page: Any, platform: Any) 
     page.context.set_offline(False)
     expect(page.get_by_role("link", name="meanwhile")).to_be_visible()
     expect(page.get_by_text("The API does not answer")).to_have_count(0)
+
+
+def test_pages_say_that_an_api_was_killed_and_go_on_with_the_next_one(page: Any, platform: Any) -> None:
+    victims = importlib.import_module("tests.e2e.test_chaos").victims
+    page.goto("/jobs")
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    (api,) = victims(platform.home)["api"]
+    # Its supervisor would start the next one at once; the socket that it holds takes connections that nobody answers.
+    platform.process.send_signal(signal.SIGSTOP)
+    try:
+        os.kill(api, signal.SIGKILL)
+        expect(page.get_by_text("The API does not answer").first).to_be_visible()
+    finally:
+        platform.process.send_signal(signal.SIGCONT)
+    expect(page.get_by_text("The API does not answer")).to_have_count(0)
+    submit(platform, "after-the-kill", "true")
+    expect(page.get_by_role("link", name="after-the-kill")).to_be_visible()  # the page was not loaded again
+
+
+# What a training tells of through TensorBoard's files, named as nobody should.
+TELLS = r"""
+import os, struct, sys
+sys.path[:0] = %r
+from tensorboard.compat.proto.summary_pb2 import HistogramProto, Summary, SummaryMetadata
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.summary.writer.event_file_writer import EventFileWriter
+from zlib import compress, crc32
+chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", crc32(kind + data))
+png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 2, 2, 8, 0, 0, 0, 0)) + chunk(b"IDAT", compress(bytes([0, 9, 200, 0, 90, 3]))) + chunk(b"IEND", b"")
+values = [
+    Summary.Value(tag="<img src=x onerror=alert(4)>", simple_value=0.25),
+    Summary.Value(tag="<script>alert(5)</script>", image=Summary.Image(height=2, width=2, colorspace=1, encoded_image_string=png)),
+    Summary.Value(tag="weights", histo=HistogramProto(min=0, max=2, num=3, sum=3, sum_squares=5, bucket_limit=[1, 2], bucket=[1, 2])),
+    Summary.Value(
+        tag="said",
+        metadata=SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text")),
+        tensor=TensorProto(dtype=7, string_val=[b"<script>alert(6)</script>"]),
+    ),
+]
+writer = EventFileWriter(os.path.join(os.environ["TRAINMASTER_OUTPUT_DIR"], "tb"))
+for step in (1, 2):
+    writer.add_event(Event(step=step, wall_time=1.7e9 + step, summary=Summary(value=values)))
+writer.close()
+"""
+
+
+def test_images_histograms_and_texts_are_shown_and_tensorboard_is_one_click(page: Any, platform: Any) -> None:
+    if importlib.util.find_spec("tensorboard") is None:
+        pytest.skip("TensorBoard is not installed: pip install -e '.[tensorboard]'")
+    job = platform.client.submit_job(
+        {
+            "name": "teller",
+            "command": [sys.executable, "-c", TELLS % (sys.path,)],
+            "workers": 1,
+            "labels": {"team": "blue"},
+            "max_restarts": 0,
+        }
+    )
+    assert platform.client.wait_for_job(job.id, timeout_s=WITHIN_MS / 1000).state == "succeeded"
+    page.goto(f"/jobs/{job.id}/metrics")
+    expect(page.get_by_role("heading", name="<img src=x onerror=alert(4)>")).to_be_visible()
+    image = page.get_by_role("img", name="<script>alert(5)</script> at step 2")
+    expect(image).to_have_js_property("naturalWidth", 2)  # it has come, and is the one of two by two
+    expect(page.get_by_role("img", name="Histogram of weights")).to_be_visible()
+    expect(page.get_by_text("<script>alert(6)</script>")).to_be_visible()
+    with page.context.expect_page() as opened:
+        page.get_by_role("button", name="TensorBoard").click()
+    board = opened.value
+    board.wait_for_url(re.compile("/tensorboard/"))
+    expect(board).to_have_title("TensorBoard")
+    assert board.evaluate("window.opener") is None  # what it shows is users': it gets no handle on our page
 
 
 def test_keys_alone_lead_everywhere(page: Any) -> None:

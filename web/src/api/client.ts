@@ -1,5 +1,5 @@
 import createClient from "openapi-fetch";
-import { noteAnswer, noteSilence } from "./connection";
+import { hasAnsweredSince, noteAnswer, noteSilence } from "./connection";
 import type { components, paths } from "./schema.gen";
 
 export type Problem = components["schemas"]["Problem"];
@@ -36,7 +36,25 @@ export function onLoggedOut(act: () => void): void {
   whenLoggedOut = act;
 }
 
+const PATIENCE_MS = 4_000;
+
+/**
+ * A request may take long, and a connection to a process that is gone may wait for the next one: where nothing at all has
+ * answered since it was sent, ask for the cheapest thing that there is.
+ */
+async function lookAgain(sentMs: number): Promise<void> {
+  if (hasAnsweredSince(sentMs)) return;
+  try {
+    await fetch("/api/v1/health/live", { signal: AbortSignal.timeout(PATIENCE_MS) });
+    noteAnswer();
+  } catch {
+    if (!hasAnsweredSince(sentMs)) noteSilence();
+  }
+}
+
 export const send: typeof fetch = async (input, init) => {
+  const sentMs = Date.now();
+  const timer = setTimeout(() => void lookAgain(sentMs), PATIENCE_MS);
   let response: Response;
   try {
     response = await fetch(input, init);
@@ -44,6 +62,8 @@ export const send: typeof fetch = async (input, init) => {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
     noteSilence();
     throw new Unreachable();
+  } finally {
+    clearTimeout(timer);
   }
   if ([502, 503, 504].includes(response.status)) noteSilence();
   else noteAnswer();

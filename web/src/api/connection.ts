@@ -3,6 +3,7 @@ import { useSyncExternalStore } from "react";
 /* Whether the API answers, as the last request saw it. */
 
 let isAway = false;
+let answeredMs = 0; // when something answered last
 const listeners = new Set<() => void>();
 
 function tell(away: boolean): void {
@@ -12,7 +13,11 @@ function tell(away: boolean): void {
 }
 
 export const noteSilence = (): void => tell(true);
-export const noteAnswer = (): void => tell(false);
+export const noteAnswer = (): void => {
+  answeredMs = Date.now();
+  tell(false);
+};
+export const hasAnsweredSince = (ms: number): boolean => answeredMs >= ms;
 
 function subscribe(listener: () => void): () => void {
   listeners.add(listener);
