@@ -35,7 +35,9 @@ class FoundCheckpoint:
     is_dir: bool
 
 
-def newest_complete(root: Path | Tree, *, since: datetime | None = None) -> FoundCheckpoint | None:
+def newest_complete(
+    root: Path | Tree, *, since: datetime | None = None, except_paths: frozenset[str] = frozenset()
+) -> FoundCheckpoint | None:
     """The newest complete checkpoint directly under ``checkpoints/`` of the output folder ``root``.
 
     Complete is a folder with a ``.complete`` file, or a file that is not empty, of a known suffix. The largest step
@@ -44,8 +46,13 @@ def newest_complete(root: Path | Tree, *, since: datetime | None = None) -> Foun
 
     Args:
         since: only those that were complete later than this.
+        except_paths: these are not looked at.
     """
-    candidates = (found for found in _candidates(root) if since is None or found.modified_at > since)
+    candidates = (
+        found
+        for found in _candidates(root)
+        if (since is None or found.modified_at > since) and found.path not in except_paths
+    )
     found = max(candidates, key=_rank, default=None)
     return None if found is None else _with_size(root, found)
 

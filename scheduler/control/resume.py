@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from sqlalchemy import func, select
+from sqlalchemy import Select, func, select
 from sqlalchemy.orm import Session
 
 from core.db.tables import Attempt, Checkpoint, Job, Volume
@@ -19,6 +19,8 @@ from scheduler.control.facts import JobFacts
 
 # A job may keep its last few only; the newest that is still there is among these.
 _TOLD_LIMIT: Final = 50
+# Of all jobs that share its output; older ones came before this job's first attempt as a rule, and do not count for that.
+_OTHERS_LIMIT: Final = 500
 # Clocks of file servers differ from ours. Only for an output that no other job has: there they tell whose it is.
 _CLOCK_SLACK: Final = timedelta(minutes=1)
 
@@ -36,7 +38,7 @@ class Told:
 class ResumeSources:
     """What the database knows. ``volume`` is ``None`` when the control plane does not see it. ``since``: what was complete
     before is another job's. ``chosen``: the checkpoint that a user wants the job to go on from, and when the first attempt
-    after that began.
+    after that began. ``others``: paths in the same output that another job was the last to tell of.
     """
 
     told: tuple[Told, ...]
@@ -44,6 +46,7 @@ class ResumeSources:
     output_path: str
     since: datetime
     chosen: Told | None = None
+    others: frozenset[str] = frozenset()
 
     @property
     def output(self) -> Tree | None:
@@ -69,21 +72,42 @@ def load_sources(session: Session, job: JobFacts) -> ResumeSources:
         .limit(_TOLD_LIMIT)
     ).all()
     volume = session.execute(select(Volume).where(Volume.name == job.output_volume)).scalar_one_or_none()
+    others = _told_by_others(session, job)
+    own = tuple(
+        Told(row.path, row.step, row.created_at)
+        for row in rows
+        if row.path not in others or row.created_at >= others[row.path]
+    )
     choice = session.execute(select(Job.resume_choice).where(Job.id == job.id)).scalar_one_or_none()
     return ResumeSources(
-        tuple(Told(row.path, row.step, row.created_at) for row in rows),
+        own,
         None if volume is None or volume.root is None else tree_of(volume),
         job.output_path,
         _own_since(session, job),
         None if choice is None else Told(choice["path"], None, _began_after(session, job, choice["at"])),
+        frozenset(others) - {told.path for told in own},
+    )
+
+
+def _told_by_others(session: Session, job: JobFacts) -> dict[str, datetime]:
+    """What jobs told of that share the output, such as an original that still writes beside its clone, and when."""
+    rows = session.execute(
+        select(Checkpoint.path, Checkpoint.created_at)
+        .where(Checkpoint.job_id.in_(_sharers(job)))
+        .order_by(Checkpoint.created_at.desc())
+        .limit(_OTHERS_LIMIT)
+    ).all()
+    return {row.path: row.created_at for row in reversed(rows)}
+
+
+def _sharers(job: JobFacts) -> Select[str]:
+    return select(Job.id).where(
+        Job.output_volume == job.output_volume, Job.output_path == job.output_path, Job.id != job.id
     )
 
 
 def _own_since(session: Session, job: JobFacts) -> datetime:
-    others = select(Job.id).where(
-        Job.output_volume == job.output_volume, Job.output_path == job.output_path, Job.id != job.id
-    )
-    if session.execute(others.limit(1)).scalar_one_or_none() is None:
+    if session.execute(_sharers(job).limit(1)).scalar_one_or_none() is None:
         return job.created_at - _CLOCK_SLACK
     # A clone often begins seconds after its original wrote the last one, or while that still writes.
     first = session.execute(select(func.min(Attempt.created_at)).where(Attempt.job_id == job.id)).scalar_one()
@@ -112,7 +136,7 @@ def find_resume_path(job: JobFacts, sources: ResumeSources) -> str | None:
         (told for told in sources.told if (since is None or told.at > since) and _is_there(sources.output, told.path)),
         None,
     )
-    found = _scan(sources.output, sources.since if since is None else max(since, sources.since))
+    found = _scan(sources.output, sources.since if since is None else max(since, sources.since), sources.others)
     if told is not None and (found is None or _rank(told.step, told.at) >= _rank(found.step, found.modified_at)):
         return f"{OUTPUT_MOUNT}/{told.path}"
     if found is not None:
@@ -135,10 +159,10 @@ def _is_there(output: Tree | None, path: str) -> bool:
         return False
 
 
-def _scan(output: Tree | None, since: datetime) -> checkpoints.FoundCheckpoint | None:
+def _scan(output: Tree | None, since: datetime, others: frozenset[str]) -> checkpoints.FoundCheckpoint | None:
     if output is None:
         return None
     try:
-        return checkpoints.newest_complete(output, since=since)
+        return checkpoints.newest_complete(output, since=since, except_paths=others)
     except (TrainmasterError, OSError):
         return None  # the volume is away at this moment: what the job told of is left
