@@ -117,7 +117,9 @@ _RULES: Final = (
         "there is no memory left for it; raise roles.{role}.resources.memory, or load less at once",
     ),
     _rule(
-        r"No space left on device|Disk quota exceeded|the output volume is full",
+        # torch.save and NumPy say only that less was written than they asked for.
+        r"No space left on device|Disk quota exceeded|the output volume is full"
+        r"|inline_container.*unexpected pos \d+ vs \d+|PytorchStreamWriter failed writing|^OSError: \d+ requested and \d+ written",
         ExitKind.CAPACITY,
         "the disk is full; free space on the output volume, or keep fewer checkpoints",
     ),

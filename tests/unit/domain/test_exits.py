@@ -127,6 +127,13 @@ def test_a_mistake_that_would_repeat_itself_is_hopeless_and_says_what_to_do(log,
         ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", ExitKind.HARDWARE),
         (TRACEBACK.format(line="OSError: [Errno 28] No space left on device"), ExitKind.CAPACITY),
         (
+            TRACEBACK.format(
+                line="RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"
+            ),
+            ExitKind.CAPACITY,
+        ),
+        (TRACEBACK.format(line="OSError: 1000000 requested and 131056 written"), ExitKind.CAPACITY),
+        (
             "worker-0: the checkpoint of step 3 was not written to /data/output/checkpoints: the output volume is full: free space.",
             ExitKind.CAPACITY,
         ),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trainmaster_train as tm
+from trainmaster_train.checkpoint import sharded, stage_checkpoint
 
 torch = pytest.importorskip("torch")
 
@@ -152,3 +153,23 @@ def test_a_checkpoint_that_is_not_there_is_no_damaged_one(tmp_path: Path) -> Non
 def test_a_time_out_that_cannot_be_is_named(timeout_s: Any) -> None:
     with pytest.raises(ValueError, match=r"timeout_s: .* is not a number of seconds above 0"):
         tm.Saver(timeout_s=timeout_s)
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process writes alone
+def test_a_shard_for_which_there_is_no_room_says_that_the_volume_is_full(
+    output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tm.save_sharded({"x": torch.zeros(1)}, 1)
+
+    def on_a_full_disk(*arguments: Any, **options: Any) -> Path:
+        staged = stage_checkpoint(*arguments, **options)
+        (staged / "__0_0.distcp").symlink_to("/dev/full")
+        return staged
+
+    monkeypatch.setattr(sharded, "stage_checkpoint", on_a_full_disk)
+    with pytest.raises(
+        tm.CheckpointNotWrittenError, match="was not written: the output volume is full: free space there"
+    ):
+        tm.save_sharded({"x": torch.zeros(1_000_000)}, 2)
+
+    assert [path.name for path in (output / "checkpoints").iterdir()] == ["step-00000001"]

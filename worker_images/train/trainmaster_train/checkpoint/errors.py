@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator
@@ -16,6 +17,16 @@ class CheckpointNotWrittenError(CheckpointError, OSError):
     """The volume does not take a checkpoint; the earlier ones are as they were."""
 
 
+FULL = "the output volume is full: free space there, or keep fewer checkpoints"
+# What torch says where the file system took only a part; the reason is lost in it.
+_CUT_SHORT = re.compile(r"inline_container.*unexpected pos \d+ vs \d+|PytorchStreamWriter failed writing")
+
+
+def told_by_torch(sentence: str) -> str:
+    """What torch says of a file that it could not write, with what to do where the volume is full."""
+    return f"{FULL} (torch: {sentence})" if _CUT_SHORT.search(sentence) else sentence
+
+
 @contextmanager
 def told_as_not_written(step: int, folder: Path) -> Iterator[None]:
     """What the file system refuses in the block becomes a :class:`CheckpointNotWrittenError` that says why."""
@@ -25,8 +36,6 @@ def told_as_not_written(step: int, folder: Path) -> Iterator[None]:
         raise
     except OSError as error:
         what = f"the checkpoint of step {step} was not written to {folder}"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            advice = "the output volume is full: free space there, or keep fewer checkpoints"
-        else:
-            advice = f"{error.strerror or error}"
+        is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        advice = FULL if is_full else f"{error.strerror or error}"
         raise CheckpointNotWrittenError(f"{what}: {advice}; earlier checkpoints are whole") from error

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Type, Ty
 
 from trainmaster_train import steps
 from trainmaster_train.checkpoint import dcp_metadata, manifest
-from trainmaster_train.checkpoint.errors import CheckpointError, CheckpointNotWrittenError
+from trainmaster_train.checkpoint.errors import CheckpointError, CheckpointNotWrittenError, told_by_torch
 from trainmaster_train.checkpoint.folder import Keep, seal_checkpoint, stage_checkpoint
 
 T = TypeVar("T")
@@ -80,7 +80,8 @@ def write_sharded(
         try:
             save(state, storage_writer=writer, process_group=process_group)
         except CheckpointException as error:
-            raise CheckpointNotWrittenError(f"{what}: {_reasons(error.failures)}; earlier ones are whole") from error
+            reasons = told_by_torch(_reasons(error.failures))
+            raise CheckpointNotWrittenError(f"{what}: {reasons}; earlier ones are whole") from error
         except RuntimeError as error:
             raise CheckpointNotWrittenError(f"{what}: {_of_lost(error)}; earlier ones are whole") from error
         shares = _all(lambda: _own_digests(staged, rank), process_group)
