@@ -282,6 +282,9 @@ def test_hypertunes_file_is_merged_though_it_is_written_anew_each_time(tmp_path:
         (b"step=7", {}),
         (b"step=20 version=1.2.3 host=10.0.0.1", {}),
         (b"step=1 \xff\xfe=2 ok=3", {"step": 1, "ok": 3}),
+        (b"step=160/200 loss=0.5", {"step": 160, "steps": 200, "loss": 0.5}),
+        (b"Epoch 3 of 9 epoch: 3 of 9, acc: 0.9", {"epoch": 3, "epochs": 9, "acc": 0.9}),
+        (b"iter=7/8.5 loss=1/3", {"step": 7, "loss": 1}),
     ],
 )
 def test_lines_that_name_a_step_are_read(line: bytes, found: dict[str, float]) -> None:

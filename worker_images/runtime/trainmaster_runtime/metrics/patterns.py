@@ -18,6 +18,7 @@ _NUMBER = (
 )
 # `name=1.5` and `name: 1.5`; a name as metrics have them, not in the middle of another word.
 _PAIR = re.compile(r"(?<![\w./-])([A-Za-z_][\w./-]{0,99})(?:=|: ?)(%s)(?![\w.])" % _NUMBER)
+_TOTAL = re.compile(r"(?: ?/ ?| of )([0-9]{1,15})(?![\w.])")  # `step=160/200`
 _STEPS = frozenset(("step", "global_step", "iteration", "iter"))
 _ANSI = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 _ONE_NUMBER = re.compile(_NUMBER)
@@ -60,7 +61,12 @@ def _pairs(text: str) -> Dict[str, float]:
     for match in _PAIR.finditer(text):
         if len(found) >= _NAMES:
             break
-        found.setdefault("step" if match[1] in _STEPS else match[1], float(match[2]))
+        name = "step" if match[1] in _STEPS else match[1]
+        if name in ("step", "epoch") and name not in found:
+            total = _TOTAL.match(text, match.end())
+            if total is not None:
+                found.setdefault(name + "s", float(total[1]))
+        found.setdefault(name, float(match[2]))
     # Without a step, or an epoch that serves as one, a number in a line is only a number.
     return found if ("step" in found or "epoch" in found) and len(found) > 1 else {}
 
