@@ -16,7 +16,8 @@ from api.mlflow.runs import find_run
 from api.mlflow.views import artifact_uri
 from api.ranges import OpenFileResponse
 from api.work import Platform, PlatformDep
-from core.storage.tree import PATH_LIMIT_BYTES, Tree
+from core.domain.errors import InvalidRequest
+from core.storage.tree import PATH_LIMIT_BYTES, Tree, split_path
 
 FILES: Final = "/mlflow/api/2.0/mlflow-artifacts/artifacts"
 router = APIRouter(route_class=MlflowRoute, include_in_schema=False)
@@ -78,7 +79,10 @@ def list_of_run(
 
 def _open_own(platform: Platform, script: ScriptAccess, path: str) -> tuple[Tree, str]:
     with platform.read() as work:
-        return open_artifacts(work.session, script.load(work.session, work.now).scope, path)
+        tree, place = open_artifacts(work.session, script.load(work.session, work.now).scope, path)
+    if len(split_path(path)) <= len(("runs", "<run id>")):
+        raise InvalidRequest("path names a run's folder itself; name a file in it.", field="path")
+    return tree, place
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -1,26 +1,28 @@
 """Searching runs and experiments.
 
-Filters and orders are looked at here and not in the database: parameters and tags stand in JSON, and the metrics in the
-store of all metrics. The newest runs are read, so many at most.
+The database chooses by when runs began, by their ids and by equal parameters. All else is looked at here, of the newest
+runs that are left, so many at most: tags may be the platform's own, and the metrics stand in the store of all metrics.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import select
+from sqlalchemy import case, exists, func, select
 from sqlalchemy.orm import Session
 
 from api.mlflow.callers import ReadScope
 from api.mlflow.filters import Comparison, Look, Order, in_order, parse_filter, parse_order
 from api.mlflow.metrics import last_values
-from api.mlflow.runs import RunFacts, facts_of, run_query
+from api.mlflow.runs import RunFacts, at_ms, facts_of, run_query
 from api.mlflow.schemas import SearchExperiments, SearchRuns
 from api.mlflow.views import artifact_uri, experiment_view, ms, run_view
 from core.db.tables import Attempt, Job, MlflowRun, Project
 from core.domain.errors import InvalidRequest
+from core.domain.metrics.limits import TIME_LIMIT_MS
 
 SCANNED: Final = 5_000  # runs of one search
 _SCANNED_BYTES: Final = 64 * 2**20  # of what was logged to them; a usual run has 2 KB
@@ -28,6 +30,8 @@ _RUN_KEYS: Final = frozenset(
     {"run_id", "run_name", "user_id", "status", "start_time", "end_time", "artifact_uri", "experiment_id"}
 )
 _EXPERIMENT_KEYS: Final = frozenset({"experiment_id", "name", "creation_time", "last_update_time"})
+_ATTEMPT_BEGAN: Final = func.coalesce(Attempt.started_at, Attempt.created_at)
+_PLAIN_KEY: Final = re.compile(r"^[\w./ -]{1,250}$", re.ASCII)  # what no path into JSON takes for a part of itself
 _VIEWS: Final = ("", "ACTIVE_ONLY", "DELETED_ONLY", "ALL")
 
 
@@ -35,7 +39,8 @@ def search_runs(session: Session, scope: ReadScope, sent: SearchRuns) -> dict[st
     """A page of runs, the newest first unless it says otherwise. Experiments that may not be seen are empty."""
     filters, orders = parse_filter(sent.filter, _RUN_KEYS), parse_order(sent.order_by, _RUN_KEYS)
     start = page_start(sent.page_token)
-    runs = [run for run in _runs(session, scope, sent.experiment_ids) if _is_in_view(run, sent.run_view_type)]
+    found = _runs(session, scope, sent.experiment_ids, filters)
+    runs = [run for run in found if _is_in_view(run, sent.run_view_type)]
     runs.sort(key=lambda run: (run.started_at, run.id), reverse=True)
     # What needs no metrics first: they are the dear part.
     runs = [run for run in runs if _holds(filters, _look(run, {}), is_metrics=False)]
@@ -84,19 +89,24 @@ def look_in(view: dict[str, Any]) -> Look:
     return lambda kind, key: view.get(key) if kind == "attributes" else None
 
 
-def _runs(session: Session, scope: ReadScope, experiment_ids: Sequence[str]) -> list[RunFacts]:
+def _runs(
+    session: Session, scope: ReadScope, experiment_ids: Sequence[str], filters: Sequence[Comparison]
+) -> list[RunFacts]:
     wanted = [project for project in experiment_ids if project in scope.projects]
     if not wanted:
         return []
     conditions = [Job.project_id.in_(wanted), *([Job.id == scope.place.job_id] if scope.place is not None else [])]
     attempts = session.execute(
-        run_query().where(*conditions).order_by(Attempt.created_at.desc(), Attempt.id.desc()).limit(SCANNED)
+        run_query()
+        .where(*conditions, *_of_attempts(filters))
+        .order_by(Attempt.created_at.desc(), Attempt.id.desc())
+        .limit(SCANNED)
     ).all()
     rows = session.execute(
         run_query()
         .add_columns(MlflowRun)
         .join(MlflowRun, MlflowRun.attempt_id == Attempt.id)
-        .where(*conditions)
+        .where(*conditions, *_of_rows(filters))
         .order_by(MlflowRun.started_at.desc(), MlflowRun.id.desc())
         .limit(SCANNED),
         execution_options={"yield_per": 100},
@@ -112,6 +122,58 @@ def _runs(session: Session, scope: ReadScope, experiment_ids: Sequence[str]) -> 
     main = {row[0].id for row in attempts}
     found += [facts_of(row[:3], run_id, row[3]) for run_id, row in kept.items() if run_id not in main]
     return [run for run in found if run is not None]
+
+
+def _of_attempts(filters: Sequence[Comparison]) -> Iterator[Any]:
+    """Conditions that each attempt fulfils whose run may fulfil the filters."""
+    for item in filters:
+        if item.kind == "params":
+            condition = _parameter(item)
+            if condition is not None:
+                yield exists().where(MlflowRun.id == Attempt.id, condition)
+        elif item.kind == "attributes" and item.key == "run_id" and item.sign in ("=", "IN"):
+            yield Attempt.id.in_(_values(item))
+        elif item.kind == "attributes" and item.key == "start_time":
+            yield from _times(_ATTEMPT_BEGAN, item)
+
+
+def _of_rows(filters: Sequence[Comparison]) -> Iterator[Any]:
+    """The same for rows. Runs that scripts made began by themselves, all others with their attempt."""
+    for item in filters:
+        if item.kind == "params":
+            condition = _parameter(item)
+            if condition is not None:
+                yield condition
+        elif item.kind == "attributes" and item.key == "run_id" and item.sign in ("=", "IN"):
+            yield MlflowRun.id.in_(_values(item))
+        elif item.kind == "attributes" and item.key == "start_time":
+            yield from _times(case((MlflowRun.replica == "", MlflowRun.started_at), else_=_ATTEMPT_BEGAN), item)
+
+
+def _values(item: Comparison) -> Sequence[str]:
+    return [item.value] if item.sign == "=" else item.value
+
+
+def _parameter(item: Comparison) -> Any:
+    if item.sign != "=" or not _PLAIN_KEY.match(item.key):
+        return None
+    return MlflowRun.params[item.key].as_string() == item.value
+
+
+def _times(column: Any, item: Comparison) -> Iterator[Any]:
+    """The column has microseconds; MLflow compares whole milliseconds, of which ``ms`` may tell one too few."""
+    value = item.value
+    if not 0 <= value < TIME_LIMIT_MS or value != int(value):
+        return  # beyond what a database holds, or between: compared here alone
+    at, next_at = at_ms(int(value)), at_ms(int(value) + 1)
+    if item.sign in (">=", "="):
+        yield column >= at
+    if item.sign in ("<=", "="):
+        yield column <= next_at
+    if item.sign == ">":
+        yield column >= next_at
+    if item.sign == "<":
+        yield column <= at
 
 
 def _row(kept: dict[str, Any], run_id: str) -> MlflowRun | None:

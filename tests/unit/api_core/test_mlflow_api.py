@@ -317,6 +317,32 @@ def test_a_script_registers_what_it_trained(script: Any, client: TestClient) -> 
     assert client.get(f"{API}/model-versions/get", params={"name": "digits", "version": "x"}).status_code == 400
 
 
+def test_old_runs_are_found_by_what_the_database_can_choose_by(
+    script: Any, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = [script(name=f"job-{number}") for number in range(4)]
+    for number, job in enumerate(jobs):
+        job.post("runs/log-parameter", run_id=job.run_id, key="kind", value="even" if number % 2 == 0 else "odd")
+    trial = jobs[0].post("runs/create", run_name="trial", start_time=1_000)["run"]["info"]["run_id"]
+    jobs[0].post("runs/log-parameter", run_id=trial, key="kind", value="trial")
+    experiment = jobs[0].run()["info"]["experiment_id"]
+    started = [job.run()["info"]["start_time"] for job in jobs]
+    monkeypatch.setattr("api.mlflow.search.SCANNED", 1)
+
+    def search(text: str) -> list[str]:
+        answer = client.post(f"{API}/runs/search", json={"experiment_ids": [experiment], "filter": text})
+        assert answer.status_code == 200, answer.text
+        return [run["info"]["run_name"] for run in answer.json()["runs"]]
+
+    assert search("params.kind = 'odd'") == ["job-3"]
+    assert search(f"params.kind = 'even' AND attributes.start_time < {started[1]}") == ["job-0"]
+    assert search(f"attributes.start_time = {started[1]}") == ["job-1"]
+    assert search(f"attributes.run_id IN ('{jobs[1].run_id}')") == ["job-1"]
+    assert search("params.kind = 'trial' AND attributes.start_time <= 1000") == ["trial"]
+    assert search("params.kind = 'odd' AND attributes.start_time > 1e300") == []
+    assert search("params.`of \"two` = 'odd'") == []
+
+
 # --- artifacts -------------------------------------------------------------------------------------------------------
 
 
@@ -362,8 +388,9 @@ def test_no_artifact_leaves_the_output(script: Any, output: Any, tmp_path: Path,
     assert (outside / "secret").read_text() == "s"
     assert list(outside.iterdir()) == [outside / "secret"]
     assert job.client.put(f"{FILES}/experiments/x/y", content=b"z").status_code == 404
-    refused = job.client.put(f"{FILES}/{base}", content=b"z")
-    assert refused.json()["error_code"] == "RESOURCE_CONFLICT"
+    # A file in the place of the run's folder would keep all others out.
+    refused = job.client.put(f"{FILES}/{base}/", content=b"z")
+    assert refused.json()["error_code"] == "INVALID_PARAMETER_VALUE"
 
 
 # --- who may, and what cannot be read --------------------------------------------------------------------------------
