@@ -18,13 +18,15 @@ class CheckpointNotWrittenError(CheckpointError, OSError):
 
 
 FULL = "the output volume is full: free space there, or keep fewer checkpoints"
-# What torch says where the file system took only a part; the reason is lost in it.
-_CUT_SHORT = re.compile(r"inline_container.*unexpected pos \d+ vs \d+|PytorchStreamWriter failed writing")
+# Where the file system took only a part, torch says that alone: the reason is lost in it.
+_NO_ROOM = re.compile(
+    r"inline_container.*unexpected pos \d+ vs \d+|PytorchStreamWriter failed writing|No space left|quota exceeded"
+)
 
 
 def told_by_torch(sentence: str) -> str:
     """What torch says of a file that it could not write, with what to do where the volume is full."""
-    return f"{FULL} (torch: {sentence})" if _CUT_SHORT.search(sentence) else sentence
+    return f"{FULL} (torch: {sentence})" if _NO_ROOM.search(sentence) else sentence
 
 
 @contextmanager
