@@ -64,21 +64,41 @@ def list_page(work: Work, caller: Caller, query: JobQuery) -> Page[JobView]:
 
 
 # What an order's cursors hold besides the time and the id.
-_KEYS: Final[dict[JobOrder, type]] = {JobOrder.NAME: str, JobOrder.PRIORITY: int}
+_KEYS: Final[dict[JobOrder, type]] = {
+    JobOrder.NAME: str,
+    JobOrder.PRIORITY: int,
+    JobOrder.STATE: str,
+    JobOrder.USER: str,
+    JobOrder.STARTED: str,  # empty: never
+    JobOrder.GPUS: int,
+}
 
 
 def _cursor(row: AnyRow, order: JobOrder) -> str:
     place = (row.created_at.isoformat(), row.id)
-    return make_cursor(*place, getattr(row, order.value)) if order in _KEYS else make_cursor(*place)
+    match order:
+        case JobOrder.NEWEST | JobOrder.OLDEST:
+            return make_cursor(*place)
+        case JobOrder.STARTED:
+            return make_cursor(*place, row.started_at.isoformat() if row.started_at else "")
+        case JobOrder.GPUS:
+            return make_cursor(*place, row.gpu_count)
+        case _:
+            return make_cursor(*place, getattr(row, order.value))
 
 
 def _position(cursor: str, order: JobOrder) -> Position:
     if order not in _KEYS:
         return Position(*read_position(cursor))
     made_at, job_id, key = read_cursor(cursor, (str, str, _KEYS[order]))
-    if not isinstance(key, str) and abs(key) > _MOST:
-        raise bad_cursor()
-    return Position(*read_position(make_cursor(made_at, job_id)), plain(key) if isinstance(key, str) else key)
+    place = read_position(make_cursor(made_at, job_id))
+    if not isinstance(key, str):
+        if abs(key) > _MOST:
+            raise bad_cursor()
+        return Position(*place, key)
+    if order is JobOrder.STARTED:
+        return Position(*place, read_position(make_cursor(key, job_id))[0] if key else None)
+    return Position(*place, plain(key))
 
 
 def _filter(session: Session, caller: Caller, query: JobQuery) -> JobFilter:

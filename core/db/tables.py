@@ -178,6 +178,7 @@ class Job(Base):
     spec: Mapped[dict[str, Any]]
     gang: Mapped[dict[str, Any]]
     shape: Mapped[str]
+    gpu_count: Mapped[int] = mapped_column(Integer, default=0, server_default="0")  # of the whole gang
     state: Mapped[str]
     wanted: Mapped[str] = mapped_column(default="run")
     generation: Mapped[int] = mapped_column(Integer, default=1)

@@ -81,6 +81,11 @@ class Gang:
         return sum(role.replicas for role in self.roles)
 
     @property
+    def gpu_count(self) -> int:
+        """GPUs of those replicas."""
+        return sum(role.replicas * role.request.gpu_count for role in self.roles)
+
+    @property
     def elastic(self) -> GangRole | None:
         """The role that may have more replicas than must be there."""
         return next((role for role in self.roles if role.most is not None), None)

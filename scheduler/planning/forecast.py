@@ -24,8 +24,8 @@ from scheduler.planning.model import Placement, QueuedGang, Reason, Snapshot
 from scheduler.planning.planner import plan, queue_order, room_behind
 from scheduler.planning.search import Budget
 
-_CPU_STEP: Final = 1000
-_MEMORY_STEP: Final = 2**30
+# Amounts are offered in round numbers, small ones in smaller steps.
+_SMALL_CPU, _SMALL_MEMORY = 4000, 4 * 2**30
 _MODELS: Final = 3  # of those that were not wished for, as many are told
 
 
@@ -144,22 +144,27 @@ class _Alternatives:
     def _amounts(self) -> Iterator[Option]:
         request = max((role.request for role in self.gang.roles), key=lambda request: request.cpu_milli)
         roles = self._asking(request)
+        cpu_step = 100 if request.cpu_milli <= _SMALL_CPU else 1000
         count, draft = self._most(
-            (request.cpu_milli - 1) // _CPU_STEP, lambda count: self._with_request(roles, cpu_milli=count * _CPU_STEP)
+            (request.cpu_milli - 1) // cpu_step, lambda count: self._with_request(roles, cpu_milli=count * cpu_step)
         )
         if draft is not None:
-            told = f"{words.cpus(count * _CPU_STEP)} {_each(roles)} instead of {request.cpu_milli / 1000:g}"
-            yield self._option(OptionCode.LESS_CPU, told, roles, "cpu", count, draft)
+            milli = count * cpu_step
+            told = f"{words.cpus(milli)} {_each(roles)} instead of {request.cpu_milli / 1000:g}"
+            value = f"{milli}m" if milli % 1000 else milli // 1000
+            yield self._option(OptionCode.LESS_CPU, told, roles, "cpu", value, draft)
         request = max((role.request for role in self.gang.roles), key=lambda request: request.memory_bytes)
         roles = self._asking(request)
+        unit, size = ("Mi", 2**20) if request.memory_bytes <= _SMALL_MEMORY else ("Gi", 2**30)
+        step = 64 if unit == "Mi" else 1
         count, draft = self._most(
-            (request.memory_bytes - 1) // _MEMORY_STEP,
-            lambda count: self._with_request(roles, memory_bytes=count * _MEMORY_STEP),
+            (request.memory_bytes - 1) // (step * size),
+            lambda count: self._with_request(roles, memory_bytes=count * step * size),
         )
         if draft is not None:
             asked = words.memory(request.memory_bytes).removesuffix(" of memory")
-            told = f"{words.memory(count * _MEMORY_STEP)} {_each(roles)} instead of {asked}"
-            yield self._option(OptionCode.LESS_MEMORY, told, roles, "memory", f"{count}Gi", draft)
+            told = f"{words.memory(count * step * size)} {_each(roles)} instead of {asked}"
+            yield self._option(OptionCode.LESS_MEMORY, told, roles, "memory", f"{count * step}{unit}", draft)
 
     def _places(self) -> Iterator[Option]:
         gang = self.gang

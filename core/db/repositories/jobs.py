@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
@@ -42,6 +42,7 @@ _VIEW_COLUMNS = (
     Job.priority,
     Job.spec["labels"].label("labels"),
     Job.gang,
+    Job.gpu_count,
     Job.attempt_count,
     Job.restart_count,
     Job.wait_reason,
@@ -89,15 +90,34 @@ class JobOrder(StrEnum):
     OLDEST = "oldest"
     NAME = "name"
     PRIORITY = "priority"  # the largest first
+    STATE = "state"
+    USER = "user"
+    STARTED = "started"  # the newest start first, those that never started last
+    GPUS = "gpus"  # the most first
+
+
+_NEVER: Final = literal(datetime.min.replace(tzinfo=UTC), UtcDateTime)
+# What an order is about, and whether the largest stands first.
+_KEYS: Final[Mapping[JobOrder, tuple[ColumnElement[Any], bool]]] = {
+    JobOrder.NAME: (Job.name.expression, False),
+    JobOrder.PRIORITY: (Job.priority.expression, True),
+    JobOrder.STATE: (Job.state.expression, False),
+    JobOrder.USER: (User.name.expression, False),
+    JobOrder.STARTED: (func.coalesce(Job.started_at, _NEVER), True),
+    JobOrder.GPUS: (Job.gpu_count.expression, True),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a page of jobs ended: the last job's time of submission and id, and its name or priority in those orders."""
+    """Where a page of jobs ended: the last job's time of submission and id, and what its order is about.
+
+    ``key`` in the order of starts: ``None`` for a job that never started.
+    """
 
     created_at: datetime
     id: str
-    key: str | int | None = None
+    key: str | int | datetime | None = None
 
 
 def list_jobs(
@@ -108,30 +128,26 @@ def list_jobs(
     if before is not None:
         query = query.where(_is_behind(before, order))
     newest = (Job.created_at.desc(), Job.id.desc())
-    match order:
-        case JobOrder.NEWEST:
-            query = query.order_by(*newest)
-        case JobOrder.OLDEST:
-            query = query.order_by(Job.created_at, Job.id)
-        case JobOrder.NAME:
-            query = query.order_by(Job.name, *newest)
-        case JobOrder.PRIORITY:
-            query = query.order_by(Job.priority.desc(), *newest)
+    if order in _KEYS:
+        key, is_largest_first = _KEYS[order]
+        query = query.order_by(key.desc() if is_largest_first else key, *newest)
+    elif order is JobOrder.OLDEST:
+        query = query.order_by(Job.created_at, Job.id)
+    else:
+        query = query.order_by(*newest)
     return session.execute(query.limit(limit)).all()
 
 
 def _is_behind(place: Position, order: JobOrder) -> ColumnElement[bool]:
     own = tuple_(Job.created_at, Job.id)
     last = tuple_(literal(place.created_at, UtcDateTime), literal(place.id))
-    match order:
-        case JobOrder.NEWEST:
-            return own < last
-        case JobOrder.OLDEST:
-            return own > last
-        case JobOrder.NAME:
-            return or_(Job.name > place.key, and_(Job.name == place.key, own < last))
-        case JobOrder.PRIORITY:
-            return or_(Job.priority < place.key, and_(Job.priority == place.key, own < last))
+    if order is JobOrder.OLDEST:
+        return own > last
+    if order not in _KEYS:
+        return own < last
+    key, is_largest_first = _KEYS[order]
+    told = _NEVER if place.key is None else literal(place.key, key.type)
+    return or_(key < told if is_largest_first else key > told, and_(key == told, own < last))
 
 
 def view_row(session: Session, job_id: str) -> AnyRow:

@@ -316,10 +316,51 @@ def test_lists_are_sorted_and_their_pages_fit_together(
     assert seen == wanted
 
 
+@pytest.mark.parametrize(
+    ("sort", "wanted"),
+    [
+        ("state", ["d", "c", "b", "a"]),
+        ("user", ["d", "b", "a", "c"]),
+        ("started", ["b", "d", "c", "a"]),
+        ("gpus", ["c", "a", "d", "b"]),
+    ],
+)
+def test_lists_are_sorted_by_what_a_table_shows(
+    client: TestClient,
+    submit: Any,
+    sessions: SessionFactory,
+    as_user: Any,
+    clock: Any,
+    sort: str,
+    wanted: list[str],
+) -> None:
+    zoe = as_user("zoe")
+    ids = {
+        "a": submit(name="a", workers=2, gpus=2),
+        "b": submit(name="b"),
+        "c": submit(by=zoe, name="c", gpus=8),
+        "d": submit(name="d", gpus=1),
+    }
+    with unit_of_work(sessions) as session:
+        for name, state, started_s in (("b", "running", 9), ("c", "queued", None), ("d", "failed", 4)):
+            started_at = None if started_s is None else clock.now + timedelta(seconds=started_s)
+            values = {"state": state, "started_at": started_at}
+            session.execute(update(Job).where(Job.id == ids[name]).values(**values))
+        session.execute(update(Job).where(Job.id == ids["a"]).values(state="succeeded"))
+    seen: list[str] = []
+    cursor: str | None = None
+    for _ in range(4):
+        query = {"sort": sort, "limit": 1, **({"cursor": cursor} if cursor else {})}
+        page = client.get("/api/v1/jobs", params=query).json()
+        seen += [job["name"] for job in page["items"]]
+        cursor = page["next_cursor"]
+    assert (seen, cursor) == (wanted, None)
+
+
 def test_a_cursor_of_another_order_is_refused(client: TestClient, submit: Any) -> None:
     for _ in range(3):
         submit()
     cursor = client.get("/api/v1/jobs", params={"limit": 1, "sort": "name"}).json()["next_cursor"]
-    for sort in ("newest", "priority"):
+    for sort in ("newest", "priority", "started", "gpus"):
         assert client.get("/api/v1/jobs", params={"sort": sort, "cursor": cursor}).status_code == 422
     assert client.get("/api/v1/jobs", params={"sort": "size"}).status_code == 422

@@ -56,6 +56,11 @@ def test_amounts_labels_and_nearness_are_options_too() -> None:
     assert told(asked(big, node("a"))) == {
         OptionCode.LESS_CPU: (32, "With 32 CPUs for each worker instead of 100 it would start now, on a.")
     }
+    small = gang(4, 0, cpu=1000)
+    assert told(asked(small, node("a"), queued=[job("first", gang(1, 0, cpu=61_500), age=9)])) == {
+        OptionCode.FEWER_REPLICAS: (2, "With 2 workers instead of 4 it would start now, on a."),
+        OptionCode.LESS_CPU: ("600m", "With 0.6 CPUs for each worker instead of 1 it would start now, on a."),
+    }
     wide = gang(1, 0, cpu=1000, memory=1000 * GIB)
     assert told(asked(wide, node("a"))) == {
         OptionCode.LESS_MEMORY: ("256Gi", "With 256 GiB of memory for its worker instead of 1000 GiB it would start now, on a.")

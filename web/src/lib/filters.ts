@@ -20,7 +20,7 @@ export function readFilters(search: Record<string, unknown>): Filters {
   return found;
 }
 
-export const SORTS = ["newest", "oldest", "name", "priority"] as const;
+export const SORTS = ["newest", "oldest", "name", "priority", "state", "started", "gpus", "user"] as const;
 export type Sort = (typeof SORTS)[number];
 
 export function isSort(text: string | undefined): text is Sort {

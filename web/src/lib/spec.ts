@@ -9,6 +9,7 @@ const DEFAULTS: Record<string, unknown> = {
   mounts: [],
   labels: {},
   node_selector: {},
+  metric_patterns: [],
   contract: "default",
   warm: "auto",
   sparse: false,

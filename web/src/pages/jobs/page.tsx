@@ -5,7 +5,7 @@ import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { projectsQuery } from "~/api/queries";
 import type { Job } from "~/api/types";
 import { Bones, Empty, Failure, PageHead } from "~/components/parts";
-import { type Filters, isSort, listed, SORTS, toggled } from "~/lib/filters";
+import { type Filters, isSort, listed, type Sort, SORTS, toggled } from "~/lib/filters";
 import { JobActions } from "./actions";
 import { FilterMenu } from "./filterMenu";
 import { useNewestJobs } from "./list";
@@ -13,7 +13,16 @@ import { useSortedJobs } from "./sorted";
 import { JobTable } from "./table";
 
 const route = getRouteApi("/shell/jobs");
-const SORT_WORDS = { newest: "Newest first", oldest: "Oldest first", name: "By name", priority: "By priority" };
+const SORT_WORDS: Record<Sort, string> = {
+  newest: "Newest first",
+  oldest: "Oldest first",
+  name: "By name",
+  priority: "By priority",
+  state: "By state",
+  started: "Last started first",
+  gpus: "Most GPUs first",
+  user: "By user",
+};
 const STATES = ["queued", "starting", "running", "paused", "cancelling", "succeeded", "failed", "cancelled", "expired"];
 
 export function JobsPage() {

@@ -1,11 +1,12 @@
 import { Link } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
+import { ArrowDown, ArrowUp } from "lucide-react";
 import { memo, useCallback, useEffect, useRef } from "react";
 import { isOver } from "~/api/queries";
 import type { Job } from "~/api/types";
 import { State } from "~/components/state";
 import { Ago, Ran } from "~/components/time";
-import { type Filters, listed, toggled } from "~/lib/filters";
+import { type Filters, isSort, listed, type Sort, toggled } from "~/lib/filters";
 import { cause, gang, number } from "~/lib/format";
 
 const ROW = 44; // px
@@ -60,24 +61,24 @@ export function JobTable({ jobs, chosen, toggle, toggleAll, setSeen, filter, fil
               onChange={toggleAll}
             />
           </div>
-          <div role="columnheader" className="c-name">
+          <Header name="c-name" sort="name" filters={filters} filter={filter}>
             Name
-          </div>
-          <div role="columnheader" className="c-state">
+          </Header>
+          <Header name="c-state" sort="state" filters={filters} filter={filter}>
             State
-          </div>
+          </Header>
           <div role="columnheader" className="c-why">
             What it does
           </div>
-          <div role="columnheader" className="c-gang">
+          <Header name="c-gang" sort="gpus" filters={filters} filter={filter}>
             Gang
-          </div>
-          <div role="columnheader" className="c-ran">
+          </Header>
+          <Header name="c-ran" sort="started" filters={filters} filter={filter}>
             Ran
-          </div>
-          <div role="columnheader" className="c-age">
+          </Header>
+          <Header name="c-age" sort="newest" filters={filters} filter={filter}>
             Submitted
-          </div>
+          </Header>
         </div>
       </div>
       <div role="rowgroup" className="grid-body" style={{ height: rows.getTotalSize() }}>
@@ -99,6 +100,44 @@ export function JobTable({ jobs, chosen, toggle, toggleAll, setSeen, filter, fil
     </div>
   );
 }
+
+interface HeaderProps {
+  name: string;
+  sort: Sort;
+  filters: Filters;
+  filter: JobTableProps["filter"];
+  children: string;
+}
+
+/** A column's name, which puts the list in its order; the times of submission in both directions. */
+function Header({ name, sort, filters, filter, children }: HeaderProps) {
+  const now = isSort(filters.sort) ? filters.sort : "newest";
+  const isOldest = sort === "newest" && now === "oldest";
+  const isOn = now === sort || isOldest;
+  const isUp = isOldest || sort === "name" || sort === "state";
+  const next = now === "newest" && sort === "newest" ? "oldest" : sort === "newest" ? undefined : isOn ? undefined : sort;
+  return (
+    <div role="columnheader" className={name} aria-sort={isOn ? (isUp ? "ascending" : "descending") : "none"}>
+      <button
+        type="button"
+        className={`sort${isOn ? " on" : ""}`}
+        title={SORT_TITLES[sort]}
+        onClick={() => filter({ sort: next })}
+      >
+        {children}
+        {isOn && (isUp ? <ArrowUp size={12} aria-hidden="true" /> : <ArrowDown size={12} aria-hidden="true" />)}
+      </button>
+    </div>
+  );
+}
+
+const SORT_TITLES: Partial<Record<Sort, string>> = {
+  name: "In order of the names",
+  state: "In order of the states",
+  gpus: "Those with the most GPUs first",
+  started: "Those that started last first",
+  newest: "In order of their submission",
+};
 
 interface RowProps {
   job: Job;
