@@ -21,6 +21,7 @@ from trainmaster.wire.checkpoints import (
 
 from api.auth import JobAccess
 from api.checkpoints.figures import Figures
+from api.checkpoints.refusals import Refusals
 from api.cursors import bad_cursor, make_cursor, read_cursor
 from api.work import Platform
 from core.domain.errors import InvalidRequest
@@ -56,6 +57,7 @@ class Insides:
         self.inspectors = Inspectors()
         self.figures = Figures(folder)
         self._lists: OrderedDict[str, Opened] = OrderedDict()
+        self.refusals = Refusals()
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -79,7 +81,8 @@ class Insides:
             if known is not None:
                 self._lists.move_to_end(key)
                 return known
-        opened = Opened(place, key, self.inspectors.inside(place))
+        with self.refusals.heeded(key):
+            opened = Opened(place, key, self.inspectors.inside(place, who=access.caller.user_id))
         with self._lock:
             self._lists[key] = opened
             while len(self._lists) > 1 and (
@@ -115,9 +118,9 @@ def tensor_page(
 
 
 def statistics_page(
-    insides: Insides, opened: Opened, *, names: list[str], cursor: str | None, limit: int
+    insides: Insides, opened: Opened, *, who: str, names: list[str], cursor: str | None, limit: int
 ) -> Page[TensorStatistics]:
-    """The figures of the tensors ``names``, of all where it is empty; as many as can be had in a moment."""
+    """The figures of the tensors ``names``, asked for by ``who``; of all where it is empty; as many as can be had in a moment."""
     every = [tensor["name"] for tensor in opened.tensors]
     if unknown := set(names) - set(every):
         raise InvalidRequest(f"tensor: {min(unknown)!r} is not in this checkpoint.", field="tensor")
@@ -125,9 +128,10 @@ def statistics_page(
     start = _start(cursor)
     asked = wanted[start : start + limit]
     known = insides.figures.get(opened.key)
-    items = _known_or_new(
-        asked, known, lambda left: insides.inspectors.statistics(opened.place, left, budget_s=_BUDGET_S)
-    )
+    with insides.refusals.heeded("\0".join((opened.key, *asked))):
+        items = _known_or_new(
+            asked, known, lambda left: insides.inspectors.statistics(opened.place, left, who=who, budget_s=_BUDGET_S)
+        )
     fresh = [item for item in items if item["name"] not in known]
     if fresh:
         insides.figures.add(opened.key, fresh)
@@ -136,7 +140,7 @@ def statistics_page(
 
 
 def difference_page(
-    insides: Insides, before: Opened, after: Opened, *, cursor: str | None, limit: int
+    insides: Insides, before: Opened, after: Opened, *, who: str, cursor: str | None, limit: int
 ) -> DifferencePage:
     """How far two are apart; as many tensors as can be had in a moment."""
     rows = _pairs(before, after)
@@ -148,14 +152,13 @@ def difference_page(
     key = f"{before.key}\0{after.key}"
     known = insides.figures.get(key)
     names = [row["name"] for row in asked if row["change"] == "both"]
-    found = {
-        item["name"]: item
-        for item in _known_or_new(
+    with insides.refusals.heeded("\0".join((key, *names))):
+        new = _known_or_new(
             names,
             known,
-            lambda left: insides.inspectors.differences(before.place, after.place, left, budget_s=_BUDGET_S),
+            lambda left: insides.inspectors.differences(before.place, after.place, left, who=who, budget_s=_BUDGET_S),
         )
-    }
+    found = {item["name"]: item for item in new}
     fresh = [item for name, item in found.items() if name not in known]
     if fresh:
         insides.figures.add(key, fresh)

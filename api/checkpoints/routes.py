@@ -90,7 +90,9 @@ def list_tensor_statistics(
     """A page holds what can be computed in about two seconds, one tensor at least; go on with `next_cursor`."""
     insides = insides_of(request)
     opened = insides.open(platform, job, query.path)
-    return statistics_page(insides, opened, names=query.tensor, cursor=query.cursor, limit=query.limit)
+    return statistics_page(
+        insides, opened, who=job.caller.user_id, names=query.tensor, cursor=query.cursor, limit=query.limit
+    )
 
 
 @router.get("/diff", operation_id="diff_checkpoints", summary="How far two checkpoints are apart")
@@ -104,7 +106,7 @@ def diff_checkpoints(
     before = insides.open(platform, job, query.path)
     there = job if query.other_job is None else JobAccess(job.caller, query.other_job, "viewer")
     after = insides.open(platform, there, query.other)
-    return difference_page(insides, before, after, cursor=query.cursor, limit=query.limit)
+    return difference_page(insides, before, after, who=job.caller.user_id, cursor=query.cursor, limit=query.limit)
 
 
 @router.get(

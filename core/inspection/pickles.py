@@ -16,7 +16,8 @@ from core.inspection.model import Unreadable
 
 # One pickle's bytes. That of a model with 100,000 tensors has some 30 MB.
 PICKLE_LIMIT: Final = 128 * 2**20
-_OPERATION_LIMIT: Final = 20_000_000
+# Two seconds' work. A checkpoint of torch has some 40 for each tensor.
+_OPERATION_LIMIT: Final = 5_000_000
 _INTEGER_BYTES: Final = 1024
 
 

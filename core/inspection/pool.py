@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,9 @@ from core.storage.tree import Tree
 
 _AT_ONCE: Final = 2
 _WAIT_S: Final = 20.0
+# Of one caller: one look goes on, so many wait, and more are sent away at once. Each that waits holds one of the API's
+# threads, and nobody's files keep others from looking into theirs.
+_WAITING: Final = 4
 _LINE_LIMIT: Final = 256 * 2**20
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _LATE: Final = "A look into it took too long and was broken off."
@@ -43,7 +47,7 @@ class Inspectors:
     """Safe for threads. Processes are started when they are wanted, and kept for the next look."""
 
     def __init__(self, *, at_once: int = _AT_ONCE) -> None:
-        self._turns = threading.BoundedSemaphore(at_once)
+        self._turns = _Turns(at_once)
         self._idle: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
         self._end = weakref.finalize(self, _end_all, self._idle)
@@ -53,33 +57,38 @@ class Inspectors:
         with self._lock:
             _end_all(self._idle)
 
-    def inside(self, place: Place, *, deadline_s: float = 30.0) -> dict[str, Any]:
-        """What is in a checkpoint: see ``worker.told``. Raises ``CheckpointUnreadable`` or ``Unavailable``."""
+    def inside(self, place: Place, *, who: str, deadline_s: float = 30.0) -> dict[str, Any]:
+        """What is in a checkpoint: see ``worker.told``. ``who`` asks: one look of each caller goes on at a time.
+
+        Raises:
+            CheckpointUnreadable: it is none that can be looked into.
+            Unavailable: too many looks go on.
+        """
         request = {"what": "list", "place": place.to_json()}
-        for answer in self._ask(request, deadline_s):
+        for answer in self._ask(request, who, deadline_s):
             found: dict[str, Any] = answer["inside"]
             return found
         raise CheckpointUnreadable(_DIED)
 
     def statistics(
-        self, place: Place, names: list[str], *, budget_s: float, deadline_s: float = 120.0
+        self, place: Place, names: list[str], *, who: str, budget_s: float, deadline_s: float = 120.0
     ) -> Iterator[dict[str, Any]]:
         """The figures of these tensors in order, as many as ``budget_s`` allows, one at least."""
         request = {"what": "statistics", "place": place.to_json(), "names": names, "budget_s": budget_s}
-        for answer in self._ask(request, deadline_s):
+        for answer in self._ask(request, who, deadline_s):
             yield answer["item"]
 
     def differences(
-        self, before: Place, after: Place, names: list[str], *, budget_s: float, deadline_s: float = 120.0
+        self, before: Place, after: Place, names: list[str], *, who: str, budget_s: float, deadline_s: float = 120.0
     ) -> Iterator[dict[str, Any]]:
         """How far these tensors are apart, as ``statistics``."""
         places = {"place": before.to_json(), "other": after.to_json()}
         request = {"what": "difference", **places, "names": names, "budget_s": budget_s}
-        for answer in self._ask(request, deadline_s):
+        for answer in self._ask(request, who, deadline_s):
             yield answer["item"]
 
-    def _ask(self, request: Mapping[str, Any], deadline_s: float) -> Iterator[dict[str, Any]]:
-        if not self._turns.acquire(timeout=_WAIT_S):
+    def _ask(self, request: Mapping[str, Any], who: str, deadline_s: float) -> Iterator[dict[str, Any]]:
+        if not self._turns.take(who):
             raise Unavailable("Other checkpoints are being looked into; try again in a moment.", retry_after_s=5.0)
         line = orjson.dumps({**request, "deadline_s": deadline_s}, option=orjson.OPT_APPEND_NEWLINE)
         until_s = time.monotonic() + deadline_s
@@ -107,7 +116,7 @@ class Inspectors:
             # Whatever went wrong, or nobody wants to hear the rest: it may be deep in something endless.
             if process is not None:
                 _end(process)
-            self._turns.release()
+            self._turns.give_back(who)
 
     def _begin(self, line: bytes, until_s: float) -> tuple[subprocess.Popen[bytes], Iterator[dict[str, Any]]]:
         """A process that has begun with the request, and its answers. One that waited may have ended by itself just now."""
@@ -120,6 +129,38 @@ class Inspectors:
                 return asked, answers
             _end(asked)
         raise Unreadable(_LATE if time.monotonic() >= until_s else _DIED)
+
+
+class _Turns:
+    """So many looks at once, and one of each caller."""
+
+    def __init__(self, count: int) -> None:
+        self._left = count
+        self._looking: set[str] = set()
+        self._waiting: Counter[str] = Counter()
+        self._change = threading.Condition()
+
+    def take(self, who: str) -> bool:
+        """Whether there was a turn within a while."""
+        with self._change:
+            if self._waiting[who] >= _WAITING:
+                return False
+            self._waiting[who] += 1
+            try:
+                is_mine = self._change.wait_for(lambda: self._left > 0 and who not in self._looking, _WAIT_S)
+            finally:
+                self._waiting[who] -= 1
+                self._waiting += Counter()  # drops those that are zero
+            if is_mine:
+                self._left -= 1
+                self._looking.add(who)
+            return is_mine
+
+    def give_back(self, who: str) -> None:
+        with self._change:
+            self._left += 1
+            self._looking.discard(who)
+            self._change.notify_all()
 
 
 def _asked(process: subprocess.Popen[bytes], line: bytes, until_s: float) -> Iterator[dict[str, Any]] | None:

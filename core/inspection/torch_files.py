@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from core.inspection.files import File, Inline, Raw, Zip
 from core.inspection.model import ITEM_BYTES, NAME_LIMIT, Data, Inside, Tensor, Unreadable, clip
@@ -90,7 +91,8 @@ def _open_zip(file: File) -> tuple[Any, Inside]:
     if archive.members[pickle].file_size > PICKLE_LIMIT:
         raise Unreadable(f"{file.name}: its description is too large to be looked into.")
     with archive.open(pickle) as source:
-        tree = read_pickle(source)
+        # A pickle is read byte by byte, which a zip file's member takes four times as long for as a buffer.
+        tree = read_pickle(io.BufferedReader(cast("io.RawIOBase", source), 2**16))
     return tree, Walk("torch", storage).run(tree)
 
 

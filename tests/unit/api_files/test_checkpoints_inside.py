@@ -104,6 +104,24 @@ def test_tensors_in_pages_with_what_tells_of_all_of_them(house: Any, put: Any) -
     assert [item["name"] for item in get(house, "/tensors", path=path, kind="optimizer")["items"]] == ["optimizer.m"]
 
 
+def test_what_was_refused_is_not_looked_into_again_until_it_changes(
+    house: Any, put: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = put("checkpoints/a.safetensors", struct.pack("<Q", 2) + b"[]")
+    looks = []
+    inspectors = house.app.state.insides.inspectors
+    inside = inspectors.inside
+    monkeypatch.setattr(inspectors, "inside", lambda *what, **more: looks.append(what) or inside(*what, **more))
+    answers = [house.call("viewer", "GET", f"{INSIDE}/tensors", params={"path": path}) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [answers[0].status_code] * 3
+    assert {answer.json()["code"] for answer in answers} == {"checkpoint_unreadable"}
+    assert {answer.json()["detail"] for answer in answers} == {answers[0].json()["detail"]}
+    assert len(looks) == 1
+    put(path, {"w": [[1, 2]]})
+    assert get(house, "/tensors", path=path)["tensor_count"] == 1
+    assert len(looks) == 2
+
+
 def test_figures_are_kept_until_the_file_changes(house: Any, put: Any) -> None:
     path = put("checkpoints/a.safetensors", {"w": [[1, -3]], "bad": [[float("nan"), float("inf")]]})
     first = {item["name"]: item for item in get(house, "/statistics", path=path)["items"]}

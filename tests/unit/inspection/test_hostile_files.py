@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from core.domain.errors import CheckpointUnreadable, TrainmasterError
+from core.domain.errors import CheckpointUnreadable, TrainmasterError, Unavailable
 from core.inspection.model import Unreadable
 from core.inspection.pickles import read_pickle
 from core.inspection.pool import Inspectors, Place
@@ -88,6 +88,11 @@ CASES: dict[str, tuple[str, Callable[[], bytes], str]] = {
     ),
     "a list in itself many times": ("a.pt", lambda: torch_zip(laughs()), "nested in itself too often"),
     "an integer of many digits": ("a.pt", lambda: torch_zip(b"\x80\x02\x8b\x00\x00\x00\x10" + b"1" * 99), "digits"),
+    "a pickle of steps that lead nowhere": (
+        "a.pt",
+        lambda: torch_zip(b"\x80\x02]q\0" + b"h\0a" * 2_600_000 + b"."),
+        "too many steps",
+    ),
     "no pickle at all": ("a.pt", lambda: torch_zip(b"hello"), "damaged"),
     "an empty file": ("a.pt", lambda: b"", "is empty"),
     "words": ("a.pt", lambda: b"once upon a time", "no format that is known"),
@@ -108,10 +113,10 @@ def test_each_gets_a_sentence_and_the_next_look_is_as_before(tmp_path: Path, ins
     (tmp_path / name).write_bytes(make())
     (tmp_path / "good.safetensors").write_bytes(safetensors(b"{}"))
     with pytest.raises(CheckpointUnreadable) as refused:
-        inspectors.inside(Place(Tree(tmp_path), name.removesuffix(".index")), deadline_s=250.0)
+        inspectors.inside(Place(Tree(tmp_path), name.removesuffix(".index")), who="ann", deadline_s=250.0)
     assert words in refused.value.sentence, refused.value.sentence
     assert refused.value.sentence.endswith(".")
-    assert inspectors.inside(Place(Tree(tmp_path), "good.safetensors"))["tensors"] == []
+    assert inspectors.inside(Place(Tree(tmp_path), "good.safetensors"), who="ann")["tensors"] == []
 
 
 def test_a_list_in_itself_is_shown_as_far_as_it_goes(look: Any, tmp_path: Path) -> None:
@@ -140,15 +145,33 @@ def test_a_zip_bomb_takes_no_more_memory_than_a_chunk(tmp_path: Path, inspectors
         for _ in range(2**30 // len(zeros)):
             member.write(zeros)
     assert (tmp_path / "a.npz").stat().st_size < 2**23
-    (found,) = inspectors.statistics(Place(Tree(tmp_path), "a.npz"), ["w"], budget_s=0.0, deadline_s=250.0)
+    (found,) = inspectors.statistics(Place(Tree(tmp_path), "a.npz"), ["w"], who="ann", budget_s=0.0, deadline_s=250.0)
     assert (found["count"], found["zero_share"]) == (2**28, 1.0)
 
 
 def test_who_takes_too_long_is_ended(tmp_path: Path, inspectors: Inspectors) -> None:
     (tmp_path / "good.safetensors").write_bytes(safetensors(b"{}"))
     with pytest.raises(CheckpointUnreadable, match="took too long"):
-        inspectors.inside(Place(Tree(tmp_path), "good.safetensors"), deadline_s=0.0)
-    assert inspectors.inside(Place(Tree(tmp_path), "good.safetensors"))["tensors"] == []
+        inspectors.inside(Place(Tree(tmp_path), "good.safetensors"), who="ann", deadline_s=0.0)
+    assert inspectors.inside(Place(Tree(tmp_path), "good.safetensors"), who="ann")["tensors"] == []
+
+
+def test_one_caller_looks_once_at_a_time_and_keeps_nobody_else_from_looking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.inspection.pool._WAIT_S", 0.0)
+    zeros = np.zeros((1, 8), np.float32)
+    np.savez(tmp_path / "a.npz", v=zeros, w=zeros)
+    place = Place(Tree(tmp_path), "a.npz")
+    made = Inspectors()
+    under_way = made.statistics(place, ["v", "w"], who="mallory", budget_s=600.0)
+    next(under_way)
+    with pytest.raises(Unavailable):
+        made.inside(place, who="mallory")
+    assert len(made.inside(place, who="ann")["tensors"]) == 2
+    under_way.close()  # type: ignore[attr-defined]
+    assert len(made.inside(place, who="mallory")["tensors"]) == 2
+    made.close()
 
 
 def test_links_that_lead_out_are_not_followed(tmp_path: Path, inspectors: Inspectors) -> None:
@@ -159,25 +182,25 @@ def test_links_that_lead_out_are_not_followed(tmp_path: Path, inspectors: Inspec
     (inner / "step-1" / "model.safetensors").symlink_to("../../secret.safetensors")
     for path in ("a.safetensors", "step-1", "../secret.safetensors"):
         with pytest.raises(TrainmasterError) as refused:
-            inspectors.inside(Place(Tree(inner), path))
+            inspectors.inside(Place(Tree(inner), path), who="ann")
         assert "claims" not in refused.value.sentence
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path, inspectors: Inspectors) -> None:
     os.mkfifo(tmp_path / "a.pt")
     with pytest.raises(CheckpointUnreadable):
-        inspectors.inside(Place(Tree(tmp_path), "a.pt"))
+        inspectors.inside(Place(Tree(tmp_path), "a.pt"), who="ann")
 
 
 def test_a_process_that_died_while_it_waited_is_replaced(tmp_path: Path) -> None:
     made = Inspectors()
     (tmp_path / "good.safetensors").write_bytes(safetensors(b"{}"))
     place = Place(Tree(tmp_path), "good.safetensors")
-    made.inside(place)
+    made.inside(place, who="ann")
     for process in made._idle:
         process.kill()
         process.wait()
-    assert made.inside(place)["tensors"] == []
+    assert made.inside(place, who="ann")["tensors"] == []
     made.close()
 
 
