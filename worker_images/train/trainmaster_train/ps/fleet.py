@@ -13,14 +13,12 @@ import torch
 import zmq
 
 from trainmaster_train import steps
-from trainmaster_train.ps.codec import Codec, read
 from trainmaster_train.ps.connection import Connection, Message
 from trainmaster_train.ps.errors import DeadlineError, LostError, ParameterServerError
 from trainmaster_train.ps.filling import fill
-from trainmaster_train.ps.gradients import Values
-from trainmaster_train.ps.layout import Layout
+from trainmaster_train.ps.held import Held
 from trainmaster_train.ps.options import Options
-from trainmaster_train.ps.sharing import Memory, offer
+from trainmaster_train.ps.sharing import offer
 
 _BYE_S = 5.0
 
@@ -34,27 +32,21 @@ class Fleet:
         key: bytes,
         *,
         worker: int,
-        layout: Layout,
-        values: Values,
-        codec: Codec,
-        memory: Optional[Memory],
+        held: Held,
         optimizer: torch.optim.Optimizer,
         options: Options,
         timer: steps.StepTimer,
     ) -> None:
-        """Knows them, and has joined none yet. ``memory``: what the gradients and values lie in, if it can be shared."""
+        """Knows them, and has joined none yet."""
         self._context: "zmq.Context[zmq.Socket[bytes]]" = zmq.Context(io_threads=min(4, max(1, len(addresses))))
         self.connections = [
             Connection(self._context, ps, at, key, self._look_around) for ps, at in enumerate(addresses)
         ]
         self.versions = [0] * len(addresses)
-        self.blocks = [layout.blocks(ps, len(addresses)) for ps in range(len(addresses))]
+        self.blocks = [held.values.layout.blocks(ps, len(addresses)) for ps in range(len(addresses))]
         self._told_rates: List[Optional[List[float]]] = [None] * len(addresses)  # the learning rates that each has
         self._worker = worker
-        self._layout = layout
-        self._values = values
-        self._codec = codec
-        self._memory = memory
+        self._held = held
         self._optimizer = optimizer
         self._options = options
         self._timer = timer
@@ -88,8 +80,8 @@ class Fleet:
         for connection in self.connections:
             connection.close()
         self._context.term()
-        if self._memory is not None:
-            self._memory.close()
+        if self._held.memory is not None:
+            self._held.memory.close()
 
     # Pushing.
 
@@ -184,34 +176,9 @@ class Fleet:
         """Have the values of an answer, or of a piece of one, in the model."""
         header, frames = answer
         with self._timer.part(steps.COMMUNICATION):
-            if "shared" in header:
-                self._copy_shared(ps, header["shared"])
-            elif header.get("is_delta"):
-                self._add(ps, header["exponents"], frames)
-            else:
-                for block, frame in zip(self.blocks[ps][header["first"] :], frames):
-                    dtype = self._layout.slabs[block.slab].dtype
-                    self._values.set(block, read(frame, dtype, block.end - block.begin))
+            self._held.install(self.connections[ps].name, self.blocks[ps], header, frames)
         if not header.get("more"):
             self.versions[ps] = int(header["version"])
-
-    def _copy_shared(self, ps: int, turn: int) -> None:
-        if self._memory is None:
-            raise ParameterServerError(f"{self.connections[ps].name} writes to memory that this worker does not have")
-        for block in self.blocks[ps]:
-            values = self._memory.values[turn][block.slab]
-            if values is not self._values.flat[block.slab]:
-                self._values.set(block, values[block.begin : block.end])
-
-    def _add(self, ps: int, exponents: Sequence[int], frames: Sequence[Any]) -> None:
-        at = 0
-        for block, exponent in zip(self.blocks[ps], exponents):
-            dtype = self._layout.slabs[block.slab].dtype
-            count = self._codec.frame_count(dtype)
-            self._values.add(
-                block, self._codec.decode(frames[at : at + count], block.end - block.begin, dtype, exponent)
-            )
-            at += count
 
     def _note_lost(self, ps: int, error: LostError) -> None:
         if ps not in self._lost:
@@ -241,13 +208,13 @@ class Fleet:
             try:
                 connection.open(max(0.0, deadline - time.monotonic()))
                 about = {"worker": self._worker, "who": self.who, "chief": is_chief, "ps": len(self)}
-                own = {"mode": options.mode, "wire": options.wire, "signature": self._layout.signature}
+                own = {"mode": options.mode, "wire": options.wire, "signature": self._held.values.layout.signature}
                 left_s = max(0.1, deadline - time.monotonic())
                 joined, _ = connection.ask({"op": "join", **about, **own}, timeout_s=left_s, what="the greeting")
                 if not joined["is_filled"] and is_chief:
                     fill(
                         connection,
-                        self._values,
+                        self._held.values,
                         self.blocks[ps],
                         self._optimizer,
                         ps_count=len(self),
@@ -272,9 +239,10 @@ class Fleet:
 
     def _share(self, connection: Connection, hatch: str, timeout_s: float) -> bool:
         """Whether that ps has the memory now; only one of this machine can."""
-        if self._memory is None or not hatch or not offer(self._memory, hatch, connection.ticket()):
+        memory = self._held.memory
+        if memory is None or not hatch or not offer(memory, hatch, connection.ticket()):
             return False
         header, _ = connection.ask(
-            {"op": "share", "turns": self._memory.turns}, timeout_s=timeout_s, what="the offer of memory"
+            {"op": "share", "turns": memory.turns}, timeout_s=timeout_s, what="the offer of memory"
         )
         return bool(header["is_taken"])

@@ -15,6 +15,7 @@ from trainmaster_train.ps.embeddings import Embeddings
 from trainmaster_train.ps.errors import NonFiniteGradientError, ParameterServerError
 from trainmaster_train.ps.fleet import Fleet
 from trainmaster_train.ps.gradients import Gradients, Values
+from trainmaster_train.ps.held import Held
 from trainmaster_train.ps.keeping import load_local, newest_whole
 from trainmaster_train.ps.layout import layout_of, learning_rates
 from trainmaster_train.ps.memory import keep_freed_memory
@@ -79,10 +80,7 @@ class Servers:
             addresses,
             key,
             worker=self.worker,
-            layout=self._layout,
-            values=self._values,
-            codec=codec,
-            memory=memory,
+            held=Held(self._values, codec, memory),
             optimizer=optimizer,
             options=options,
             timer=self._timer,
