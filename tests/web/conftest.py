@@ -17,6 +17,20 @@ AXE = ROOT / "web/node_modules/axe-core/axe.min.js"
 WITHIN_MS = 90_000
 
 
+def expect(thing: Any) -> Any:
+    from playwright.sync_api import expect as playwright_expect
+
+    playwright_expect.set_options(timeout=WITHIN_MS)
+    return playwright_expect(thing)
+
+
+def submit(platform: Any, name: str, command: str, **fields: Any) -> str:
+    job = platform.client.submit_job(
+        {"name": name, "command": ["sh", "-c", command], "workers": 1, "max_restarts": 0, **fields}
+    )
+    return str(job.id)
+
+
 @pytest.fixture(scope="module")
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     if not Path(CHROMIUM).exists():

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.web.conftest import AXE, WITHIN_MS
+from tests.web.conftest import AXE, WITHIN_MS, expect, submit
 
 pytestmark = [
     pytest.mark.e2e,
@@ -28,20 +28,6 @@ printf '\033[31mred alert\033[0m\n'
 echo '<img src=x onerror=alert(1)><script>alert(2)</script>'
 for i in 1 2 3 4 5; do echo "loss=0.$i step=$i"; done
 """
-
-
-def expect(thing: Any) -> Any:
-    from playwright.sync_api import expect as playwright_expect
-
-    playwright_expect.set_options(timeout=WITHIN_MS)
-    return playwright_expect(thing)
-
-
-def submit(platform: Any, name: str, command: str, **fields: Any) -> str:
-    job = platform.client.submit_job(
-        {"name": name, "command": ["sh", "-c", command], "workers": 1, "max_restarts": 0, **fields}
-    )
-    return str(job.id)
 
 
 def test_the_first_login_is_by_a_link_that_is_good_once(open_browser: Callable[..., Any], platform: Any) -> None:
@@ -325,7 +311,7 @@ def test_a_running_job_and_a_paused_one_resume_from_a_chosen_checkpoint(page: An
     log = page.get_by_role("log")
     expect(log).to_contain_text("saved")
     page.goto(f"/jobs/{job}/checkpoint?path=checkpoints/step-1.safetensors")
-    page.get_by_role("button", name="Resume from checkpoints/step-1.safetensors").click()
+    page.get_by_role("button", name="Resume from here").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("stayer is stopped, goes back into the queue and starts again from step-1")
     dialog.get_by_role("button", name="Resume this job").click()
@@ -361,13 +347,24 @@ def test_pages_are_accessible_and_fit(open_browser: Callable[..., Any], platform
     """No violation of WCAG 2.2 A and AA that axe-core finds, and nothing wider than the window."""
     if not AXE.exists():
         pytest.skip("axe-core is not installed (python3 dev.py web installs it)")
-    job = submit(platform, "seen", "echo one; echo two")
-    platform.client.wait_for_job(job, timeout_s=WITHIN_MS / 1000)
+    jobs = [
+        submit(platform, name, 'echo loss=0.1 step=1; python3 -c "$SAVES"', env={"SAVES": SAVES})
+        for name in ("seen", "seen-too")
+    ]
+    for job in jobs:
+        platform.client.wait_for_job(job, timeout_s=WITHIN_MS / 1000)
     size = {"viewport": {"width": 390, "height": 844}} if look == "phone" else {}
     page = open_browser(color_scheme="dark" if look == "dark" else "light", **size)
     page.context.add_init_script(path=AXE)
-    jobs = [f"/jobs/{job}{tab}" for tab in ("", "/logs", "/metrics", "/checkpoints", "/files", "/events", "/spec")]
-    for path in ("/jobs", *jobs, "/submit", "/cluster", "/projects", "/projects/default", "/tokens", "/settings"):
+    tabs = ("", "/logs", "/metrics", "/checkpoints", "/files", "/events", "/spec")
+    inside = "/checkpoint?path=checkpoints/step-2.safetensors"
+    of_jobs = (
+        *(f"/jobs/{job}{tab}" for tab in (*tabs, inside, f"{inside}&other=checkpoints/step-1.safetensors")),
+        f"/compare?jobs={','.join(jobs)}",
+        "/jobs/none-such",
+    )
+    of_the_platform = ("/projects", "/projects/default", "/users", "/tokens", "/volumes", "/settings")
+    for path in ("/jobs", *of_jobs, "/submit", "/cluster", *of_the_platform):
         page.goto(path)
         expect(page.locator("main h1, main h2").first).to_be_visible()
         expect(page.locator("[aria-busy=true]")).to_have_count(0)

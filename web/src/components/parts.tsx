@@ -135,6 +135,15 @@ export function Card({
   );
 }
 
+/** A table that may be wider than the window: keys can scroll it. */
+export function TableBox({ label, children }: { label: string; children: ReactNode }) {
+  return (
+    <div className="table-box" role="region" tabIndex={0} aria-label={label}>
+      {children}
+    </div>
+  );
+}
+
 /** The tick beside a list of differences. */
 export function AlsoEqual({ isAll, set }: { isAll: boolean; set: (isAll: boolean) => void }) {
   return (

@@ -1,6 +1,6 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
-import { ChevronRight, KeySquare, Plus, Trash2, UserPlus, UsersRound } from "lucide-react";
+import { KeySquare, Plus, Trash2, UserPlus, UsersRound } from "lucide-react";
 import { useState } from "react";
 import { api, got } from "~/api/client";
 import { keys, meQuery, membersQuery, projectQuery, secretsQuery, usersQuery } from "~/api/queries";
@@ -45,7 +45,6 @@ export function ProjectPage() {
     <div className="page-body">
       <nav aria-label="Where you are" className="crumbs">
         <Link to="/projects">Projects</Link>
-        <ChevronRight size={13} aria-hidden="true" />
       </nav>
       <PageHead title={name} about={project.description}>
         <Link to="/jobs" search={{ project: name }} className="button">
@@ -97,7 +96,7 @@ function Members({ project, isAdmin }: { project: string; isAdmin: boolean }) {
         rowKey={(member) => member.user}
         empty={{ icon: UsersRound, title: "No members", words: "Platform admins see the project all the same." }}
         columns={[
-          { head: "User", cell: (member) => <span className="strong">{member.user}</span> },
+          { head: "User", cell: (member) => <span className="strong nowrap">{member.user}</span> },
           {
             head: "Role",
             cell: (member) =>

@@ -73,6 +73,14 @@ function Look() {
   );
 }
 
+const PARTS: Record<string, string> = {
+  database: "keeps all state",
+  scheduler: "plans and watches jobs",
+  nodes: "the machines",
+  executor: "starts and ends replicas",
+  bell: "wakes the scheduler",
+};
+
 function PlatformCard() {
   const { data, error, isPending, refetch } = useQuery(healthQuery);
   return (
@@ -86,14 +94,12 @@ function PlatformCard() {
           {Object.entries(data.parts ?? {}).map(([part, word]) => (
             <li key={part} className="row top">
               {word === "ok" ? (
-                <CircleCheck size={15} className="tone-green" aria-hidden="true" />
+                <CircleCheck size={15} className="tone-green" aria-label="ok" />
               ) : (
-                <CircleAlert size={15} className="tone-amber" aria-hidden="true" />
+                <CircleAlert size={15} className="tone-amber" aria-label="not well" />
               )}
               <span className="part-name">{part}</span>
-              <span className="grow dim wrap">
-                <Sentence text={word} />
-              </span>
+              <span className="grow dim wrap">{word === "ok" ? (PARTS[part] ?? word) : <Sentence text={word} />}</span>
             </li>
           ))}
         </ul>

@@ -65,7 +65,7 @@ export function TokensPage() {
         columns={[
           { head: "Name", cell: (token) => <span className="strong wrap">{token.name}</span> },
           { head: "User", cell: (token) => token.user },
-          { head: "May", cell: (token) => token.scopes.join(", ") },
+          { head: "May", cell: (token) => SCOPES.filter((scope) => token.scopes.includes(scope)).join(", ") },
           { head: "Used", cell: (token) => <Ago at={token.last_used_at} /> },
           {
             head: "Until",

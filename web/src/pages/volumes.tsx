@@ -19,6 +19,12 @@ const CONFIG: Record<Kind, readonly string[]> = {
   csi: ["driver*", "secret"],
 };
 
+/** `mount_options*` as a label: Mount options. */
+function worded(field: string): string {
+  const words = field.replace("*", "").replaceAll("_", " ");
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
 export function VolumesPage() {
   const query = useQuery(volumesQuery);
   const { data: me } = useQuery(meQuery);
@@ -112,7 +118,7 @@ export function VolumesPage() {
           )}
         </Field>
         {CONFIG[kind].map((field) => (
-          <Field key={`${kind}${field}`} label={field.replace("*", "")}>
+          <Field key={`${kind}${field}`} label={worded(field)}>
             {(props) => (
               <input
                 {...props}

@@ -5,7 +5,7 @@ import { useCallback, useEffect, useState } from "react";
 import { isOver, jobQuery, keys, metricSeriesQuery } from "~/api/queries";
 import type { ChartSeries, JobDetail, MetricSeries } from "~/api/types";
 import { type Look, LookControls, MetricCard } from "~/components/metricCard";
-import { Bones, Card, Empty, Failure, PageHead } from "~/components/parts";
+import { Bones, Card, Empty, Failure, PageHead, TableBox } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ran } from "~/components/time";
 import { listed } from "~/lib/filters";
@@ -103,7 +103,7 @@ function Results({ jobs, series, names }: ResultsProps) {
   ];
   return (
     <Card title="Results" flush>
-      <div className="table-box">
+      <TableBox label="Results">
         <table className="table compare" style={{ minWidth: 130 + jobs.length * 170 }}>
           <thead>
             <tr>
@@ -135,7 +135,7 @@ function Results({ jobs, series, names }: ResultsProps) {
             ))}
           </tbody>
         </table>
-      </div>
+      </TableBox>
     </Card>
   );
 }

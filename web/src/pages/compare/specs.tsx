@@ -1,7 +1,7 @@
 import { Equal } from "lucide-react";
 import { useState } from "react";
 import type { JobDetail } from "~/api/types";
-import { AlsoEqual, Card, Empty } from "~/components/parts";
+import { AlsoEqual, Card, Empty, TableBox } from "~/components/parts";
 import { difference } from "~/lib/difference";
 
 /** Where the specs differ, field by field. */
@@ -15,7 +15,7 @@ export function Specs({ jobs }: { jobs: readonly JobDetail[] }) {
       {shown.length === 0 ? (
         <Empty icon={Equal} title="The specs are equal" />
       ) : (
-        <div className="table-box">
+        <TableBox label="Specs">
           <table className="table compare" style={{ minWidth: 130 + jobs.length * 170 }}>
             <thead>
               <tr>
@@ -42,7 +42,7 @@ export function Specs({ jobs }: { jobs: readonly JobDetail[] }) {
               ))}
             </tbody>
           </table>
-        </div>
+        </TableBox>
       )}
     </Card>
   );

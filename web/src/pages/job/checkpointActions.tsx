@@ -24,6 +24,8 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
   const name = path.split("/").at(-1) ?? path;
   const look = isWide ? "button small" : "button quiet icon small";
   const params = { path: { job }, query: { path } };
+  // Where there is room for words, they are what a button is called.
+  const named = (label: string) => (isWide ? {} : { "aria-label": label });
   const changed = () => client.invalidateQueries({ queryKey: keys.job(job) });
   const keep = async () => {
     try {
@@ -49,7 +51,7 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
           type="button"
           className={isWide ? "button small primary" : look}
           title="Resume from here"
-          aria-label={`Resume from ${path}`}
+          {...named(`Resume from ${path}`)}
           onClick={() => setAsked(true)}
         >
           <Play size={14} aria-hidden="true" /> {isWide && "Resume from here"}
@@ -60,7 +62,7 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
         title="Download"
         href={`/api/v1/jobs/${encodeURIComponent(job)}/checkpoints/content?path=${encodeURIComponent(path)}`}
         download
-        aria-label={`Download ${path}`}
+        {...named(`Download ${path}`)}
       >
         <Download size={14} aria-hidden="true" /> {isWide && "Download"}
       </a>
@@ -68,7 +70,7 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
         type="button"
         className={look}
         title={item.is_kept ? "Keep it no longer" : "Keep it for ever"}
-        aria-label={item.is_kept ? `Keep ${path} no longer` : `Keep ${path} for ever`}
+        {...named(item.is_kept ? `Keep ${path} no longer` : `Keep ${path} for ever`)}
         onClick={keep}
       >
         {item.is_kept ? <PinOff size={14} aria-hidden="true" /> : <Pin size={14} aria-hidden="true" />}{" "}
@@ -78,7 +80,7 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
         type="button"
         className={`${look} danger`}
         title="Delete"
-        aria-label={`Delete ${path}`}
+        {...named(`Delete ${path}`)}
         onClick={() => setGoing(true)}
       >
         <Trash2 size={14} aria-hidden="true" /> {isWide && "Delete"}

@@ -2,7 +2,7 @@ import { useInfiniteQuery } from "@tanstack/react-query";
 import { Equal } from "lucide-react";
 import { useState } from "react";
 import { differenceQuery } from "~/api/queries";
-import { AlsoEqual, Bones, Card, Empty, Failure } from "~/components/parts";
+import { AlsoEqual, Bones, Card, Empty, Failure, TableBox } from "~/components/parts";
 import { number } from "~/lib/format";
 
 const TONES: Record<string, string> = {
@@ -54,7 +54,7 @@ export function Difference({ job, path, other, otherJob }: DifferenceProps) {
       </section>
       {layers.length > 0 && (
         <Card title="Layers, by how far they moved" flush>
-          <div className="table-box">
+          <TableBox label="Layers">
             <table className="table">
               <thead>
                 <tr>
@@ -80,14 +80,14 @@ export function Difference({ job, path, other, otherJob }: DifferenceProps) {
                   ))}
               </tbody>
             </table>
-          </div>
+          </TableBox>
         </Card>
       )}
       <Card title="Tensors" aside={<AlsoEqual isAll={isAll} set={setAll} />} flush>
         {items.length === 0 ? (
           <Empty icon={Equal} title="The tensors are equal" />
         ) : (
-          <div className="table-box">
+          <TableBox label="Tensors">
             <table className="table">
               <thead>
                 <tr>
@@ -123,7 +123,7 @@ export function Difference({ job, path, other, otherJob }: DifferenceProps) {
                 ))}
               </tbody>
             </table>
-          </div>
+          </TableBox>
         )}
       </Card>
       {query.hasNextPage && (

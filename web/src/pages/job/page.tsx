@@ -1,8 +1,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, Outlet, useNavigate } from "@tanstack/react-router";
-import { ChevronRight, CopyPlus } from "lucide-react";
+import { ChevronRight, Compass, CopyPlus } from "lucide-react";
+import { ApiError } from "~/api/client";
 import { checkpointsQuery, jobQuery } from "~/api/queries";
-import { Bones, Failure } from "~/components/parts";
+import { Bones, Empty, Failure } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago, Ran } from "~/components/time";
 import { JobActions } from "~/pages/jobs/actions";
@@ -34,14 +35,17 @@ export function JobPage() {
     );
   }
   if (job === undefined) {
-    return (
+    const isMissing = error instanceof ApiError && error.status === 404;
+    return isMissing ? (
+      <Empty icon={Compass} title="There is no such job">
+        <p>It was deleted, or it is in a project that you are not a member of.</p>
+        <Link to="/jobs" className="button">
+          All jobs
+        </Link>
+      </Empty>
+    ) : (
       <div className="page-body">
         <Failure error={error} retry={() => void refetch()} />
-        <div>
-          <Link to="/jobs" className="button">
-            All jobs
-          </Link>
-        </div>
       </div>
     );
   }
