@@ -102,7 +102,8 @@ class WarmStarts:
             return None
         python = _find(words[0], env.get("PATH", ""))
         kept = {name: value for name, value in env.items() if name.startswith(IMPORT_ENV)}
-        kept.setdefault("PYTHONUNBUFFERED", "1")
+        for name in ("PYTHONUNBUFFERED", "PYTHONFAULTHANDLER"):  # as the runtime sets them
+            kept.setdefault(name, "1")
         kept["PATH"] = env.get("PATH", "")  # by which Python finds itself; a job may have more in it
         # What lies in the job's own folders is nobody else's.
         if python is None or any(_OWN.search(value) for value in (python, *kept.values())):

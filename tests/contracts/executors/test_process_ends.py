@@ -384,3 +384,20 @@ def test_a_limit_of_half_a_cpu_bites(make_process_bench, use_cgroups):
     by_group = "cpu by cgroup" in seen.facts["limits"]
     assert by_group or "cpu by cores" in seen.facts["limits"]
     assert 0 < spent < (2.3 if by_group else 3.6)
+
+
+@pytest.mark.parametrize(("env", "has_stack"), [({}, True), ({"PYTHONFAULTHANDLER": ""}, False)])
+def test_a_crash_in_native_code_leaves_its_stack_and_its_exit_code(bench, env, has_stack):
+    order = bench.order(
+        command=bench.python("""
+            import os, signal
+            def crash():
+                os.kill(os.getpid(), signal.SIGSEGV)
+            crash()
+        """),
+        env=env,
+    )
+    bench.executor.create(order)
+    seen = bench.ended(order)
+    assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.SIGNALLED, 139)
+    assert ("in crash" in bench.log(order)) == has_stack

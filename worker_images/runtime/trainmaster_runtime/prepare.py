@@ -90,6 +90,8 @@ class Ground:
             "TRAINMASTER_REPORT_FILE": OWN + "/report.jsonl",
             # Lines of the log come when they are printed, not when 8 KiB are full.
             "PYTHONUNBUFFERED": env.get("PYTHONUNBUFFERED", "1"),
+            # A crash in native code leaves the Python stack in the log; signal and exit code stay what they are.
+            "PYTHONFAULTHANDLER": env.get("PYTHONFAULTHANDLER", "1"),
         }
         if order.world is not None:
             own["TRAINMASTER_WORLD"] = str(order.world)
