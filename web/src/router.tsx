@@ -15,7 +15,12 @@ export interface LogSearch {
   q?: string;
   attempt?: number;
   level?: string;
+  rank?: number;
+  since?: string;
+  until?: string;
 }
+
+const isTime = (value: unknown): boolean => typeof value === "string" && !Number.isNaN(Date.parse(value));
 
 const text = (value: unknown): string | undefined => (value === undefined || value === "" ? undefined : String(value));
 
@@ -70,6 +75,9 @@ const jobTabs = [
       ...(text(search["q"]) ? { q: String(search["q"]) } : {}),
       ...(text(search["level"]) ? { level: String(search["level"]) } : {}),
       ...(Number(search["attempt"]) > 0 ? { attempt: Number(search["attempt"]) } : {}),
+      ...(/^\d{1,7}$/.test(String(search["rank"])) ? { rank: Number(search["rank"]) } : {}),
+      ...(isTime(search["since"]) ? { since: String(search["since"]) } : {}),
+      ...(isTime(search["until"]) ? { until: String(search["until"]) } : {}),
     }),
   }),
   tab("/metrics", () => import("./pages/job/metrics"), "Metrics"),

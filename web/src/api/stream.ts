@@ -10,6 +10,8 @@ interface Listener {
   /** One event's data, by the event's name. */
   [kind: string]: unknown;
   failed: (error: Error) => void;
+  /** A connection stands: the first, or one after a break, which may tell again what was told. */
+  opened?: () => void;
 }
 
 /** Follows `path`; returns how to stop. `end` and a refusal (`error`) stop it, too. */
@@ -46,7 +48,10 @@ export function follow(path: string, listener: Listener): () => void {
     // A new EventSource does not know the id of the one before; only a header of ours could tell, which it cannot send.
     // So a stream that is begun anew tells all again, and listeners drop what they have by its id or place.
     source = new EventSource(path);
-    source.onopen = noteAnswer;
+    source.onopen = () => {
+      noteAnswer();
+      listener.opened?.();
+    };
     source.onerror = () => {
       if (source?.readyState !== EventSource.CLOSED || isStopped) {
         noteSilence();
@@ -55,7 +60,7 @@ export function follow(path: string, listener: Listener): () => void {
       void probe();
     };
     for (const [kind, act] of Object.entries(listener)) {
-      if (kind === "failed" || kind === "error" || typeof act !== "function") continue;
+      if (["failed", "opened", "error"].includes(kind) || typeof act !== "function") continue;
       source.addEventListener(kind, (event) => {
         if (kind === "end") stop();
         act(JSON.parse(event.data));

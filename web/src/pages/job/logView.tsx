@@ -1,15 +1,19 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { memo, useEffect, useMemo, useRef } from "react";
+import { memo, useEffect, useRef, useState } from "react";
 import type { LogLine } from "~/api/types";
 import { spansOf } from "~/lib/ansi";
 import { clockTime, localTime } from "~/lib/format";
+import type { Finder } from "~/lib/marks";
+import type { ShownLine } from "~/lib/newestLines";
 
 const LINE = 19; // px
 const LONGEST = 4_000; // characters of a line that are drawn; a download has all
 const HUES = 8;
 
 interface LogViewProps {
-  lines: readonly LogLine[];
+  /** A line that stays where it is when older ones come before it. */
+  anchor: ShownLine | null;
+  lines: readonly ShownLine[];
   isFollowing: boolean;
   setFollowing: (value: boolean) => void;
   isWrapped: boolean;
@@ -18,7 +22,7 @@ interface LogViewProps {
 }
 
 /** The lines on screen. Scrolling up stops following; scrolling to the end begins it again. */
-export function LogView({ lines, isFollowing, setFollowing, isWrapped, isMany, marked }: LogViewProps) {
+export function LogView({ anchor, lines, isFollowing, setFollowing, isWrapped, isMany, marked }: LogViewProps) {
   const box = useRef<HTMLDivElement>(null);
   const top = useRef(0);
   const rows = useVirtualizer({
@@ -26,15 +30,27 @@ export function LogView({ lines, isFollowing, setFollowing, isWrapped, isMany, m
     getScrollElement: () => box.current,
     estimateSize: () => LINE,
     overscan: 30,
-    getItemKey: (i) => {
-      const line = lines[i];
-      return line ? `${line.attempt}/${line.role}/${line.index}/${line.offset}` : i;
-    },
+    getItemKey: (i) => lines[i]?.key ?? -1 - i,
   });
   const count = lines.length;
   useEffect(() => {
     if (isFollowing && count > 0) rows.scrollToIndex(count - 1, { align: "end" });
   }, [isFollowing, count, rows]);
+  const anchored = useRef<ShownLine | null>(null);
+  useEffect(() => {
+    if (anchor === null || anchored.current === anchor) return;
+    const index = lines.findIndex(
+      (line) =>
+        line.offset === anchor.offset &&
+        line.index === anchor.index &&
+        line.role === anchor.role &&
+        line.attempt === anchor.attempt,
+    );
+    // What comes before it is on its way, or what comes behind it: at the very end following would begin.
+    if (index <= 0 || lines.length - index < 100) return;
+    anchored.current = anchor;
+    rows.scrollToIndex(index, { align: "start" });
+  }, [anchor, lines, rows]);
   const onScroll = () => {
     const element = box.current;
     if (element === null) return;
@@ -44,13 +60,7 @@ export function LogView({ lines, isFollowing, setFollowing, isWrapped, isMany, m
     if (isFollowing && isUp && !isAtEnd) setFollowing(false);
     else if (!isFollowing && isAtEnd && !isUp) setFollowing(true);
   };
-  const pattern = useMemo(() => {
-    try {
-      return marked ? new RegExp(marked, "g") : null;
-    } catch {
-      return null; // RE2 knows expressions that browsers do not; the lines are right, only unmarked
-    }
-  }, [marked]);
+  const finder = useFinder(marked);
   return (
     <div
       className={`log-view${isWrapped ? " wrapped" : ""}`}
@@ -72,7 +82,7 @@ export function LogView({ lines, isFollowing, setFollowing, isWrapped, isMany, m
               className="log-line"
               style={{ transform: `translateY(${item.start}px)` }}
             >
-              <Line line={line} isMany={isMany} pattern={pattern} />
+              <Line line={line} isMany={isMany} finder={finder} />
             </div>
           ) : null;
         })}
@@ -81,7 +91,23 @@ export function LogView({ lines, isFollowing, setFollowing, isWrapped, isMany, m
   );
 }
 
-const Line = memo(function Line({ line, isMany, pattern }: { line: LogLine; isMany: boolean; pattern: RegExp | null }) {
+/** Finds what to mark; `null` until the engine is there, which only who searches needs. */
+function useFinder(marked: string | undefined): Finder | null {
+  const [made, setMade] = useState<{ of: string; find: Finder | null } | null>(null);
+  useEffect(() => {
+    if (!marked) return;
+    let isOld = false;
+    void import("~/lib/marks").then(({ finderOf }) => {
+      if (!isOld) setMade({ of: marked, find: finderOf(marked) });
+    });
+    return () => {
+      isOld = true;
+    };
+  }, [marked]);
+  return made !== null && made.of === marked ? made.find : null;
+}
+
+const Line = memo(function Line({ line, isMany, finder }: { line: LogLine; isMany: boolean; finder: Finder | null }) {
   const text = line.text.length > LONGEST ? line.text.slice(0, LONGEST) : line.text;
   const spans = spansOf(text);
   return (
@@ -103,7 +129,7 @@ const Line = memo(function Line({ line, isMany, pattern }: { line: LogLine; isMa
       >
         {spans.map((span, i) => (
           <span key={i} className={span.className}>
-            {pattern === null ? span.text : <Marked text={span.text} pattern={pattern} />}
+            {finder === null ? span.text : <Marked text={span.text} finder={finder} />}
           </span>
         ))}
         {line.text.length > LONGEST && (
@@ -114,13 +140,12 @@ const Line = memo(function Line({ line, isMany, pattern }: { line: LogLine; isMa
   );
 });
 
-function Marked({ text, pattern }: { text: string; pattern: RegExp }) {
+function Marked({ text, finder }: { text: string; finder: Finder }) {
   const parts = [];
   let from = 0;
-  for (const match of text.matchAll(pattern)) {
-    if (match[0] === "") break;
-    parts.push(text.slice(from, match.index), <mark key={match.index}>{match[0]}</mark>);
-    from = match.index + match[0].length;
+  for (const [begin, end] of finder(text)) {
+    parts.push(text.slice(from, begin), <mark key={begin}>{text.slice(begin, end)}</mark>);
+    from = end;
   }
   return (
     <>

@@ -6,11 +6,14 @@ import { jobQuery, logSourcesQuery } from "~/api/queries";
 import type { LogSource } from "~/api/types";
 import { Bones, Empty, Failure } from "~/components/parts";
 import { bytes } from "~/lib/format";
+import { KEPT, type ShownLine } from "~/lib/newestLines";
 import type { LogSearch } from "~/router";
-import { KEPT, useLines } from "./lines";
+import { isChoice, useLines } from "./lines";
+import { LogRange } from "./logRange";
 import { LogView } from "./logView";
 
 const route = getRouteApi("/shell/jobs/$job/logs");
+const TAIL = 5_000; // lines: what people look at is mostly the end
 
 export function Logs() {
   const { job } = route.useParams();
@@ -21,7 +24,17 @@ export function Logs() {
   const [isFollowing, setFollowing] = useState(true);
   const [isWrapped, setWrapped] = useState(false);
   const [role, index] = splitReplica(search.replica);
-  const state = useLines({ job, attempt: search.attempt, role, index, search: search.q, level: search.level });
+  const { attempt, q, level, rank, since, until } = search;
+  const isChosen = isChoice({ search: q, level, rank, since, until });
+  const [tail, setTail] = useState(TAIL);
+  const [anchor, setAnchor] = useState<ShownLine | null>(null);
+  const state = useLines({ job, attempt, role, index, search: q, level, rank, since, until, tail });
+  const isCut = !isChosen && state.lines.length >= tail;
+  const showOlder = () => {
+    setFollowing(false);
+    setAnchor(state.lines[0] ?? null);
+    setTail((before) => Math.min(KEPT, before * 4));
+  };
   const attempts = useMemo(
     () => [...new Set((sources?.items ?? []).map((source) => source.attempt))].sort((a, b) => b - a),
     [sources],
@@ -53,8 +66,10 @@ export function Logs() {
           onChange={(event) => set({ level: event.target.value || undefined })}
         >
           <option value="">Every level</option>
+          <option value="info">Info and worse</option>
           <option value="warning">Warnings and worse</option>
-          <option value="error">Errors</option>
+          <option value="error">Errors and worse</option>
+          <option value="critical">Critical</option>
         </select>
         {attempts.length > 1 && (
           <select
@@ -71,9 +86,11 @@ export function Logs() {
             ))}
           </select>
         )}
+        <LogRange rank={rank} since={since} until={until} set={set} />
         <span className="grow" />
         <span className="dimmer num nowrap" role="status">
-          {state.lines.length.toLocaleString()} lines{state.dropped > 0 ? ` (newest ${KEPT.toLocaleString()})` : ""}
+          {isCut || state.dropped > 0 ? "last " : ""}
+          {state.lines.length.toLocaleString()} lines
         </span>
         <button
           type="button"
@@ -83,23 +100,37 @@ export function Logs() {
         >
           <WrapText size={14} aria-hidden="true" /> Wrap
         </button>
-        <button
-          type="button"
-          className={`button small${isFollowing ? " on" : ""}`}
-          aria-pressed={isFollowing}
-          onClick={() => setFollowing(!isFollowing)}
-        >
-          <ArrowDownToLine size={14} aria-hidden="true" /> Follow
-        </button>
-        <Downloads job={job} sources={sources?.items ?? []} replica={search.replica} />
+        {!state.isOver && (
+          <button
+            type="button"
+            className={`button small${isFollowing ? " on" : ""}`}
+            aria-pressed={isFollowing}
+            onClick={() => setFollowing(!isFollowing)}
+          >
+            <ArrowDownToLine size={14} aria-hidden="true" /> Follow
+          </button>
+        )}
+        <Downloads job={job} sources={sources?.items ?? []} attempt={attempt} replica={search.replica} />
       </div>
       {state.error !== null && (
         <div className="log-note">
           <Failure error={state.error} />
         </div>
       )}
+      {isCut && (
+        <div className="log-cut">
+          {tail < KEPT ? (
+            <button type="button" className="button quiet small" onClick={showOlder}>
+              Show older lines
+            </button>
+          ) : (
+            "Older lines are found by a search or a time, and are in the download."
+          )}
+        </div>
+      )}
       {state.lines.length > 0 ? (
         <LogView
+          anchor={anchor}
           lines={state.lines}
           isFollowing={isFollowing}
           setFollowing={setFollowing}
@@ -113,15 +144,17 @@ export function Logs() {
         </div>
       ) : (
         state.error === null && (
-          <Empty icon={FileText} title={search.q || search.level ? "No line matches" : "No lines yet"}>
+          <Empty icon={FileText} title={isChosen ? "No line matches" : "No lines yet"}>
             <p>
               {search.q
                 ? "The search is a regular expression (RE2) over the whole log of this attempt."
-                : detail && ["queued", "paused"].includes(detail.state)
-                  ? "The job has not started; lines show up here as they are written."
-                  : state.isOver
-                    ? "The job wrote nothing."
-                    : "Lines show up here as they are written."}
+                : isChosen
+                  ? "No line of this attempt has what is chosen above."
+                  : detail && ["queued", "paused"].includes(detail.state)
+                    ? "The job has not started; lines show up here as they are written."
+                    : state.isOver
+                      ? "The job wrote nothing."
+                      : "Lines show up here as they are written."}
             </p>
           </Empty>
         )
@@ -166,9 +199,17 @@ function LogSearchBox({ value, set }: { value: string; set: (text: string) => vo
   );
 }
 
-function Downloads({ job, sources, replica }: { job: string; sources: readonly LogSource[]; replica: string | undefined }) {
-  const newest = Math.max(...sources.map((source) => source.attempt));
-  const wanted = sources.filter((source) => source.attempt === newest && (replica === undefined || source.name === replica));
+interface DownloadsProps {
+  job: string;
+  sources: readonly LogSource[];
+  attempt: number | undefined;
+  replica: string | undefined;
+}
+
+/** Files of the attempt that is looked at: the chosen one, or the newest. */
+function Downloads({ job, sources, attempt, replica }: DownloadsProps) {
+  const shown = attempt ?? sources.reduce((newest, source) => Math.max(newest, source.attempt), 0);
+  const wanted = sources.filter((source) => source.attempt === shown && (replica === undefined || source.name === replica));
   const [first] = wanted;
   if (first === undefined) return null;
   const href = (source: LogSource) => `/api/v1/jobs/${encodeURIComponent(job)}/logs/${source.name}?attempt=${source.attempt}`;
