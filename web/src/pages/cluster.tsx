@@ -130,9 +130,15 @@ function NodeCard({ node, holders, cordon }: { node: Node; holders: readonly Hol
     <li className={`card node${isOpen(node) ? "" : " closed"}`}>
       <header>
         <span className={`dot ${node.is_ready ? (node.is_cordoned ? "bad" : "good") : ""}`} aria-hidden="true" />
-        <h2 className="grow cut mono" title={node.name}>
+        <h2 className="cut mono" title={node.name}>
           {node.name}
         </h2>
+        <span className="grow cut dimmer node-models">
+          {Object.entries(all.gpus)
+            .filter(([, models]) => models > 0)
+            .map(([model, models]) => `${models} × ${model}`)
+            .join(", ")}
+        </span>
         {!node.is_ready && <span className="state tone-red">not ready</span>}
         {node.is_cordoned && <span className="state tone-amber">cordoned</span>}
         {me?.is_admin &&

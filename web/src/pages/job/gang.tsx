@@ -22,7 +22,7 @@ export function Gang({ attempt }: { attempt: Attempt }) {
       title="Gang"
       aside={
         <span className="dim">
-          attempt {attempt.number}
+          {tally(replicas)} · attempt {attempt.number}
           {(attempt.world ?? 1) > 1 && `, world ${attempt.world}`} on {attempt.executor}
         </span>
       }
@@ -55,6 +55,14 @@ export function Gang({ attempt }: { attempt: Attempt }) {
       )}
     </Card>
   );
+}
+
+/** "3 running, 1 starting", the most frequent state first. */
+function tally(replicas: readonly Replica[]): string {
+  return [...Map.groupBy(replicas, (replica) => replica.state)]
+    .sort(([, a], [, b]) => b.length - a.length)
+    .map(([state, those]) => `${those.length.toLocaleString()} ${state}`)
+    .join(", ");
 }
 
 function Member({ replica }: { replica: Replica }) {

@@ -32,7 +32,7 @@ export function Overview() {
             <Card title="Gang">
               <p className="dim">
                 {gang(job.roles ?? {}, job.most_replicas)}
-                {job.gpu_count ? `, ${counted(job.gpu_count, "GPU")}` : ""}: all of it starts together, or none.
+                {job.gpu_count ? `, ${counted(job.gpu_count, "GPU")}` : ""}: {together(job)}
               </p>
             </Card>
           )}
@@ -45,6 +45,14 @@ export function Overview() {
       </div>
     </div>
   );
+}
+
+/** How much of a gang starts at once; `roles` says how few of an elastic role, `most_replicas` how many there may be. */
+function together(job: JobDetail): string {
+  const elastic = Object.entries(job.most_replicas ?? {}).find(([role, most]) => most > ((job.roles ?? {})[role] ?? most));
+  if (elastic === undefined) return "all of it starts together, or none.";
+  const [role, most] = elastic;
+  return `it starts once ${counted((job.roles ?? {})[role] ?? 1, role)} fit, and takes up to ${most.toLocaleString()} where there is place.`;
 }
 
 /** Why it waits, or how it ended: one sentence, the planner's or the platform's own. */
@@ -239,7 +247,7 @@ function Facts({ job }: { job: JobDetail }) {
           </>
         )}
         <dt>Command</dt>
-        <dd className="mono">{Array.isArray(spec.command) ? spec.command.join(" ") : (spec.command ?? "–")}</dd>
+        <dd className="mono command">{Array.isArray(spec.command) ? spec.command.join(" ") : (spec.command ?? "–")}</dd>
         {spec.image && (
           <>
             <dt>Image</dt>
