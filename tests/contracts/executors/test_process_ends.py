@@ -388,15 +388,8 @@ def test_a_limit_of_half_a_cpu_bites(make_process_bench, use_cgroups):
 
 @pytest.mark.parametrize(("env", "has_stack"), [({}, True), ({"PYTHONFAULTHANDLER": ""}, False)])
 def test_a_crash_in_native_code_leaves_its_stack_and_its_exit_code(bench, env, has_stack):
-    order = bench.order(
-        command=bench.python("""
-            import os, signal
-            def crash():
-                os.kill(os.getpid(), signal.SIGSEGV)
-            crash()
-        """),
-        env=env,
-    )
+    text = "import os, signal\ndef crash():\n    os.kill(os.getpid(), signal.SIGSEGV)\ncrash()"
+    order = bench.order(command=bench.python(text), env=env)
     bench.executor.create(order)
     seen = bench.ended(order)
     assert (seen.exit.cause, seen.exit.exit_code) == (ExitCause.SIGNALLED, 139)
