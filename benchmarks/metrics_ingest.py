@@ -155,11 +155,14 @@ def mlflow_server(program: str, database: str) -> Iterator[str]:
                 start_new_session=True,
             )
         try:
-            wait_for(lambda: _answers(port), "MLflow's server", 500)
+            wait_for(lambda: process.poll() is not None or _answers(port), "MLflow's server", 500)
+            if process.poll() is not None:
+                sys.exit(f"MLflow's server did not start: {Path(folder, 'log').read_text()[-1000:]}")
             yield f"http://127.0.0.1:{port}"
         finally:
-            os.killpg(process.pid, 15)
-            process.wait(60)
+            if process.poll() is None:
+                os.killpg(process.pid, 15)
+                process.wait(60)
 
 
 def _answers(port: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from core.inspection.files import File, Inline
 from core.inspection.model import Inside, Tensor, Unreadable
 
-_JSON_LIMIT: Final = 48 * 2**20
+_JSON_LIMIT: Final = 48 * 2**20  # an array's number of 4 bytes becomes an object of 32
 _DEPTH_LIMIT: Final = 64
 _ITEM_LIMIT: Final = 20_000_000
 _ARRAYS: Final = {
@@ -27,7 +27,10 @@ _FORMS: Final = {"float32": "f", "int32": "i"}
 def open_xgboost(file: File) -> Inside:
     """Raises ``Unreadable``."""
     if file.size > _JSON_LIMIT:
-        raise Unreadable(f"{file.name}: models of XGBoost of more than {_JSON_LIMIT:,} bytes are not looked into.")
+        raise Unreadable(
+            f"{file.name}: models of XGBoost of more than {_JSON_LIMIT // 2**20} MiB are not looked into: nothing in them says "
+            "where a tree begins, so that all would have to be in memory at once, at ten times its size."
+        )
     data = file.read(0, file.size)
     if data[:1] != b"{":
         raise Unreadable(f"{file.name} is no model of XGBoost in JSON or UBJSON; save it as .json or .ubj.")
