@@ -1,0 +1,65 @@
+"""What the planner says, on the pages: where a job would run while it is written, what a waiting one could ask for, orders."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+import pytest
+
+from tests.web.conftest import expect, submit
+
+pytestmark = [
+    pytest.mark.e2e,
+    # One platform and one browser; and Playwright's loop must not stand in the way of other tests' own.
+    pytest.mark.xdist_group("web"),
+]
+
+# More workers than this machine has CPUs: they never fit all at once.
+MANY = (os.cpu_count() or 1) + 3
+
+
+def test_the_planner_tells_where_a_job_would_run_and_what_would_start_instead(page: Any, platform: Any) -> None:
+    page.goto("/submit")
+    room = page.get_by_role("region", name="Where it would run now")
+    expect(room).to_contain_text(re.compile("would (start|wait)"))
+    page.get_by_label("Command").fill("sleep 600")
+    page.get_by_label("Name", exact=True).fill("wide")
+    page.get_by_label("Memory each").fill("32Mi")
+    page.get_by_label("CPUs each").fill("1")
+    page.get_by_label("Workers").fill(str(MANY))
+    expect(room).to_contain_text("It would wait as number 1 in the queue. Needs 1 CPU")
+    fewer = room.get_by_role("listitem").filter(
+        has_text=re.compile(rf"With \d+ workers? instead of {MANY} it would start")
+    )
+    fewer.get_by_role("button", name="Use this").click()
+    expect(room).to_contain_text("It would start now on")
+    expect(page.get_by_label("Workers")).not_to_have_value(str(MANY))
+    page.get_by_label("Workers").fill(str(MANY))
+    expect(room).to_contain_text("It would wait")
+    page.get_by_role("button", name="Submit", exact=True).click()
+    instead = page.get_by_role("region", name="What would start now")
+    expect(instead).to_contain_text(f"instead of {MANY} it would start now, on")
+    instead.get_by_role("link", name="Clone and change it").click()
+    expect(page.get_by_label("Name", exact=True)).to_have_value("wide")
+    platform.client.cancel_job("wide")
+
+
+def test_jobs_are_put_in_order_by_the_heads_of_the_table_and_stay_live(page: Any, platform: Any) -> None:
+    for name in ("order-b", "order-a"):
+        submit(platform, name, "true")
+    page.goto("/jobs?q=order-")
+    names = page.locator(".job-name")
+    expect(names).to_have_text(["order-a", "order-b"])
+    page.get_by_role("button", name="Submitted").click()
+    expect(page).to_have_url(re.compile("sort=oldest"))
+    expect(names).to_have_text(["order-b", "order-a"])
+    page.get_by_role("columnheader", name="Name").get_by_role("button").click()
+    expect(page).to_have_url(re.compile("sort=name"))
+    expect(page.get_by_role("columnheader", name="Name")).to_have_attribute("aria-sort", "ascending")
+    expect(names).to_have_text(["order-a", "order-b"])
+    submit(platform, "order-aa", "true")
+    expect(names).to_have_text(["order-a", "order-aa", "order-b"])
+    page.reload()
+    expect(names).to_have_text(["order-a", "order-aa", "order-b"])
