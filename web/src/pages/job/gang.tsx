@@ -9,8 +9,8 @@ import { counted, number } from "~/lib/format";
 
 const SHOWN = 64;
 
-/** The replicas of an attempt on their nodes. */
-export function Gang({ attempt }: { attempt: Attempt }) {
+/** The replicas of an attempt on their nodes. `now`: what there is to say of the gang as it is. */
+export function Gang({ attempt, now }: { attempt: Attempt; now: string }) {
   const [all, setAll] = useState(false);
   const replicas = attempt.replicas ?? [];
   const nodes = new Map<string, Replica[]>();
@@ -29,6 +29,7 @@ export function Gang({ attempt }: { attempt: Attempt }) {
       flush
     >
       {(attempt.world ?? 1) > 1 && attempt.world_reason && <p className="gang-note dim">{attempt.world_reason}</p>}
+      {now && <p className="gang-note dim">{now}</p>}
       <ul className="gang">
         {[...nodes].map(([node, members]) => (
           <li key={node} className="gang-node">

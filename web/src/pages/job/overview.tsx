@@ -27,7 +27,7 @@ export function Overview() {
       <div className="columns">
         <div className="stack large">
           {job.attempt ? (
-            <Gang attempt={job.attempt} />
+            <Gang attempt={job.attempt} now={elasticNow(job)} />
           ) : (
             <Card title="Gang">
               <p className="dim">
@@ -47,6 +47,17 @@ export function Overview() {
   );
 }
 
+/** With how many an elastic gang trains that could take more; empty for every other. */
+function elasticNow(job: JobDetail): string {
+  if (job.state !== "running") return "";
+  const present = (role: string) =>
+    (job.attempt?.replicas ?? []).filter((replica) => replica.role === role && replica.state === "running").length;
+  const lacking = Object.entries(job.most_replicas ?? {}).find(([role, most]) => present(role) < most);
+  if (lacking === undefined) return "";
+  const [role, most] = lacking;
+  return `${present(role).toLocaleString()} of up to ${counted(most, role)} train; more join where there is place that nobody waits for.`;
+}
+
 /** How much of a gang starts at once; `roles` says how few of an elastic role, `most_replicas` how many there may be. */
 function together(job: JobDetail): string {
   const elastic = Object.entries(job.most_replicas ?? {}).find(([role, most]) => most > ((job.roles ?? {})[role] ?? most));
@@ -58,8 +69,8 @@ function together(job: JobDetail): string {
 /** Why it waits, or how it ended: one sentence, the planner's or the platform's own. */
 function Situation({ job }: { job: JobDetail }) {
   if (job.wait_reason) {
-    const numbers = Object.entries(job.wait_reason.numbers ?? {}).filter(([, value]) =>
-      ["number", "string"].includes(typeof value),
+    const numbers = Object.entries(job.wait_reason.numbers ?? {}).filter(
+      ([name, value]) => name !== "reserved_for" && ["number", "string"].includes(typeof value),
     );
     return (
       <div className="note warn">
