@@ -36,6 +36,12 @@ def test_a_search_that_was_made_to_hurt_does_not(page: Any, long_job: str) -> No
     log = page.get_by_role("log")
     expect(log.locator(".log-line")).to_have_count(2)
     expect(log.locator("mark")).to_have_text(["11999", "x"])
+    page.get_by_text("Download", exact=True).click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Lines shown here").click()
+    saved = download.value.path().read_text().splitlines()
+    assert [line.split(" ", 2)[1] for line in saved] == ["worker-0"] * 2
+    assert saved[0].endswith(" 11999")
 
 
 def test_lines_are_chosen_by_time_and_rank(page: Any, long_job: str) -> None:

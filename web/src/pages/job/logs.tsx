@@ -110,7 +110,7 @@ export function Logs() {
             <ArrowDownToLine size={14} aria-hidden="true" /> Follow
           </button>
         )}
-        <Downloads job={job} sources={sources?.items ?? []} attempt={attempt} replica={search.replica} />
+        <Downloads job={job} sources={sources?.items ?? []} attempt={attempt} replica={search.replica} lines={state.lines} />
       </div>
       {state.error !== null && (
         <div className="log-note">
@@ -204,28 +204,24 @@ interface DownloadsProps {
   sources: readonly LogSource[];
   attempt: number | undefined;
   replica: string | undefined;
+  lines: readonly ShownLine[];
 }
 
-/** Files of the attempt that is looked at: the chosen one, or the newest. */
-function Downloads({ job, sources, attempt, replica }: DownloadsProps) {
+/** Files of the attempt that is looked at (the chosen one, or the newest), and the lines that are shown. */
+function Downloads({ job, sources, attempt, replica, lines }: DownloadsProps) {
   const shown = attempt ?? sources.reduce((newest, source) => Math.max(newest, source.attempt), 0);
   const wanted = sources.filter((source) => source.attempt === shown && (replica === undefined || source.name === replica));
-  const [first] = wanted;
-  if (first === undefined) return null;
+  if (wanted.length === 0) return null;
   const href = (source: LogSource) => `/api/v1/jobs/${encodeURIComponent(job)}/logs/${source.name}?attempt=${source.attempt}`;
-  if (wanted.length === 1) {
-    return (
-      <a className="button small" href={href(first)} download={`${first.name}.log`}>
-        <Download size={14} aria-hidden="true" /> {bytes(first.size_bytes)}
-      </a>
-    );
-  }
   return (
     <details className="pop">
       <summary className="button small">
         <Download size={14} aria-hidden="true" /> Download
       </summary>
       <div className="menu pop-menu">
+        <button type="button" className="menu-item" disabled={lines.length === 0} onClick={() => save(`${job}.log`, lines)}>
+          <span className="grow">Lines shown here</span> <span className="dimmer num">{lines.length.toLocaleString()}</span>
+        </button>
         {wanted.map((source) => (
           <a key={source.name} className="menu-item" href={href(source)} download={`${source.name}.log`}>
             <span className="grow mono">{source.name}</span> <span className="dimmer num">{bytes(source.size_bytes)}</span>
@@ -234,4 +230,15 @@ function Downloads({ job, sources, attempt, replica }: DownloadsProps) {
       </div>
     </details>
   );
+}
+
+/** Hands the browser a file of `lines`, each with its time and replica. */
+function save(name: string, lines: readonly ShownLine[]) {
+  const texts = lines.map((line) => `${line.at ?? "-"} ${line.role}-${line.index} ${line.text}\n`);
+  const url = URL.createObjectURL(new Blob(texts, { type: "text/plain" }));
+  const link = document.createElement("a");
+  link.href = url;
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
