@@ -23,7 +23,7 @@ from api.routing import PROBLEMS, StrictRoute
 from api.tensorboard.links import PREFIX, Sight, SightDep, make_link
 from api.tensorboard.viewers import Viewers, demand_installed
 from api.work import Platform, PlatformDep
-from core.domain.errors import Unavailable
+from core.domain.errors import NotFound, Unavailable
 
 router = APIRouter(tags=["tensorboard"], route_class=StrictRoute, responses=PROBLEMS)
 
@@ -83,7 +83,7 @@ async def look(sight: SightDep, path: Annotated[str, Path(max_length=4096)], req
         query = request.url.query
         asked = client.build_request(
             request.method,
-            httpx.URL(path=f"/{path}", query=query.encode() if query else None),
+            _url(path, query),
             headers={name: request.headers[name] for name in _ASKED if name in request.headers},
             content=await request.body() if request.method == "POST" else None,
         )
@@ -97,6 +97,14 @@ async def look(sight: SightDep, path: Annotated[str, Path(max_length=4096)], req
 
     told = {name: answer.headers[name] for name in _TOLD if name in answer.headers}
     return _Handed(answer, using, {**told, **_apart(request, sight)})
+
+
+def _url(path: str, query: str) -> httpx.URL:
+    """Raises ``NotFound`` for what is no path, such as one of two slashes or with a NUL."""
+    try:
+        return httpx.URL(path=f"/{path}", query=query.encode() if query else None)
+    except httpx.InvalidURL as error:
+        raise NotFound("TensorBoard has nothing at this address; open it at its first page.") from error
 
 
 class _Handed(StreamingResponse):

@@ -65,6 +65,15 @@ def test_the_address_alone_opens_it_and_nothing_of_the_platform_goes_in_or_out(h
     assert not {"cookie", "authorization"} & set(headers)
 
 
+@pytest.mark.parametrize("strange", ["/x", "/evil.example/x", "//", "%00", "a%00b", "a?b=%00", "%ff", "..%2f..", "a#b"])
+def test_strange_addresses_are_answered_and_lead_nowhere(house: House, looked: Any, strange: str) -> None:
+    answer = house.client.get(link(house, "viewer", "job-1") + strange)
+    assert answer.status_code in (200, 404)
+    if answer.status_code == 404:
+        assert answer.json()["code"] == "not_found"
+        assert not looked
+
+
 def test_an_address_ends_with_the_rights_of_who_asked_and_after_a_day(house: House, looked: Any) -> None:
     path, other = link(house, "viewer", "job-1"), link(house, "member", "job-1")
     assert house.client.get(path).status_code == 200
