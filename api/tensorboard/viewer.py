@@ -25,8 +25,10 @@ _NICE: Final = 10
 _OPEN_FILES: Final = 1024
 _STACK_BYTES: Final = 2**20  # of each thread that answers a request
 _RELOAD_S: Final = 5
-# What the page is given instead of the browser's storage, which a page without an origin does not have.
-_SHIM_PATH: Final = "/trainmaster-storage.js"
+# What the page is given instead of what a browser keeps from a page without an origin: its storage and its cookies,
+# workers from an address (its own are another origin's to it, so a worker of its own loads each), and requests that
+# would send a cookie.
+_SHIM_PATH: Final = "/trainmaster-stand-ins.js"
 _SHIM: Final = b"""(function () {
   for (const name of ["localStorage", "sessionStorage"]) {
     const kept = new Map();
@@ -39,6 +41,14 @@ _SHIM: Final = b"""(function () {
       get length() { return kept.size; },
     }});
   }
+  Object.defineProperty(Document.prototype, "cookie", {get: () => "", set: () => {}});
+  Object.defineProperty(XMLHttpRequest.prototype, "withCredentials", {get: () => false, set: () => {}});
+  window.Worker = class extends Worker {
+    constructor(address, options) {
+      const script = `importScripts(${JSON.stringify(new URL(address, document.baseURI).href)});`;
+      super(URL.createObjectURL(new Blob([script], {type: "text/javascript"})), options);
+    }
+  };
 })();
 """
 
@@ -50,7 +60,7 @@ def main() -> None:
     _limit(order["memory_bytes"])
     threading.Thread(target=_end_with_input, args=(order["socket"],), daemon=True).start()
     app = _make_app(order["outputs"])
-    _serve(order["socket"], _with_storage(app))
+    _serve(order["socket"], _with_stand_ins(app))
 
 
 def _limit(memory_bytes: int) -> None:
@@ -113,8 +123,8 @@ def _make_app(outputs: list[dict[str, str]]) -> _Wsgi:
     return app
 
 
-def _with_storage(app: _Wsgi) -> _Wsgi:
-    """``app`` whose first page loads the stand-in for the browser's storage before all else."""
+def _with_stand_ins(app: _Wsgi) -> _Wsgi:
+    """``app`` whose first page loads the stand-ins for what it is not given before all else."""
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         path = environ.get("PATH_INFO", "")

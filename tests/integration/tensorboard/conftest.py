@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -40,21 +41,39 @@ def _installed() -> None:
 
 
 def write_scalars(folder: Path, tag: str, values: list[float]) -> Path:
-    """An event file as TensorFlow and torch write it: records with their length and checksums around them."""
+    """An event file of one scalar."""
+    return _write_values(
+        folder, [_field(1, 2, tag.encode()) + _field(2, 5, struct.pack("<f", value)) for value in values]
+    )
+
+
+def write_image(folder: Path, tag: str) -> Path:
+    """An event file of one picture, of two by two pixels."""
+    size = struct.pack(">IIBBBBB", 2, 2, 8, 0, 0, 0, 0)
+    chunks = ((b"IHDR", size), (b"IDAT", zlib.compress(bytes([0, 9, 200, 0, 90, 3]))), (b"IEND", b""))
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    image = bytes([0x08, 2, 0x10, 2, 0x18, 1]) + _field(4, 2, png)  # height, width, grey
+    return _write_values(folder, [_field(1, 2, tag.encode()) + _field(4, 2, image)])
+
+
+def _write_values(folder: Path, values: list[bytes]) -> Path:
+    """As TensorFlow and torch write it: one of ``values`` at each step, in records with length and checksums around them."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "events.out.tfevents.1.host"
     events = [_field(1, 1, struct.pack("<d", 1.0)) + _field(3, 2, b"brain.Event:2")]
     for step, value in enumerate(values):
-        summary = _field(1, 2, _field(1, 2, tag.encode()) + _field(2, 5, struct.pack("<f", value)))
         wall_time = _field(1, 1, struct.pack("<d", 1000.0 + step))
-        events.append(wall_time + bytes([0x10, step]) + _field(5, 2, summary))
+        events.append(wall_time + bytes([0x10, step]) + _field(5, 2, _field(1, 2, value)))
     path.write_bytes(b"".join(_record(event) for event in events))
     return path
 
 
 def _field(number: int, kind: int, data: bytes) -> bytes:
-    # https://protobuf.dev/programming-guides/encoding/; all lengths here are below 128
-    return bytes([number << 3 | kind]) + (bytes([len(data)]) if kind == 2 else b"") + data
+    # https://protobuf.dev/programming-guides/encoding/; all lengths here are below 2**14
+    length = bytes([len(data)]) if len(data) < 128 else bytes([len(data) & 127 | 128, len(data) >> 7])
+    return bytes([number << 3 | kind]) + (length if kind == 2 else b"") + data
 
 
 def _record(data: bytes) -> bytes:

@@ -27,10 +27,10 @@ def test_jobs_show_side_by_side_in_a_page_that_is_kept_apart(serve: Any) -> None
     assert api.shown(link, "two/logs") == [2.0, 0.5]
     page = api.ask("GET", link, headers={"Cookie": "trainmaster_session=x", "Accept-Encoding": "gzip"})
     assert page.status_code == 200
-    # Before all else, what stands for the storage that a page without an origin does not have.
-    assert '<head><script src="trainmaster-storage.js">' in page.text
+    # Before all else, what stands for all that a page without an origin does not have.
+    assert '<head><script src="trainmaster-stand-ins.js">' in page.text
     assert "url(/" not in page.text  # all that it loads is below its own address
-    assert api.ask("GET", f"{link}trainmaster-storage.js").headers["content-type"].startswith("text/javascript")
+    assert api.ask("GET", f"{link}trainmaster-stand-ins.js").headers["content-type"].startswith("text/javascript")
     policy = dict(part.partition(" ")[::2] for part in page.headers["content-security-policy"].split("; "))
     assert policy["sandbox"] == "allow-scripts allow-downloads"  # above all not allow-same-origin
     assert policy["connect-src"] == f"{api.url}{link} data:"
