@@ -10,6 +10,7 @@ import { type Filters, isSort, listed, type Sort, toggled } from "~/lib/filters"
 import { cause, gang, number } from "~/lib/format";
 
 const ROW = 44; // px
+const LABELS = 1; // there is room for; the others are counted
 
 interface JobTableProps {
   jobs: Job[];
@@ -149,6 +150,7 @@ interface RowProps {
 }
 
 const Row = memo(function Row({ job, index, top, isChosen, toggle, onLabel }: RowProps) {
+  const labels = Object.entries(job.labels ?? {});
   return (
     <div
       role="row"
@@ -170,19 +172,25 @@ const Row = memo(function Row({ job, index, top, isChosen, toggle, onLabel }: Ro
           {job.name}
         </Link>
         <span className="c-labels">
-          {Object.entries(job.labels ?? {})
-            .slice(0, 2)
-            .map(([key, value]) => (
-              <button
-                key={key}
-                type="button"
-                className="tag cut"
-                title={`Only jobs with ${key}=${value}`}
-                onClick={() => onLabel(`${key}=${value}`)}
-              >
-                {value === "" ? key : `${key}=${value}`}
-              </button>
-            ))}
+          {labels.slice(0, LABELS).map(([key, value]) => (
+            <button
+              key={key}
+              type="button"
+              className="tag cut"
+              title={`Only jobs with ${key}=${value}`}
+              onClick={() => onLabel(`${key}=${value}`)}
+            >
+              {value === "" ? key : `${key}=${value}`}
+            </button>
+          ))}
+          {labels.length > LABELS && (
+            <span
+              className="dimmer small"
+              title={labels.map(([key, value]) => (value === "" ? key : `${key}=${value}`)).join("\n")}
+            >
+              +{labels.length - LABELS}
+            </span>
+          )}
         </span>
       </div>
       <div role="cell" className="c-state">
