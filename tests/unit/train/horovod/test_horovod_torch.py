@@ -170,6 +170,29 @@ def test_a_stall_is_told_with_name_and_missing_ranks_and_ends(run_ranks):
         assert "rank 1 did not; that is the end" in sentence
 
 
+def test_process_sets_come_and_go_while_a_gang_works(run_ranks):
+    told = run_ranks("operations.process_sets", 3)
+    # Pairs 0 1, 1 2, 2 0 and each rank alone in its turn.
+    assert [rank["sums"] for rank in told] == [[3.0, 1.0, 4.0], [3.0, 5.0, 2.0], [5.0, 4.0, 3.0]]
+    for rank in told:
+        assert rank["late"][0] == "HorovodInternalError"
+        assert "allreduce 'allreduce.late': process set" in rank["late"][1]
+        assert "was removed" in rank["late"][1]
+        assert rank["removed"][0] is None
+        assert "call hvd.add_process_set()" in rank["removed"][1][1]
+        assert "rank 0 has ranks [0], rank 1 ranks [0, 1]" in rank["other ranks"][1]
+    assert [rank["again"] for rank in told] == [2.0, 2.0, None]
+
+
+@pytest.mark.parametrize(("environment", "what"), [({}, "add"), ({"REMOVES": "1"}, "remove")], ids=["add", "remove"])
+def test_a_process_set_that_one_rank_alone_makes_or_gives_up_is_told_and_ends(run_ranks, environment, what):
+    limits = {"HOROVOD_STALL_CHECK_TIME_SECONDS": "0.3", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "1.5"}
+    for kind, sentence in run_ranks("failures.lonely_sets", 2, **limits, **environment):
+        assert kind == "HorovodInternalError"
+        assert f"{what}_process_set" in sentence
+        assert "rank 0 asked for it, rank 1 did not; that is the end" in sentence
+
+
 def test_the_others_hear_of_a_dead_rank_at_once(run_ranks):
     told = run_ranks("failures.death", 3)
     assert told[2] is None

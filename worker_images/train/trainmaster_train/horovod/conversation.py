@@ -20,6 +20,7 @@ from trainmaster_train.horovod.messages import (
     ALLREDUCE,
     GLOBAL_SET,
     LANE,
+    REMOVE_SET,
     Request,
     Response,
     request_of,
@@ -250,6 +251,8 @@ class Conversation:
                 if response.kind == ADD_SET and handles[0] is not None:
                     self.members[response.last] = handles[0].request.shape
                     self.must_read = self._coordinator is not None
+                elif response.kind == REMOVE_SET:
+                    self.members.pop(response.last, None)
                 jobs = [None if handle is None else handle.job for handle in handles]
                 batch = Started(self.backend.start(response, jobs, members))
             except (RuntimeError, OSError, ValueError) as failure:

@@ -24,6 +24,7 @@ from trainmaster_train.horovod.messages import (
     GLOBAL_SET,
     JOIN,
     LANE,
+    REMOVE_SET,
     Request,
     Response,
 )
@@ -78,6 +79,7 @@ class Coordinator:
         everybody = tuple(range(size))
         self._members: Dict[int, Tuple[int, ...]] = {GLOBAL_SET: everybody, LANE: everybody}
         self._set_count = 1
+        self._removed: Set[int] = set()
         self._pending: Dict[Key, _Pending] = {}
         self._ready: Deque[Tuple[Response, Optional[Request]]] = deque()
         self._groups: Dict[Key, List[Tuple[Response, Request]]] = {}
@@ -172,8 +174,8 @@ class Coordinator:
         pending = self._pending[key]
         members = self._members.get(process_set)
         first = next(iter(pending.by_rank.values()))
-        if members is None:
-            self._refuse(key, f"process set {process_set} was removed")
+        if members is None or process_set in self._removed:
+            self._refuse(key, f"{first.kind} {name!r}: process set {process_set} was removed")
             return
         absent = [r for r in members if r not in pending.by_rank]
         gone = [r for r in absent if r in self._gone]
@@ -205,6 +207,9 @@ class Coordinator:
             self._queue(key, Response(ADD_SET, process_set, (name,), last=self._set_count), first)
             self._set_count += 1
             return
+        if first.kind == REMOVE_SET:
+            self._remove_set(key, first)
+            return
         rows: Tuple[object, ...] = ()
         if first.kind == ALLGATHER:
             rows = tuple(pending.by_rank[r].shape[0] if r in pending.by_rank else 0 for r in members)
@@ -215,6 +220,14 @@ class Coordinator:
         if self._learner is not None and pending.quiet.issuperset(members) and is_repeatable(first):
             rhythm = self._learner.note(first, self._started[0])
         self._queue(key, Response(first.kind, process_set, (name,), rows=rows, like=like, rhythm=rhythm), first)
+
+    def _remove_set(self, key: Key, request: Request) -> None:
+        """No rank will come to anything in it any more: what some wait for there fails."""
+        (number,) = request.shape
+        self._removed.add(number)
+        for other in [other for other in self._pending if other[0] == number]:
+            self._look(other)
+        self._queue(key, Response(REMOVE_SET, GLOBAL_SET, (request.name,), last=number), request)
 
     def _queue(self, key: Key, response: Response, request: Request) -> None:
         del self._pending[key]
@@ -345,4 +358,5 @@ def _disagreement(first: Request, other: Request) -> Optional[Tuple[str, str]]:
         return None
     if first.kind == BROADCAST and not first.shape and not other.shape:
         return None
-    return f"shape {list(mine_shape)}", f"shape {list(their_shape)}"
+    word = "ranks" if first.kind == ADD_SET else "shape"
+    return f"{word} {list(mine_shape)}", f"{word} {list(their_shape)}"

@@ -49,10 +49,6 @@ class Engine:
             raise ValueError(f"process set {process_set} is not there (any more); add it with hvd.add_process_set().")
         return found
 
-    def remove_set(self, number: int) -> None:
-        """Forget a process set, on this rank."""
-        self._talk.members.pop(number, None)
-
     def submit(self, requests: Sequence[Request], jobs: Sequence[Any], *, will_wait: bool = False) -> List[Handle]:
         """Ask for operations; returns at once. ``will_wait``: the caller waits for them right away.
 

@@ -13,7 +13,15 @@ from trainmaster_train.horovod.engine import Engine
 from trainmaster_train.horovod.errors import HorovodInternalError
 from trainmaster_train.horovod.handles import Backend, Handle
 from trainmaster_train.horovod.link import Link, accept_all, connect, listen
-from trainmaster_train.horovod.messages import ADD_SET, BARRIER, GLOBAL_SET, JOIN, UNNAMED, Request
+from trainmaster_train.horovod.messages import (
+    ADD_SET,
+    BARRIER,
+    GLOBAL_SET,
+    JOIN,
+    REMOVE_SET,
+    UNNAMED,
+    Request,
+)
 from trainmaster_train.horovod.place import Place
 from trainmaster_train.horovod.settings import Settings
 
@@ -63,6 +71,10 @@ class Gang:
         if not members or members[0] < 0 or members[-1] >= self.place.size:
             raise ValueError(f"process set {list(ranks)}: its ranks must be among 0 to {self.place.size - 1}.")
         return self.run(Request(self.unnamed(ADD_SET), ADD_SET, shape=members), members).last
+
+    def remove_set(self, number: int) -> None:
+        """Give a process set up. All ranks call it; what is still on its way there fails."""
+        self.run(Request(f"{REMOVE_SET}.{number}", REMOVE_SET, shape=(number,)))
 
     def close(self) -> None:
         self.engine.close()

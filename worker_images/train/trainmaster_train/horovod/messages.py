@@ -13,6 +13,8 @@ BARRIER = "barrier"
 JOIN = "join"
 # A new process set: all ranks agree on its members before any makes it.
 ADD_SET = "add_process_set"
+# All ranks agree that one is over: nobody waits on it for a rank that has forgotten it.
+REMOVE_SET = "remove_process_set"
 
 GLOBAL_SET = 0
 # Of all ranks, too, for operations that go unasked (rhythm.py); no set that can be asked for.
@@ -58,7 +60,7 @@ class Response(NamedTuple):
     ``names``: the tensors, several where they are fused. ``rows``: of each rank in the set's order, the first extent
     (allgather) or the splits (alltoall). ``like``: the requests, where a rank that has joined must take part with
     zeros. ``error``: nothing is done, and whoever waits for it fails with this sentence. ``last``: the rank that
-    joined last, or the number of a new process set, or of an operation on the lane. ``rhythm``: what goes unasked from now on.
+    joined last, or the number of a process set that is new or removed, or of an operation on the lane. ``rhythm``: what goes unasked from now on.
     """
 
     kind: str

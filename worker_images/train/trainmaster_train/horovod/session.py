@@ -63,6 +63,7 @@ class Session:
         self._meet = meet
         self._worlds = worlds
         self._gang: Optional[Gang] = None
+        self._sets: List[ProcessSet] = []
         self.global_process_set = ProcessSet([])
         self.global_process_set.ranks = None  # all, whatever init finds
         self.global_process_set.bind(self, GLOBAL_SET)
@@ -101,6 +102,8 @@ class Session:
     def shutdown(self) -> None:
         """Leave the gang: what others still want of this process fails at once. ``init`` may be called again."""
         leaving, self._gang = self._gang, None
+        while self._sets:
+            self._sets.pop().bind(None, None)
         if leaving is not None:
             leaving.close()
 
@@ -147,15 +150,19 @@ class Session:
         if added.process_set_id is not None:
             raise ValueError(f"{added} was added already.")
         added.bind(self, self.gang().add_set(added.ranks or []))
+        self._sets.append(added)
         return added
 
     def remove_process_set(self, process_set: ProcessSet) -> bool:
-        """Forget a set; ``False`` for the one of all ranks, and for one that is not there."""
+        """Give a set up. All ranks call it, members or not, and it returns when all have. ``False``, at once: it is
+        that of all ranks, or not there.
+        """
         number = process_set.process_set_id
         if number is None or number == GLOBAL_SET:
             return False
-        self.gang().engine.remove_set(number)
+        self.gang().remove_set(number)
         process_set.bind(None, None)
+        self._sets.remove(process_set)
         return True
 
     def _meet_newest(self, settings: Settings) -> Gang:

@@ -50,6 +50,16 @@ def stall():
     return refused(hvd.allreduce, torch.ones(1), name="lonely")
 
 
+def lonely_sets():
+    """Rank 0 alone makes a process set, or gives one up: its number tells which."""
+    hvd.init()
+    pair = hvd.add_process_set([0, 1])
+    if hvd.rank():
+        time.sleep(4)  # never does so
+        return refused(hvd.allreduce, torch.ones(1), name="other")
+    return refused(hvd.remove_process_set, pair) if "REMOVES" in os.environ else refused(hvd.add_process_set, [0])
+
+
 def death():
     """Rank 2 dies while the others wait for it, rank 1 in the middle of something else."""
     hvd.init()

@@ -104,6 +104,33 @@ def gradients():
     return told
 
 
+def process_sets():
+    """Sets come and go while a training runs, one of a single rank among them; what is wrong harms nothing later."""
+    hvd.init()
+    rank = hvd.rank()
+    told = {"sums": []}
+    for turn in range(3):
+        pair, alone = hvd.add_process_set([turn % 3, (turn + 1) % 3]), hvd.add_process_set([turn])
+        for chosen in (pair, alone):
+            if chosen.included():
+                told["sums"].append(hvd.allreduce(torch.tensor([rank + 1.0]), op=hvd.Sum, process_set=chosen).item())
+        # Only one of the pair wants something, and all give the set up.
+        waits = hvd.allreduce_async(torch.ones(1), name="late", process_set=pair) if rank == turn else None
+        hvd.remove_process_set(pair)
+        hvd.remove_process_set(alone)
+        if waits is not None:
+            told["late"] = refused(hvd.synchronize, waits)
+    told["removed"] = [alone.process_set_id, refused(hvd.allreduce, torch.ones(1), process_set=alone)]
+    told["other ranks"] = refused(hvd.add_process_set, [0, rank])
+    kept = hvd.add_process_set([0, 1])
+    hvd.shutdown()
+    hvd.init()
+    again = hvd.add_process_set(kept)
+    told["again"] = hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=again).item() if rank < 2 else None
+    hvd.barrier()
+    return told
+
+
 def any_order():
     """Each rank starts the same operations in another order, some waiting for theirs in between, from two threads."""
     hvd.init()

@@ -19,6 +19,7 @@ from trainmaster_train.horovod.messages import (
     GLOBAL_SET,
     LANE,
     REDUCESCATTER,
+    REMOVE_SET,
     Request,
     Response,
 )
@@ -68,13 +69,10 @@ class TorchBackend:
         rank: int,
         group: Optional[dist.ProcessGroup],
         lane: Optional[dist.ProcessGroup] = None,
-        *,
-        owns_default: bool = False,
     ) -> None:
         self._rank = rank
         self.has_lane = lane is not None
         self._groups: Dict[int, Any] = {GLOBAL_SET: group, LANE: lane}
-        self._owns_default = owns_default
         self._streams: Dict[torch.device, torch.cuda.Stream] = {}
         self._starters = {
             ALLREDUCE: self._allreduce,
@@ -87,6 +85,8 @@ class TorchBackend:
     def start(self, response: Response, jobs: Sequence[Optional[Job]], members: Sequence[int]) -> CpuBatch | CudaBatch:
         if response.kind == ADD_SET:
             self._add_set(response, jobs)
+        elif response.kind == REMOVE_SET:
+            self._remove_set(response.last)
         starter = self._starters.get(response.kind)
         if starter is None:  # to agree is all there is to it
             return CpuBatch([], _nothing)
@@ -121,9 +121,6 @@ class TorchBackend:
     def close(self) -> None:
         groups = dict(self._groups)
         self._groups.clear()
-        if self._owns_default and dist.is_initialized():
-            dist.destroy_process_group()
-            return
         for group in groups.values():
             if group is not None and dist.is_initialized():
                 dist.destroy_process_group(group)
@@ -277,6 +274,11 @@ class TorchBackend:
             self._groups[response.last] = None
         else:
             self._groups[response.last] = new_group(list(members))
+
+    def _remove_set(self, number: int) -> None:
+        group = self._groups.pop(number, None)
+        if group is not None:
+            dist.destroy_process_group(group)
 
 
 def new_group(members: Optional[List[int]] = None, backend: Optional[str] = None) -> dist.ProcessGroup:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any, Dict
 
 import torch
 import torch.distributed as dist
 
 from trainmaster_train.horovod import place as places
-from trainmaster_train.horovod.errors import HorovodInternalError
+from trainmaster_train.horovod.errors import HorovodInternalError, first_line
 from trainmaster_train.horovod.gang import Gang, meet
 from trainmaster_train.horovod.session import Session
 from trainmaster_train.horovod.settings import Settings
 from trainmaster_train.horovod.torch.backend import TorchBackend, new_group
+from trainmaster_train.horovod.torch.default import OwnDefault
 from trainmaster_train.horovod.torch.worlds import join_group, worlds
 from trainmaster_train.horovod.worlds import MEET_S
 
@@ -51,20 +54,33 @@ def rocm_built() -> bool:
 
 def _join(settings: Settings) -> Gang:
     said = places.hello()
-    owns_default = not dist.is_initialized()
-    if not owns_default:
+    _default.leave_elsewhere()
+    if dist.is_initialized():
         rank, size = dist.get_rank(), dist.get_world_size()
     else:
         rank, size = places.world()
         world = worlds.own()
         if world is not None and size > 1:
             join_group(world, settings.start_s)
+            _default.note()
             settings = replace(settings, start_s=min(settings.start_s, MEET_S))
         elif size > 1:
             _init_default(rank, size, settings)
+            _default.note()
     if size == 1:
         place = places.place_of(0, [said])
         return Gang(place, {}, TorchBackend(0, None), settings)
+    try:
+        return _meet(rank, size, said, settings)
+    except HorovodInternalError:
+        _default.leave()
+        raise
+    except RuntimeError as error:
+        _default.leave()
+        raise HorovodInternalError(f"hvd.init: rank {rank} lost the others ({first_line(error)}).") from error
+
+
+def _meet(rank: int, size: int, said: Dict[str, Any], settings: Settings) -> Gang:
     links, everybody = meet(
         rank,
         size,
@@ -78,7 +94,7 @@ def _join(settings: Settings) -> Gang:
     # A group of our own: its operations come in the order that the ranks agree on, whatever the script does with others.
     group = new_group(backend=_backends(place.local_size))
     lane = new_group(backend="gloo") if size <= _LANE_SIZE else None
-    return Gang(place, links, TorchBackend(rank, group, lane, owns_default=owns_default), settings)
+    return Gang(place, links, TorchBackend(rank, group, lane), settings)
 
 
 def _init_default(rank: int, size: int, settings: Settings) -> None:
@@ -120,6 +136,14 @@ def _fetch() -> str:
     return told[0]
 
 
+def leave() -> None:
+    """``hvd.shutdown()`` of a gang that meets anew with others."""
+    _session.shutdown()
+    _default.leave()
+
+
+_default = OwnDefault()
+atexit.register(_default.leave)  # after the session's end, which is registered later
 _session = Session(_join, worlds)
 init = _session.init
 shutdown = _session.shutdown

@@ -39,7 +39,7 @@ def run(function: Callable[..., Any]) -> Callable[..., Any]:
 
     In an elastic job of the platform, the gangs are its worlds; elsewhere :func:`meet_anew` says how they meet.
     """
-    run_again = run_elastic(function, basics.init, basics.shutdown, basics.barrier)
+    run_again = run_elastic(function, basics.init, basics.leave, basics.barrier)
 
     @functools.wraps(function)
     def run_here(*args: Any, **kwargs: Any) -> Any:
