@@ -87,7 +87,7 @@ def example(run: Any, environment: str, which: str) -> Any:
     return first, second
 
 
-@pytest.mark.parametrize("environment", ["tf215"])
+@pytest.mark.parametrize("environment", ["tf215", "tf"])
 def test_elastic_keras_example_goes_on_without_a_killed_worker_and_takes_in_another(
     run: Any, kill: Any, platform: Any, eventually: Any, environment: str
 ) -> None:
