@@ -13,7 +13,7 @@ from trainmaster.wire.jobs import CloneRequest, JobDetail, JobView, ReasonReques
 from api.auth import Caller, JobAccess, JobMember, JobViewer, Reader, Writer
 from api.checkpoints.actions import find_complete
 from api.jobs import verbs
-from api.jobs.cloning import changed_spec, resume_path, with_resume_mount
+from api.jobs.cloning import changed_spec, free_name, resume_path, with_resume_mount
 from api.jobs.listing import JobQueryParams, list_page
 from api.jobs.output import output_to_remove
 from api.jobs.schemas import fresh_detail, load_detail
@@ -80,7 +80,10 @@ def clone_job(
     with platform.read() as work:
         original = job.load(work.session)
         resume_from = _resume_from(work.session, original, body)
-    raw = changed_spec(original.spec, body.changes)
+        name = body.changes.get("name")
+        if name is None:
+            name = free_name(work.session, caller, original)
+    raw = changed_spec(original.spec, {**body.changes, "name": name})
     if resume_from is not None:
         raw = with_resume_mount(raw, original)
     submission = check_submission(platform, caller, canonical(raw))

@@ -171,6 +171,19 @@ def test_a_clone_has_the_spec_with_the_changes_laid_over(client: TestClient, sub
     assert job["spec"]["env"] == {"B": "2", "C": "3"}
 
 
+def test_a_clone_without_a_name_does_not_take_its_originals(client: TestClient, submit: Any) -> None:
+    job_id = submit(name="resnet-50")
+    second = post(client, job_id, "clone").json()
+    assert second["name"] == "resnet-50-2"
+    assert post(client, second["id"], "clone").json()["name"] == "resnet-50-3"
+    submit(name="resnet-50-4")
+    assert post(client, job_id, "clone").json()["name"] == "resnet-50-5"
+    assert client.get("/api/v1/jobs/resnet-50").json()["id"] == job_id
+    assert post(client, job_id, "clone", changes={"name": "resnet-50"}).json()["name"] == "resnet-50"
+    long = post(client, submit(name="a" * 63), "clone").json()["name"]
+    assert long == "a" * 56 + "-2"
+
+
 def test_a_clone_writes_to_the_output_of_its_original_only_where_it_is_told_so(client: TestClient, submit: Any) -> None:
     job_id = submit(output="output/default/digits")
     assert client.get(f"/api/v1/jobs/{job_id}").json()["output"] == "output/default/digits"

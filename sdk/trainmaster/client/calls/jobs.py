@@ -150,7 +150,8 @@ def clone_job(
     """A new job from the spec of ``job``; one only, as with ``submit_job``.
 
     Args:
-        changes: laid over the spec key by key (RFC 7396); ``None`` as a value removes a key.
+        changes: laid over the spec key by key (RFC 7396); ``None`` as a value removes a key. Without a ``name`` the clone
+            gets the next free one, such as ``digits-2``.
         resume: start from the newest checkpoint of the original.
         checkpoint: path of the one of the original's checkpoints to start from instead.
     """
