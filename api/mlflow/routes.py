@@ -53,6 +53,14 @@ from core.domain.errors import Forbidden, NotFound
 API: Final = "/mlflow/api/2.0/mlflow"
 router = APIRouter(route_class=MlflowRoute, include_in_schema=False)
 
+# What people ask for by name, by a part of its address.
+_ABSENT: Final = {
+    "traces": "traces",
+    "registered-models/alias": "aliases of registered models",
+    "transition-stage": "stages of model versions",
+    "mpu/": "uploads in parts",
+}
+
 _RunId = Annotated[str, Query(max_length=256)]
 
 
@@ -306,7 +314,8 @@ def home() -> Response:
 
 @router.api_route("/mlflow/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
 def nothing_here(rest: str) -> Response:
-    """What clients try and do without: they look at the code."""
+    """What clients try and do without: they look at the code, and show the sentence."""
+    what = next((words for part, words in _ABSENT.items() if part in rest), f"thing at /{rest}")
     return refusal(
-        404, "ENDPOINT_NOT_FOUND", f"This server has no /{rest}; it speaks MLflow's tracking protocol alone."
+        404, "ENDPOINT_NOT_FOUND", f"This server keeps no {what}; it serves MLflow's tracking and registers models."
     )
