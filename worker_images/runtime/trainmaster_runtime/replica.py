@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import signal
 
-from trainmaster_runtime import clock, exits, hanging, procfs, spawn, tree
+from trainmaster_runtime import beside, clock, exits, hanging, procfs, spawn, tree
 from trainmaster_runtime.exits import Ending
 from trainmaster_runtime.hanging import Process
 from trainmaster_runtime.joblog import JobLog
 from trainmaster_runtime.limits import Limits
 from trainmaster_runtime.notes import ExitNotes
+from trainmaster_runtime.outputs import Outputs
 from trainmaster_runtime.prepare import OUTPUT, Ground, NotStarted, mark_end, prepare, write_files
 from trainmaster_runtime.record import write_copy
 from trainmaster_runtime.stopping import StopWish, read_text
@@ -21,10 +21,8 @@ from trainmaster_runtime.worlds import LOOK_S, MOVE_GRACE_S, Worlds, hold_s
 # After a process failed, the others may fail of it too and say something: wait a little, ask, then kill.
 _OTHERS_WAIT_S = 1.0
 _OTHERS_GRACE_S = 5.0
-_DRAIN_S = 5.0
 _LOOK_S = 1.0
 _HANG_LOOK_S = 0.5
-_READ_BYTES = 262_144
 _LOGS = "/.trainmaster/logs"
 _LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
 
@@ -74,12 +72,8 @@ class Replica:
         self._worlds: Worlds | None = None
         self._started_at = ""
         self._held_until: float | None = None
-        self._poll = select.poll()
-        self._by_fd: dict[int, Process] = {}
-        self._wake_read, wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(wake_write, False)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        self._outputs = Outputs(self._log)
+        signal.set_wakeup_fd(self._outputs.wake_fd, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -153,8 +147,10 @@ class Replica:
             self._ask_to_end(self._kill_at - clock.monotonic())
         self._start_watches(limits, ground.isolation)
         self._tell_running()
-        self._start_reporter()
-        self._serve_rendezvous(programs[0].env)
+        self._reporter = beside.start_reporter(order, ground, self._state, self._token, self._log)
+        if self._reporter is not None:
+            self._outputs.note = self._reporter.note
+        beside.serve_rendezvous(programs[0].env, self._log)
         self._loop()
         return self._finish()
 
@@ -178,9 +174,7 @@ class Replica:
         write_files(self._order, os.path.dirname(ground.own))
 
     def _check_stop(self, wait_s: float) -> None:
-        poll = select.poll()
-        poll.register(self._wake_read, select.POLLIN)
-        poll.poll(wait_s * 1000)
+        self._outputs.wait_for_signal(wait_s)
         self._look_whether_asked()
         if self._wanted is not None:
             raise StopAsked
@@ -235,60 +229,17 @@ class Replica:
         self._started_at = self._started_at or clock.stamp(clock.now())
         self._state.tell(phase="running", detail=detail, started_at=self._started_at, facts=self._facts)
 
-    def _start_reporter(self) -> None:
-        order, ground = self._order, self._ground
-        assert ground is not None  # noqa: S101
-        if not order.api_url or not self._token:
-            return
-        from trainmaster_runtime.metrics.collecting import make_collector
-        from trainmaster_runtime.report import Reporter
-
-        began = clock.now()
-        self._reporter = Reporter(
-            api_url=order.api_url,
-            token=self._token,
-            who={"role": order.role, "index": order.index, "generation": order.generation},
-            source=ground.own + "/report.jsonl",
-            spool_path=self._state.file("spool"),
-            say=self._log.say,
-            api_file=order.api_file or self._state.file("api.json"),
-            collector=lambda: make_collector(order, ground, self._log.say, began),
-        )
-        self._reporter.start()
-
-    def _serve_rendezvous(self, env: dict[str, str]) -> None:
-        """Serve Horovod's key-value store where rank 0 of the gang is; contracts.md, "Horovod"."""
-        port = env.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")
-        if env.get("HOROVOD_RANK") == "0" and port.isdigit():
-            from trainmaster_runtime.rendezvous import serve
-
-            # Where the gang's processes are this machine's alone, nobody else is to write there.
-            is_local = env.get("HOROVOD_GLOO_RENDEZVOUS_ADDR") == "127.0.0.1"
-            serve(int(port), self._log.say, "127.0.0.1" if is_local else "")
-
     # Loop
 
     def _loop(self) -> None:
-        self._listen()
+        self._outputs.listen(self._processes)
         while not self._has_ended() or self._waits_for_rest() or self._waits_for_world():
-            for fd, _ in self._poll.poll(self._timeout() * 1000):
-                if fd == self._wake_read:
-                    _drain(fd)
-                elif not self._read(self._by_fd[fd]):
-                    self._poll.unregister(fd)
+            self._outputs.wait(self._timeout())
             self._note_ended(tree.reap())
             self._look_whether_asked()
             if self._worlds is not None and self._wanted is None:
                 self._follow(self._worlds, clock.monotonic())
             self._watch(clock.monotonic())
-
-    def _listen(self) -> None:
-        """To what the processes print, and to signals."""
-        self._poll = select.poll()
-        self._poll.register(self._wake_read, select.POLLIN)
-        self._by_fd = {process.output: process for process in self._processes}
-        for fd in self._by_fd:
-            self._poll.register(fd, select.POLLIN)
 
     # Worlds of an elastic gang
 
@@ -304,7 +255,7 @@ class Replica:
                 return
             if worlds.keeps_processes() and not self._has_ended():
                 self._tell_running()
-                self._serve_rendezvous({**self._order.env, **self._order.process_env[0]})
+                beside.serve_rendezvous({**self._order.env, **self._order.process_env[0]}, self._log)
             elif worlds.move_by is None and not (self._has_ended() and self._first_failure is None):
                 self._log.say("world %d: the command is started again in place" % worlds.number)
                 worlds.move_by = now + MOVE_GRACE_S
@@ -323,7 +274,7 @@ class Replica:
         ground = self._ground
         assert ground is not None  # noqa: S101 - set by _run before
         tree.kill_all()
-        self._drain_outputs()
+        self._outputs.drain(self._processes)
         for process in self._processes:
             os.close(process.output)
         self._processes = []
@@ -331,7 +282,7 @@ class Replica:
         worlds.forget_processes()
         programs = ground.programs(self._order)
         error = self._spawn(programs)
-        self._listen()
+        self._outputs.listen(self._processes)
         if error is not None:
             self._end(Ending(error.cause, error.exit_code, error.sentence), 0.0)
             return
@@ -341,7 +292,7 @@ class Replica:
                 tree.ask_to_end(process.pid)
         self._facts.update(pid=self._processes[0].pid, pids=[process.pid for process in self._processes])
         self._tell_running()
-        self._serve_rendezvous(programs[0].env)
+        beside.serve_rendezvous(programs[0].env, self._log)
 
     def _waits_for_world(self) -> bool:
         """Whether a failure is another replica's, as far as the log tells: then the gang may go on without that one."""
@@ -353,7 +304,7 @@ class Replica:
         if self._first_failure is None:
             return False
         if self._held_until is None:
-            self._drain_outputs()
+            self._outputs.drain(self._processes)
             failed = self._first_failure
             # What goes from world to world by itself has waited already.
             was_killed = failed.was_signalled and failed.code != 128 + signal.SIGABRT
@@ -379,21 +330,6 @@ class Replica:
         if self._worlds is not None:
             times.append(now + LOOK_S)
         return max(0.0, min(time for time in times if time is not None) - now)
-
-    def _read(self, process: Process) -> bool:
-        """Log what ``process`` printed; ``False`` at the end."""
-        try:
-            data = os.read(process.output, _READ_BYTES)
-        except BlockingIOError:
-            return True
-        if data:
-            lines = process.splitter.feed(data, clock.monotonic())
-            self._log.write(lines)
-            if process.rank == 0 and self._reporter is not None:
-                self._reporter.note(lines)
-            return True
-        self._log.write(process.splitter.finish())
-        return False
 
     def _note_ended(self, ended: list[tuple[int, int]]) -> None:
         if not ended:
@@ -498,7 +434,7 @@ class Replica:
     def _finish(self) -> Ending:
         """The processes have ended: end what they left, read the log to its end, and say how it was."""
         tree.kill_all()
-        self._drain_outputs()
+        self._outputs.drain(self._processes)
         worst = self._first_failure
         code = worst.code or 0 if worst is not None else 0
         wanted = self._wanted
@@ -521,22 +457,3 @@ class Replica:
             is_disk_full=self._log.is_disk_full or exits.has_no_room(self._log.tail()),
             tail=self._log.tail(),
         )
-
-    def _drain_outputs(self) -> None:
-        end = clock.monotonic() + _DRAIN_S
-        for process in self._processes:
-            poll = select.poll()
-            poll.register(process.output, select.POLLIN)
-            while clock.monotonic() < end:
-                # Everybody who could write is dead; what holds the pipe open now is no longer ours.
-                if not poll.poll(200) or not self._read(process):
-                    break
-            self._log.write(process.splitter.finish())
-
-
-def _drain(fd: int) -> None:
-    try:
-        while os.read(fd, 512):
-            pass
-    except BlockingIOError:
-        pass
