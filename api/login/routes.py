@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import timedelta
+
 from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 from trainmaster.wire.admin import Identity, LoginCodeCreated, LoginExchange, SessionOpen, TokenCreated
@@ -43,7 +45,8 @@ def create_login_code(caller: Writer, platform: PlatformDep, response: Response)
     openapi_extra={"security": []},
 )
 async def open_session(body: SessionOpen, request: Request, platform: PlatformDep, response: Response) -> Identity:
-    """For a token or a one-time code. The session is a cookie that scripts cannot read, and the answer has no token.
+    """For a token or a one-time code. The session is a cookie that scripts cannot read, and the answer has no token. It is
+    good for 30 days, and never longer than the token, with which it is revoked, too.
 
     Only for pages of this platform: a browser says where a request comes from.
     """
@@ -52,15 +55,15 @@ async def open_session(body: SessionOpen, request: Request, platform: PlatformDe
         raise InvalidRequest("Give token or code, and not both.", field="token")
     if body.token is not None:
         caller = await caller_of_token(request, platform, body.token.strip())
-        token = await run_in_threadpool(_session_of, platform, caller)
+        token, left = await run_in_threadpool(_session_of, platform, caller)
     else:
-        token = await run_in_threadpool(_session_for, platform, body.code or "")
+        token, left = await run_in_threadpool(_session_for, platform, body.code or ""), service.SESSION_TTL
         caller = await caller_of_token(request, platform, token)
     response.headers["Cache-Control"] = "no-store"
     response.set_cookie(
         SESSION_COOKIE,
         token,
-        max_age=int(service.SESSION_TTL.total_seconds()),
+        max_age=int(left.total_seconds()),
         path="/",
         httponly=True,
         samesite="strict",  # a link from outside opens the page, which needs no session; the page's own requests have it
@@ -81,7 +84,7 @@ def close_session(request: Request, caller: Reader, platform: PlatformDep) -> Re
     return response
 
 
-def _session_of(platform: Platform, caller: Caller) -> str:
+def _session_of(platform: Platform, caller: Caller) -> tuple[str, timedelta]:
     with platform.write() as work:
         return service.open_session(work, caller)
 

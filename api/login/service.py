@@ -79,12 +79,33 @@ def _scopes_of(is_admin: bool) -> tuple[str, ...]:
     return ("read", "write", "admin") if is_admin else ("read", "write")
 
 
-def open_session(work: Work, caller: Caller) -> str:
-    """A token of its own for a browser whose user showed another one: logging out ends this one alone."""
-    scopes = sorted(caller.scopes)
-    return add_token(
-        work.session, user_id=caller.user_id, name="browser session", scopes=scopes, now=work.now, ttl=SESSION_TTL
+def open_session(work: Work, caller: Caller) -> tuple[str, timedelta]:
+    """A token of its own for a browser whose user showed another one, and how long it is good.
+
+    Logging out ends this one alone; the end of the other one ends both.
+
+    Raises:
+        Unauthenticated: the other one was revoked or has expired just now.
+    """
+    # Locked, so that it is not revoked between this look and the new row, which would then be overlooked.
+    shown = work.session.execute(
+        select(Token).where(Token.id == caller.token_id).with_for_update()
+    ).scalar_one_or_none()
+    left = SESSION_TTL
+    if shown is not None and shown.expires_at is not None:
+        left = min(left, shown.expires_at - work.now)
+    if shown is None or shown.revoked_at is not None or left <= timedelta(0):
+        raise Unauthenticated("This token is not good any more; `trainmaster login` gets a new one.")
+    token = add_token(
+        work.session,
+        user_id=caller.user_id,
+        name="browser session",
+        scopes=sorted(caller.scopes),
+        now=work.now,
+        ttl=left,
+        opened_by=shown.id,
     )
+    return token, left
 
 
 def close_session(work: Work, caller: Caller) -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Annotated, Final
 
 from pydantic import Field
-from sqlalchemy import literal, select, tuple_
+from sqlalchemy import literal, select, tuple_, update
 from trainmaster.wire.admin import TokenCreate, TokenCreated, TokenView
 from trainmaster.wire.base import Page
 
@@ -97,12 +97,18 @@ def create(work: Work, caller: Caller, body: TokenCreate) -> TokenCreated:
 
 
 def revoke(work: Work, caller: Caller, token_id: str) -> None:
-    """For good. Repeating is harmless. Raises ``NotFound`` for tokens of others, unless the caller is a platform admin."""
-    token = work.session.get(Token, token_id)
+    """For good, with the browsers' sessions that were opened with it. Repeating is harmless. Raises ``NotFound`` for tokens of others, unless the caller is a platform admin."""
+    token = work.session.get(Token, token_id, with_for_update=True)
     if token is None or (token.user_id != caller.user_id and not caller.is_admin):
         raise NotFound(f"You have no token {token_id}; `GET /api/v1/tokens` lists yours.")
     if token.revoked_at is None:
         token.revoked_at = work.now
+        work.session.execute(
+            update(Token)
+            .where(Token.opened_by == token_id, Token.revoked_at.is_(None))
+            .values(revoked_at=work.now)
+            .execution_options(synchronize_session=False)
+        )
         append_event(work.session, at=work.now, kind="token.revoked", actor=caller.actor, data={"token_id": token.id})
 
 

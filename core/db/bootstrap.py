@@ -139,8 +139,11 @@ def add_token(
     now: datetime,
     ttl: timedelta | None = None,
     token: str | None = None,
+    opened_by: str | None = None,
 ) -> str:
-    """A new token of the user; this is the only time that it can be seen. ``token``: one that was chosen already."""
+    """A new token of the user; this is the only time that it can be seen. ``token``: one that was chosen already.
+    ``opened_by``: the id of the token whose session it is.
+    """
     token = token or new_user_token()
     session.add(
         Token(
@@ -151,6 +154,7 @@ def add_token(
             scopes=list(scopes),
             created_at=now,
             expires_at=now + ttl if ttl else None,
+            opened_by=opened_by,
         )
     )
     session.flush()

@@ -84,7 +84,9 @@ class User(Base):
 
 
 class Token(Base):
-    """A bearer token. Only its SHA-256 is kept."""
+    """A bearer token. Only its SHA-256 is kept. ``opened_by``: of a browser's session, the id of the token that was shown
+    for it; the session is revoked with that.
+    """
 
     __tablename__ = "tokens"
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -96,6 +98,7 @@ class Token(Base):
     expires_at: Mapped[datetime | None]
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
+    opened_by: Mapped[str | None] = mapped_column(index=True)
 
 
 class LoginCode(Base):

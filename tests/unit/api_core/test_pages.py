@@ -93,6 +93,26 @@ def test_a_session_for_a_token_has_a_token_of_its_own_which_its_end_revokes(
     assert client.get("/api/v1/me").status_code == 200
 
 
+def test_a_session_ends_with_the_token_that_opened_it(app: FastAPI, client: TestClient, clock: Any) -> None:
+    def made(**more: Any) -> tuple[str, TestClient, int]:
+        token = client.post("/api/v1/tokens", json={"name": "x", "scopes": ["read"], **more}).json()
+        browser = TestClient(app)
+        opened = browser.post("/api/v1/session", json={"token": token["token"]}, headers=PAGE)
+        assert opened.status_code == 201
+        return token["id"], browser, int(re.findall(r"Max-Age=(\d+)", opened.headers["set-cookie"])[0])
+
+    revoked, one, thirty_days = made()
+    _, other, a_minute = made(expires_in_s=60)
+    assert (thirty_days, a_minute) == (30 * 86_400, 60)
+    cookie = dict(other.cookies)
+    assert one.get("/api/v1/me").status_code == 200
+    assert client.delete(f"/api/v1/tokens/{revoked}").status_code == 204
+    assert one.get("/api/v1/me").status_code == 401
+    assert TestClient(app, cookies=cookie).get("/api/v1/me").status_code == 200
+    clock.advance(61)
+    assert TestClient(app, cookies=cookie).get("/api/v1/me").status_code == 401
+
+
 @pytest.mark.parametrize("body", [{}, {"token": "tm_x", "code": "y"}])
 def test_a_session_is_for_a_token_or_a_code(stranger: TestClient, body: dict[str, str]) -> None:
     answer = stranger.post("/api/v1/session", json=body, headers=PAGE)
