@@ -2,7 +2,7 @@ import { createRootRoute, createRoute, createRouter, lazyRouteComponent, Outlet,
 import { Compass } from "lucide-react";
 import { Empty, Failure } from "./components/parts";
 import { Shell } from "./components/shell";
-import { readFilters } from "./lib/filters";
+import { readJobsSearch } from "./lib/filters";
 import { JobsPage } from "./pages/jobs";
 import { LoginPage } from "./pages/login";
 
@@ -48,7 +48,7 @@ const jobsRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/jobs",
   component: JobsPage,
-  validateSearch: readFilters,
+  validateSearch: readJobsSearch,
 });
 
 const jobRoute = createRoute({

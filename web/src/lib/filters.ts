@@ -9,6 +9,11 @@ export interface Filters {
   sort?: string;
 }
 
+/** What else the address of the list holds: the ids of the jobs that are chosen. */
+export interface JobsSearch extends Filters {
+  chosen?: string;
+}
+
 const NAMES = ["q", "state", "project", "user", "label", "sort"] as const;
 
 export function readFilters(search: Record<string, unknown>): Filters {
@@ -18,6 +23,11 @@ export function readFilters(search: Record<string, unknown>): Filters {
     if (value !== undefined && value !== null && String(value) !== "") found[name] = String(value);
   }
   return found;
+}
+
+export function readJobsSearch(search: Record<string, unknown>): JobsSearch {
+  const chosen = search["chosen"];
+  return { ...readFilters(search), ...(typeof chosen === "string" && chosen !== "" ? { chosen } : {}) };
 }
 
 export const SORTS = ["newest", "oldest", "name", "priority", "state", "started", "gpus", "user"] as const;

@@ -5,7 +5,7 @@ import { useCallback, useEffect, useMemo, useRef, useState } from "react";
 import { projectsQuery } from "~/api/queries";
 import type { Job } from "~/api/types";
 import { Bones, Empty, Failure, PageHead } from "~/components/parts";
-import { type Filters, isSort, listed, type Sort, SORTS, toggled } from "~/lib/filters";
+import { isSort, type JobsSearch, listed, readFilters, type Sort, SORTS, toggled } from "~/lib/filters";
 import { JobActions } from "./actions";
 import { FilterMenu } from "./filterMenu";
 import { useNewestJobs } from "./list";
@@ -13,6 +13,7 @@ import { useSortedJobs } from "./sorted";
 import { JobTable } from "./table";
 
 const route = getRouteApi("/shell/jobs");
+const REMEMBERED = 50;
 const SORT_WORDS: Record<Sort, string> = {
   newest: "Newest first",
   oldest: "Oldest first",
@@ -26,7 +27,8 @@ const SORT_WORDS: Record<Sort, string> = {
 const STATES = ["queued", "starting", "running", "paused", "cancelling", "succeeded", "failed", "cancelled", "expired"];
 
 export function JobsPage() {
-  const filters = route.useSearch();
+  const search = route.useSearch();
+  const filters = useMemo(() => readFilters({ ...search }), [search]);
   const navigate = useNavigate({ from: "/jobs" });
   const [seen, setSeen] = useState({ from: 0, to: 30 });
   const [chosen, setChosen] = useState<ReadonlyMap<string, Job>>(new Map());
@@ -37,7 +39,7 @@ export function JobsPage() {
   const isFiltered = Object.keys(filters).some((name) => name !== "sort");
 
   const filter = useCallback(
-    (change: Partial<Record<keyof Filters, string | undefined>>) => {
+    (change: Partial<Record<keyof JobsSearch, string | undefined>>) => {
       void navigate({ search: (before) => clean({ ...before, ...change }), replace: true });
     },
     [navigate],
@@ -52,6 +54,19 @@ export function JobsPage() {
   const toggleAll = useCallback(() => {
     setChosen((before) => (jobs.every((job) => before.has(job.id)) ? new Map() : new Map(jobs.map((job) => [job.id, job]))));
   }, [jobs]);
+  // The address remembers a choice; one of hundreds would make it longer than proxies take.
+  const isRestored = useRef(false);
+  useEffect(() => {
+    if (isRestored.current || jobs.length === 0) return;
+    isRestored.current = true;
+    const ids = new Set(listed(search.chosen));
+    if (ids.size > 0) setChosen(new Map(jobs.filter((job) => ids.has(job.id)).map((job) => [job.id, job])));
+  }, [jobs, search.chosen]);
+  useEffect(() => {
+    if (!isRestored.current) return;
+    const told = chosen.size > 0 && chosen.size <= REMEMBERED ? [...chosen.keys()].join(",") : undefined;
+    if (told !== search.chosen) filter({ chosen: told });
+  }, [chosen, search.chosen, filter]);
   // As they are now, not as they were when they were chosen.
   const current = useMemo(() => {
     const byId = new Map(jobs.map((job) => [job.id, job]));
@@ -158,8 +173,8 @@ export function JobsPage() {
   );
 }
 
-function clean(filters: Partial<Record<keyof Filters, string | undefined>>): Filters {
-  return Object.fromEntries(Object.entries(filters).filter(([, value]) => value !== undefined)) as Filters;
+function clean(search: Partial<Record<keyof JobsSearch, string | undefined>>): JobsSearch {
+  return Object.fromEntries(Object.entries(search).filter(([, value]) => value !== undefined)) as JobsSearch;
 }
 
 /** Typing is quick, the address follows a moment later. */
