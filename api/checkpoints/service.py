@@ -18,9 +18,11 @@ from api.cursors import make_cursor, read_cursor
 from api.paging import PageQuery, cut
 from api.work import Platform
 from core.db.repositories.checkpoints import kept_paths, used_paths
-from core.db.repositories.metric_steps import few_names, values_at
+from core.db.repositories.metric_reads import Filter, find_names
+from core.db.repositories.metric_steps import values_at
 from core.db.tables import Attempt, Checkpoint, Replica
 from core.domain.errors import Conflict, TrainmasterError
+from core.domain.metrics.limits import SYSTEM
 from core.inspection.landing import Landed, all_landed
 from core.storage.outputs import job_output
 from core.storage.tree import Tree
@@ -63,11 +65,13 @@ def list_page(
     items, has_more = cut(ordered, page.limit)
     with platform.read() as work:
         without = [view.step for _, view in items if view.step is not None and not view.metrics]
+        only = Filter(kind="scalar", without_prefix=SYSTEM)
+        names = [row.name for row in find_names(work.session, job.id, only, limit=_NAMES)] if without else []
         at_steps = values_at(
             work.session,
             job.id,
             without,
-            few_names(work.session, job.id, _NAMES) if without else [],
+            names,
             replicas=_REPLICAS,
             chunks=_CHUNKS,
         )

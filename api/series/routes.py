@@ -11,7 +11,7 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 from trainmaster.spec.model import RoleName
 from trainmaster.wire.base import Page
-from trainmaster.wire.metrics import Chart, MetricKind, MetricObjectView, MetricView, ResourceSummary
+from trainmaster.wire.metrics import Chart, MetricKind, MetricName, MetricObjectView, MetricView, ResourceSummary
 
 from api.auth import JobAccess, JobViewer, Reader, authenticate
 from api.closing import Closing
@@ -62,6 +62,15 @@ class MetricQuery(PageQuery):
     system: SystemQuery = True
 
 
+class NameQuery(PageQuery):
+    """Which names to list."""
+
+    prefix: PrefixQuery = ""
+    kind: MetricKind | None = None
+    system: SystemQuery = True
+    limit: Annotated[int, Field(ge=1, le=1000)] = 200
+
+
 class ObjectQuery(PageQuery):
     """Which series' objects to list."""
 
@@ -83,6 +92,13 @@ def list_metrics(job: JobViewer, platform: PlatformDep, query: Annotated[MetricQ
     """By attempt, role, index and name."""
     only = _only(query.name, query.prefix, query.attempt, query.role, query.index, system=query.system, kind=query.kind)
     return _json(service.list_metrics(platform, job, only, limit=query.limit, cursor=query.cursor))
+
+
+@router.get("/jobs/{job}/metrics/names", operation_id="list_metric_names", summary="What a job's series are called")
+def list_metric_names(job: JobViewer, platform: PlatformDep, query: Annotated[NameQuery, Query()]) -> Page[MetricName]:
+    """Each name once for each kind, by name: of a gang of many replicas far fewer than there are series."""
+    only = _only([], query.prefix, None, None, None, system=query.system, kind=query.kind)
+    return service.list_names(platform, job, only, limit=query.limit, cursor=query.cursor)
 
 
 @router.get(

@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 import orjson
-from trainmaster.wire.metrics import MetricKind, MetricObjectView
+from trainmaster.wire.base import Page
+from trainmaster.wire.metrics import MetricKind, MetricName, MetricObjectView
 
 from api.auth import JobAccess
 from api.cursors import make_cursor, read_cursor
+from api.paging import cut
 from api.series.columns import Plain, chart_fields, series_fields
 from api.series.cursor import write_cursor
 from api.work import Platform, Work
-from core.db.repositories.metric_reads import Filter, Series, Window, find_series, list_objects, read_chart
+from core.db.repositories.metric_reads import Filter, Series, Window, find_names, find_series, list_objects, read_chart
 from core.db.tables import MetricObject
 from core.domain.errors import InvalidRequest, NotFound
 
@@ -36,18 +38,28 @@ class ChartQuery:
 
 def list_metrics(platform: Platform, access: JobAccess, only: Filter, *, limit: int, cursor: str | None) -> Plain:
     """A page of the job's series, by attempt, role, index and name."""
-    skipped = read_cursor(cursor, (int,))[0] if cursor is not None else 0
-    if skipped < 0:
-        raise InvalidRequest("cursor: not one of ours; leave it out.", field="cursor")
+    after = read_cursor(cursor, (int,))[0] if cursor is not None else None
     with platform.read() as work:
         job = access.load(work.session)
-        found = find_series(work.session, [job.id], only, limit=skipped + limit + 1)
-    page = found[skipped : skipped + limit]
-    has_more = len(found) > skipped + limit
+        page, has_more = cut(find_series(work.session, [job.id], only, limit=limit + 1, after=after), limit)
     return {
         "items": [series_fields(series, series.owner_id) for series in page],
-        "next_cursor": make_cursor(skipped + limit) if has_more else None,
+        "next_cursor": make_cursor(page[-1].id) if has_more else None,
     }
+
+
+def list_names(
+    platform: Platform, access: JobAccess, only: Filter, *, limit: int, cursor: str | None
+) -> Page[MetricName]:
+    """A page of what the job's series are called."""
+    after = read_cursor(cursor, (int,))[0] if cursor is not None else None
+    with platform.read() as work:
+        job = access.load(work.session)
+        page, has_more = cut(find_names(work.session, job.id, only, limit=limit + 1, after=after), limit)
+    return Page(
+        items=[MetricName(name=row.name, kind=row.kind) for row in page],
+        next_cursor=make_cursor(page[-1].id) if has_more else None,
+    )
 
 
 def chart(platform: Platform, accesses: Sequence[JobAccess], query: ChartQuery) -> Plain:

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import func, select, tuple_
 from sqlalchemy.orm import Session
 
 from core.db.repositories.metrics import CHUNK_POINTS, COARSE_POINTS, FINE_POINTS, gather
 from core.db.rows import AnyRow, AnySelect
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
-from core.domain.errors import Unavailable
+from core.domain.errors import NotFound, Unavailable
 from core.domain.metrics.digests import (
     By,
     Digests,
@@ -25,6 +25,14 @@ from core.domain.metrics.digests import (
 from core.domain.metrics.points import Points, unpack
 
 _TRIES: Final = 5
+_ORDER: Final = (
+    MetricStream.owner_id,
+    MetricStream.attempt,
+    MetricStream.role,
+    MetricStream.index,
+    MetricSeries.name,
+    MetricSeries.kind,
+)
 _SEGMENTS_AT_ONCE: Final = 100
 # A window of so many points per bucket is read point by point; larger ones by digests.
 _EXACT: Final = 32
@@ -93,19 +101,45 @@ class Chart:
     digests: Digests | None
 
 
-def find_series(session: Session, owner_ids: Sequence[str], only: Filter = Filter(), *, limit: int) -> list[Series]:
+def find_series(
+    session: Session, owner_ids: Sequence[str], only: Filter = Filter(), *, limit: int, after: int | None = None
+) -> list[Series]:
     """The series of these jobs, as they all are at one moment: by attempt, role, index and name, at most ``limit``.
 
+    Args:
+        after: the id of a series: only those behind it.
+
     Raises:
+        NotFound: there is no series ``after`` any more.
         Unavailable: they were written so fast that no moment could be caught; never seen.
     """
     for _ in range(_TRIES):
         before = _streams(session, owner_ids, only)
-        found = _series_at(session, before, only, limit)
+        found = _series_at(session, before, only, limit, after)
         if before.keys() and _compactions(session, list(before)) != {n: row.compactions for n, row in before.items()}:
             continue  # points moved from segments to chunks meanwhile: some were seen twice or not at all
         return found
     raise Unavailable("The metrics change too fast to be read; try again in a moment.", retry_after_s=1.0)
+
+
+def find_names(
+    session: Session, owner_id: str, only: Filter = Filter(), *, limit: int, after: int | None = None
+) -> Sequence[AnyRow]:
+    """(name, kind, id) of what a job's series are called, each once however many replicas have it, by name and kind.
+
+    Args:
+        after: an id that came with a name: only what comes behind that.
+
+    Raises:
+        NotFound: there is no series ``after`` any more.
+    """
+    query = select(MetricSeries.name, MetricSeries.kind, func.min(MetricSeries.id).label("id"))
+    query = query.join(MetricStream, MetricStream.id == MetricSeries.stream_id).where(MetricStream.owner_id == owner_id)
+    query = _chosen(query, only)
+    if after is not None:
+        query = query.where(tuple_(MetricSeries.name, MetricSeries.kind) > _key_of(session, [owner_id], after)[-2:])
+    query = query.group_by(MetricSeries.name, MetricSeries.kind).order_by(MetricSeries.name, MetricSeries.kind)
+    return session.execute(query.limit(limit)).all()
 
 
 def position_of(session: Session, owner_id: str) -> tuple[tuple[int, int], ...]:
@@ -195,10 +229,8 @@ def _compactions(session: Session, streams: Sequence[int]) -> dict[int, int]:
     return {row[0]: row[1] for row in session.execute(query)}
 
 
-def _series_at(session: Session, streams: dict[int, AnyRow], only: Filter, limit: int) -> list[Series]:
-    if not streams:
-        return []
-    query = select(MetricSeries).where(MetricSeries.stream_id.in_(streams)).order_by(MetricSeries.name)
+def _chosen(query: AnySelect, only: Filter) -> AnySelect:
+    """Of what the filter says about names and kinds."""
     if only.names:
         query = query.where(MetricSeries.name.in_(only.names))
     if only.kind is not None:
@@ -207,10 +239,33 @@ def _series_at(session: Session, streams: dict[int, AnyRow], only: Filter, limit
         query = query.where(MetricSeries.name.startswith(only.prefix, autoescape=True))
     if only.without_prefix:
         query = query.where(~MetricSeries.name.startswith(only.without_prefix, autoescape=True))
-    rows: list[MetricSeries] = list(session.execute(query.execution_options(populate_existing=True)).scalars())
-    place = {number: position for position, number in enumerate(streams)}
-    rows.sort(key=lambda row: place[row.stream_id])  # stable: names stay in order
-    del rows[limit:]
+    return query
+
+
+def _key_of(session: Session, owner_ids: Sequence[str], series_id: int) -> tuple[Any, ...]:
+    """What a series is sorted by."""
+    query = select(*_ORDER).join(MetricStream, MetricStream.id == MetricSeries.stream_id)
+    row = session.execute(query.where(MetricSeries.id == series_id, MetricStream.owner_id.in_(owner_ids))).one_or_none()
+    if row is None:
+        raise NotFound("The metric at which this page begins is not there any more; begin with the first page.")
+    return tuple(row)
+
+
+def _series_at(
+    session: Session, streams: dict[int, AnyRow], only: Filter, limit: int, after: int | None
+) -> list[Series]:
+    if not streams:
+        return []
+    query = (
+        select(MetricSeries)
+        .join(MetricStream, MetricStream.id == MetricSeries.stream_id)
+        .where(MetricSeries.stream_id.in_(streams))
+    )
+    if after is not None:
+        owner_ids = {stream.owner_id for stream in streams.values()}
+        query = query.where(tuple_(*_ORDER) > _key_of(session, list(owner_ids), after))
+    query = _chosen(query, only).order_by(*_ORDER).limit(limit).execution_options(populate_existing=True)
+    rows: list[MetricSeries] = list(session.execute(query).scalars())
     used = {row.stream_id for row in rows if row.kind == "scalar"}
     # A few segments at a time: of a large gang those of all replicas would be a hundred megabytes.
     segments = session.execute(

@@ -15,26 +15,11 @@ from trainmaster.spec.model import role_order
 from core.db.repositories.metrics import gather
 from core.db.rows import AnyRow
 from core.db.tables import MetricChunk, MetricSegment, MetricSeries, MetricStream
-from core.domain.metrics.limits import SYSTEM
 from core.domain.metrics.points import Points, unpack
 
 _STREAMS_AT_ONCE: Final = 64
 _CHUNKS_AT_ONCE: Final = 100
 _SEGMENTS_AT_ONCE: Final = 100
-
-
-def few_names(session: Session, owner_id: str, limit: int) -> list[str]:
-    """The first names of what the job's scripts tell as numbers, in order."""
-    query = (
-        select(MetricSeries.name)
-        .join(MetricStream, MetricStream.id == MetricSeries.stream_id)
-        .where(
-            MetricStream.owner_id == owner_id,
-            MetricSeries.kind == "scalar",
-            ~MetricSeries.name.startswith(SYSTEM, autoescape=True),
-        )
-    )
-    return list(session.scalars(query.distinct().order_by(MetricSeries.name).limit(limit)))
 
 
 def values_at(

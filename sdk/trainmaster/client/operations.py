@@ -84,6 +84,7 @@ class Operations:
     # metrics
     list_metrics = IterMethod(pages.list_metrics, MetricView)
     list_metrics_page = Method(metrics.list_metrics_page)
+    list_metric_names_page = Method(metrics.list_metric_names_page)
     chart_metrics = Method(metrics.chart_metrics)
     compare_metrics = Method(metrics.compare_metrics)
     stream_metrics = IterMethod(streams.stream_metrics, ChartSeries)

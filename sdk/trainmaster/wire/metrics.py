@@ -82,6 +82,13 @@ class MetricView(WireModel):
     high: float | None = None
 
 
+class MetricName(WireModel):
+    """What some series are called."""
+
+    name: str
+    kind: MetricKind
+
+
 class PointColumns(WireModel):
     """Points as columns of one length."""
 

@@ -150,6 +150,7 @@ ROUTES: dict[str, Case] = {
     "GET /api/v1/jobs/{job}/logs/{name}": case(VIEWER),
     "HEAD /api/v1/jobs/{job}/logs/{name}": case(VIEWER),
     "GET /api/v1/jobs/{job}/metrics": case(VIEWER),
+    "GET /api/v1/jobs/{job}/metrics/names": case(VIEWER),
     "GET /api/v1/jobs/{job}/metrics/chart": case(VIEWER),
     "GET /api/v1/jobs/{job}/metrics/stream": case(VIEWER, "/api/v1/jobs/job-done/metrics/stream"),
     "GET /api/v1/jobs/{job}/metrics/objects": case(VIEWER, params={"name": "seen"}),

@@ -16,6 +16,7 @@ from core.db.repositories.metric_reads import (
     Filter,
     Series,
     Window,
+    find_names,
     find_series,
     list_objects,
     read_chart,
@@ -23,6 +24,7 @@ from core.db.repositories.metric_reads import (
 )
 from core.db.repositories.metrics import Added, NewObject, StreamKey, add_metrics, forget_metrics
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
+from core.domain.errors import NotFound
 from core.domain.metrics import limits
 from core.domain.metrics.points import Points
 
@@ -129,6 +131,30 @@ def test_series_are_told_apart_by_job_attempt_replica_name_and_kind(sessions: Se
     assert len(find(sessions, Filter(kind="text"))) == 1
     assert [one.name for one in find(sessions, Filter(prefix="system/"))] == ["system/cpu"]
     assert len(find(sessions, Filter(without_prefix="system/"))) == 4
+
+
+def test_lists_go_on_where_a_page_ended_and_names_come_once(sessions: SessionFactory, add: Add) -> None:
+    for place in [(2, "worker", 0), (1, "worker", 1), (1, "worker", 0), (1, "chief", 0)]:
+        add({name: points(0, 1) for name in ("b", "a", "system/x")}, key=StreamKey("job-a", *place))
+    add({}, NewObject("a", "text", 1, 1, "text/plain", b"well"))
+    add({"of another": points(0, 1)}, key=StreamKey("job-b", 1, "worker", 0))
+    every = find(sessions)
+    assert [(one.attempt, one.role, one.index, one.name, one.kind) for one in every] == sorted(
+        (one.attempt, one.role, one.index, one.name, one.kind) for one in every
+    )
+    with unit_of_work(sessions, read_only=True) as session:
+        pages, after = [], None
+        while page := find_series(session, ["job-a"], limit=4, after=after):
+            pages += page
+            after = page[-1].id
+        assert [one.id for one in pages] == [one.id for one in every]
+        assert len(pages) == 13
+        only = Filter(without_prefix="system/")
+        names = find_names(session, "job-a", only, limit=2)
+        names = [*names, *find_names(session, "job-a", only, limit=2, after=names[-1].id)]
+        assert [(row.name, row.kind) for row in names] == [("a", "scalar"), ("a", "text"), ("b", "scalar")]
+        with pytest.raises(NotFound):
+            find_series(session, ["job-b"], limit=4, after=after)  # another job's
 
 
 def test_a_chart_of_a_long_series_keeps_every_peak(sessions: SessionFactory, add: Add) -> None:

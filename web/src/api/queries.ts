@@ -15,6 +15,7 @@ export const keys = {
   checkpoint: (job: string, path: string) => ["checkpoint", job, path] as const,
   metrics: (jobs: readonly string[], name: string, by: string) => ["charts", jobs, name, by] as const,
   metricsOf: (job: string) => ["metrics", job] as const,
+  metricNames: (job: string, system: boolean) => ["metrics", job, "names", system] as const,
   projects: ["projects"] as const,
   users: ["users"] as const,
   tokens: ["tokens"] as const,
@@ -187,11 +188,26 @@ export const metricSeriesQuery = (job: string, system: boolean) =>
     staleTime: 5_000,
   });
 
-/** Their names. */
+/** What they are called, of every kind: of a gang of many replicas far less than their series. */
+const namesQuery = (job: string, system: boolean) =>
+  queryOptions({
+    queryKey: keys.metricNames(job, system),
+    queryFn: () => {
+      const query = { system, limit: 1000, ...(system ? { prefix: "system/" } : {}) };
+      return all((cursor) =>
+        got(
+          api.GET("/api/v1/jobs/{job}/metrics/names", { params: { path: { job }, query: { ...query, ...from(cursor ?? "") } } }),
+        ),
+      );
+    },
+    staleTime: 5_000,
+  });
+
+/** The names of what is a number. */
 export const metricNamesQuery = (job: string, system: boolean) =>
   queryOptions({
-    ...metricSeriesQuery(job, system),
-    select: (found) => [...new Set(found.map((series) => series.name))].sort(),
+    ...namesQuery(job, system),
+    select: (found) => found.filter(({ kind }) => kind === "scalar").map(({ name }) => name),
   });
 
 /** Where the code of two jobs differs; archives never change. */
@@ -253,19 +269,8 @@ export const differenceQuery = (job: string, path: string, other: string, otherJ
 /** What a job told of besides numbers: histograms, images and texts, by name. */
 export const objectSeriesQuery = (job: string) =>
   queryOptions({
-    queryKey: [...keys.metricsOf(job), "objects"],
-    queryFn: async () => {
-      const kinds = ["image", "histogram", "text"] as const;
-      const found = await Promise.all(
-        kinds.map((kind) =>
-          all((cursor) =>
-            got(api.GET("/api/v1/jobs/{job}/metrics", { params: { path: { job }, query: { kind, ...page(cursor) } } })),
-          ),
-        ),
-      );
-      return [...new Map(found.flat().map((series) => [`${series.kind}/${series.name}`, series])).values()];
-    },
-    staleTime: 5_000,
+    ...namesQuery(job, false),
+    select: (found) => found.filter(({ kind }) => kind !== "scalar"),
   });
 
 export const metricObjectsQuery = (job: string, name: string, kind: MetricObject["kind"]) =>

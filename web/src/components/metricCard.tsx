@@ -23,7 +23,7 @@ interface MetricCardProps extends Look {
 
 const BUCKETS = 400;
 
-/** One metric of one job or many. It asks for its points once it is in sight. */
+/** One metric of one job or many. It asks for its points while it is in sight. */
 export function MetricCard({ jobs, name, label, by, isLog, smoothing }: MetricCardProps) {
   const box = useRef<HTMLElement>(null);
   const isSeen = useSeen(box);
@@ -75,16 +75,14 @@ export function MetricCard({ jobs, name, label, by, isLog, smoothing }: MetricCa
   );
 }
 
-function useSeen(box: React.RefObject<HTMLElement | null>): boolean {
+/** Whether the box is in sight, or nearly so, now. */
+export function useSeen(box: React.RefObject<HTMLElement | null>): boolean {
   const [isSeen, setSeen] = useState(false);
   useEffect(() => {
     if (box.current === null) return;
-    const observer = new IntersectionObserver(
-      (entries) => setSeen((before) => before || entries.some((entry) => entry.isIntersecting)),
-      {
-        rootMargin: "300px",
-      },
-    );
+    const observer = new IntersectionObserver((entries) => setSeen(entries.at(-1)?.isIntersecting ?? false), {
+      rootMargin: "300px",
+    });
     observer.observe(box.current);
     return () => observer.disconnect();
   }, [box]);

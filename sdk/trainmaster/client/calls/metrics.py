@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trainmaster.client.calls.build import params, path, typed
 from trainmaster.client.steps import Call, Request
 from trainmaster.wire.base import Page
-from trainmaster.wire.metrics import Chart, MetricObjectView, MetricView, ResourceSummary
+from trainmaster.wire.metrics import Chart, MetricName, MetricObjectView, MetricView, ResourceSummary
 
 
 def list_metrics_page(
@@ -36,6 +36,21 @@ def list_metrics_page(
         cursor=cursor,
     )
     return typed(Page[MetricView], "list_metrics", "GET", path("/jobs/{job}/metrics", job=job), query=query)
+
+
+def list_metric_names_page(
+    job: str,
+    *,
+    prefix: str | None = None,
+    kind: str | None = None,
+    system: bool | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Call[Page[MetricName]]:
+    """One page of what the job's series are called, each name once however many replicas have it."""
+    query = params(prefix=prefix, kind=kind, system=system, limit=limit, cursor=cursor)
+    where = path("/jobs/{job}/metrics/names", job=job)
+    return typed(Page[MetricName], "list_metric_names", "GET", where, query=query)
 
 
 def chart_metrics(

@@ -3,29 +3,43 @@ import { useEffect, useState } from "react";
 import { keys } from "~/api/queries";
 import { follow } from "~/api/stream";
 
-const TOGETHER_MS = 700; // charts are asked for again at most this often
+const TOGETHER_MS = 700; // charts in sight are asked for again at most this often
+const OTHERS_MS = 5_000; // and what there is besides
 
-/** While this is shown, charts of the job follow its new points. Returns why they do not. */
+/** While this is shown, charts of the job that are in sight follow its new points. Returns why they do not. */
 export function useNewPoints(job: string): Error | null {
   const client = useQueryClient();
   const [problem, setProblem] = useState<Error | null>(null);
   useEffect(() => {
     let timer: ReturnType<typeof setTimeout> | undefined;
+    let others: ReturnType<typeof setTimeout> | undefined;
     const soon = () => {
       timer ??= setTimeout(() => {
         timer = undefined;
-        void client.invalidateQueries({ queryKey: keys.metricsOf(job) });
         void client.invalidateQueries({ queryKey: keys.charts });
       }, TOGETHER_MS);
+      others ??= setTimeout(() => {
+        others = undefined;
+        void client.invalidateQueries({ queryKey: keys.metricsOf(job) });
+      }, OTHERS_MS);
+    };
+    /** A metric that nobody has seen is shown at once. */
+    const came = (data: unknown) => {
+      soon();
+      const { name } = data as { name: string };
+      const known = client.getQueryData<{ name: string }[]>(keys.metricNames(job, false));
+      if (known !== undefined && !name.startsWith("system/") && !known.some((one) => one.name === name))
+        void client.invalidateQueries({ queryKey: keys.metricNames(job, false) });
     };
     const stop = follow(`/api/v1/jobs/${encodeURIComponent(job)}/metrics/stream`, {
-      points: soon,
+      points: came,
       end: soon,
       failed: setProblem,
     });
     return () => {
       stop();
       clearTimeout(timer);
+      clearTimeout(others);
     };
   }, [client, job]);
   return problem;

@@ -1,7 +1,8 @@
 import { useQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { useRef, useState } from "react";
 import { metricObjectsQuery, objectSeriesQuery } from "~/api/queries";
 import type { MetricObject } from "~/api/types";
+import { useSeen } from "~/components/metricCard";
 import { Bones, Failure } from "~/components/parts";
 import { number } from "~/lib/format";
 
@@ -20,13 +21,15 @@ export function Objects({ job, text }: { job: string; text: string }) {
 }
 
 function ObjectCard({ job, name, kind }: { job: string; name: string; kind: MetricObject["kind"] }) {
-  const { data, error, isPending, refetch } = useQuery(metricObjectsQuery(job, name, kind));
+  const box = useRef<HTMLElement>(null);
+  const isSeen = useSeen(box);
+  const { data, error, isPending, refetch } = useQuery({ ...metricObjectsQuery(job, name, kind), enabled: isSeen });
   const [chosen, setChosen] = useState<number | null>(null); // null: the newest, also when newer ones come
   const items = data?.items ?? [];
   const at = Math.min(chosen ?? items.length - 1, items.length - 1);
   const item = items[at];
   return (
-    <section className="card metric" aria-label={name}>
+    <section className="card metric" ref={box} aria-label={name}>
       <header>
         <h3 className="grow cut" title={name}>
           {name}
