@@ -21,7 +21,10 @@ PLATFORM_STREAK_LIMIT: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of an attempt. ``event`` is the job's move, ``delay`` the wait before the next attempt."""
+    """The end of an attempt. ``event`` is the job's move, ``delay`` the wait before the next attempt.
+
+    ``last_step``: where it came to, when a step that it told of is all that shows its progress.
+    """
 
     event: JobEvent
     kind: ExitKind
@@ -33,6 +36,7 @@ class End:
     signature: str = ""
     has_progressed: bool = False
     streak: int = 1
+    last_step: int = 0
     delay: timedelta = timedelta()
 
     def to_json(self) -> dict[str, Any]:
@@ -46,6 +50,7 @@ class End:
             "signature": self.signature,
             "has_progressed": self.has_progressed,
             "streak": self.streak,
+            "last_step": self.last_step,
         }
 
 
@@ -86,6 +91,7 @@ def outcome(sight: Sight, members: tuple[Member, ...], stop: Stop | None, now: d
                 verdict,
                 culprit,
                 progressed=progressed,
+                last_step=0 if _has_work(sight, members, now) else _last_step(members),
                 is_final=stop.is_final,
                 is_platform=verdict.kind is ExitKind.PLATFORM,
             )
@@ -93,8 +99,16 @@ def outcome(sight: Sight, members: tuple[Member, ...], stop: Stop | None, now: d
 
 def has_progressed(sight: Sight, members: tuple[Member, ...], now: datetime) -> bool:
     """Whether the attempt came somewhere: a step, a checkpoint, or a minute of work."""
+    return _has_work(sight, members, now) or _last_step(members) > 0
+
+
+def _has_work(sight: Sight, members: tuple[Member, ...], now: datetime) -> bool:
     longest = max(((m.ended_at or now) - m.started_at for m in members if m.started_at), default=timedelta())
-    return sight.has_checkpoint or longest >= PROGRESS_TIME or any(m.has_step for m in members)
+    return sight.has_checkpoint or longest >= PROGRESS_TIME
+
+
+def _last_step(members: tuple[Member, ...]) -> int:
+    return max((member.step for member in members), default=0)
 
 
 def _failure(
@@ -105,18 +119,22 @@ def _failure(
     progressed: bool,
     is_final: bool,
     is_platform: bool,
+    last_step: int = 0,
 ) -> End:
     previous = sight.previous
     streak = 1 if progressed or previous is None else previous.streak + 1
-    before = previous.signature if previous is not None and not previous.has_progressed else None
+    # A program that fails at its first step tells of that step each time, and has come no further than before.
+    is_stuck = previous is not None and 0 < last_step == previous.last_step
+    before = previous.signature if previous is not None and (is_stuck or not previous.has_progressed) else None
     limit = sight.job.spec.max_restarts
     event, sentence = JobEvent.REQUEUE, verdict.sentence
     if is_final:
         event = JobEvent.FAIL
-    elif not is_worth_a_restart(verdict, before, has_progressed=progressed):
+    elif not is_worth_a_restart(verdict, before, has_progressed=progressed and not is_stuck):
         event = JobEvent.FAIL
         if not verdict.is_hopeless:
-            sentence += " It ended the same way twice in a row without progress, so it is not started a third time."
+            came = f"at step {last_step}" if is_stuck else "without progress"
+            sentence += f" It ended the same way twice in a row {came}, so it is not started a third time."
     elif is_platform and streak > PLATFORM_STREAK_LIMIT:
         event = JobEvent.FAIL
         sentence += f" This happened {streak} times in a row; ask the administrator to look at the nodes."
@@ -138,6 +156,7 @@ def _failure(
         signature=verdict.signature,
         has_progressed=progressed,
         streak=streak,
+        last_step=last_step,
         delay=restart_delay(streak) if event is JobEvent.REQUEUE else timedelta(),
     )
 

@@ -75,7 +75,7 @@ class Member:
     has_facts: bool = False
     started_at: datetime | None = None
     ended_at: datetime | None = None
-    has_step: bool = False  # it told of training progress
+    step: int = 0  # the last that it told of; 0: none
     is_holding: bool = True  # its place is its own; an elastic gang gives back what it goes on without
 
     @property
@@ -122,11 +122,16 @@ class AttemptFacts:
 
 @dataclass(frozen=True, slots=True)
 class PastEnd:
-    """How the attempt before ended. ``streak``: ends without progress in a row, that one included."""
+    """How the attempt before ended.
+
+    ``streak``: ends without progress in a row, that one included. ``last_step``: where it came to, when a step that it
+    told of is all that shows its progress.
+    """
 
     signature: str
     has_progressed: bool
     streak: int
+    last_step: int = 0
 
 
 @dataclass(frozen=True, slots=True)

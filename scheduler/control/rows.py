@@ -200,7 +200,7 @@ def _member(row: AnyRow) -> Member:
         has_facts=bool(row.facts),
         started_at=row.started_at,
         ended_at=row.ended_at,
-        has_step=bool(row.progress.get("step")),
+        step=row.progress.get("step") or 0,
         is_holding=row.memory_bytes > 0,
     )
 
@@ -235,4 +235,9 @@ def _previous(session: Session, row: AnyRow) -> PastEnd | None:
     ).scalar_one_or_none()
     if end is None:
         return None
-    return PastEnd(end.get("signature", ""), bool(end.get("has_progressed")), int(end.get("streak", 1)))
+    return PastEnd(
+        end.get("signature", ""),
+        bool(end.get("has_progressed")),
+        int(end.get("streak", 1)),
+        int(end.get("last_step", 0)),
+    )

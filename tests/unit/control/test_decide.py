@@ -235,6 +235,25 @@ def test_the_same_error_twice_in_a_row_without_progress_is_enough():
     assert trained.event is JobEvent.REQUEUE
 
 
+def test_the_same_error_at_the_same_step_twice_in_a_row_is_no_progress():
+    error = (1, ExitCause.EXITED, "Traceback (most recent call last):\nKeyError: 'x'")
+
+    def at(step, past=None):
+        seen = sight({"worker": 2}, previous=past)
+        end = end_of(
+            replace(seen, members=tuple(replace(member, step=step) for member in seen.members)), worker_0=error
+        )
+        return end, PastEnd(end.signature, end.has_progressed, end.streak, end.to_json()["last_step"])
+
+    first, past = at(1)
+    assert (first.event, first.has_progressed) == (JobEvent.REQUEUE, True)
+    further, _ = at(2, past)
+    assert further.event is JobEvent.REQUEUE
+    second, _ = at(1, past)
+    assert second.event is JobEvent.FAIL
+    assert "twice in a row at step 1, so it is not started a third time" in second.sentence
+
+
 def test_quick_deaths_in_a_row_wait_longer_and_longer():
     delays = []
     past = None
