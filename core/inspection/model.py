@@ -11,7 +11,10 @@ from typing import Any, Final, Protocol
 VALUE_LIMIT: Final = 500
 TEXT_LIMIT: Final = 300
 NAME_LIMIT: Final = 1_000
-TENSOR_LIMIT: Final = 200_000
+# The largest models that are published, of hundreds of experts, have some 90,000 in all their files together.
+TENSOR_LIMIT: Final = 100_000
+# Numbers of a shape, their product and its bytes all fit into 64 bits.
+ELEMENT_LIMIT: Final = 2**59
 CHUNK_BYTES: Final = 2 * 2**20
 
 # Bytes of one element. Names as torch writes them, the same for all formats.
@@ -101,7 +104,11 @@ class Inside:
 
     def add(self, tensor: Tensor) -> None:
         if len(self.tensors) >= TENSOR_LIMIT:
-            raise Unreadable(f"It holds more than {TENSOR_LIMIT:,} tensors, which are too many to list.")
+            raise Unreadable(
+                f"It holds more than {TENSOR_LIMIT:,} tensors, which are too many to list; look into its files one by one."
+            )
+        if max(tensor.shape, default=0) > ELEMENT_LIMIT or tensor.count > ELEMENT_LIMIT:
+            raise Unreadable(f"It is damaged: {clip(tensor.name, 100)} has more elements than any file can hold.")
         self.tensors.append(tensor)
 
     def tell(self, path: str, value: Any) -> None:

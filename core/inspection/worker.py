@@ -28,7 +28,8 @@ DATA_BYTES: Final = 384 * 2**20
 ADDRESS_BYTES: Final = 4 * 2**30
 # One that nobody asks anything of ends by itself.
 IDLE_S: Final = 120.0
-_TOO_LARGE: Final = "A look into it needs more memory than it may take; the file is damaged, or made to harm."
+_AT_ONCE: Final = 2_000  # tensors of a list in one line
+_TOO_LARGE: Final = "A look into it needs more memory than it may take; the file is damaged, or too large."
 
 
 def main() -> None:
@@ -83,13 +84,15 @@ def _bound() -> None:
 def answers_to(request: Mapping[str, Any], clock: Callable[[], float]) -> Iterator[dict[str, Any]]:
     """The answers to one request, before its last line.
 
-    ``list``: one line with everything that is inside. ``statistics``, ``difference``: one line for each of ``names``, until
+    ``list``: one line with ``tensors`` for each few thousand of them, and one with what else is ``inside``. ``statistics``, ``difference``: one line for each of ``names``, until
     ``budget_s`` are over (one line at least).
     """
     inside = _open(request["place"])
     match request["what"]:
         case "list":
-            yield {"inside": told(inside)}
+            for start in range(0, len(inside.tensors), _AT_ONCE):
+                yield {"tensors": [_told(tensor) for tensor in inside.tensors[start : start + _AT_ONCE]]}
+            yield {"inside": {"format": inside.format, "values": inside.values, "notes": inside.notes}}
         case "statistics":
             from core.inspection.statistics import statistics
 
@@ -121,16 +124,6 @@ def _within(request: Mapping[str, Any], clock: Callable[[], float]) -> Iterator[
 def _open(place: Mapping[str, str]) -> Inside:
     tree = Tree(place["root"], place["base"], label=place["label"])
     return open_checkpoint(tree, place["path"])
-
-
-def told(inside: Inside) -> dict[str, Any]:
-    """What is inside as JSON has it."""
-    return {
-        "format": inside.format,
-        "values": inside.values,
-        "notes": inside.notes,
-        "tensors": [_told(tensor) for tensor in inside.tensors],
-    }
 
 
 def _told(tensor: Tensor) -> dict[str, Any]:

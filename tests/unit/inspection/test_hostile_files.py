@@ -75,11 +75,21 @@ CASES: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "a header of 2^60 bytes": ("a.safetensors", lambda: safetensors(b"{}", 2**60), "claims 1,152,921,504,606,846,976"),
     "a header behind the end": ("a.safetensors", lambda: safetensors(b"{}", 9999), "cut short"),
     "a header that is no JSON": ("a.safetensors", lambda: safetensors(b"{nonsense"), "is no JSON"),
+    "a shape of more elements than 64 bits count": (
+        "a.safetensors",
+        lambda: safetensors(b'{"w":{"dtype":"F32","data_offsets":[0,4],"shape":[%d,%d,%d]}}' % (2**62, 2**62, 2**62)),
+        "w has more elements",
+    ),
+    "a shape of a number of 4,000 digits": (
+        "a.safetensors",
+        lambda: safetensors(b'{"w":{"dtype":"F32","data_offsets":[0,4],"shape":[0,' + b"9" * 4000 + b"]}}"),
+        "w has more elements",
+    ),
     "a header nested deeply": ("a.safetensors", lambda: safetensors(b"[" * 100_000), "is no JSON"),
     "a header of many numbers": (
         "a.safetensors",
         lambda: safetensors(b'{"x":[' + b"1.5," * 14_000_000 + b"1]}"),
-        "made to harm",
+        "or too large",
     ),
     "a text of 2^40 bytes in a pickle": (
         "a.pt",
@@ -172,6 +182,25 @@ def test_one_caller_looks_once_at_a_time_and_keeps_nobody_else_from_looking(
     under_way.close()  # type: ignore[attr-defined]
     assert len(made.inside(place, who="mallory")["tensors"]) == 2
     made.close()
+
+
+def test_a_long_list_comes_whole_and_its_process_stays(tmp_path: Path) -> None:
+    names = [f"layer.{number}.w" for number in range(4_500)]
+    entries = ",".join(f'"{name}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for name in names)
+    (tmp_path / "a.safetensors").write_bytes(safetensors(f"{{{entries}}}".encode()))
+    made = Inspectors()
+    found = made.inside(Place(Tree(tmp_path), "a.safetensors"), who="ann")
+    assert [tensor["name"] for tensor in found["tensors"]] == names
+    assert found["format"] == "safetensors"
+    assert len(made._idle) == 1
+    made.close()
+
+
+def test_a_list_that_is_too_long_gets_a_sentence(look: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.inspection.model.TENSOR_LIMIT", 1)
+    np.savez(tmp_path / "a.npz", v=np.zeros(1), w=np.zeros(1))
+    with pytest.raises(Unreadable, match="more than 1 tensors"):
+        look("a.npz")
 
 
 def test_links_that_lead_out_are_not_followed(tmp_path: Path, inspectors: Inspectors) -> None:
