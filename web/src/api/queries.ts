@@ -1,4 +1,5 @@
 import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
+import { upTo } from "~/lib/pages";
 import { api, got } from "./client";
 import type { MetricObject } from "./types";
 
@@ -24,6 +25,7 @@ export const keys = {
 
 const LIVE_MS = 2_000;
 const CALM_MS = 10_000;
+const MANY = 1_000; // of a list that is shown whole; what is longer is cut, and says so
 
 export const meQuery = queryOptions({
   queryKey: keys.me,
@@ -69,7 +71,12 @@ export const jobForecastQuery = (id: string, isWaiting: boolean) =>
 export const attemptsQuery = (id: string) =>
   queryOptions({
     queryKey: [...keys.job(id), "attempts"],
-    queryFn: () => got(api.GET("/api/v1/jobs/{job}/attempts", { params: { path: { job: id }, query: { limit: 50 } } })),
+    queryFn: () =>
+      upTo(MANY, (cursor) =>
+        got(
+          api.GET("/api/v1/jobs/{job}/attempts", { params: { path: { job: id }, query: { limit: 200, ...from(cursor ?? "") } } }),
+        ),
+      ),
     refetchInterval: 5_000,
   });
 
@@ -77,21 +84,31 @@ export const checkpointsQuery = (id: string) =>
   queryOptions({
     queryKey: [...keys.job(id), "checkpoints"],
     queryFn: () =>
-      got(api.GET("/api/v1/jobs/{job}/checkpoints", { params: { path: { job: id }, query: { limit: 200, incomplete: true } } })),
+      upTo(MANY, (cursor) => {
+        const query = { limit: 200, incomplete: true, ...from(cursor ?? "") };
+        return got(api.GET("/api/v1/jobs/{job}/checkpoints", { params: { path: { job: id }, query } }));
+      }),
     refetchInterval: CALM_MS,
   });
 
 export const filesQuery = (id: string, path: string) =>
   queryOptions({
     queryKey: [...keys.job(id), "files", path],
-    queryFn: () => got(api.GET("/api/v1/jobs/{job}/files", { params: { path: { job: id }, query: { path, limit: 1000 } } })),
+    queryFn: () =>
+      upTo(5 * MANY, (cursor) => {
+        const query = { path, limit: 1000, ...from(cursor ?? "") };
+        return got(api.GET("/api/v1/jobs/{job}/files", { params: { path: { job: id }, query } }));
+      }),
     refetchInterval: CALM_MS,
   });
 
 export const logSourcesQuery = (id: string) =>
   queryOptions({
     queryKey: [...keys.job(id), "logs"],
-    queryFn: () => got(api.GET("/api/v1/jobs/{job}/logs", { params: { path: { job: id }, query: { limit: 200 } } })),
+    queryFn: () =>
+      upTo(5 * MANY, (cursor) =>
+        got(api.GET("/api/v1/jobs/{job}/logs", { params: { path: { job: id }, query: { limit: 200, ...from(cursor ?? "") } } })),
+      ),
     refetchInterval: 5_000,
   });
 
@@ -277,6 +294,9 @@ export const metricObjectsQuery = (job: string, name: string, kind: MetricObject
   queryOptions({
     queryKey: [...keys.metricsOf(job), "objects", kind, name],
     queryFn: () =>
-      got(api.GET("/api/v1/jobs/{job}/metrics/objects", { params: { path: { job }, query: { name, kind, limit: 200 } } })),
+      upTo(MANY, (cursor) => {
+        const query = { name, kind, limit: 200, ...from(cursor ?? "") };
+        return got(api.GET("/api/v1/jobs/{job}/metrics/objects", { params: { path: { job }, query } }));
+      }),
     staleTime: 5_000,
   });

@@ -38,6 +38,7 @@ export function Checkpoints() {
               Compare the two
             </Link>
           )}
+          {data?.next_cursor && <span className="dimmer small">the newest {items.length.toLocaleString()}</span>}
           {items.length > 1 && chosen.length < 2 && <span className="dimmer small">tick two to compare them</span>}
         </header>
         {isPending ? (

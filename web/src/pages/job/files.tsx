@@ -36,7 +36,12 @@ export function Files() {
               </span>
             ))}
           </nav>
-          {data && <span className="dimmer num">{data.next_cursor ? "first 1,000" : entries.length} entries</span>}
+          {data && (
+            <span className="dimmer num">
+              {data.next_cursor ? "the first " : ""}
+              {entries.length.toLocaleString()} entries
+            </span>
+          )}
         </header>
         {isPending ? (
           <div className="body">
