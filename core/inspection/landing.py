@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from heapq import nlargest
 from typing import Final
 
 from core.domain.errors import NotFound, TrainmasterError
@@ -43,7 +44,7 @@ _UNFINISHED: Final = (".tmp", ".part", ".partial", ".incomplete")
 _HUGGINGFACE: Final = frozenset(
     {"config.json", "adapter_config.json", "trainer_state.json", "model.safetensors.index.json"}
 )
-_ENTRY_LIMIT: Final = 20_000
+_ENTRY_LIMIT: Final = 20_000  # of one folder, the newest ones
 _SIZE_FILES: Final = 10_000
 _HEADER_LIMIT: Final = 100 * 2**20
 _TABLE_END: Final = (0xDB4775248B80FB57).to_bytes(8, "little")
@@ -128,19 +129,22 @@ def _in_folder(tree: Tree, folder: str, *, is_own: bool, only: str | None = None
     """``is_own``: the folder holds checkpoints alone. ``only``: those whose name begins so."""
     try:
         with tree.open_folder(folder) as fd:
-            with os.scandir(fd) as scan:
-                names: dict[str, os.stat_result] = {}
-                for entry in scan:
-                    if (only is not None and not entry.name.startswith(only)) or len(names) >= _ENTRY_LIMIT:
-                        continue
-                    try:
-                        names[entry.name] = entry.stat(follow_symlinks=False)
-                    except OSError:
-                        continue
-            look = _Look(tree, folder, fd, names, is_own=is_own)
+            found = nlargest(_ENTRY_LIMIT, _entries(fd, only or ""), key=lambda entry: entry[1].st_mtime_ns)
+            look = _Look(tree, folder, fd, dict(found), is_own=is_own)
             yield from look.all()
     except NotFound:
         return
+
+
+def _entries(fd: int, begin: str) -> Iterator[tuple[str, os.stat_result]]:
+    """What is in a folder, of names that begin so."""
+    with os.scandir(fd) as scan:
+        for entry in scan:
+            if entry.name.startswith(begin):
+                try:
+                    yield entry.name, entry.stat(follow_symlinks=False)
+                except OSError:
+                    continue
 
 
 class _Look:

@@ -80,6 +80,14 @@ def test_what_lands_is_listed_complete_or_not(house: Any, put: Any) -> None:
     assert {path: item["step"] for path, item in every.items()}["checkpoints/.step-00000003.a1.partial"] == 3
 
 
+def test_of_more_than_can_be_listed_the_newest_are(house: Any, put: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("core.inspection.landing._ENTRY_LIMIT", 3)
+    for step in (5, 1, 4, 2, 3):
+        put(f"checkpoints/step-{step}.pt", b"x")
+        os.utime(house.output / f"vision/job-1/checkpoints/step-{step}.pt", (step, step))
+    assert [item["step"] for item in get(house)["items"]] == [5, 4, 3]
+
+
 def test_metrics_at_its_step_are_those_that_the_job_told_then(house: Any, put: Any) -> None:
     put("checkpoints/step-20.pt", b"x")
     put("checkpoints/step-30.pt", b"x")
