@@ -14,7 +14,7 @@ from trainmaster.wire.metrics import GpuUse, ReplicaUse, ResourceSummary
 
 from api.auth import JobAccess
 from api.work import Platform
-from core.db.repositories.metric_reads import Filter, Series, Window, find_series, read_chart
+from core.db.repositories.metric_reads import Filter, Series, find_series, values_since
 from core.db.tables import MetricStream
 from core.domain.metrics.limits import SERIES_OF_JOB, SYSTEM
 
@@ -51,7 +51,9 @@ def summarise(platform: Platform, access: JobAccess, *, attempt: int | None, win
         by_replica: defaultdict[tuple[str, int], list[Series]] = defaultdict(list)
         for series in found:
             by_replica[series.role, series.index].append(series)
-        replicas = [_use(work.session, series, window_s) for series in by_replica.values()]
+        since = {one.id: begin for own in by_replica.values() for begin in [_begin(own, window_s)] for one in own}
+        values = values_since(work.session, [one for one in found if _is_shown(one.name)], since)
+        replicas = [_use(series, values) for series in by_replica.values()]
     return ResourceSummary(window_s=window_s, replicas=replicas, notes=notes_of(replicas))
 
 
@@ -118,10 +120,21 @@ def _newest_attempt(session: Session, job_id: str) -> int:
     return session.execute(query).scalar_one() or 0
 
 
-def _use(session: Session, series: Sequence[Series], window_s: float) -> ReplicaUse:
+def _begin(series: Sequence[Series], window_s: float) -> int:
+    """When the window before a replica's newest sample begins, in milliseconds since 1970."""
+    return _newest(series) - int(window_s * 1000)
+
+
+def _newest(series: Sequence[Series]) -> int:
+    return max((one.last_time or 0) for one in series)
+
+
+def _is_shown(name: str) -> bool:
+    return name.removeprefix(SYSTEM) in _OWN or _GPU.match(name) is not None
+
+
+def _use(series: Sequence[Series], values: Mapping[int, Sequence[float]]) -> ReplicaUse:
     first = series[0]
-    newest = max((one.last_time or 0) for one in series)
-    since = newest - int(window_s * 1000)
     own: dict[str, float | None] = {}
     gpus: defaultdict[int, dict[str, float | None]] = defaultdict(dict)
     idle: set[int] = set()
@@ -129,9 +142,10 @@ def _use(session: Session, series: Sequence[Series], window_s: float) -> Replica
     for one in series:
         name = one.name.removeprefix(SYSTEM)
         match = _GPU.match(one.name)
-        if name not in _OWN and match is None:
+        if not _is_shown(one.name):
             continue
-        mean, count = _mean(session, one, since)
+        known = values[one.id]
+        mean, count = (sum(known) / len(known) if known else None), len(known)
         if match is None:
             own[name] = mean
             if name == "memory_bytes":
@@ -145,21 +159,8 @@ def _use(session: Session, series: Sequence[Series], window_s: float) -> Replica
         attempt=first.attempt,
         role=first.role,
         index=first.index,
-        at_s=newest / 1000,
+        at_s=_newest(series) / 1000,
         memory_peak_bytes=peak,
-        gpus=[GpuUse(index=number, is_idle=number in idle, **values) for number, values in sorted(gpus.items())],
+        gpus=[GpuUse(index=number, is_idle=number in idle, **told) for number, told in sorted(gpus.items())],
         **own,
     )
-
-
-def _mean(session: Session, series: Series, since: int) -> tuple[float | None, int]:
-    """The mean of the finite values from ``since`` on, and how many there are."""
-    chart = read_chart(session, series, Window("time", since, None), 1)
-    if chart.points is not None:
-        values = [value for value in chart.points.values if value - value == 0]
-        return (sum(values) / len(values) if values else None), len(values)
-    digests = chart.digests
-    if digests is None or not len(digests):
-        return None, 0
-    count = digests.count[0] - digests.nan[0] - digests.positive[0] - digests.negative[0]
-    return (digests.total[0] / count if count else None), count

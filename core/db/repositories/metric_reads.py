@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ _ORDER: Final = (
     MetricSeries.kind,
 )
 _SEGMENTS_AT_ONCE: Final = 100
+_SERIES_AT_ONCE: Final = 500
 # A window of so many points per bucket is read point by point; larger ones by digests.
 _EXACT: Final = 32
 _EXACT_LIMIT: Final = 65_536
@@ -197,6 +198,30 @@ def read_chart(session: Session, series: Series, window: Window, buckets: int) -
     return Chart(None, merge_buckets(_digests(session, series, rows, window, is_coarse=coarse), window.by, buckets))
 
 
+def values_since(session: Session, series: Sequence[Series], since: Mapping[int, int]) -> dict[int, list[float]]:
+    """The finite values of each series, by its id, from a time on: ``since``, in milliseconds since 1970, by the id, too.
+
+    A few statements for thousands of series; of each, what lies in the window is held.
+    """
+    found: dict[int, list[float]] = {one.id: [] for one in series if one.id in since}
+    chunked = {one.id: one.chunked for one in series if one.id in found}
+    ids = list(found)
+    for begin in range(0, len(ids), _SERIES_AT_ONCE):
+        part = ids[begin : begin + _SERIES_AT_ONCE]
+        query = (
+            select(MetricChunk.series_id, MetricChunk.number, MetricChunk.data)
+            .where(MetricChunk.series_id.in_(part), MetricChunk.time_max >= min(since[number] for number in part))
+            .order_by(MetricChunk.series_id, MetricChunk.number)
+        )
+        for row in session.execute(query, execution_options={"yield_per": _SEGMENTS_AT_ONCE}):
+            points = unpack(row.data)[: max(0, chunked[row.series_id] - row.number * CHUNK_POINTS)]
+            found[row.series_id] += _finite_since(points, since[row.series_id])
+    for one in series:
+        if one.id in found:
+            found[one.id] += _finite_since(one.pending, since[one.id])
+    return found
+
+
 def list_objects(session: Session, series: Series, *, after: int, limit: int) -> Sequence[AnyRow]:
     """(id, step, time, media_type, data) of the series' objects with larger ids than ``after``, oldest first."""
     columns = (MetricObject.id, MetricObject.step, MetricObject.time, MetricObject.media_type, MetricObject.data)
@@ -317,6 +342,12 @@ def _points_of(session: Session, series: Series, numbers: Sequence[int]) -> Iter
         query = _chunks(series, MetricChunk.number, MetricChunk.data)
         for row in session.execute(query.where(MetricChunk.number.in_(numbers[start : start + 500]))):
             yield unpack(row.data)[: series.chunked - row.number * CHUNK_POINTS]
+
+
+def _finite_since(points: Points, since: int) -> list[float]:
+    return [
+        value for at, value in zip(points.times, points.values, strict=True) if at >= since and math.isfinite(value)
+    ]
 
 
 def _in_window(points: Points, window: Window) -> Points:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import event, func, select
 
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.metric_reads import (
@@ -21,6 +21,7 @@ from core.db.repositories.metric_reads import (
     list_objects,
     read_chart,
     read_points,
+    values_since,
 )
 from core.db.repositories.metrics import Added, NewObject, StreamKey, add_metrics, forget_metrics
 from core.db.tables import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
@@ -259,3 +260,19 @@ def test_forgetting_a_job_leaves_nothing_of_it(sessions: SessionFactory, add: Ad
 def test_limits_leave_room_for_differences_in_64_bits() -> None:
     assert 2 * limits.STEP_LIMIT < 2**63
     assert limits.TIME_LIMIT_MS < 2**53
+
+
+def test_the_newest_values_of_many_series_take_a_few_statements(sessions: SessionFactory, add: Add) -> None:
+    names = [f"system/gpu.{number}/power_w" for number in range(40)]
+    for start in range(0, 700, 10):  # some are in chunks by then, and some wait
+        add(dict.fromkeys(names, points(start, 10)))
+    add({names[0]: Points([700], [699_000], [math.nan])})
+    statements: list[str] = []
+    with unit_of_work(sessions, read_only=True) as session:
+        found = find_series(session, ["job-a"], limit=100)
+        assert 0 < found[0].chunked < 700
+        event.listen(session.get_bind(), "before_cursor_execute", lambda *what: statements.append(what[2]))
+        values = values_since(session, found, {one.id: 500_000 for one in found[1:]} | {found[0].id: 699_000})
+    assert len(statements) == 1
+    assert values[found[0].id] == [349.5]
+    assert [values[one.id] for one in found[1:]] == [[step / 2 for step in range(500, 700)]] * 39
