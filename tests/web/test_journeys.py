@@ -93,7 +93,7 @@ def test_a_job_is_submitted_by_form_and_watched_to_its_end(page: Any) -> None:
     expect(page.get_by_text("job.succeeded")).to_be_visible()
     page.get_by_role("link", name="Spec", exact=True).click()
     page.locator(".card").get_by_role("link", name="Clone and edit").click()
-    expect(page.get_by_label("Name", exact=True)).to_have_value("watched")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("watched-2")
 
 
 def test_logs_are_searched_coloured_and_never_executed(page: Any, platform: Any) -> None:
@@ -296,7 +296,10 @@ def test_checkpoints_are_looked_into_compared_and_gone_on_from(page: Any, platfo
     page.get_by_label("Resume from checkpoints/step-1.safetensors").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("saver has ended (succeeded)")
-    dialog.get_by_role("button", name="Submit a new job").click()
+    dialog.get_by_role("button", name="Edit the new job").click()
+    expect(page.get_by_text("From saver, beginning at checkpoints/step-1.safetensors")).to_be_visible()
+    expect(page.get_by_label("Name", exact=True)).to_have_value("saver-2")
+    page.get_by_role("button", name="Submit", exact=True).click()
     expect(page.get_by_text("which begins at step-1.safetensors")).to_be_visible()
     expect(page.get_by_role("link", name=job.id)).to_be_visible()  # cloned from
 

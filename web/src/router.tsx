@@ -108,8 +108,10 @@ const submitRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/submit",
   component: lazyRouteComponent(() => import("./pages/submit/page"), "SubmitPage"),
-  validateSearch: (search: Record<string, unknown>): { from?: string } =>
-    text(search["from"]) ? { from: String(search["from"]) } : {},
+  validateSearch: (search: Record<string, unknown>): { from?: string; checkpoint?: string } => ({
+    ...(text(search["from"]) && { from: String(search["from"]) }),
+    ...(text(search["checkpoint"]) && { checkpoint: String(search["checkpoint"]) }),
+  }),
 });
 
 const compareRoute = createRoute({

@@ -6,7 +6,7 @@ import { toggled } from "./filters";
 import { age, bytes, cause, duration, ended, figure, gang, number } from "./format";
 import { free, isOpen } from "./room";
 import { lineOf, smoothed } from "./series";
-import { specYaml } from "./spec";
+import { freeName, mergePatch, specYaml } from "./spec";
 import { telling } from "./telling";
 
 describe("numbers as people read them", () => {
@@ -25,6 +25,26 @@ describe("numbers as people read them", () => {
       "1.23e-5",
       "12,480",
     ]);
+  });
+});
+
+describe("a clone", () => {
+  it("is what differs from its original, and where a field is gone its removal", () => {
+    const spec = { name: "a", env: { LR: "1", SEED: "7" }, args: ["x"], roles: { worker: { replicas: 2 } }, image: null };
+    const edited = { ...spec, name: "a-2", env: { LR: "2" }, args: ["x", "y"], roles: { worker: { replicas: 4 } } };
+    expect(mergePatch(spec, edited)).toEqual({
+      name: "a-2",
+      env: { LR: "2", SEED: null },
+      args: ["x", "y"],
+      roles: { worker: { replicas: 4 } },
+    });
+    expect(mergePatch(spec, spec)).toEqual({});
+  });
+
+  it("has a name that is free, and counts on from a clone's", () => {
+    expect(freeName("resnet-50", false, ["resnet-50"])).toBe("resnet-50-2");
+    expect(freeName("digits-2", true, ["digits", "digits-2", "digits-3"])).toBe("digits-4");
+    expect(freeName("a".repeat(63), false, [])).toBe(`${"a".repeat(56)}-2`);
   });
 });
 

@@ -46,6 +46,29 @@ function isDefault(key: string, value: unknown): boolean {
 
 const ORDER = ["name", "project", "image", "code", "command", "args", "roles", "input", "output"];
 
+/** What makes `to` of `from` when it is laid over it: a JSON merge patch (RFC 7396). */
+export function mergePatch(from: unknown, to: unknown): unknown {
+  if (!isObject(from) || !isObject(to)) return to;
+  const patch: Record<string, unknown> = {};
+  for (const key of new Set([...Object.keys(from), ...Object.keys(to)])) {
+    const [before, after] = [from[key] ?? null, to[key] ?? null];
+    if (JSON.stringify(before) !== JSON.stringify(after)) patch[key] = mergePatch(before, after);
+  }
+  return patch;
+}
+
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** `digits-2` for a clone of `digits`, or the next number that none of `taken` has. */
+export function freeName(name: string, isClone: boolean, taken: readonly string[]): string {
+  const stem = (isClone ? name.replace(/-\d{1,6}$/, "") : name).slice(0, 56).replace(/-+$/, "");
+  let number = 2;
+  while (taken.includes(`${stem}-${number}`)) number += 1;
+  return `${stem}-${number}`;
+}
+
 /** A canonical spec as YAML, the important things first and the defaults left out. */
 export function specYaml(spec: object): string {
   const found = plain(spec) as Record<string, unknown>;

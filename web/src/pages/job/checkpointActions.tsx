@@ -85,7 +85,7 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
       >
         <Trash2 size={14} aria-hidden="true" /> {isWide && "Delete"}
       </button>
-      <GoOn job={job} path={path} isOpen={isAsked} close={() => setAsked(false)} />
+      <GoOn job={job} path={path} step={item.step} isOpen={isAsked} close={() => setAsked(false)} />
       <Confirm title={isGoing ? `Delete ${name}?` : null} verb="Delete" act={remove} close={() => setGoing(false)}>
         Its files are removed. Refused while it is kept or a job goes on from it.
       </Confirm>

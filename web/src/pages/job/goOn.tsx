@@ -6,10 +6,13 @@ import { isOver, jobQuery, keys } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
 import { FormDialog } from "~/components/dialogs";
 import { toast } from "~/components/toasts";
+import { number } from "~/lib/format";
 
 interface GoOnProps {
   job: string;
   path: string;
+  /** Of the checkpoint, where it is known. */
+  step: number | null | undefined;
   isOpen: boolean;
   close: () => void;
 }
@@ -17,7 +20,7 @@ interface GoOnProps {
 type Who = "this" | "new";
 
 /** Training goes on from a checkpoint: that of this job where it has not ended, or that of a new one. */
-export function GoOn({ job, path, isOpen, close }: GoOnProps) {
+export function GoOn({ job, path, step, isOpen, close }: GoOnProps) {
   const { data: detail } = useQuery(jobQuery(job));
   const client = useQueryClient();
   const navigate = useNavigate();
@@ -26,13 +29,7 @@ export function GoOn({ job, path, isOpen, close }: GoOnProps) {
   const name = path.split("/").at(-1) ?? path;
   const isEnding = isOver(detail.state) || detail.state === "cancelling" || detail.wanted === "cancel";
   const who: Who = isEnding ? "new" : chosen;
-  const fork = async () => {
-    const params = { path: { job }, header: { "Idempotency-Key": crypto.randomUUID() } };
-    const made = await got(api.POST("/api/v1/jobs/{job}/clone", { params, body: { checkpoint: path } }));
-    await client.invalidateQueries({ queryKey: keys.jobs });
-    await navigate({ to: "/jobs/$job", params: { job: made.id } });
-    toast(`Submitted ${made.name}, which begins at ${name}.`);
-  };
+  const fork = () => navigate({ to: "/submit", search: { from: job, checkpoint: path } });
   const resume = async () => {
     await got(api.POST("/api/v1/jobs/{job}/resume", { params: { path: { job } }, body: { checkpoint: path } }));
     await client.invalidateQueries({ queryKey: keys.job(job) });
@@ -43,7 +40,7 @@ export function GoOn({ job, path, isOpen, close }: GoOnProps) {
       title={`Resume from ${name}`}
       isOpen={isOpen}
       close={close}
-      verb={who === "new" ? "Submit a new job" : "Resume this job"}
+      verb={who === "new" ? "Edit the new job" : "Resume this job"}
       submit={who === "new" ? fork : resume}
     >
       {isEnding ? (
@@ -55,7 +52,7 @@ export function GoOn({ job, path, isOpen, close }: GoOnProps) {
         <fieldset className="stack">
           <legend className="only-read">Which job goes on from there</legend>
           <Choice who="this" chosen={chosen} choose={setChosen} title="This job">
-            {consequence(detail, name)}
+            {consequence(detail, name, step)}
           </Choice>
           <Choice who="new" chosen={chosen} choose={setChosen} title="A new job beside it">
             {FORKED} {detail.name} stays as it is.
@@ -66,12 +63,18 @@ export function GoOn({ job, path, isOpen, close }: GoOnProps) {
   );
 }
 
-const FORKED = "A new job with the same spec and code begins there; it reads this job's output and writes to its own.";
+const FORKED =
+  "A new job with the same spec and code begins there; it reads this job's output and writes to its own. You see and change it before it is submitted.";
 
-function consequence(job: JobDetail, name: string): string {
+function consequence(job: JobDetail, name: string, step: number | null | undefined): string {
   if (job.state === "paused") return `${job.name} is paused: it goes back into the queue and starts again from ${name}.`;
   if (job.state === "queued") return `${job.name} waits for its place; then it starts from ${name}.`;
-  return `${job.name} is stopped, goes back into the queue and starts again from ${name}. What it trained since then is left behind.`;
+  return `${job.name} is stopped, goes back into the queue and starts again from ${name}. ${back(job.progress?.["step"], step)}`;
+}
+
+function back(from: unknown, to: number | null | undefined): string {
+  if (typeof from !== "number" || typeof to !== "number") return "What it trained since then is left behind.";
+  return `It goes back from step ${number(from)} to step ${number(to)}; what it trained since then is left behind.`;
 }
 
 interface ChoiceProps {

@@ -4,11 +4,11 @@ import { CircleAlert, CircleCheck, LoaderCircle, Rocket } from "lucide-react";
 import { useEffect, useMemo, useRef, useState } from "react";
 import { ApiError, api, got } from "~/api/client";
 import { jobQuery, keys } from "~/api/queries";
-import type { Mistake } from "~/api/types";
+import type { JobDetail, Mistake } from "~/api/types";
 import { Editor } from "~/components/editor";
 import { Bones, Failure, PageHead, Sentence } from "~/components/parts";
 import { toast } from "~/components/toasts";
-import { specYaml } from "~/lib/spec";
+import { freeName, mergePatch, specYaml } from "~/lib/spec";
 import { diagnosticsOf, FIRST, readDraft, withOption, withValue } from "./draft";
 import { Form } from "./form";
 import { Room } from "./room";
@@ -17,14 +17,24 @@ const route = getRouteApi("/shell/submit");
 const PAUSE_MS = 250;
 
 export function SubmitPage() {
-  const { from } = route.useSearch();
+  const { from, checkpoint } = route.useSearch();
   const original = useQuery({
     ...jobQuery(from ?? ""),
     enabled: from !== undefined,
     refetchInterval: false,
     staleTime: Number.POSITIVE_INFINITY,
   });
-  if (from !== undefined && original.isPending) {
+  const name = original.data?.name ?? "";
+  const alike = useQuery({
+    queryKey: [...keys.jobs, "alike", name],
+    queryFn: () =>
+      got(api.GET("/api/v1/jobs", { params: { query: { name: [`${name.replace(/-\d{1,6}$/, "")}*`], limit: 200 } } })),
+    enabled: name !== "",
+    refetchInterval: false,
+    staleTime: Number.POSITIVE_INFINITY,
+    gcTime: 0,
+  });
+  if (from !== undefined && (original.isPending || (name !== "" && alike.isPending))) {
     return (
       <div className="page-body">
         <Bones rows={10} />
@@ -39,13 +49,24 @@ export function SubmitPage() {
     );
   }
   // Without the original's output: the clone would overwrite its checkpoints.
-  const start = original.data ? specYaml({ ...original.data.spec, output: null }) : kept() || FIRST;
+  const start = original.data
+    ? specYaml({
+        ...original.data.spec,
+        output: null,
+        // A name means the newest job that has it: with the same one the clone would take its place.
+        name: freeName(name, Boolean(original.data.cloned_from), alike.data?.items.map((job) => job.name) ?? []),
+      })
+    : kept() || FIRST;
   return (
     <Draft
-      key={from ?? ""}
+      key={`${from ?? ""} ${checkpoint ?? ""}`}
       start={start}
-      about={original.data ? `From ${original.data.name}. The clone is a job of its own.` : undefined}
-      isFresh={from === undefined}
+      about={
+        original.data &&
+        `From ${name}${checkpoint === undefined ? "" : `, beginning at ${checkpoint}`}. The clone is a job of its own.`
+      }
+      original={original.data}
+      checkpoint={checkpoint}
     />
   );
 }
@@ -63,7 +84,16 @@ function kept(): string {
 type Check =
   { state: "checking" } | { state: "good"; spec: object } | { state: "bad"; error: unknown; mistakes: readonly Mistake[] };
 
-function Draft({ start, about, isFresh }: { start: string; about: string | undefined; isFresh: boolean }) {
+interface DraftProps {
+  start: string;
+  about: string | undefined;
+  /** What is cloned; from one of its checkpoints or from the beginning. */
+  original: JobDetail | undefined;
+  checkpoint: string | undefined;
+}
+
+function Draft({ start, about, original, checkpoint }: DraftProps) {
+  const isFresh = original === undefined;
   const [text, setText] = useState(start);
   const check = useCheck(text);
   const document = useMemo(() => readDraft(text), [text]);
@@ -91,10 +121,12 @@ function Draft({ start, about, isFresh }: { start: string; about: string | undef
     setError(null);
     try {
       const params = { header: { "Idempotency-Key": key.current.key } };
-      const made = await got(api.POST("/api/v1/jobs", { params, body: { spec_text: text } }));
+      const made = isFresh
+        ? await got(api.POST("/api/v1/jobs", { params, body: { spec_text: text } }))
+        : await cloned(original, text, checkpoint, key.current.key);
       if (!("id" in made)) return;
       await client.invalidateQueries({ queryKey: keys.jobs });
-      toast(`Submitted ${made.name}.`);
+      toast(`Submitted ${made.name}${checkpoint ? `, which begins at ${checkpoint.split("/").at(-1)}` : ""}.`);
       await navigate({ to: "/jobs/$job", params: { job: String(made.id) } });
     } catch (failure) {
       setError(failure);
@@ -140,6 +172,14 @@ function Draft({ start, about, isFresh }: { start: string; about: string | undef
 }
 
 const NONE: readonly Mistake[] = [];
+
+/** A job from the edited text of another: what differs is laid over the original's spec, so that it is known as its clone. */
+async function cloned(original: JobDetail, text: string, checkpoint: string | undefined, key: string) {
+  const spec = await got(api.POST("/api/v1/jobs", { body: { spec_text: text, dry_run: true } }));
+  const changes = mergePatch({ ...original.spec, output: null }, spec) as Record<string, unknown>;
+  const params = { path: { job: original.id }, header: { "Idempotency-Key": key } };
+  return got(api.POST("/api/v1/jobs/{job}/clone", { params, body: { changes, checkpoint: checkpoint ?? null } }));
+}
 
 /** What the API says of the text, a moment after the last key. */
 function useCheck(text: string): Check {
