@@ -117,6 +117,15 @@ def test_how_far_a_script_told_that_it_is_stands_against_the_lines_that_it_print
     assert reporter.collector.look(is_last=False) == []
 
 
+def test_a_checkpoints_metrics_leave_printed_ones_their_place(reporter, write):
+    reporter.collector = Collector(patterns=LinePatterns([]))
+    write({"kind": "checkpoint", "path": "checkpoints/1", "step": 1, "metrics": {"loss": 0.5}})
+    go(reporter)
+    reporter.collector.note([b"step=2 loss=7"])
+    metrics, _ = reporter.collector.look(is_last=False)
+    assert metrics["data"]["series"][0]["name"] == "loss"
+
+
 def test_the_last_line_needs_no_newline(reporter, api, write):
     write('{"kind": "progress", "step": 9}')
     go(reporter, last=True)

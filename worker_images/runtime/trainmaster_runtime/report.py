@@ -256,7 +256,8 @@ class Reporter:
         if item is not None:
             self._spool.add(item)
             if self.collector is not None:
-                self.collector.is_told |= bool(item["data"].get("metrics"))
+                # A checkpoint's metrics stand beside it: they draw no curve that printed lines would double.
+                self.collector.is_told |= item["kind"] != "checkpoint" and bool(item["data"].get("metrics"))
                 self.collector.is_step_told |= item["kind"] == "progress" and "step" in item["data"]
         return True
 

@@ -14,8 +14,11 @@ def whole_number(name: str, value: Any) -> int:
     Raises:
         ValueError: it is none.
     """
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    index: Any = value
     try:
-        return int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
+        return operator.index(index)
     except TypeError:
         raise ValueError(f"{name}: {shown(value)} is not a whole number") from None
 
