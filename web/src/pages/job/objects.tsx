@@ -4,6 +4,7 @@ import { metricObjectsQuery, objectSeriesQuery } from "~/api/queries";
 import type { MetricObject } from "~/api/types";
 import { useSeen } from "~/components/metricCard";
 import { Bones, Failure } from "~/components/parts";
+import { equalBins } from "~/lib/bins";
 import { number } from "~/lib/format";
 
 /** Histograms, images and texts of a job, each with a slider through its steps. */
@@ -69,17 +70,14 @@ function Shown({ item, name }: { item: MetricObject; name: string }) {
 const WIDTH = 300;
 const HEIGHT = 120;
 
-/** Bins of any width: the height is the share per width, so that areas can be compared. */
+const BINS = 40;
+
 function Bars({ data: { edges, counts }, name }: { data: { edges: number[]; counts: number[] }; name: string }) {
   const low = edges[0] ?? 0;
   const high = edges.at(-1) ?? 1;
-  const range = high - low || 1;
-  const bins = counts.map((count, i) => {
-    const from = edges[i] ?? low;
-    const width = Math.max((edges[i + 1] ?? high) - from, range * 1e-6);
-    return { from, width, height: count / width };
-  });
-  const most = Math.max(...bins.map((bin) => bin.height), 1e-300);
+  const bins = equalBins(edges, counts, BINS);
+  const most = Math.max(...bins, 1e-300);
+  const width = WIDTH / BINS;
   return (
     <figure>
       <svg
@@ -91,13 +89,13 @@ function Bars({ data: { edges, counts }, name }: { data: { edges: number[]; coun
         role="img"
         aria-label={`Histogram of ${name}`}
       >
-        {bins.map((bin) => (
+        {bins.map((inside, i) => (
           <rect
-            key={bin.from}
-            x={((bin.from - low) / range) * WIDTH}
-            width={Math.max(0.5, (bin.width / range) * WIDTH - 0.5)}
-            y={HEIGHT - (bin.height / most) * HEIGHT}
-            height={(bin.height / most) * HEIGHT}
+            key={`${i * width}`}
+            x={i * width}
+            width={width - 0.5}
+            y={HEIGHT - (inside / most) * HEIGHT}
+            height={(inside / most) * HEIGHT}
           />
         ))}
       </svg>
