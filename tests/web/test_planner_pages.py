@@ -29,7 +29,7 @@ def test_the_planner_tells_where_a_job_would_run_and_what_would_start_instead(pa
     page.get_by_label("Memory each").fill("32Mi")
     page.get_by_label("CPUs each").fill("1")
     page.get_by_label("Workers").fill(str(MANY))
-    expect(room).to_contain_text("It would wait as number 1 in the queue. Needs 1 CPU")
+    expect(room).to_contain_text("It cannot run on these nodes. Needs 1 CPU")
     fewer = room.get_by_role("listitem").filter(
         has_text=re.compile(rf"With \d+ workers? instead of {MANY} it would start")
     )
@@ -37,12 +37,12 @@ def test_the_planner_tells_where_a_job_would_run_and_what_would_start_instead(pa
     expect(room).to_contain_text("It would start now on")
     expect(page.get_by_label("Workers")).not_to_have_value(str(MANY))
     page.get_by_label("Workers").fill(str(MANY))
-    expect(room).to_contain_text("It would wait")
+    expect(room).to_contain_text("It cannot run on these nodes")
     page.get_by_role("button", name="Submit", exact=True).click()
     instead = page.get_by_role("region", name="What would start now")
     expect(instead).to_contain_text(f"instead of {MANY} it would start now, on")
     instead.get_by_role("link", name="Clone and change it").click()
-    expect(page.get_by_label("Name", exact=True)).to_have_value("wide")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("wide-2")
     platform.client.cancel_job("wide")
 
 

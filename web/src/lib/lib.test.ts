@@ -4,7 +4,7 @@ import { spansOf } from "./ansi";
 import { difference } from "./difference";
 import { toggled } from "./filters";
 import { age, bytes, cause, duration, ended, figure, gang, number } from "./format";
-import { free, isOpen } from "./room";
+import { free, isBeyond, isOpen } from "./room";
 import { lineOf, smoothed } from "./series";
 import { freeName, mergePatch, specYaml } from "./spec";
 import { telling } from "./telling";
@@ -166,6 +166,10 @@ describe("charts", () => {
 });
 
 describe("room on nodes", () => {
+  it("is what some jobs wait for in vain", () => {
+    expect(["never_fits", "no_room", "reserved"].map((code) => isBeyond({ code }))).toEqual([true, false, false]);
+  });
+
   const node = (name: string, gpus: number, used: number) => ({
     name,
     executor: "fake",

@@ -19,6 +19,11 @@ export const used = (node: Node): Amounts => amounts(node.used);
 export const isOpen = (node: Node): boolean => node.is_ready && !node.is_cordoned;
 export const gpuCount = (of: Amounts): number => Object.values(of.gpus).reduce((sum, count) => sum + count, 0);
 
+const NEVER = ["never_fits", "no_matching_node", "too_large"];
+
+/** Whether a job waits for what these nodes cannot give, even when they are empty: then no place in the queue helps. */
+export const isBeyond = (reason: { code: string }): boolean => NEVER.includes(reason.code);
+
 export function free(node: Node): Amounts {
   const [all, taken] = [allocatable(node), used(node)];
   const gpus = Object.fromEntries(

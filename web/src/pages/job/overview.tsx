@@ -7,6 +7,7 @@ import { Card, Sentence } from "~/components/parts";
 import { LocalTime } from "~/components/time";
 import { counted, duration, ended, figure, gang, localTime, number } from "~/lib/format";
 import { useNow } from "~/lib/now";
+import { isBeyond } from "~/lib/room";
 import { telling } from "~/lib/telling";
 import { Gang } from "./gang";
 import { RecentEvents } from "./events";
@@ -78,7 +79,7 @@ function Situation({ job }: { job: JobDetail }) {
         <div className="stack tight grow">
           <div>
             <Sentence text={ended(job.wait_reason.sentence)} />
-            {job.queue_position ? ` It is number ${job.queue_position} in the queue.` : ""}
+            {job.queue_position && !isBeyond(job.wait_reason) ? ` It is number ${job.queue_position} in the queue.` : ""}
           </div>
           {numbers.length > 0 && (
             <div className="row wrapping">

@@ -4,7 +4,7 @@ import { forecastQuery, nodesQuery } from "~/api/queries";
 import type { Forecast, ForecastOption } from "~/api/types";
 import { Failure, Sentence } from "~/components/parts";
 import { bytes, counted } from "~/lib/format";
-import { free, gpuCount, isOpen } from "~/lib/room";
+import { free, gpuCount, isBeyond, isOpen } from "~/lib/room";
 
 interface RoomProps {
   /** The canonical spec; null while it is not right. */
@@ -61,7 +61,13 @@ function Verdict({ spec, found, isOld, hasFailed }: VerdictProps) {
       <>
         <Hourglass size={16} aria-hidden="true" className="tone-amber lead" />
         <span className={isOld ? "dim" : ""}>
-          <b className="tone-amber">It would wait</b> as number {found.queue_position.toLocaleString()} in the queue.{" "}
+          {isBeyond(found.wait_reason) ? (
+            <b className="tone-red">It cannot run on these nodes.</b>
+          ) : (
+            <>
+              <b className="tone-amber">It would wait</b> as number {found.queue_position.toLocaleString()} in the queue.
+            </>
+          )}{" "}
           <Sentence text={found.wait_reason.sentence} />
         </span>
       </>
