@@ -52,10 +52,17 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
         advice = ("; none has any" if models and not selector else "") + (
             ". Change the selector, or ask for no GPUs" if selector else ". Ask for no GPUs, or add a node"
         )
+    also, numbers = _short_of_others(group, demand, empty)
+    if also:  # who mends the GPUs only would wait again
+        advice += (
+            f". It also needs {words.all_of([one.wanted for one in also])}, and no node has more than "
+            f"{words.any_of([f'{one.most} ({one.node} has)' for one in also])}: ask for "
+            f"{words.all_of([one.advice for one in also])}"
+        )
     return Reason(
         ReasonCode.NO_MATCHING_NODE,
         f"needs {words.gpus(group.request.gpu_count, group.request.gpu_models)} {words.each(group)}, and {asked}{advice}",
-        {"gpu_models": list(group.request.gpu_models), "present": present},
+        {"gpu_models": list(group.request.gpu_models), "present": present, **numbers},
     )
 
 
@@ -75,16 +82,9 @@ def _too_demanding(demand: Demand, empty: EmptyCluster) -> Reason:
             advice = f"at most {most} {words.plural('GPU', most)}"
             short.append(_Short("gpus", wanted, str(most), advice, nodes[-first].id))
             numbers |= {"gpus": request.gpu_count, "largest_gpus": most}
-    cpu, cpu_node = max((whole.cpu_milli, -n) for whole, _, n in kinds)
-    if cpu < request.cpu_milli:
-        wanted = words.wanted_cpus(request.cpu_milli)
-        short.append(_Short("cpu", wanted, words.cpus(cpu), "less cpu", nodes[-cpu_node].id))
-        numbers |= {"cpu_milli": request.cpu_milli, "largest_cpu_milli": cpu}
-    memory, memory_node = max((whole.memory_bytes, -n) for whole, _, n in kinds)
-    if memory < request.memory_bytes:
-        wanted = words.wanted_memory(request.memory_bytes)
-        short.append(_Short("memory", wanted, words.memory(memory), "less memory", nodes[-memory_node].id))
-        numbers |= {"memory_bytes": request.memory_bytes, "largest_memory_bytes": memory}
+    others, told = _short_of_others(group, demand, empty)
+    short += others
+    numbers |= told
     if short:
         return _never_enough(short, needs, numbers)
     return Reason(
@@ -104,6 +104,24 @@ class _Short:
     most: str
     advice: str
     node: str
+
+
+def _short_of_others(group: Group, demand: Demand, empty: EmptyCluster) -> tuple[list[_Short], dict[str, int]]:
+    """What besides GPUs is too much for every node, and the numbers of it."""
+    request, kinds, nodes = group.request, empty.kinds(demand.pool), empty.cluster.nodes
+    short: list[_Short] = []
+    numbers: dict[str, int] = {}
+    cpu, cpu_node = max((whole.cpu_milli, -n) for whole, _, n in kinds)
+    if cpu < request.cpu_milli:
+        wanted = words.wanted_cpus(request.cpu_milli)
+        short.append(_Short("cpu", wanted, words.cpus(cpu), "less cpu", nodes[-cpu_node].id))
+        numbers |= {"cpu_milli": request.cpu_milli, "largest_cpu_milli": cpu}
+    memory, memory_node = max((whole.memory_bytes, -n) for whole, _, n in kinds)
+    if memory < request.memory_bytes:
+        wanted = words.wanted_memory(request.memory_bytes)
+        short.append(_Short("memory", wanted, words.memory(memory), "less memory", nodes[-memory_node].id))
+        numbers |= {"memory_bytes": request.memory_bytes, "largest_memory_bytes": memory}
+    return short, numbers
 
 
 def _never_enough(short: list[_Short], needs: str, numbers: dict[str, Any]) -> Reason:

@@ -189,6 +189,15 @@ def test_a_gpu_model_that_is_not_there() -> None:
     )
 
 
+def test_what_else_is_too_much_is_told_with_gpus_that_are_not_there() -> None:
+    reason = why([node("a", 0)], gang(1, 1, cpu=128_000))
+    assert reason.sentence == (
+        "needs 1 GPU for its worker, and no node has a GPU. Ask for no GPUs, or add a node. "
+        "It also needs 128 CPUs, and no node has more than 64 CPUs (a has): ask for less cpu"
+    )
+    assert reason.numbers["largest_cpu_milli"] == 64_000
+
+
 def test_a_gpu_model_is_told_as_the_user_wrote_it_and_those_of_the_nodes_as_they_are() -> None:
     nodes = [node("a", model="a100-pcie-40gb"), node("b", model="t4")]
     reason = why(nodes, gang(1, 1, "NVIDIA A100-80GB"))
