@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import orjson
@@ -22,19 +23,28 @@ class LineEvents:
 
     def write(self, line: MergedLine, event_id: str) -> bytes:
         """One event. ``event_id``: empty, and the event has none."""
+        place = b"id: " + event_id.encode() + b"\n" if event_id else b""
+        return place + b"event: line\ndata: " + self._data(line) + b"\n\n"
+
+    def write_all(self, lines: Sequence[MergedLine], event_id: str) -> bytes:
+        """All of them as one ``lines`` event: a browser takes an event for itself in a task of its own."""
+        data = b",".join([self._data(line) for line in lines])
+        return b"id: " + event_id.encode() + b"\nevent: lines\ndata: [" + data + b"]\n\n"
+
+    def _data(self, line: MergedLine) -> bytes:
+        """As a ``LogLine`` of the wire."""
         file, speaker, raw = line.file, line.speaker, line.raw
         key = (file.attempt, file.role, file.index, speaker.rank, speaker.local_rank)
         head = self._heads.get(key)
         if head is None:
             names = ("attempt", "role", "index", "rank", "local_rank")
             shared = orjson.dumps(dict(zip(names, key, strict=True)))
-            head = self._heads[key] = b"event: line\ndata: " + shared[:-1]
+            head = self._heads[key] = shared[:-1]
         at, text = b"null", raw
         if self._has_time(raw):
             at, text = b'"' + raw[: STAMP_BYTES - 1] + b'+00:00"', raw[STAMP_BYTES + 1 :]
         told = orjson.dumps(text.rstrip(b"\r").decode("utf-8", "replace"))
-        place = b"id: " + event_id.encode() + b"\n" if event_id else b""
-        return b'%b%b,"offset":%d,"at":%b,"text":%b}\n\n' % (place, head, line.offset, at, told)
+        return b'%b,"offset":%d,"at":%b,"text":%b}' % (head, line.offset, at, told)
 
     def _has_time(self, raw: bytes) -> bool:
         """As ``parse_line`` finds it, which is asked once for each second."""

@@ -55,7 +55,7 @@ def list_logs(job: JobViewer, platform: PlatformDep, page: PageParams) -> Page[L
     summary="All replicas' lines in order of time, as server-sent events",
     response_class=Response,
     responses=stream_document(
-        "`line` (a LogLine), `state` (the job's state changed), `error` (a problem), `end` (all is told). Go on after a "
+        "`line` (a LogLine; with `batch`, `lines`: a list of them), `state` (the job's state changed), `error` (a problem), `end` (all is told). Go on after a "
         "break with the last `id` as Last-Event-ID."
     ),
 )
@@ -77,6 +77,9 @@ async def stream_logs(
     until: Annotated[AwareDatetime | None, Query(description="Only lines up to this time.")] = None,
     follow: Annotated[bool, Query(description="Go on until the job has ended, over its following attempts.")] = False,
     tail_lines: TailQuery = None,
+    batch: Annotated[
+        bool, Query(description="Lines that were read together come in one event, for who draws them together.")
+    ] = False,
     last_event_id: Annotated[str | None, Header(description="Go on after this id.")] = None,
 ) -> Response:
     """Begins with the newest attempt unless `attempt` says another; with `follow` goes on with those after it."""
@@ -115,6 +118,7 @@ async def stream_logs(
         limiter=_limiter(request),
         first_look=view.look,
         follow=follow,
+        in_batches=batch,
     )
 
     async def watched() -> AsyncIterator[bytes]:

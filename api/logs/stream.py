@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -15,7 +15,7 @@ from api.logs.lines import Cursors, LineEvents
 from api.logs.service import JobLook
 from api.sse import ALIVE, KEEP_ALIVE_S, event, guarded
 from core.domain.errors import Unavailable
-from core.storage.logmerge import LogMerge
+from core.storage.logmerge import LogMerge, MergedLine, Place
 
 # Seconds between two looks at the files: quick while something happens, slower the longer nothing did.
 _POLL_S: Final = 0.2
@@ -39,7 +39,8 @@ class LogStream:
 
     ``look``: the job's state, raising when the caller may not see it any more. ``wait``: returns after so many seconds,
     or true before, when the platform's history has gone on. ``limiter``: threads for disk reads
-    that all streams share, so that they never take the request handlers' threads.
+    that all streams share, so that they never take the request handlers' threads. ``in_batches``: lines that were read
+    together come in one ``lines`` event instead of a ``line`` each.
     """
 
     merge: LogMerge
@@ -49,6 +50,7 @@ class LogStream:
     limiter: CapacityLimiter
     first_look: JobLook
     follow: bool
+    in_batches: bool = False
     _told: JobLook | None = field(default=None, init=False)
     _id: str = field(default="", init=False)
     _lines: LineEvents = field(default_factory=LineEvents, init=False)
@@ -105,22 +107,26 @@ class LogStream:
 
     def _read_batch(self, *, is_final: bool) -> tuple[bytes, bool]:
         """The next lines as one chunk, and whether there is more. Blocks."""
-        cursors = Cursors(self.merge.place)
+        before = self.merge.place
         lines = self.merge.step(max_lines=_BATCH, is_final=is_final)
-        chunk = bytearray()
+        cursor = write_cursor(self.merge.place)
+        chunk = b""
+        if lines:
+            self._id = cursor
+            chunk = self._lines.write_all(lines, cursor) if self.in_batches else self._one_by_one(lines, before, cursor)
+        elif cursor != self._id and self.merge.has_more:
+            # Searching on without a find: an id alone moves the client's place and dispatches nothing.
+            self._id = cursor
+            chunk = b"id: " + cursor.encode() + b"\n\n"
+        return chunk, self.merge.has_more
+
+    def _one_by_one(self, lines: Sequence[MergedLine], before: Place, cursor: str) -> bytes:
+        cursors = Cursors(before)
         has_ids = self.merge.source_count <= _FILES_PER_ID
+        chunk = bytearray()
         for line in lines[:-1]:
             chunk += self._lines.write(line, cursors.behind(line) if has_ids else "")
-        if lines:
-            self._id = write_cursor(self.merge.place)
-            chunk += self._lines.write(lines[-1], self._id)
-        if not lines:
-            # Searching on without a find: an id alone moves the client's place and dispatches nothing.
-            cursor = write_cursor(self.merge.place)
-            if cursor != self._id and self.merge.has_more:
-                self._id = cursor
-                chunk += b"id: " + cursor.encode() + b"\n\n"
-        return bytes(chunk), self.merge.has_more
+        return bytes(chunk) + self._lines.write(lines[-1], cursor)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await to_thread.run_sync(work, limiter=self.limiter)

@@ -61,6 +61,16 @@ def test_the_newest_attempt_is_streamed_in_order_of_time_and_ends(written: Any) 
     assert first.at.second == 2
 
 
+def test_lines_in_batches_are_the_same_and_go_on_from_the_same_places(written: Any) -> None:
+    one_by_one = [(place, data) for kind, place, data in events(stream(written).text) if kind == "line"]
+    told = events(stream(written, batch=True).text)
+    assert [kind for kind, _, _ in told] == ["state", "lines", "end"]
+    assert told[1][2] == [data for _, data in one_by_one]
+    assert told[1][1] == one_by_one[-1][0]
+    rest = events(stream(written, batch=True, headers={"Last-Event-ID": str(one_by_one[1][0])}).text)
+    assert [data["text"] for data in rest[1][2]] == ["c", "d"]
+
+
 def test_a_line_tells_its_rank_once_and_what_looks_like_one_stays(house: Any) -> None:
     with unit_of_work(house.sessions) as session:
         house.add_job(session, "job-2", processes_per_replica=2)

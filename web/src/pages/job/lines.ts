@@ -41,7 +41,7 @@ export function useLines({ job, attempt, role, index, search, level, rank, since
   const [state, setState] = useState<Lines>(NONE);
   useEffect(() => {
     setState(NONE);
-    const query = new URLSearchParams({ follow: "true" });
+    const query = new URLSearchParams({ follow: "true", batch: "true" });
     if (search) query.set("search", search);
     if (level) query.set("level", level);
     if (rank !== undefined) query.set("rank", String(rank));
@@ -71,16 +71,18 @@ export function useLines({ job, attempt, role, index, search, level, rank, since
         return { ...before, lines, dropped: before.dropped + over + unseen, isOpen: true, ...change };
       });
     };
+    const take = (line: LogLine) => {
+      const file = `${line.attempt}/${line.role}-${line.index}`;
+      // A stream that began anew tells again what we have. Later on a smaller place is that of a file that was emptied.
+      if (!caughtUp.has(file) && line.offset <= (places.get(file) ?? -1)) return;
+      caughtUp.add(file);
+      places.set(file, line.offset);
+      pending.push({ ...line, key: received++ });
+      pendingCharacters += line.text.length;
+    };
     const stop = follow(`/api/v1/jobs/${encodeURIComponent(job)}/logs/stream?${query}`, {
-      line: (data: unknown) => {
-        const line = data as LogLine;
-        const file = `${line.attempt}/${line.role}-${line.index}`;
-        // A stream that began anew tells again what we have. Later on a smaller place is that of a file that was emptied.
-        if (!caughtUp.has(file) && line.offset <= (places.get(file) ?? -1)) return;
-        caughtUp.add(file);
-        places.set(file, line.offset);
-        pending.push({ ...line, key: received++ });
-        pendingCharacters += line.text.length;
+      lines: (data: unknown) => {
+        for (const line of data as LogLine[]) take(line);
         if (pending.length > 2 * KEPT || pendingCharacters > 2 * KEPT_CHARACTERS) {
           const { lines, over } = newest([], pending);
           pending = lines;
