@@ -18,6 +18,7 @@ from api.known_volumes import KnownVolumes
 from api.metrics.recorder import Recorder
 from api.middleware import Delivery, Envelope, Gate
 from api.openapi import describe
+from api.pages.routes import page
 from api.tensorboard.links import SightCache
 from api.tensorboard.viewers import Viewers
 from api.version import VERSION
@@ -80,7 +81,7 @@ def create_app(
     app.state.viewers = Viewers(settings)
     app.state.insides = Insides(settings.home / "inspection")
     app.state.closing = closing
-    problems.install(app)
+    problems.install(app, page)
     # The last added is the outermost.
     app.add_middleware(Delivery)
     app.add_middleware(Gate)

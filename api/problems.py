@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -84,8 +84,11 @@ def unexpected_response(error: BaseException, request_id: str | None) -> Respons
     )
 
 
-def install(app: FastAPI) -> None:
-    """Answer every error that a handler or the framework raises with a problem."""
+def install(app: FastAPI, page: Callable[[], Response]) -> None:
+    """Answer every error that a handler or the framework raises with a problem.
+
+    ``page``: what a browser gets instead that was led to an address that there is not. It tells so for people.
+    """
 
     async def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, TrainmasterError)  # noqa: S101 (registered for this type alone)
@@ -99,6 +102,10 @@ def install(app: FastAPI) -> None:
         assert isinstance(error, HTTPException)  # noqa: S101
         if isinstance(error.__cause__, TrainmasterError):  # the framework wraps what reading the body raises
             return response_to(error.__cause__, request_id_of(request))
+        if error.status_code == HTTPStatus.NOT_FOUND and _is_navigation(request):
+            missing = page()
+            missing.status_code = HTTPStatus.NOT_FOUND
+            return missing
         headers = dict(error.headers or {})
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             headers["Allow"] = _methods_of(request)
@@ -131,6 +138,12 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(StaleWrite, stale)
     app.add_exception_handler(DataError, unkeepable)
     app.add_exception_handler(UnicodeEncodeError, unkeepable)
+
+
+def _is_navigation(request: Request) -> bool:
+    """Whether a person waits for a page: browsers alone send this header, and pages cannot make it up."""
+    is_api = request.url.path.startswith(("/api/", "/assets/"))
+    return request.method == "GET" and request.headers.get("sec-fetch-mode") == "navigate" and not is_api
 
 
 def request_id_of(request: Request) -> str | None:

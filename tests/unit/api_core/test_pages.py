@@ -150,6 +150,16 @@ def test_other_addresses_stay_not_found(stranger: TestClient, build: Path) -> No
         assert stranger.get(path).status_code == 404, path
 
 
+def test_who_is_led_to_an_address_that_there_is_not_is_told_so_on_a_page(stranger: TestClient, build: Path) -> None:
+    by_a_browser = {"Sec-Fetch-Mode": "navigate", "Accept": "text/html"}
+    page = stranger.get("/nothing", headers=by_a_browser)
+    assert page.status_code == 404
+    assert "<title>Trainmaster" in page.text
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for path in ("/api/v1/nothing", "/assets/none.js"):
+        assert stranger.get(path, headers=by_a_browser).json()["status"] == 404
+
+
 def test_parts_of_the_build_are_kept_for_ever_and_sent_as_small_as_the_browser_takes(
     stranger: TestClient, build: Path
 ) -> None:
