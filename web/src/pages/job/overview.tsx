@@ -1,6 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { CircleAlert, CircleCheck, CopyPlus, Hourglass } from "lucide-react";
+import { Fragment } from "react";
 import { attemptsQuery, jobForecastQuery, jobQuery } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
 import { Card, Sentence } from "~/components/parts";
@@ -227,6 +228,19 @@ function Eta({ progress, doneAt }: { progress: Record<string, unknown>; doneAt: 
   );
 }
 
+/** What one replica asks for, in a line. */
+function asked(resources: NonNullable<JobDetail["spec"]["roles"]>[string]["resources"]): string {
+  const { cpu, memory, gpus, gpu_type, shm } = resources ?? {};
+  const models = gpu_type && gpu_type.length > 0 ? ` ${gpu_type.join(" or ")}` : "";
+  const parts = [
+    gpus ? `${gpus} ×${models || " GPU"}` : "",
+    cpu ? `${cpu} CPU` : "",
+    memory ?? "",
+    shm ? `${shm} of /dev/shm` : "",
+  ].filter(Boolean);
+  return parts.length > 0 ? parts.join(", ") : "nothing stated: it shares what is free";
+}
+
 function Facts({ job }: { job: JobDetail }) {
   const { spec } = job;
   return (
@@ -260,6 +274,12 @@ function Facts({ job }: { job: JobDetail }) {
         )}
         <dt>Command</dt>
         <dd className="mono command">{Array.isArray(spec.command) ? spec.command.join(" ") : (spec.command ?? "–")}</dd>
+        {Object.entries(spec.roles ?? {}).map(([role, { resources }]) => (
+          <Fragment key={role}>
+            <dt>A {role} needs</dt>
+            <dd className="num">{asked(resources)}</dd>
+          </Fragment>
+        ))}
         {spec.image && (
           <>
             <dt>Image</dt>
@@ -276,6 +296,18 @@ function Facts({ job }: { job: JobDetail }) {
         <dd className="mono">{job.output}</dd>
         <dt>Priority</dt>
         <dd className="num">{job.priority}</dd>
+        {spec.max_wait && (
+          <>
+            <dt>Waits at most</dt>
+            <dd className="num">{duration(spec.max_wait)}</dd>
+          </>
+        )}
+        {spec.max_run_time && (
+          <>
+            <dt>Runs at most</dt>
+            <dd className="num">{duration(spec.max_run_time)}</dd>
+          </>
+        )}
         <dt>Attempts</dt>
         <dd className="num">
           {job.attempt_count ?? 0}
