@@ -4,6 +4,7 @@ import type { Document } from "yaml";
 import { nodesQuery, projectsQuery, volumesQuery } from "~/api/queries";
 import type { Mistake } from "~/api/types";
 import { Field } from "~/components/parts";
+import { Code } from "./code";
 import { valueOf } from "./draft";
 
 interface FormProps {
@@ -44,6 +45,7 @@ export function Form({ document, mistakes, set }: FormProps) {
         {field("project", "Project", { placeholder: "default", list: (projects ?? []).map((project) => project.name) })}
       </div>
       {field("command", "Command", { placeholder: "python train.py", hint: "Runs in /data, where the code is unpacked." })}
+      <Code digest={isBroken ? "" : valueOf(document, "code")} isDisabled={isBroken} set={(digest) => set("code", digest)} />
       {field("image", "Image", { placeholder: "none: a plain process", hint: "Only for container executors." })}
       <fieldset>
         <legend>Gang</legend>

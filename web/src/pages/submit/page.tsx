@@ -116,7 +116,7 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
   }, [text, isFresh]);
 
   const submit = async () => {
-    if (key.current.text !== text) key.current = { text, key: crypto.randomUUID() };
+    if (key.current.text !== text) key.current = { text, key: newKey() };
     setBusy(true);
     setError(null);
     try {
@@ -172,6 +172,11 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
 }
 
 const NONE: readonly Mistake[] = [];
+
+/** For one submission. Browsers have randomUUID only for pages that came over TLS. */
+function newKey(): string {
+  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
 
 /** A job from the edited text of another: what differs is laid over the original's spec, so that it is known as its clone. */
 async function cloned(original: JobDetail, text: string, checkpoint: string | undefined, key: string) {

@@ -1,0 +1,111 @@
+import { sha256 } from "@noble/hashes/sha2.js";
+import { bytesToHex } from "@noble/hashes/utils.js";
+import ignore from "ignore";
+import { packTar } from "modern-tar";
+
+/* A folder as the archive that `trainmaster submit --code` makes of it. Not by crypto.subtle: browsers have it only for
+ * pages that came over TLS, and a team's platform may stand behind none. */
+
+// As the command line leaves them out.
+export const IGNORED = [
+  ".git/",
+  ".hg/",
+  ".svn/",
+  ".venv/",
+  "venv/",
+  "__pycache__/",
+  "*.pyc",
+  ".mypy_cache/",
+  ".pytest_cache/",
+  ".ruff_cache/",
+  ".ipynb_checkpoints/",
+  ".tox/",
+  ".nox/",
+  ".idea/",
+  ".vscode/",
+  ".DS_Store",
+  "node_modules/",
+  "*.egg-info/",
+  ".trainmaster/",
+  ".env",
+];
+// Later ones win over earlier ones.
+const IGNORE_FILES = [".gitignore", ".trainmasterignore"];
+const MOST_BYTES = 128 * 2 ** 20; // a page holds all of it in memory
+
+/** A file of a folder: `path` with slashes, below the folder. */
+export interface Source {
+  path: string;
+  file: Blob;
+}
+
+export interface Packed {
+  name: string;
+  blob: Blob;
+  /** `sha256:` and 64 hexadecimal digits. */
+  digest: string;
+  /** How many files are in it; `null` for one that was packed elsewhere. */
+  files: number | null;
+}
+
+/** What a browser's choice of a folder holds, without the folder's own name. */
+export function sourcesOf(files: Iterable<File>): { name: string; sources: Source[] } {
+  let name = "";
+  const sources = [...files].map((file) => {
+    const [folder, ...rest] = (file.webkitRelativePath || file.name).split("/");
+    name ||= folder ?? "";
+    return { path: rest.join("/") || file.name, file };
+  });
+  return { name, sources };
+}
+
+/** The sources that are packed, by name. Throws an `Error` that says why there is nothing to pack, or too much. */
+export async function chosen(sources: readonly Source[]): Promise<Source[]> {
+  const rules = ignore().add(IGNORED);
+  for (const name of IGNORE_FILES) {
+    const found = sources.find((source) => source.path === name);
+    if (found) rules.add(await found.file.text());
+  }
+  const kept = sources.filter((source) => !rules.ignores(source.path));
+  if (kept.length === 0) throw new Error("The folder has no file that may be packed: all are ignored, or it is empty.");
+  const size = kept.reduce((sum, source) => sum + source.file.size, 0);
+  if (size > MOST_BYTES) {
+    const [largest] = [...kept].sort((a, b) => b.file.size - a.file.size);
+    throw new Error(
+      `The folder's files have ${Math.ceil(size / 2 ** 20)} MiB, and a page packs ${MOST_BYTES / 2 ** 20}: name what the job ` +
+        `does not need in .trainmasterignore (the largest is ${largest?.path}), or submit with the command line.`,
+    );
+  }
+  return kept.sort((a, b) => (a.path < b.path ? -1 : 1));
+}
+
+export async function packFolder(files: Iterable<File>): Promise<Packed> {
+  const { name, sources } = sourcesOf(files);
+  const kept = await chosen(sources);
+  const entries = await Promise.all(
+    kept.map(async ({ path, file }) => {
+      const body = new Uint8Array(await file.arrayBuffer());
+      const isScript = body[0] === 35 && body[1] === 33; // browsers do not tell which files may be run; #! does
+      return { header: { name: path, size: body.length, mode: isScript ? 0o755 : 0o644, mtime: new Date(0) }, body };
+    }),
+  );
+  const tar = await packTar(entries);
+  const pressed = new Blob([tar as Uint8Array<ArrayBuffer>]).stream().pipeThrough(new CompressionStream("gzip"));
+  const blob = await new Response(pressed).blob();
+  return { name, blob, digest: await digestOf(blob), files: kept.length };
+}
+
+/** A `.tar.gz` as it is. Throws an `Error` for another kind of file. */
+export async function packedFile(file: File): Promise<Packed> {
+  const head = new Uint8Array(await file.slice(0, 2).arrayBuffer());
+  if (head[0] !== 0x1f || head[1] !== 0x8b) throw new Error(`${file.name} is no .tar.gz archive; choose one, or the folder.`);
+  return { name: file.name, blob: file, digest: await digestOf(file), files: null };
+}
+
+async function digestOf(blob: Blob): Promise<string> {
+  const hash = sha256.create();
+  for (let start = 0; start < blob.size; start += 2 ** 22) {
+    hash.update(new Uint8Array(await blob.slice(start, start + 2 ** 22).arrayBuffer()));
+  }
+  return `sha256:${bytesToHex(hash.digest())}`;
+}
