@@ -205,6 +205,20 @@ export const metricSeriesQuery = (job: string, system: boolean) =>
     staleTime: 5_000,
   });
 
+const FEW_SERIES = 100;
+
+/** The first of a job's series, for who wants to see at a glance how it goes. */
+export const fewSeriesQuery = (job: string, isWanted: boolean, isOver: boolean) =>
+  queryOptions({
+    queryKey: [...keys.metricsOf(job), "few"],
+    queryFn: () => {
+      const query = { kind: "scalar" as const, system: false, limit: FEW_SERIES };
+      return got(api.GET("/api/v1/jobs/{job}/metrics", { params: { path: { job }, query } }));
+    },
+    enabled: isWanted,
+    refetchInterval: isOver ? false : 5_000,
+  });
+
 /** What they are called, of every kind: of a gang of many replicas far less than their series. */
 const namesQuery = (job: string, system: boolean) =>
   queryOptions({

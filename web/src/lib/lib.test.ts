@@ -7,7 +7,8 @@ import { age, bytes, cause, duration, ended, figure, gang, number } from "./form
 import { free, isBeyond, isOpen } from "./room";
 import { lineOf, smoothed } from "./series";
 import { freeName, mergePatch, specYaml } from "./spec";
-import { telling } from "./telling";
+import type { MetricSeries } from "~/api/types";
+import { newestValues, telling } from "./telling";
 
 describe("numbers as people read them", () => {
   it("says sizes, times and ages in units of their own", () => {
@@ -200,5 +201,15 @@ describe("specs side by side", () => {
     ]);
     expect(toggled("a,b", "a")).toBe("b");
     expect(toggled("b", "b")).toBeUndefined();
+  });
+});
+
+describe("the newest value of a metric", () => {
+  const series = (attempt: number, role: string, index: number, value: number) =>
+    ({ name: "loss", attempt, role, index, last_value: value }) as MetricSeries;
+  it("is that of the newest attempt's leader", () => {
+    const all = [series(1, "chief", 0, 1), series(2, "ps", 0, 2), series(2, "worker", 1, 3), series(2, "worker", 0, 4)];
+    expect(newestValues(all)).toEqual({ loss: 4 });
+    expect(newestValues([...all, series(2, "chief", 0, 5)].reverse())).toEqual({ loss: 5 });
   });
 });

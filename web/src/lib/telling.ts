@@ -1,3 +1,5 @@
+import type { MetricSeries } from "~/api/types";
+
 /* Which of a job's newest metrics tell most of how it goes. */
 
 const SHOWN = 6;
@@ -10,6 +12,15 @@ const ORDER = [
   /loss|acc|error|perplexity|reward|f1|auc/i,
 ];
 const PLATFORMS = /^(?:step_|ps_|system\/)/;
+
+const LEADERS = ["chief", "worker"]; // whose word counts when several tell the same metric
+
+/** The newest value of each metric: of the newest attempt, and there of its leader. */
+export function newestValues(series: readonly MetricSeries[]): Record<string, unknown> {
+  const place = ({ role }: MetricSeries) => (LEADERS.includes(role) ? LEADERS.indexOf(role) : LEADERS.length);
+  const sorted = [...series].sort((a, b) => a.attempt - b.attempt || place(b) - place(a) || b.index - a.index);
+  return Object.fromEntries(sorted.map((each) => [each.name, each.last_value]));
+}
 
 function placeOf(name: string): number {
   if (PLATFORMS.test(name)) return ORDER.length + 1;

@@ -10,6 +10,7 @@ import { State } from "~/components/state";
 import { Ran } from "~/components/time";
 import { listed } from "~/lib/filters";
 import { number } from "~/lib/format";
+import { newestValues } from "~/lib/telling";
 import { replicaOf, TensorBoard } from "~/pages/job/metrics";
 import { CheckpointPair } from "./checkpoints";
 import { CodeDifference } from "./code";
@@ -82,12 +83,6 @@ function useNewNumbers(jobs: readonly JobDetail[]): void {
   }, [client, going]);
 }
 
-/** The newest value of a metric: of the newest attempt, its first replica. */
-function newest(series: readonly MetricSeries[], name: string): unknown {
-  const own = series.filter((each) => each.name === name);
-  return own.sort((a, b) => b.attempt - a.attempt || a.index - b.index)[0]?.last_value;
-}
-
 interface ResultsProps {
   jobs: readonly JobDetail[];
   series: readonly (readonly MetricSeries[])[];
@@ -95,11 +90,12 @@ interface ResultsProps {
 }
 
 function Results({ jobs, series, names }: ResultsProps) {
+  const newest = series.map(newestValues);
   const rows: { head: string; cells: React.ReactNode[] }[] = [
     { head: "State", cells: jobs.map((job) => <State key={job.id} state={job.state} />) },
     { head: "Ran", cells: jobs.map((job) => <Ran key={job.id} seconds={job.ran_s ?? 0} since={job.running_since} />) },
     { head: "Step", cells: jobs.map((job) => number((job.progress ?? {})["step"])) },
-    ...names.slice(0, FEW_METRICS).map((name) => ({ head: name, cells: series.map((own) => number(newest(own, name))) })),
+    ...names.slice(0, FEW_METRICS).map((name) => ({ head: name, cells: newest.map((own) => number(own[name])) })),
   ];
   return (
     <Card title="Results" flush>

@@ -2,14 +2,14 @@ import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { CircleAlert, CircleCheck, CopyPlus, Hourglass } from "lucide-react";
 import { Fragment } from "react";
-import { attemptsQuery, jobForecastQuery, jobQuery } from "~/api/queries";
+import { attemptsQuery, fewSeriesQuery, jobForecastQuery, jobQuery } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
 import { Card, Sentence } from "~/components/parts";
 import { LocalTime } from "~/components/time";
 import { counted, duration, ended, figure, gang, localTime, number } from "~/lib/format";
 import { useNow } from "~/lib/now";
 import { isBeyond } from "~/lib/room";
-import { telling } from "~/lib/telling";
+import { newestValues, telling } from "~/lib/telling";
 import { Gang } from "./gang";
 import { RecentEvents } from "./events";
 import { Timeline } from "./timeline";
@@ -147,7 +147,11 @@ function Instead({ job }: { job: JobDetail }) {
 function Progress({ job }: { job: JobDetail }) {
   const progress = job.progress ?? {};
   const [step, steps, epoch] = [progress["step"], progress["steps"], progress["epoch"]];
-  const metrics = (progress["metrics"] ?? {}) as Record<string, unknown>;
+  const told = (progress["metrics"] ?? {}) as Record<string, unknown>;
+  // What a script prints, writes for TensorBoard or logs by MLflow is no part of its progress, but of its metrics.
+  const isQuiet = Object.keys(told).length === 0 && (job.attempt_count ?? 0) > 0;
+  const { data: few } = useQuery(fewSeriesQuery(job.id, isQuiet, job.finished_at != null));
+  const metrics = isQuiet ? newestValues(few?.items ?? []) : told;
   const shown = telling(metrics);
   const more = Object.keys(metrics).length - shown.length;
   if (step === undefined && epoch === undefined && shown.length === 0) return null;
