@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -213,9 +214,10 @@ def values_since(session: Session, series: Sequence[Series], since: Mapping[int,
             .where(MetricChunk.series_id.in_(part), MetricChunk.time_max >= min(since[number] for number in part))
             .order_by(MetricChunk.series_id, MetricChunk.number)
         )
-        for row in session.execute(query, execution_options={"yield_per": _SEGMENTS_AT_ONCE}):
-            points = unpack(row.data)[: max(0, chunked[row.series_id] - row.number * CHUNK_POINTS)]
-            found[row.series_id] += _finite_since(points, since[row.series_id])
+        with closing(session.execute(query, execution_options={"yield_per": _SEGMENTS_AT_ONCE})) as rows:
+            for row in rows:
+                points = unpack(row.data)[: max(0, chunked[row.series_id] - row.number * CHUNK_POINTS)]
+                found[row.series_id] += _finite_since(points, since[row.series_id])
     for one in series:
         if one.id in found:
             found[one.id] += _finite_since(one.pending, since[one.id])
@@ -292,13 +294,16 @@ def _series_at(
     query = _chosen(query, only).order_by(*_ORDER).limit(limit).execution_options(populate_existing=True)
     rows: list[MetricSeries] = list(session.execute(query).scalars())
     used = {row.stream_id for row in rows if row.kind == "scalar"}
-    # A few segments at a time: of a large gang those of all replicas would be a hundred megabytes.
-    segments = session.execute(
-        select(MetricSegment.data).where(MetricSegment.stream_id.in_(used)).order_by(MetricSegment.id),
-        execution_options={"yield_per": _SEGMENTS_AT_ONCE},
-    ).scalars()
-    pending = gather(segments, {row.id for row in rows}) if used else {}
+    pending = pending_points(session, used, {row.id for row in rows}) if used else {}
     return [_series(row, streams[row.stream_id], pending.get(row.id, Points())) for row in rows]
+
+
+def pending_points(session: Session, stream_ids: Collection[int], series_ids: Collection[int]) -> dict[int, Points]:
+    """Points that are not in chunks yet, by series."""
+    query = select(MetricSegment.data).where(MetricSegment.stream_id.in_(stream_ids)).order_by(MetricSegment.id)
+    # A few segments at a time: of a large gang those of all replicas would be a hundred megabytes.
+    with closing(session.execute(query, execution_options={"yield_per": _SEGMENTS_AT_ONCE})) as segments:
+        return gather(segments.scalars(), series_ids)
 
 
 def _series(row: MetricSeries, stream: AnyRow, pending: Points) -> Series:

@@ -12,14 +12,13 @@ from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 from trainmaster.spec.model import role_order
 
-from core.db.repositories.metrics import gather
+from core.db.repositories.metric_reads import pending_points
 from core.db.rows import AnyRow
-from core.db.tables import MetricChunk, MetricSegment, MetricSeries, MetricStream
+from core.db.tables import MetricChunk, MetricSeries, MetricStream
 from core.domain.metrics.points import Points, unpack
 
 _STREAMS_AT_ONCE: Final = 64
 _CHUNKS_AT_ONCE: Final = 100
-_SEGMENTS_AT_ONCE: Final = 100
 
 
 def values_at(
@@ -55,7 +54,7 @@ def values_at(
             )
         ).all()
         # First what waits, then the chunks: what moves from there to here meanwhile is seen twice, and nothing never.
-        waiting = _waiting(session, series)
+        waiting = pending_points(session, {row.stream_id for row in series}, {row.id for row in series})
         places = _places(session, series, left)
         if chunks is not None:
             _cut(wanted, series, places, chunks)
@@ -87,17 +86,6 @@ def _by_weight(session: Session, owner_id: str, replicas: int | None) -> list[in
         if replicas is None or heard[row.attempt, row.role] <= replicas:
             found.append(row.id)
     return found
-
-
-def _waiting(session: Session, series: Sequence[AnyRow]) -> dict[int, Points]:
-    """Points that are not in chunks yet, by series."""
-    segments = session.execute(
-        select(MetricSegment.data)
-        .where(MetricSegment.stream_id.in_({row.stream_id for row in series}))
-        .order_by(MetricSegment.id),
-        execution_options={"yield_per": _SEGMENTS_AT_ONCE},
-    ).scalars()
-    return gather(segments, {row.id for row in series})
 
 
 def _places(session: Session, series: Sequence[AnyRow], steps: Sequence[int]) -> list[tuple[int, int]]:
