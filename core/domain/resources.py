@@ -18,11 +18,16 @@ UNSTATED_MEMORY_BYTES: Final = 128 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """An amount of everything a node has. ``gpus``: model name -> count of whole devices."""
+    """An amount of everything a node has. ``gpus``: model name -> count of whole devices.
+
+    ``shares``: by model, what is left (in thousandths) of each device that is given away in parts, the least first; such
+    devices do not count in ``gpus``.
+    """
 
     cpu_milli: int = 0
     memory_bytes: int = 0
     gpus: Mapping[str, int] = field(default_factory=dict)
+    shares: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def gpu_count(self) -> int:
@@ -41,13 +46,15 @@ class Request:
     """What one replica reserves on its node.
 
     ``gpu_models``: accepted models, best first, as the user wrote them (:mod:`core.domain.gpu_models` tells which are
-    meant); empty accepts any. All GPUs of one replica are of one model.
+    meant); empty accepts any. All GPUs of one replica are of one model. ``gpu_milli``: a part of one device in
+    thousandths, 1 to 999, beside which others may use the rest; then ``gpu_count`` is 0.
     """
 
     cpu_milli: int = UNSTATED_CPU_MILLI
     memory_bytes: int = UNSTATED_MEMORY_BYTES
     gpu_count: int = 0
     gpu_models: tuple[str, ...] = ()
+    gpu_milli: int = 0
 
     def times(self, members: int) -> Request:
         """What ``members`` replicas reserve together on one node."""

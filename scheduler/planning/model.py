@@ -10,6 +10,7 @@ from typing import Any
 
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang
+from scheduler.planning.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,27 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
+class Estimate:
+    """How much longer a job is expected to run, in seconds, if it runs without a break: half of all do not take longer
+    than ``likely_s``, nine in ten not longer than ``late_s``, one in ten not longer than ``early_s``.
+
+    ``source``: where that comes from, for people ("14 finished jobs named sweep", "its own progress").
+    """
+
+    likely_s: float
+    early_s: float
+    late_s: float
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class QueuedGang:
-    """A waiting job. ``max_run_time_s`` is only an upper bound; ``None`` if the user stated none."""
+    """A waiting job. ``max_run_time_s`` is only an upper bound; ``None`` if the user stated none.
+
+    ``attained_gpu_s``: GPU-seconds that its earlier attempts had (seconds of a gang without GPUs). ``estimate``: how long it
+    would still run; ``None``: nobody knows. ``waits_since``: when it was last without resources, if that is not
+    ``queued_at``, which a job keeps when it is preempted.
+    """
 
     job_id: JobId
     name: str
@@ -40,6 +60,9 @@ class QueuedGang:
     gang: Gang
     shape: str  # gang.shape(), computed once
     max_run_time_s: float | None = None
+    attained_gpu_s: float = 0.0
+    estimate: Estimate | None = None
+    waits_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +71,11 @@ class RunningGang:
 
     ``gpu_models``: the model each replica got, in the same order; empty: worked out from the request and the node,
     which is only a guess where a node has two models.
+
+    ``started_at``: of its present attempt; ``None``: not yet running. ``attained_gpu_s``: with what the present attempt has
+    had so far. ``lost_gpu_s``: GPU-seconds of work since its last checkpoint, which a preemption would lose.
+    ``is_preemptible``: its user allows it, and the executor can. ``is_stopping``: it is being ended already, and its
+    resources are expected back at ``expected_end``. ``queued_at``: as of the job when it waited.
     """
 
     job_id: JobId
@@ -58,6 +86,14 @@ class RunningGang:
     nodes: tuple[tuple[str, NodeId], ...]
     expected_end: datetime | None = None  # start + max_run_time, if stated
     gpu_models: tuple[str | None, ...] = ()
+    user: str = ""
+    queued_at: datetime | None = None
+    started_at: datetime | None = None
+    attained_gpu_s: float = 0.0
+    lost_gpu_s: float = 0.0
+    estimate: Estimate | None = None
+    is_preemptible: bool = True
+    is_stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +112,63 @@ class GrowingGang:
 
 
 @dataclass(frozen=True, slots=True)
+class Quota:
+    """What jobs may hold at the same time. Keys: ``jobs``, ``cpu_milli``, ``memory_bytes``, ``gpu_milli`` (thousandths of a
+    GPU, all models together) and ``gpu_milli/<model>``; what is not named has no limit.
+
+    ``guaranteed``: what a project gets back, by preemption of those who borrow it, whenever it wants it.
+    ``user_limit``: for each user of the project; ``user_limits``: for some users instead of that.
+    """
+
+    limit: Mapping[str, int] = field(default_factory=dict)
+    guaranteed: Mapping[str, int] = field(default_factory=dict)
+    user_limit: Mapping[str, int] = field(default_factory=dict)
+    user_limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """A project as the planner sees it. ``weight``: its share against the others'.
+
+    ``usage``: the mean of its dominant share (0 to 1 of the cluster) over the past, in which what was lately counts more
+    (``Policy.usage_half_life_s``); ``user_usage``: the same of each of its users, ``user_weights``: theirs, 1 if unnamed.
+    """
+
+    project: str
+    weight: float = 1.0
+    quota: Quota = field(default_factory=Quota)
+    usage: float = 0.0
+    user_usage: Mapping[str, float] = field(default_factory=dict)
+    user_weights: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """Nodes that one project alone may use from ``begins_at`` to ``ends_at``. An administrator made it."""
+
+    id: str
+    name: str
+    project: str
+    nodes: frozenset[NodeId]
+    begins_at: datetime
+    ends_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything a plan depends on. The order of the tuples does not matter. ``growing``: some of those that run."""
+    """Everything a plan depends on. The order of the tuples does not matter. ``growing``: some of those that run.
+
+    ``accounts``: a project that is not among them has weight 1, no quota and no past.
+    """
 
     now: datetime
     nodes: tuple[NodeView, ...]
     queued: tuple[QueuedGang, ...]
     running: tuple[RunningGang, ...] = ()
     growing: tuple[GrowingGang, ...] = ()
+    accounts: tuple[Account, ...] = ()
+    bookings: tuple[Booking, ...] = ()
+    policy: Policy = field(default_factory=Policy)
 
 
 class ReasonCode(StrEnum):
@@ -97,6 +182,9 @@ class ReasonCode(StrEnum):
     TOPOLOGY = "topology"  # enough is free, but not inside one domain
     RESERVED = "reserved"  # would fit, but would delay a job that is before it
     BACKOFF = "backoff"  # starts again in a moment after a failed attempt
+    QUOTA = "quota"  # its project, or its user in it, has as much as they may
+    BOOKED = "booked"  # would fit, but an administrator reserved these nodes for another project
+    PREEMPTING = "preempting"  # others are being stopped to make room for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +222,58 @@ class Grow:
     placements: tuple[Placement, ...]
 
 
+class PreemptCode(StrEnum):
+    """By what right a job is made to give its place."""
+
+    PRIORITY = "priority"  # a job of larger priority needs it
+    GUARANTEE = "guarantee"  # its project borrowed it from one that wants what is guaranteed to it
+    FAIR_SHARE = "fair_share"  # its project has more than its share, the other one less
+    TIME_SLICE = "time_slice"  # its turn is over, others of equal priority have had less
+    BOOKING = "booking"  # the node is reserved for another project from now on
+    MOVE = "move"  # it goes on elsewhere, so that a large gang finds room
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """End this job's attempt; the job goes back to the queue and on from its last checkpoint. ``for_job``: who gets the place."""
+
+    job_id: JobId
+    for_job: JobId | None
+    code: PreemptCode
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shrink:
+    """Take these replicas (by index) of its elastic role from a job that runs on with the others."""
+
+    job_id: JobId
+    role: str
+    indices: tuple[int, ...]
+    for_job: JobId | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A proposal: were ``job_id`` ended and started again at ``placements``, ``for_job`` could start. Not applied by itself."""
+
+    job_id: JobId
+    for_job: JobId
+    placements: tuple[Placement, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do now, in order, and why everybody else waits. ``waits`` has every queued job that is not started."""
+    """What to do now, in order, and why everybody else waits. ``waits`` has every queued job that is not started.
+
+    ``order``: every queued job as the planner takes them, the first first.
+    """
 
     starts: tuple[Start, ...] = ()
     waits: Mapping[JobId, Reason] = field(default_factory=dict)
     grows: tuple[Grow, ...] = ()
+    preempts: tuple[Preempt, ...] = ()
+    shrinks: tuple[Shrink, ...] = ()
+    moves: tuple[Move, ...] = ()
+    order: tuple[JobId, ...] = ()
