@@ -34,11 +34,13 @@ class Amounts:
         return sum(self.gpus.values())
 
     def to_json(self) -> dict[str, Any]:
-        return {"cpu_milli": self.cpu_milli, "memory_bytes": self.memory_bytes, "gpus": dict(self.gpus)}
+        shares = {"shares": {model: list(left) for model, left in self.shares.items()}} if self.shares else {}
+        return {"cpu_milli": self.cpu_milli, "memory_bytes": self.memory_bytes, "gpus": dict(self.gpus), **shares}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Amounts:
-        return cls(int(data["cpu_milli"]), int(data["memory_bytes"]), dict(data.get("gpus", {})))
+        shares = {model: tuple(left) for model, left in data.get("shares", {}).items()}
+        return cls(int(data["cpu_milli"]), int(data["memory_bytes"]), dict(data.get("gpus", {})), shares)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,17 @@ class Request:
     gpu_models: tuple[str, ...] = ()
     gpu_milli: int = 0
 
+    @property
+    def uses_gpu(self) -> bool:
+        """Whether it asks for any GPU, or a part of one."""
+        return bool(self.gpu_count or self.gpu_milli)
+
     def times(self, members: int) -> Request:
-        """What ``members`` replicas reserve together on one node."""
+        """What ``members`` replicas reserve together on one node; of parts of a GPU only one member makes sense."""
         if members == 1:
             return self
+        if self.gpu_milli:
+            raise ValueError("parts of a GPU do not add up: each needs a device with room for it")
         return Request(members * self.cpu_milli, members * self.memory_bytes, members * self.gpu_count, self.gpu_models)
 
 
@@ -75,12 +84,18 @@ class GangRole:
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """All replicas of an attempt: placed together or not at all. Roles are in rank order."""
+    """All replicas of an attempt: placed together or not at all. Roles are in rank order.
+
+    ``servers``: where parameter servers go: beside the workers as far as there is room (``None``), or only on nodes without
+    any other replica of the gang (``"apart"``). ``spread_servers``: no two of them on one node.
+    """
 
     roles: tuple[GangRole, ...]
     node_selector: tuple[tuple[str, str], ...] = ()
     topology: str | None = None  # "node" | "rack" | "zone"
     topology_required: bool = False
+    servers: str | None = None  # "apart"
+    spread_servers: bool = False
 
     @property
     def size(self) -> int:
@@ -91,6 +106,11 @@ class Gang:
     def gpu_count(self) -> int:
         """GPUs of those replicas."""
         return sum(role.replicas * role.request.gpu_count for role in self.roles)
+
+    @property
+    def gpu_milli(self) -> int:
+        """The same in thousandths, with the parts of GPUs."""
+        return sum(role.replicas * (1000 * role.request.gpu_count + role.request.gpu_milli) for role in self.roles)
 
     @property
     def elastic(self) -> GangRole | None:
@@ -113,24 +133,32 @@ class Gang:
                     r.request.gpu_count,
                     list(r.request.gpu_models),
                     # What most gangs lack is left out: their shapes stay what they were.
-                    *(() if r.most is None else (r.most,)),
+                    *((r.most, r.request.gpu_milli) if r.request.gpu_milli else () if r.most is None else (r.most,)),
                 ]
                 for r in self.roles
             ],
             "select": [list(pair) for pair in self.node_selector],
             "topology": [self.topology, self.topology_required],
+            **({"servers": [self.servers, self.spread_servers]} if self.servers or self.spread_servers else {}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Gang:
         return cls(
             roles=tuple(
-                GangRole(r[0], r[1], Request(r[2], r[3], r[4], tuple(r[5])), r[6] if len(r) > 6 else None)
+                GangRole(
+                    r[0],
+                    r[1],
+                    Request(r[2], r[3], r[4], tuple(r[5]), r[7] if len(r) > 7 else 0),
+                    r[6] if len(r) > 6 else None,
+                )
                 for r in data["roles"]
             ),
             node_selector=tuple((key, value) for key, value in data["select"]),
             topology=data["topology"][0],
             topology_required=data["topology"][1],
+            servers=data.get("servers", [None, False])[0],
+            spread_servers=data.get("servers", [None, False])[1],
         )
 
 
