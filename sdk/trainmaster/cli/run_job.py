@@ -85,7 +85,10 @@ def run(
         list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="Repeat it.", rich_help_panel=_POLICY)
     ] = None,
     priority: Annotated[
-        int | None, typer.Option("--priority", min=0, max=100, help="Else 50.", rich_help_panel=_POLICY)
+        str | None,
+        typer.Option(
+            "--priority", help="low, normal, high, urgent, or 0 to 100; else normal (50).", rich_help_panel=_POLICY
+        ),
     ] = None,
     max_restarts: Annotated[int | None, typer.Option("--max-restarts", min=0, rich_help_panel=_POLICY)] = None,
     max_run_time: Annotated[

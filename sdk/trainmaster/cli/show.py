@@ -10,6 +10,7 @@ import typer
 from trainmaster.cli import options, output, session
 from trainmaster.cli.forecast import fits_now
 from trainmaster.cli.jobs import progress_text, roles_text, runtime_of, waiting_text
+from trainmaster.spec.priorities import priority_words
 
 if TYPE_CHECKING:
     from trainmaster.wire.jobs import AttemptView, ExitView, JobDetail, ReplicaView
@@ -58,7 +59,7 @@ def show(
             ("Fits now", instead),
             ("Numbers", _numbers(waits.numbers) if waits else None),
             ("Exit", exit_text(detail.exit)),
-            ("Project", f"{detail.project}, by {detail.user}, priority {detail.priority}"),
+            ("Project", f"{detail.project}, by {detail.user}, priority {priority_words(detail.priority)}"),
             (
                 "Roles",
                 roles_text(detail) + (f", {output.count(detail.gpu_count, 'GPU')}" if detail.gpu_count else ""),
