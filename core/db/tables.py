@@ -117,7 +117,8 @@ class Project(Base):
     name: Mapped[str] = mapped_column(unique=True)
     description: Mapped[str] = mapped_column(Text, default="")
     weight: Mapped[float] = mapped_column(Float, default=1.0)
-    quota: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    quota: Mapped[dict[str, Any]] = mapped_column(default=dict)  # core.domain.quota tells its form
+    max_priority: Mapped[int | None] = mapped_column(Integer)  # the largest that its jobs may have
     created_at: Mapped[datetime]
     deleted_at: Mapped[datetime | None]
 
@@ -196,6 +197,14 @@ class Job(Base):
     output_path: Mapped[str] = mapped_column(Text)
     resume_from: Mapped[str | None] = mapped_column(Text)
     resume_choice: Mapped[dict[str, Any] | None]  # {"path", "at"}: the checkpoint that a user chose to go on from
+    # Of its attempts that have ended: seconds in which it ran, and GPU-seconds that its replicas had (of a gang without
+    # GPUs, its seconds).
+    run_s: Mapped[float] = mapped_column(Float, default=0.0, server_default="0")
+    attained_gpu_s: Mapped[float] = mapped_column(Float, default=0.0, server_default="0")
+    # {"code", "sentence", "for_job", "at"}: while it waits, why it was made to give its place
+    preempted: Mapped[dict[str, Any] | None]
+    preempt_count: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    waits_since: Mapped[datetime | None]  # since when it has been without resources, where that is later than queued_at
     cloned_from: Mapped[str | None]
     created_at: Mapped[datetime]
     queued_at: Mapped[datetime]
@@ -208,6 +217,7 @@ class Job(Base):
         Index("ix_jobs_created_at", "created_at", "id"),
         Index("ix_jobs_state_priority", "state", "priority", "queued_at"),
         Index("ix_jobs_name", "name"),
+        Index("ix_jobs_finished_at", "finished_at"),
     )
 
 
@@ -253,6 +263,78 @@ class Question(Base):
     asked_at: Mapped[datetime] = mapped_column(index=True)
     ask: Mapped[dict[str, Any]]
     answer: Mapped[dict[str, Any] | None]
+
+
+class PolicyRow(Base):
+    """The planner's settings: one row, ``name`` "policy", or none while nobody has changed them.
+
+    ``settings``: those that were set (``core.domain.policy``). ``generation`` grows with each change.
+    """
+
+    __tablename__ = "policy"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    settings: Mapped[dict[str, Any]]
+    generation: Mapped[int] = mapped_column(Integer)
+    updated_at: Mapped[datetime]
+    updated_by: Mapped[str]
+
+
+class BookingRow(Base):
+    """Nodes that one project alone may use for a while. ``nodes``: their names."""
+
+    __tablename__ = "bookings"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str]
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), index=True)
+    nodes: Mapped[list[Any]]
+    begins_at: Mapped[datetime]
+    ends_at: Mapped[datetime] = mapped_column(index=True)
+    created_by: Mapped[str]
+    created_at: Mapped[datetime]
+
+
+class Usage(Base):
+    """What a project, or a user of it, has had of the cluster lately: ``value`` is the decayed mean of the dominant share as
+    of ``at``, and since then ``share`` is held. So time that passes needs no write, and none is counted twice.
+    ``user_id``: empty for the project as a whole.
+    """
+
+    __tablename__ = "usage"
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    user_id: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[float] = mapped_column(Float)
+    share: Mapped[float] = mapped_column(Float)
+    at: Mapped[datetime]
+
+
+class Outlook(Base):
+    """Where a waiting job stands in the line, and when it is expected to start: one time in ten before ``earliest``, half of
+    the times before ``likely``, nine times in ten before ``latest``. Written for the first jobs in the line, now and then.
+    """
+
+    __tablename__ = "outlooks"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    position: Mapped[int] = mapped_column(Integer, index=True)  # from 1
+    earliest: Mapped[datetime | None]
+    likely: Mapped[datetime | None]
+    latest: Mapped[datetime | None]
+    at: Mapped[datetime]
+
+
+class PlanRecord(Base):
+    """What the planner saw and planned at one tick, so that it can be asked again.
+
+    ``data``: compressed JSON, whole or what differs from the record ``after_id``. ``base_id``: the whole record that it goes
+    back to, itself where it is whole; they are deleted together.
+    """
+
+    __tablename__ = "plan_records"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    at: Mapped[datetime] = mapped_column(index=True)
+    base_id: Mapped[str] = mapped_column(index=True)
+    after_id: Mapped[str | None]
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    data: Mapped[bytes] = mapped_column(LargeBinary)
 
 
 class Attempt(Base):
@@ -308,6 +390,7 @@ class Replica(Base):
     heartbeat_at: Mapped[datetime | None]
     report_seq: Mapped[int] = mapped_column(BigInteger, default=0)
     progress: Mapped[dict[str, Any]] = mapped_column(default=dict)  # step, steps, epoch, metrics (last values)
+    leaves: Mapped[str | None] = mapped_column(Text)  # why an elastic gang is to go on without it, which still runs
     __table_args__ = (
         UniqueConstraint("attempt_id", "role", "replica_index"),
         Index("ix_replicas_state_node", "state", "node"),

@@ -9,8 +9,9 @@ from enum import StrEnum
 from typing import Any
 
 from core.domain.ids import JobId, NodeId
+from core.domain.policy import Policy
+from core.domain.quota import Quota as Quota  # noqa: PLC0414 (the planner speaks of it, too)
 from core.domain.resources import Amounts, Gang
-from scheduler.planning.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class QueuedGang:
 
     ``attained_gpu_s``: GPU-seconds that its earlier attempts had (seconds of a gang without GPUs). ``estimate``: how long it
     would still run; ``None``: nobody knows. ``waits_since``: when it was last without resources, if that is not
-    ``queued_at``, which a job keeps when it is preempted.
+    ``queued_at``, which a job keeps when it is preempted. ``room_since``: since when others are, or were, stopped or made
+    smaller for it (they have its id as ``for_job``) in the time that it waits now; it comes before others of its priority.
     """
 
     job_id: JobId
@@ -63,6 +65,7 @@ class QueuedGang:
     attained_gpu_s: float = 0.0
     estimate: Estimate | None = None
     waits_since: datetime | None = None
+    room_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,8 @@ class RunningGang:
     ``started_at``: of its present attempt; ``None``: not yet running. ``attained_gpu_s``: with what the present attempt has
     had so far. ``lost_gpu_s``: GPU-seconds of work since its last checkpoint, which a preemption would lose.
     ``is_preemptible``: its user allows it, and the executor can. ``is_stopping``: it is being ended already, and its
-    resources are expected back at ``expected_end``. ``queued_at``: as of the job when it waited.
+    resources are expected back at ``expected_end``; ``stopping_for``: for which job. ``queued_at``: as of the job when it
+    waited. ``indices``: of each replica inside its role, in the order of ``nodes``; empty: 0, 1, 2 … in each role.
     """
 
     job_id: JobId
@@ -94,6 +98,8 @@ class RunningGang:
     estimate: Estimate | None = None
     is_preemptible: bool = True
     is_stopping: bool = False
+    stopping_for: JobId | None = None
+    indices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +115,6 @@ class GrowingGang:
     gang: Gang
     indices: tuple[int, ...]
     placed: tuple[tuple[NodeId, str | None], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """What jobs may hold at the same time. Keys: ``jobs``, ``cpu_milli``, ``memory_bytes``, ``gpu_milli`` (thousandths of a
-    GPU, all models together) and ``gpu_milli/<model>``; what is not named has no limit.
-
-    ``guaranteed``: what a project gets back, by preemption of those who borrow it, whenever it wants it.
-    ``user_limit``: for each user of the project; ``user_limits``: for some users instead of that.
-    """
-
-    limit: Mapping[str, int] = field(default_factory=dict)
-    guaranteed: Mapping[str, int] = field(default_factory=dict)
-    user_limit: Mapping[str, int] = field(default_factory=dict)
-    user_limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,138 @@
+"""What the planner goes by, as administrators set it: policy, quotas, bookings; and what projects have had lately."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.orm import Session
+
+from core.db.tables import BookingRow, Outlook, PolicyRow, Usage
+from core.domain.errors import StaleWrite
+from core.domain.policy import Policy, parse_policy
+from core.domain.usage import Held
+
+_NAME: Final = "policy"
+_CHUNK: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPolicy:
+    """``generation`` 0: nobody has changed anything, all is as by default."""
+
+    policy: Policy
+    settings: Mapping[str, Any]
+    generation: int = 0
+    updated_at: datetime | None = None
+    updated_by: str = ""
+
+
+def read_policy(session: Session) -> KeptPolicy:
+    """The settings that hold now.
+
+    Raises:
+        InvalidRequest: what is kept was written by another version and is no policy for this one.
+    """
+    row = session.get(PolicyRow, _NAME)
+    if row is None:
+        return KeptPolicy(Policy(), {})
+    return KeptPolicy(parse_policy(row.settings), row.settings, row.generation, row.updated_at, row.updated_by)
+
+
+def write_policy(
+    session: Session, settings: Mapping[str, Any], *, seen: KeptPolicy, by: str, now: datetime
+) -> KeptPolicy:
+    """Keep ``settings``, all that differ from the defaults, in the place of what was ``seen``.
+
+    Raises:
+        InvalidRequest: they are no policy.
+        StaleWrite: somebody else has changed them since.
+    """
+    policy = parse_policy(settings)
+    values = {"settings": dict(settings), "generation": seen.generation + 1, "updated_at": now, "updated_by": by}
+    if seen.generation:
+        done = session.execute(
+            update(PolicyRow).where(PolicyRow.name == _NAME, PolicyRow.generation == seen.generation).values(**values)
+        )
+        if done.rowcount != 1:  # type: ignore[attr-defined]
+            raise StaleWrite("the policy has been changed since it was read")
+    else:
+        if session.get(PolicyRow, _NAME) is not None:
+            raise StaleWrite("the policy has been changed since it was read")
+        session.execute(insert(PolicyRow).values(name=_NAME, **values))
+    return KeptPolicy(policy, dict(settings), seen.generation + 1, now, by)
+
+
+def bookings(session: Session, *, ending_after: datetime | None = None) -> Sequence[BookingRow]:
+    """The bookings, the first to begin first; those that are over only without ``ending_after``."""
+    query = select(BookingRow).order_by(BookingRow.begins_at, BookingRow.id)
+    if ending_after is not None:
+        query = query.where(BookingRow.ends_at > ending_after)
+    return session.scalars(query).all()
+
+
+@dataclass(frozen=True, slots=True)
+class OutlookOf:
+    """``position``: from 1. Times are ``None`` where there is no telling."""
+
+    job_id: str
+    position: int
+    earliest: datetime | None = None
+    likely: datetime | None = None
+    latest: datetime | None = None
+
+
+def write_outlooks(session: Session, outlooks: Iterable[OutlookOf], now: datetime) -> None:
+    """Put these in the place of all that were written before."""
+    session.execute(delete(Outlook))
+    rows = [
+        {
+            "job_id": one.job_id,
+            "position": one.position,
+            "earliest": one.earliest,
+            "likely": one.likely,
+            "latest": one.latest,
+            "at": now,
+        }
+        for one in outlooks
+    ]
+    for begin in range(0, len(rows), _CHUNK):
+        session.execute(insert(Outlook), rows[begin : begin + _CHUNK])
+
+
+def outlooks_of(session: Session, job_ids: Sequence[str]) -> Mapping[str, Outlook]:
+    """By job, of those that have one."""
+    found: dict[str, Outlook] = {}
+    for begin in range(0, len(job_ids), _CHUNK):
+        query = select(Outlook).where(Outlook.job_id.in_(job_ids[begin : begin + _CHUNK]))
+        found |= {row.job_id: row for row in session.scalars(query)}
+    return found
+
+
+def first_outlooks(session: Session, limit: int) -> Sequence[Outlook]:
+    """Those of the first jobs in the line."""
+    return session.scalars(select(Outlook).order_by(Outlook.position).limit(limit)).all()
+
+
+UsageKey = tuple[str, str]  # project's id; user's id, or empty for the project as a whole
+
+
+def read_usage(session: Session) -> dict[UsageKey, Held]:
+    rows = session.execute(select(Usage.project_id, Usage.user_id, Usage.value, Usage.share, Usage.at))
+    return {(row.project_id, row.user_id): Held(row.value, row.share, row.at) for row in rows}
+
+
+def write_usage(session: Session, held: Mapping[UsageKey, Held]) -> None:
+    """Put these in the place of what was written of the same; what is nothing any more goes."""
+    for (project_id, user_id), one in held.items():
+        key = (Usage.project_id == project_id, Usage.user_id == user_id)
+        if one.is_nothing:
+            session.execute(delete(Usage).where(*key))
+            continue
+        values = {"value": one.value, "share": one.share, "at": one.at}
+        done = session.execute(update(Usage).where(*key).values(**values))
+        if done.rowcount != 1:  # type: ignore[attr-defined]
+            session.execute(insert(Usage).values(project_id=project_id, user_id=user_id, **values))

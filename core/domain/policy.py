@@ -1,0 +1,156 @@
+"""What an administrator sets: in which order jobs are taken, and what may be taken from whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from itertools import pairwise
+from math import isfinite
+from typing import Any, Final
+
+from core.domain.errors import InvalidRequest
+
+_GPU_HOUR_S: Final = 3600.0
+
+
+class QueueOrder(StrEnum):
+    """Who comes first among jobs of equal priority and equal share."""
+
+    FIFO = "fifo"
+    SHORTEST_FIRST = (
+        "shortest-first"  # the least GPU-seconds still to run; those that nobody knows as by attained service
+    )
+    ATTAINED_SERVICE = "attained-service"  # those that have had the least, in levels
+
+
+class Defragment(StrEnum):
+    OFF = "off"
+    PROPOSE = "propose"
+    APPLY = "apply"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The planner's settings. Times in seconds.
+
+    Attributes:
+        is_fair: projects, and users inside one, take turns by their shares; otherwise all jobs are in one line.
+        usage_weight: how much the past counts beside the present in a share, 0 to 1.
+        usage_half_life_s: after this time past usage counts half.
+        levels_gpu_s: where the levels of attained service end, in GPU-seconds; the last level has no end.
+        starvation_s: who has waited for so long without resources counts as of the first level again.
+        preempts_priority: a job of larger priority may take the place of smaller ones.
+        reclaims: projects get back what is guaranteed to them.
+        preempts_shares: projects below their share may take from those above theirs.
+        time_slice_s: jobs of one priority take turns: who has run for at least so long gives place to who comes first by
+            ``order``. ``None``: who runs stays.
+        min_run_time_s: nobody is preempted, by whatever right, before having run for so long.
+        grace_s: what a preempted job gets for its last checkpoint.
+        shrinks: elastic jobs give back replicas before anybody is preempted.
+        restart_cost_s: what a preemption is taken to cost the job besides the work since its last checkpoint.
+
+    Raises:
+        ValueError: a setting that makes no sense; it names the field.
+    """
+
+    order: QueueOrder = QueueOrder.ATTAINED_SERVICE
+    is_fair: bool = True
+    usage_weight: float = 0.5
+    usage_half_life_s: float = 7 * 24 * 3600.0
+    levels_gpu_s: tuple[float, ...] = (_GPU_HOUR_S, 8 * _GPU_HOUR_S, 64 * _GPU_HOUR_S)
+    starvation_s: float = 24 * 3600.0
+    preempts_priority: bool = True
+    reclaims: bool = True
+    preempts_shares: bool = False
+    time_slice_s: float | None = None
+    min_run_time_s: float = 300.0
+    grace_s: float = 30.0
+    shrinks: bool = True
+    restart_cost_s: float = 60.0
+    defragment: Defragment = Defragment.PROPOSE
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.usage_weight <= 1:
+            raise ValueError("usage_weight: is between 0 and 1")
+        for name in ("usage_half_life_s", "starvation_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}: is more than 0 seconds")
+        for name in ("min_run_time_s", "grace_s", "restart_cost_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name}: is 0 seconds or more")
+        if self.time_slice_s is not None and not self.time_slice_s > 0:
+            raise ValueError("time_slice_s: is more than 0 seconds, or left out")
+        if not all(0 < a < b for a, b in pairwise((*self.levels_gpu_s, float("inf")))):
+            raise ValueError("levels_gpu_s: are GPU-seconds above 0, each larger than the one before")
+
+    def level(self, attained_gpu_s: float) -> int:
+        """The level of attained service, 0 for those that have had the least."""
+        return sum(attained_gpu_s >= end for end in self.levels_gpu_s)
+
+    def to_json(self) -> dict[str, Any]:
+        """All settings by their names, as :func:`parse_policy` takes them."""
+        return {**asdict(self), "levels_gpu_s": list(self.levels_gpu_s)}
+
+
+# What a planner can work with: more than this is a slip of the pen.
+_LONGEST_S: Final = 10 * 365 * 24 * 3600.0
+_MOST_GRACE_S: Final = 3600.0
+_MOST_LEVELS: Final = 16
+_NAMES: Final = tuple(field.name for field in fields(Policy))
+_FLAGS: Final = frozenset({"is_fair", "preempts_priority", "reclaims", "preempts_shares", "shrinks"})
+
+
+def parse_policy(data: Mapping[str, Any], *, base: Policy | None = None) -> Policy:
+    """The policy that ``data`` says; what it does not name is as in ``base``, or as by default.
+
+    Raises:
+        InvalidRequest: an unknown setting, or a value that it cannot have; ``field`` names it.
+    """
+    values: dict[str, Any] = {} if base is None else {name: getattr(base, name) for name in _NAMES}
+    for name, value in data.items():
+        values[name] = _value(name, value)
+    try:
+        return Policy(**values)
+    except ValueError as wrong:
+        field, _, what = str(wrong).partition(": ")
+        raise InvalidRequest(f"{field} {what}.", field=field) from wrong
+
+
+def _value(name: str, value: Any) -> Any:
+    if name not in _NAMES:
+        raise InvalidRequest(f"There is no setting {name!r}; the settings are {', '.join(_NAMES)}.", field=name)
+    if name == "order":
+        return _one_of(QueueOrder, name, value)
+    if name == "defragment":
+        return _one_of(Defragment, name, value)
+    if name in _FLAGS:
+        if not isinstance(value, bool):
+            raise InvalidRequest(f"{name} is true or false.", field=name)
+        return value
+    if name == "levels_gpu_s":
+        if not isinstance(value, list | tuple) or not 1 <= len(value) <= _MOST_LEVELS:
+            raise InvalidRequest(
+                f"{name} is a list of 1 to {_MOST_LEVELS} numbers of GPU-seconds, such as [3600, 28800].", field=name
+            )
+        return tuple(_number(name, one) for one in value)
+    if name == "time_slice_s" and value is None:
+        return None
+    number = _number(name, value)
+    most = _MOST_GRACE_S if name == "grace_s" else _LONGEST_S
+    if name.endswith("_s") and number > most:
+        raise InvalidRequest(f"{name} is at most {most:g} seconds.", field=name)
+    return number
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
+        raise InvalidRequest(f"{name} is a number.", field=name)
+    return float(value)
+
+
+def _one_of(kind: type[QueueOrder | Defragment], name: str, value: Any) -> QueueOrder | Defragment:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidRequest(f"{name} is one of {', '.join(kind)}.", field=name) from None
