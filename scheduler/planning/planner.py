@@ -20,9 +20,11 @@ from scheduler.planning.grow import Growth, grow, with_more
 from scheduler.planning.holders import Holders
 from scheduler.planning.ledger import NEVER, REFUSED, Ledger
 from scheduler.planning.model import Grow, Placement, Plan, QueuedGang, Reason, ReasonCode, Snapshot, Start
+from scheduler.planning.order import Queue
 from scheduler.planning.reasons import Explainer
 from scheduler.planning.reservation import Holdings, Timeline
 from scheduler.planning.search import Budget
+from scheduler.planning.shares import Shares, of_draft
 
 # Each looks at every stated end, which costs a few milliseconds; one is enough per set of nodes that compete. Gangs
 # beyond these claim their nodes by a rule that looks at no time.
@@ -72,6 +74,8 @@ class _Planning:
         self.refusals: dict[str, ReasonCode | None] = {}  # shape -> why it can never run
         self.refused_above_s: dict[str, float] = {}  # shape -> jobs that may run longer than this are refused
         self.starts: list[tuple[QueuedGang, Draft]] = []
+        self.shares = Shares(snapshot)
+        self.queue = Queue(snapshot, self.shares)
         # Of the current round:
         self.ledger = Ledger(self.free)
         self.budget = Budget()
@@ -80,18 +84,18 @@ class _Planning:
 
     def walk(self) -> list[QueuedGang]:
         """Start what can start; who still waits, in order."""
-        waiting = sorted(self.snapshot.queued, key=queue_order)
         while True:
-            waiting, is_settled = self._round(waiting)
+            waiting, is_settled = self._round()
             if is_settled:
                 return waiting
 
     def run(self) -> Plan:
         waiting = self.walk()
+        order = (*(job.job_id for job, _ in self.starts), *(job.job_id for job in self.queue.in_turn()))
         starts = [(job, draft.placements(self.demands[job.shape])) for job, draft in self.starts]
         waits = self._reasons(waiting)
         started, grows = self._grow(starts, waiting)
-        return Plan(started, waits, grows)
+        return Plan(started, waits, grows, order=order)
 
     def _grow(
         self, starts: list[tuple[QueuedGang, tuple[Placement, ...]]], waiting: list[QueuedGang]
@@ -130,7 +134,7 @@ class _Planning:
             )
         )
 
-    def _round(self, queue: list[QueuedGang]) -> tuple[list[QueuedGang], bool]:
+    def _round(self) -> tuple[list[QueuedGang], bool]:
         """One walk through the queue: who still waits, and whether another walk would start nothing.
 
         A start beside a reservation may shift where the reserved gang is to run, and so set nodes free for others.
@@ -146,7 +150,7 @@ class _Planning:
         self.budget = Budget()
         waiting: list[QueuedGang] = []
         is_settled = True
-        for job in queue:
+        for job in self.queue.walk():
             if not self._try_start(job):
                 waiting.append(job)
             elif self.ledger.reservations:
@@ -173,6 +177,8 @@ class _Planning:
         if self.timeline is not None:
             self.timeline.add_start(job, draft)
         self.starts.append((job, draft))
+        self.shares.add(job.project, job.user, of_draft(draft))
+        self.queue.withdrawn.add(job.job_id)
         return True
 
     def _reserve_for(self, job: QueuedGang, demand: Demand) -> None:
