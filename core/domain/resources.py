@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from trainmaster.spec import JobSpec
+from trainmaster.spec import JobSpec, ServerPlacement
 
 # A replica that states no CPU or memory is not limited and shares what is free; it still reserves this
 # little, so that a node cannot be filled with an unlimited number of them.
@@ -164,6 +164,7 @@ class Gang:
 
 def gang_of(spec: JobSpec) -> Gang:
     """What the planner must place for ``spec``."""
+    servers = spec.roles.get("ps")
     return Gang(
         roles=tuple(
             GangRole(
@@ -172,8 +173,9 @@ def gang_of(spec: JobSpec) -> Gang:
                 Request(
                     role.resources.cpu_milli if role.resources.cpu_milli is not None else UNSTATED_CPU_MILLI,
                     role.resources.memory_bytes if role.resources.memory_bytes is not None else UNSTATED_MEMORY_BYTES,
-                    role.resources.gpus,
+                    0 if role.resources.gpu_milli else role.resources.device_count,
                     role.resources.gpu_type,
+                    role.resources.gpu_milli,
                 ),
                 role.replicas if role.is_elastic else None,
             )
@@ -182,4 +184,6 @@ def gang_of(spec: JobSpec) -> Gang:
         node_selector=tuple(sorted(spec.node_selector.items())),
         topology=spec.topology.level.value if spec.topology else None,
         topology_required=bool(spec.topology and spec.topology.required),
+        servers="apart" if servers is not None and servers.placement is ServerPlacement.APART else None,
+        spread_servers=servers is not None and servers.spread,
     )

@@ -8,7 +8,15 @@ from typing import Final
 from core.domain.contracts.context import Seat, framework_endpoint
 
 # Set unless the user sets them: their own value is no clash.
-DEFAULTS: Final = frozenset({"OMP_NUM_THREADS", "PYTHONUNBUFFERED"})
+DEFAULTS: Final = frozenset(
+    {
+        "OMP_NUM_THREADS",
+        "PYTHONUNBUFFERED",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        "TF_FORCE_GPU_ALLOW_GROWTH",
+        "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    }
+)
 
 
 def variables(seat: Seat) -> dict[str, str]:
@@ -41,7 +49,7 @@ def variables(seat: Seat) -> dict[str, str]:
         "OMP_NUM_THREADS": _threads(seat),
         "TRAINMASTER_METRIC_PATTERNS": json.dumps(seat.spec.metric_patterns) if seat.spec.metric_patterns else None,
     }
-    return env | {name: value for name, value in optional.items() if value is not None}
+    return env | {name: value for name, value in optional.items() if value is not None} | _part(seat)
 
 
 def _layout(seat: Seat) -> str:
@@ -59,6 +67,25 @@ def _devices(seat: Seat) -> str | None:
     if seat.replica.gpus:
         return ",".join(seat.replica.gpus)
     return "" if seat.gpu_count == 0 else None
+
+
+def _part(seat: Seat) -> dict[str, str]:
+    """What keeps programs to a part of a device: each takes as much as it can get otherwise.
+
+    MPS: https://docs.nvidia.com/deploy/mps/index.html#cuda-mps-active-thread-percentage (binds under MPS alone). JAX:
+    https://docs.jax.dev/en/latest/gpu_memory_allocation.html. TensorFlow knows no share, but can take what it needs only:
+    https://www.tensorflow.org/guide/gpu#limiting_gpu_memory_growth. torch is told by trainmaster_train.init.
+    """
+    milli = seat.gpu_milli
+    if not milli:
+        return {}
+    each = milli / 1000 / seat.processes
+    return {
+        "TRAINMASTER_GPU_FRACTION": f"{milli / 1000:g}",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(max(1, round(100 * each))),
+        "XLA_PYTHON_CLIENT_MEM_FRACTION": f"{each:.3g}",
+        "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+    }
 
 
 def _threads(seat: Seat) -> str | None:

@@ -156,7 +156,13 @@ class Seat:
 
     @property
     def gpu_count(self) -> int:
-        return self.spec.roles[self.replica.role].resources.gpus
+        """Devices that the replica sees: one, where it has a part of it."""
+        return self.spec.roles[self.replica.role].resources.device_count
+
+    @property
+    def gpu_milli(self) -> int:
+        """Its part of one device, in thousandths; 0: whole ones, or none."""
+        return self.spec.roles[self.replica.role].resources.gpu_milli
 
     @property
     def processes(self) -> int:

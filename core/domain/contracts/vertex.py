@@ -92,7 +92,7 @@ def _pool_spec(spec: JobSpec, role_name: str, replicas: int) -> dict[str, Any]:
     }
     machine: dict[str, Any] = {}
     if role.resources.gpus:
-        machine["acceleratorCount"] = role.resources.gpus
+        machine["acceleratorCount"] = role.resources.device_count
         if role.resources.gpu_type:
             machine["acceleratorType"] = role.resources.gpu_type[0]
     return {

@@ -49,7 +49,10 @@ def run(
         int | None,
         typer.Option("--processes", min=1, help="Processes per replica; else one per GPU.", rich_help_panel=_GANG),
     ] = None,
-    gpus: Annotated[int, typer.Option("--gpus", "-g", min=0, rich_help_panel=_RESOURCES)] = 0,
+    gpus: Annotated[
+        float,
+        typer.Option("--gpus", "-g", min=0, metavar="N", help="Such as 2, or 0.5 of one.", rich_help_panel=_RESOURCES),
+    ] = 0,
     gpu_type: Annotated[str | None, typer.Option("--gpu-type", rich_help_panel=_RESOURCES)] = None,
     cpu: Annotated[str | None, typer.Option("--cpu", help="Such as 2 or 500m.", rich_help_panel=_RESOURCES)] = None,
     memory: Annotated[str | None, typer.Option("--memory", help="Such as 4Gi.", rich_help_panel=_RESOURCES)] = None,

@@ -60,7 +60,7 @@ class RunOptions(TypedDict, total=False):
     ps: int
     chief: int
     evaluator: int
-    gpus: int
+    gpus: float
     gpu_type: str
     cpu: str | float
     memory: str | int

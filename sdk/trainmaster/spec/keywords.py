@@ -26,7 +26,8 @@ class SpecKeywords(TypedDict, total=False):
     input: str | None
     output: str | None
     mounts: Sequence[Mount | Mapping[str, Any]]
-    priority: int
+    priority: int | str
+    preemptible: bool
     max_run_time: str | float | None
     max_wait: str | float | None
     max_restarts: int
@@ -45,7 +46,7 @@ class SpecKeywords(TypedDict, total=False):
     chief: int | bool | None
     evaluator: int | bool | None
     evaluators: int | bool | None
-    gpus: int | None
+    gpus: float | None
     gpu_type: str | Sequence[str] | None
     cpu: str | float | None
     memory: str | int | None

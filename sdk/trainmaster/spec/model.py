@@ -42,6 +42,8 @@ from trainmaster.spec.fields import (
     span,
     whole,
 )
+from trainmaster.spec.gpus import Gpus
+from trainmaster.spec.priorities import Priority
 from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ __all__ = [
     "RestartPolicy",
     "RoleName",
     "RoleSpec",
+    "ServerPlacement",
     "Shorthands",
     "Text",
     "Topology",
@@ -78,7 +81,6 @@ ROLE_ORDER: Final = ("chief", "worker", "ps", "evaluator")
 # The role that `contract: mxnet` adds.
 DMLC_SCHEDULER_ROLE: Final = "scheduler"
 MAX_REPLICAS: Final = 4096
-MAX_GPUS: Final = 64
 MAX_PROCESSES: Final = 256
 # Roles, mounts, secrets, labels: no honest job has as many, and each is compared with the others.
 MAX_ENTRIES: Final = 256
@@ -86,7 +88,6 @@ MAX_ENTRIES: Final = 256
 
 # The bounds stand before the reader: only so do they reach the schema of a field that may be empty.
 Processes = Annotated[int, Field(ge=1, le=MAX_PROCESSES), whole]
-_Gpus = Annotated[int, Field(ge=0, le=MAX_GPUS), whole]
 _Count = Annotated[int, Field(ge=0, le=MAX_REPLICAS), count(MAX_REPLICAS)]
 _Replicas = Annotated[int, Field(ge=0, le=MAX_REPLICAS), whole]
 _Workers = Annotated[int | tuple[int, int], span(MAX_REPLICAS)]
@@ -120,6 +121,13 @@ class Contract(StrEnum):
     MXNET = "mxnet"  # a replica of the role `scheduler` is added, which ps-lite programs need
 
 
+class ServerPlacement(StrEnum):
+    """Where parameter servers go."""
+
+    BESIDE = "beside"  # on nodes of the gang's other replicas, as far as there is room
+    APART = "apart"  # on nodes without any other replica of the gang
+
+
 class TopologyLevel(StrEnum):
     NODE = "node"
     RACK = "rack"
@@ -142,7 +150,11 @@ class Resources(_Model):
     memory: ByteQuantity | None = Field(
         default=None, description="Bytes, like 512Mi or 16Gi; at least 1Mi.", examples=["16Gi"]
     )
-    gpus: Whole = Field(default=0, ge=0, le=MAX_GPUS, description="Whole GPUs of one replica.", examples=[1])
+    gpus: Gpus = Field(
+        default=0,
+        description="GPUs of one replica, or the part of one that it shares with others, in thousandths.",
+        examples=[1, 0.5],
+    )
     gpu_type: GpuModels = Field(
         default=(), description="Accepted GPU models, best first; unstated: any.", examples=["A100", ["H100", "A100"]]
     )
@@ -155,6 +167,16 @@ class Resources(_Model):
     @property
     def memory_bytes(self) -> int | None:
         return None if self.memory is None else parse_bytes(self.memory)
+
+    @property
+    def device_count(self) -> int:
+        """Devices that one replica sees: one, where it has a part of it."""
+        return 1 if 0 < self.gpus < 1 else int(self.gpus)
+
+    @property
+    def gpu_milli(self) -> int:
+        """The part of one GPU, in thousandths; 0 for whole ones, and for none."""
+        return round(self.gpus * 1000) if 0 < self.gpus < 1 else 0
 
     @property
     def shm_bytes(self) -> int | None:
@@ -184,6 +206,12 @@ class RoleSpec(_Model):
         description="Processes started with ranks; unstated: one per GPU, at least one.",
         examples=[4],
     )
+    placement: Annotated[ServerPlacement, choice(ServerPlacement)] = Field(
+        default=ServerPlacement.BESIDE,
+        description="Of ps alone: `beside` the workers, as far as there is room; `apart`, on nodes without any other "
+        "replica of the job.",
+    )
+    spread: Flag = Field(default=False, description="Of ps alone: no two of them on one node.")
     restart: Annotated[RestartPolicy, choice(RestartPolicy)] = Field(
         default=RestartPolicy.GANG,
         description="When one of these dies with an error: `gang` starts the whole gang again, `replica` only this one, "
@@ -198,7 +226,7 @@ class RoleSpec(_Model):
     @property
     def process_count(self) -> int:
         """Processes in one replica, at least 1."""
-        return self.processes_per_replica or max(1, self.resources.gpus)
+        return self.processes_per_replica or max(1, self.resources.device_count)
 
 
 class Mount(_Model):
@@ -282,7 +310,18 @@ class JobSpec(_Model):
         examples=["output/team/digits"],
     )
     mounts: tuple[Mount, ...] = Field(default=(), max_length=MAX_ENTRIES, description="More folders of volumes.")
-    priority: Whole = Field(default=50, ge=0, le=100, description="0 to 100; the largest starts first.")
+    priority: Priority = Field(
+        default=50,
+        ge=0,
+        le=100,
+        description="`low` (25), `normal` (50), `high` (75), `urgent` (100), or a number from 0 to 100; the largest starts first.",
+        examples=["high", 60],
+    )
+    preemptible: Flag = Field(
+        default=True,
+        description="Whether the platform may end an attempt to give its place to others; the job then waits again, and "
+        "goes on from its last checkpoint.",
+    )
     max_run_time: Seconds | None = Field(
         default=None, description="Upper bound of an attempt's training time.", examples=["12h"]
     )
@@ -359,7 +398,11 @@ class Shorthands(_Model):
     )
     evaluator: _Count | None = Field(default=None, description="true or a number: replicas of the role evaluator.")
     evaluators: _Count | None = Field(default=None, description="The same as evaluator.")
-    gpus: _Gpus | None = Field(default=None, description="GPUs of each chief, worker and replica of an own role.")
+    gpus: Gpus | None = Field(
+        default=None,
+        description="GPUs of each chief, worker and replica of an own role, or the part of one.",
+        examples=[1, 0.5],
+    )
     gpu_type: GpuModels | None = Field(default=None, description="Accepted GPU models of all roles that have GPUs.")
     cpu: CpuQuantity | None = Field(default=None, description="CPUs of each replica of every role.")
     memory: ByteQuantity | None = Field(default=None, description="Memory of each replica of every role.")

@@ -47,6 +47,7 @@ Priority = Annotated[
     int,
     BeforeValidator(
         read_priority,
-        json_schema_input_type=Annotated[int, Field(ge=0, le=LARGEST)] | Annotated[str, Field(pattern="^(low|normal|high|urgent)$")],
+        json_schema_input_type=Annotated[int, Field(ge=0, le=LARGEST)]
+        | Annotated[str, Field(pattern="^(low|normal|high|urgent)$")],
     ),
 ]

@@ -78,6 +78,8 @@ def _kinds(choice: dict[str, Any]) -> Iterator[str]:
                 yield f"{choice['minimum']} to {choice['maximum']}"
             case "integer":
                 yield "a whole number"
+            case "number" if "minimum" in choice and "maximum" in choice:
+                yield f"{choice['minimum']} to {choice['maximum']}"
             case "number":
                 yield "a number"
             case "string":

@@ -8,7 +8,15 @@ from typing import Final
 
 from trainmaster.spec.fields import MAX_ARGUMENT_BYTES, RESERVED_ENV_PREFIX
 from trainmaster.spec.mistakes import Path
-from trainmaster.spec.model import DMLC_SCHEDULER_ROLE, MAX_REPLICAS, Contract, JobSpec, RestartPolicy
+from trainmaster.spec.model import (
+    DMLC_SCHEDULER_ROLE,
+    MAX_REPLICAS,
+    Contract,
+    JobSpec,
+    RestartPolicy,
+    ServerPlacement,
+    TopologyLevel,
+)
 
 # Linux takes 2 MiB for arguments and environment together by default (a quarter of the stack limit of 8 MiB), of
 # which the platform's own variables need a part.
@@ -36,6 +44,7 @@ def breaches(spec: JobSpec) -> Iterator[Breach]:
     yield from _commands(spec)
     yield from _environment(spec)
     yield from _resources(spec)
+    yield from _servers(spec)
     yield from _places(spec)
 
 
@@ -209,6 +218,33 @@ def _resources(spec: JobSpec) -> Iterator[Breach]:
                 "raise memory, or lower shm",
                 (("roles", name, "resources", "memory"),),
             )
+
+
+def _servers(spec: JobSpec) -> Iterator[Breach]:
+    """Only ps are told from the others when nodes are chosen."""
+    for name, role in spec.roles.items():
+        if name == "ps":
+            continue
+        if role.placement is not ServerPlacement.BESIDE:
+            yield Breach(
+                ("roles", name, "placement"),
+                "is of parameter servers alone",
+                "write it under roles.ps, or take it away",
+            )
+        if role.spread:
+            yield Breach(
+                ("roles", name, "spread"), "is of parameter servers alone", "write it under roles.ps, or take it away"
+            )
+    servers = spec.roles.get("ps")
+    if servers is None or servers.placement is not ServerPlacement.APART:
+        return
+    if spec.topology is not None and spec.topology.required and spec.topology.level is TopologyLevel.NODE:
+        yield Breach(
+            ("roles", "ps", "placement"),
+            "apart, but the topology has the whole gang on one node",
+            "take one of them away",
+            (("topology",),),
+        )
 
 
 def _places(spec: JobSpec) -> Iterator[Breach]:

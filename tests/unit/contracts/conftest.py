@@ -63,7 +63,7 @@ class Gang:
                     host=f"{name}-{index}",
                     ports=Ports(framework=PS_PORT) if name == "ps" else Ports(),
                     node="node-1",
-                    gpus=tuple(map(str, range(role.resources.gpus))),
+                    gpus=tuple(map(str, range(role.resources.device_count))),
                     processes=role.process_count,
                 )
                 for name, role in self.spec.ordered_roles()

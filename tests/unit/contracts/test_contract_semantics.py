@@ -284,6 +284,21 @@ def test_devices_that_the_engine_assigns_are_not_named(gang):
     assert "CUDA_VISIBLE_DEVICES" not in render(job.spec, layout, layout.replicas[0], job.context).env
 
 
+def test_a_part_of_a_gpu_is_one_device_and_tells_programs_their_share(gang):
+    env = gang({"gpus": 0.25}).env("worker")
+    assert env["CUDA_VISIBLE_DEVICES"] == "0"
+    assert env["TRAINMASTER_GPU_FRACTION"] == "0.25"
+    assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
+    assert env["XLA_PYTHON_CLIENT_MEM_FRACTION"] == "0.25"
+    assert "TRAINMASTER_GPU_FRACTION" not in gang({"gpus": 1}).env("worker")
+
+
+def test_processes_of_one_replica_divide_its_part_of_a_gpu(gang):
+    env = gang({"gpus": 0.5, "processes_per_replica": 2}).env("worker")
+    assert env["TRAINMASTER_GPU_FRACTION"] == "0.5"
+    assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
+
+
 @pytest.mark.parametrize(
     ("written", "threads"),
     [

@@ -73,6 +73,25 @@ def test_a_roles_own_amounts_win_over_the_defaults():
     assert roles["ps"].resources.gpus == 1
 
 
+def test_a_part_of_a_gpu_is_one_device_and_one_process():
+    worker = roles_of(workers=2, gpus=0.5)["worker"]
+    assert worker.resources.gpus == 0.5
+    assert (worker.resources.device_count, worker.resources.gpu_milli, worker.process_count) == (1, 500, 1)
+
+
+@given(milli=st.integers(1, 999))
+def test_every_number_of_thousandths_of_a_gpu_is_kept(milli):
+    spec = parse_spec({**BASE, "gpus": milli / 1000})
+    assert spec.roles["worker"].resources.gpu_milli == milli
+    assert parse_spec(spec.model_dump(mode="json")) == spec
+
+
+def test_whole_gpus_stay_whole_numbers():
+    resources = roles_of(workers=1, gpus=2.0)["worker"].resources
+    assert repr(resources.gpus) == "2"
+    assert (resources.device_count, resources.gpu_milli) == (2, 0)
+
+
 def test_own_roles_get_gpus_and_processes():
     roles = roles_of(roles={"trainer": 2, "ps": 1}, gpus=2, processes_per_replica=4)
     assert (roles["trainer"].resources.gpus, roles["trainer"].processes_per_replica) == (2, 4)

@@ -53,10 +53,12 @@ def init(
     """Meet the other processes of this training and bind this one to its device.
 
     Reads whichever contract is in the environment, see :func:`find_place`; a process that is alone gets a group of
-    its own. A group that exists already is taken as it is.
+    its own. A group that exists already is taken as it is. Where the replica has a part of a GPU
+    (``TRAINMASTER_GPU_FRACTION``), torch is kept to that share of its memory.
 
     Args:
-        backend: torch's name for it; unstated ``cpu:gloo,cuda:nccl`` with a GPU, else ``gloo``.
+        backend: torch's name for it; unstated ``cpu:gloo,cuda:nccl`` with whole GPUs, else ``gloo``: NCCL refuses two
+            processes on one device, which may be with parts of GPUs.
         local_rank: as in :func:`find_place`.
         timeout: for meeting, and of every collective afterwards; torch's own when ``None`` (5 min, and half an hour).
         silence: a process that gives no sign of life for so long, since it is stopped or its machine is away, is given
@@ -74,7 +76,8 @@ def init(
     _check_time("timeout", timeout)
     _check_time("silence", silence)
     place = find_place(local_rank=local_rank)
-    device = _bind(place.local_rank)
+    share = _gpu_share(place.local_world_size)
+    device = _bind(place.local_rank, share)
     if not dist.is_initialized():
         # An address in the environment serves torch's own look-ups; the rest of it may be of another contract.
         host, port = place.address or ("127.0.0.1", 0)
@@ -83,7 +86,7 @@ def init(
             store = _store(host, port, place, timeout, is_server=place.rank == 0)
             _wait_for_all(store, place, who, timeout or _MEET_TIMEOUT)
             dist.init_process_group(
-                backend or ("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"),
+                backend or ("cpu:gloo,cuda:nccl" if device.type == "cuda" and share is None else "gloo"),
                 store=store,
                 rank=place.rank,
                 world_size=place.world_size,
@@ -157,7 +160,19 @@ def _let_go() -> None:
             thing.__dict__.pop("logger", None)
 
 
-def _bind(local_rank: int) -> Any:
+def _gpu_share(local_size: int) -> Optional[float]:
+    """This process's share of one device, 0 to 1; ``None``: it has whole ones, or none."""
+    told = os.environ.get("TRAINMASTER_GPU_FRACTION", "")
+    try:
+        fraction = float(told) if told else 1.0
+    except ValueError as error:
+        raise ContextError(f"TRAINMASTER_GPU_FRACTION: {told[:40]!r} is no number between 0 and 1") from error
+    if not 0 < fraction <= 1:
+        raise ContextError(f"TRAINMASTER_GPU_FRACTION: {told[:40]!r} is no number between 0 and 1")
+    return None if fraction == 1 else fraction / max(1, local_size)
+
+
+def _bind(local_rank: int, share: Optional[float]) -> Any:
     import torch
 
     if not torch.cuda.is_available():
@@ -165,6 +180,8 @@ def _bind(local_rank: int) -> Any:
     # The platform shows a process its own GPUs only; a launcher that shows all of them counts by local rank.
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
+    if share is not None:
+        torch.cuda.set_per_process_memory_fraction(share, device)
     return device
 
 
