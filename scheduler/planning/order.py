@@ -7,6 +7,7 @@ starts change the share, and they only raise it, so an entry that is not on top 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,9 +21,10 @@ from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.planning.quota import is_guaranteed
 from scheduler.planning.shares import Shares, gpus_of
 
-# What the policy compares: GPU-seconds or a level; then who queued first, then the id.
+# What the policy compares: GPU-seconds or a level; then when it queued, in seconds from now; then the id.
 Turn = tuple[float, float, str]
 _EVERYBODY: Final = ("", "")
+_Key = tuple[bool, float, Turn]
 _Entry = tuple[Turn, QueuedGang]
 # Behind so many nobody needs to know the place in the queue exactly.
 _LOOKED_AHEAD: Final = 1000
@@ -62,19 +64,20 @@ def claim(job: QueuedGang | RunningGang, snapshot: Snapshot, shares: Shares) -> 
 
 def turn_of(job: QueuedGang | RunningGang, policy: Policy, now: datetime) -> Turn:
     """The place of a job among those of one user, by ``policy.order``."""
-    queued_at = job.queued_at or now
+    queued_s = 0.0 if job.queued_at is None else (job.queued_at - now).total_seconds()
     measure = 0.0
     if policy.order is not QueueOrder.FIFO:
-        waited_s = 0.0
+        waits_s = 0.0
         if isinstance(job, QueuedGang):
-            waited_s = (now - (job.waits_since or queued_at)).total_seconds()
-        if waited_s < policy.starvation_s:
+            waits_s = -queued_s if job.waits_since is None else (now - job.waits_since).total_seconds()
+        if waits_s < policy.starvation_s:
             measure = _measure(job, policy)
-    return measure, queued_at.timestamp(), job.job_id
+    return measure, queued_s, job.job_id
 
 
 def _measure(job: QueuedGang | RunningGang, policy: Policy) -> float:
-    level = policy.level(job.attained_gpu_s)
+    ends = policy.levels_gpu_s
+    level = bisect_right(ends, job.attained_gpu_s)
     if policy.order is QueueOrder.ATTAINED_SERVICE:
         return level
     if job.estimate is not None:
@@ -82,7 +85,6 @@ def _measure(job: QueuedGang | RunningGang, policy: Policy) -> float:
     # Nobody knows: taken to need what its level allows; where levels have no end, as much again as it had, which half
     # of all jobs do whose durations have a heavy tail (Harchol-Balter and Downey, "Exploiting process lifetime
     # distributions for dynamic load balancing", 1997).
-    ends = policy.levels_gpu_s
     return ends[level] if level < len(ends) else job.attained_gpu_s
 
 
@@ -128,35 +130,32 @@ class Queue:
         return taken
 
     def _walk(self, shares: Shares) -> Iterator[QueuedGang]:
+        gone = self.withdrawn.copy()
         for users in self._ranks:
             by_project: dict[str, list[_Line]] = {}
-            for (project, user), jobs in users.items():
-                waiting = [entry for entry in jobs if entry[1].job_id not in self.withdrawn]
-                if not waiting:
+            for (project, user), entries in users.items():
+                jobs = [entry for entry in entries if entry[1].job_id not in gone] if gone else entries
+                if not jobs:
                     continue
                 if not self._is_fair:
-                    yield from (job for _, job in waiting)
+                    yield from (job for _, job in jobs)
                     continue
-                by_project.setdefault(project, []).append(_Line(user, waiting))
+                by_project.setdefault(project, []).append(_Line(user, jobs))
             yield from _fill([_Project(name, lines, shares) for name, lines in by_project.items()])
 
 
 def _fill(projects: list[_Project]) -> Iterator[QueuedGang]:
-    """Progressive filling: the project with the smallest key gives its next job, then its key is worked out again."""
+    """Progressive filling: the project with the smallest key gives its next jobs, until another one has a smaller key."""
     heap = [(project.key(), project.name, project) for project in projects]
     heapify(heap)
     while heap:
         project = heap[0][2]
         rival = min(heap[1:3], default=None)  # below the top of a heap, the smaller of two
-        while True:
-            yield project.head
-            if not project.advance():
-                heappop(heap)
-                break
-            key = project.key()
-            if rival is not None and (key, project.name) > rival[:2]:
-                heapreplace(heap, (key, project.name, project))
-                break
+        yield from project.jobs_before(None if rival is None else rival[:2])
+        if project.is_empty:
+            heappop(heap)
+        else:
+            heapreplace(heap, (project.key(), project.name, project))
 
 
 class _Line:
@@ -185,28 +184,41 @@ class _Project:
         heapify(self._heap)
 
     @property
-    def head(self) -> QueuedGang:
-        line = self._heap[0][3]
-        return line.jobs[line.at][1]
+    def is_empty(self) -> bool:
+        return not self._heap
 
-    def key(self) -> tuple[bool, float, Turn]:
+    def key(self) -> _Key:
+        _, turn, _, line = self._heap[0]
         is_owed = False
         if self._guarantees:
-            job = self.head
+            job = line.jobs[line.at][1]
             is_owed = is_guaranteed(self.name, self._shares.likely(job.gang, job.shape), self._shares)
-        return not is_owed, self.share, self._heap[0][1]
+        return not is_owed, self.share, turn
 
-    def advance(self) -> bool:
-        """Go on behind the head, which has started or not; whether somebody is left."""
-        share, _, user, line = self._heap[0]
-        changes = self._shares.changes.get(self.name, 0)
-        if changes != self._changes:
-            self._changes = changes
-            self.share = self._shares.of_project(self.name)
-            share = self._shares.of_user(self.name, user)
-        line.at += 1
-        if line.at < len(line.jobs):
-            heapreplace(self._heap, (share, line.jobs[line.at][0], user, line))
-        else:
-            heappop(self._heap)
-        return bool(self._heap)
+    def jobs_before(self, rival: tuple[_Key, str] | None) -> Iterator[QueuedGang]:
+        """The next jobs, at least one, while no other project has a smaller key than this one."""
+        changes, name = self._shares.changes, self.name
+        while self._heap:
+            share, _, user, line = self._heap[0]
+            jobs = line.jobs
+            other = min(self._heap[1:3], default=None)
+            # While nothing starts, shares stay: one that is really the smallest stays so for all jobs of the user.
+            is_alone = (
+                not self._guarantees
+                and (other is None or share < other[0])
+                and (rival is None or (True, self.share) < rival[0][:2])
+            )
+            for at in range(line.at, len(jobs)) if is_alone else (line.at,):
+                line.at = at + 1
+                yield jobs[at][1]
+                if changes.get(name, 0) != self._changes:
+                    self._changes = changes[name]
+                    self.share = self._shares.of_project(name)
+                    share = self._shares.of_user(name, user)
+                    break
+            if line.at < len(jobs):
+                heapreplace(self._heap, (share, jobs[line.at][0], user, line))
+            else:
+                heappop(self._heap)
+            if rival is not None and self._heap and (self.key(), name) > rival:
+                return
