@@ -1,0 +1,184 @@
+"""When those that wait are expected to start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from core.domain.ids import JobId, NodeId
+from core.domain.resources import Amounts, Gang, GangRole, Request
+from scheduler.planning import Booking, Estimate, GrowingGang, QueuedGang, RunningGang, Snapshot, plan
+from scheduler.planning.course import given_back, taken
+from scheduler.planning.outlook import Expected, Outlook, StartCode, outlook
+from tests.properties.planner_worlds import any_snapshots
+from tests.unit.planning.test_reasons import NOW, gang, job, node, runs
+
+
+def minutes(expected: Expected | None) -> tuple[float | None, ...]:
+    assert expected is not None
+    return tuple(
+        None if at is None else (at - NOW).total_seconds() / 60
+        for at in (expected.early_at, expected.likely_at, expected.late_at)
+    )
+
+
+def guessed(view: RunningGang | QueuedGang, early: float, likely: float, late: float):
+    return replace(view, estimate=Estimate(likely * 60, early * 60, late * 60, "3 finished jobs named a-*"))
+
+
+def of(found: Outlook, name: str) -> Expected | None:
+    return found.of(JobId(name))
+
+
+def test_it_starts_when_the_estimated_ends_of_others_make_room() -> None:
+    running = guessed(runs("r", 8, "a", None), 10, 20, 60)
+    found = outlook(Snapshot(NOW, (node("a", free=0),), (job("me", gang(1, 8)),), (running,)))
+    me = of(found, "me")
+    assert minutes(me) == (10, 20, 60)
+    assert me is not None
+    assert (me.code, me.position, me.nodes) == (StartCode.EXPECTED, 1, ("a",))
+    assert me.sentence == "probably at about 12:20 UTC, between 12:10 UTC and 13:00 UTC"
+
+
+def test_those_in_line_start_one_after_the_other() -> None:
+    queue = [guessed(job(f"q{n}", gang(1, 8), age=9 - n), 5, 10, 20) for n in range(3)]
+    running = guessed(runs("r", 8, "a", None), 10, 20, 60)
+    found = outlook(Snapshot(NOW, (node("a", free=0),), tuple(queue), (running,)))
+    assert [minutes(of(found, f"q{n}")) for n in range(3)] == [(10, 20, 60), (15, 30, 80), (20, 40, 100)]
+    assert [one.job_id for one in found.next_starts(2)] == ["q0", "q1"]
+    assert [one.position for one in found.starts] == [1, 2, 3]
+
+
+def test_what_starts_now_is_told_and_counts_for_those_behind() -> None:
+    queue = (job("now", gang(1, 8), age=9, limit=600), job("then", gang(1, 8)))
+    found = outlook(Snapshot(NOW, (node("a"),), queue))
+    first, then = of(found, "now"), of(found, "then")
+    assert first is not None
+    assert (first.code, first.run_s) == (StartCode.NOW, 600)
+    assert minutes(then) == (1, 10, 10)  # of a job that only states its longest time, one in ten ends in a tenth of it
+
+
+def test_where_an_end_that_nobody_can_tell_is_needed_it_says_so_and_who() -> None:
+    found = outlook(Snapshot(NOW, (node("a", free=0),), (job("me", gang(1, 8)),), (runs("endless", 8, "a", None),)))
+    me = of(found, "me")
+    assert me is not None
+    assert me.code is StartCode.NOT_KNOWN
+    assert me.sentence == (
+        "at a time that is not known: job endless on a states no max_run_time, and no job like it has ended yet"
+    )
+
+
+def test_one_that_no_node_could_hold_has_no_place_in_the_queue() -> None:
+    found = outlook(Snapshot(NOW, (node("a", free=0),), (job("big", gang(1, 9), age=5), job("me", gang(1, 8)))))
+    big, me = of(found, "big"), of(found, "me")
+    assert big is not None
+    assert (big.code, big.position) == (StartCode.NEVER, None)
+    assert me is not None
+    assert me.position == 1
+
+
+def test_bookings_end_and_elastic_jobs_shrink_and_grow_on_the_way() -> None:
+    booking = Booking("b", "course", "other", frozenset({NodeId("a")}), NOW, NOW + timedelta(hours=1))
+    snapshot = Snapshot(NOW, (node("a"),), (job("me", gang(1, 8)),), bookings=(booking,))
+    if plan(snapshot).waits:  # a planner that knows bookings
+        assert minutes(of(outlook(snapshot), "me"))[1] == 60
+    elastic = Gang((GangRole("worker", 2, Request(100, 2**27, 1), most=4),))
+    view = RunningGang(
+        JobId("e"), "e", "p", 50, elastic, (("worker", NodeId("a")),) * 2, None, ("H100",) * 2, "u", NOW, NOW,
+        estimate=Estimate(600, 600, 600),
+    )  # fmt: skip
+    growing = GrowingGang(JobId("e"), 50, NOW, elastic, (2, 3), ((NodeId("a"), "H100"),) * 2)
+    found = outlook(Snapshot(NOW, (node("a", gpus=4, free=2),), (job("me", gang(1, 4)),), (view,), (growing,)))
+    assert minutes(of(found, "me")) == (10, 10, 10)
+
+
+def test_a_small_budget_says_what_was_not_worked_out() -> None:
+    queue = tuple(guessed(job(f"q{n}", gang(1, 8), age=99 - n), 5, 10, 20) for n in range(50))
+    snapshot = Snapshot(NOW, (node("a", free=0),), queue, (guessed(runs("r", 8, "a", None), 10, 20, 60),))
+    found = outlook(snapshot, budget=1000)
+    codes = [one.code for one in found.starts]
+    assert codes[0] is StartCode.EXPECTED
+    assert codes[-1] is StartCode.LATER
+    assert "not worked out" in found.starts[-1].sentence
+    assert outlook(snapshot, budget=1000) == found
+
+
+def test_one_job_alone_can_be_asked_for_whatever_its_place() -> None:
+    queue = tuple(guessed(job(f"q{n}", gang(1, 8), age=99 - n), 5, 10, 20) for n in range(5))
+    snapshot = Snapshot(NOW, (node("a", free=0),), queue, (guessed(runs("r", 8, "a", None), 10, 20, 60),))
+    alone = outlook(snapshot, only=JobId("q3"), most=1)
+    assert alone.starts == (outlook(snapshot).starts[3],)
+    brief = outlook(snapshot, only=JobId("q3"), is_brief=True).starts[0]
+    assert brief.likely_at == alone.starts[0].likely_at
+
+
+@given(st.integers(1, 999), st.lists(st.integers(1, 999), max_size=5))
+def test_parts_of_gpus_are_taken_and_given_back(part: int, others: list[int]) -> None:
+    free = Amounts(1000, 1000, {"H100": 8})
+    for other in others:
+        free = taken(free, Request(1, 1, 0, (), other), "H100")
+    back = given_back(taken(free, Request(1, 1, 0, (), part), "H100"), Request(1, 1, 0, (), part), "H100")
+
+    def left(amounts: Amounts) -> int:
+        return 1000 * amounts.gpus["H100"] + sum(amounts.shares.get("H100", ()))
+
+    assert left(back) == left(free)
+    assert all(0 <= amount <= 1000 for amount in back.shares.get("H100", ()))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(any_snapshots(), st.randoms())
+def test_every_waiting_job_has_an_outlook_in_order_of_time_and_the_order_of_the_input_does_not_matter(
+    snapshot, chance
+) -> None:
+    found = outlook(snapshot)
+    made = plan(snapshot)
+    assert {one.job_id for one in found.starts} == {job.job_id for job in snapshot.queued}
+    for one in found.starts:
+        assert (one.code is StartCode.NOW) == (one.job_id not in made.waits)
+        known = [at for at in (one.early_at, one.likely_at, one.late_at) if at is not None]
+        assert known == sorted(known)
+        assert all(at >= snapshot.now for at in known)
+        assert (one.likely_at is None) == (one.code in (StartCode.NOT_KNOWN, StartCode.LATER, StartCode.NEVER))
+    parts = [list(snapshot.nodes), list(snapshot.queued), list(snapshot.running)]
+    for part in parts:
+        chance.shuffle(part)
+    nodes, queued, running = map(tuple, parts)
+    assert outlook(replace(snapshot, nodes=nodes, queued=queued, running=running)) == found
+
+
+def test_an_outlook_s_moments_are_those_of_the_simulator_when_all_ends_are_known() -> None:
+    """Held against the other program that runs the planner forward, with ends that are exactly as expected."""
+    from scheduler.simulator.world import World
+
+    world = World([node("a"), node("b")])
+    lengths = {}
+    for number in range(30):
+        length = 60.0 * (7 + number * 13 % 17)
+        one = job(f"q{number:02}", gang(1 + number % 2, 1 + number * 3 % 8), age=60 - number)
+        world.enqueue(replace(one, estimate=Estimate(length, length, length)))
+        lengths[one.job_id] = length
+    snapshot = world.snapshot(NOW)
+    found = outlook(snapshot)
+    started, now = {}, NOW
+    while world.queued or world.running:
+        made = plan(world.snapshot(now))
+        world.apply(made, now)
+        started |= {start.job_id: now for start in made.starts}
+        if not world.running:
+            break
+        ends = {
+            job_id: running.started_at + timedelta(seconds=lengths[job_id]) for job_id, running in world.running.items()
+        }
+        now = min(ends.values())
+        for job_id, at in ends.items():
+            if at == now:
+                world.finish(job_id)
+    for one in found.starts:
+        assert one.likely_at is not None
+        off = abs((one.likely_at - started[one.job_id]).total_seconds())
+        assert off <= 0.2 * max(60.0, (started[one.job_id] - NOW).total_seconds()), one
+    assert sum(one.likely_at == started[one.job_id] for one in found.starts) > 15
