@@ -1,26 +1,38 @@
-"""The production planner in virtual time: jobs come, are planned, run and end; nothing waits on a clock."""
+"""The production planner in virtual time: jobs come, are planned, run, are preempted and end; nothing waits on a clock."""
 
 from __future__ import annotations
 
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from core.domain.ids import JobId
 from scheduler.planning import Plan, QueuedGang, Reason, Snapshot, plan
+from scheduler.simulator.alarms import next_look_s
 from scheduler.simulator.arrival import Arrival
+from scheduler.simulator.estimates import Estimator
 from scheduler.simulator.metrics import Usage
+from scheduler.simulator.past import Past
+from scheduler.simulator.progress import Progress
 from scheduler.simulator.scenario import Scenario
-from scheduler.simulator.world import World
+from scheduler.simulator.world import Running, World, WrongPlan
 
 Planner = Callable[[Snapshot], Plan]
+
+# A plan that stops somebody at once is followed by another at the same moment. More than this many: they go in circles.
+_MOST_PLANS_AT_ONCE = 1000
+_SOON_S = 1e-6  # ends nearer than this are now: sums of floats are not exact
 
 
 @dataclass(slots=True)
 class History:
-    """What became of one job. Times in seconds from the start; ``None``: not yet."""
+    """What became of one job. Times in seconds from the start; ``None``: not yet.
+
+    ``started_s``, ``nodes`` and ``gpu_models``: of its first start. ``jobs_meanwhile``: how many jobs, itself included, were
+    there on the average from its arrival to its end.
+    """
 
     arrival: Arrival
     started_s: float | None = None
@@ -28,6 +40,9 @@ class History:
     nodes: tuple[str, ...] = ()  # one per replica, in rank order
     gpu_models: tuple[str | None, ...] = ()
     reasons: list[tuple[float, Reason]] = field(default_factory=list)  # each change, and when
+    preemptions: int = 0
+    lost_s: float = 0.0  # work done again, and what restarts cost
+    jobs_meanwhile: float = 1.0
 
     def reason_at(self, at_s: float) -> Reason | None:
         """Why it waited at that moment, after the plan that was made then."""
@@ -39,13 +54,14 @@ class History:
 
 @dataclass(slots=True)
 class Outcome:
-    """Everything a report and expectations are made of."""
+    """Everything a report and expectations are made of. ``decision_cpu_s``: of each plan, where a clock was given."""
 
     scenario: Scenario
     jobs: dict[str, History]
     usage: Usage
     end_s: float = 0.0
     plans: int = 0
+    decision_cpu_s: list[float] = field(default_factory=list)
 
 
 class Simulation:
@@ -54,6 +70,8 @@ class Simulation:
     Args:
         planner: what is simulated; the production planner unless a test says otherwise.
         on_plan: told every snapshot with its plan, for checks and measurements.
+        cpu_clock: such as ``time.process_time``, to measure what plans cost.
+        keeps_reasons: whether each job's history has the reasons why it waited.
     """
 
     def __init__(
@@ -61,31 +79,52 @@ class Simulation:
         scenario: Scenario,
         planner: Planner = plan,
         on_plan: Callable[[Snapshot, Plan], None] | None = None,
+        *,
+        cpu_clock: Callable[[], float] | None = None,
+        keeps_reasons: bool = True,
     ) -> None:
         self.scenario = scenario
         self.planner = planner
         self.on_plan = on_plan
-        self.world = World(scenario.nodes)
+        self.cpu_clock = cpu_clock
+        self.keeps_reasons = keeps_reasons
+        self.world = World(
+            scenario.nodes, policy=scenario.policy, accounts=scenario.accounts, bookings=scenario.bookings
+        )
+        self.estimator = Estimator(scenario.knowledge, scenario.learnt_after_s, scenario.start)
         self.outcome = Outcome(
             scenario, {arrival.name: History(arrival) for arrival in scenario.arrivals}, Usage(scenario.nodes)
         )
+        self._past = Past(scenario.policy, scenario.accounts, scenario.nodes, scenario.arrivals)
+        self._progress: dict[str, Progress] = {}
+        self._began_s: dict[str, float] = {}  # of the present attempt
         self._arrivals = sorted(scenario.arrivals, key=lambda arrival: (arrival.at_s, arrival.name))
         self._next = 0
-        self._ends: list[tuple[float, str]] = []
+        self._ends: list[tuple[float, int, str]] = []  # when, which version of that end, who
+        self._version: dict[str, int] = {}
+        self._stops: list[tuple[float, str]] = []
+        self._look_s = math.inf
         self._is_dirty = False  # something changed since the last plan
+        self._job_seconds = 0.0  # jobs that are there, over time
+        self._jobs_there = 0
+        self._came: dict[str, float] = {}  # ``_job_seconds`` when it came
 
     def run(self) -> Outcome:
         """Until nothing is left to happen, or the scenario's ``until``. A job that can never run waits for ever."""
         now_s = 0.0
         last_plan_s = -math.inf
+        at_once = 0
         while True:
             happens_s = self._next_event_s()
-            if self.world.queued and self._is_dirty:
+            if (self.world.queued or self._stops) and self._is_dirty:
                 happens_s = min(happens_s, max(now_s, last_plan_s + self.scenario.tick_s))
             if happens_s > self.scenario.until_s or math.isinf(happens_s):
                 break
-            self.outcome.usage.advance(happens_s)
-            now_s = happens_s
+            at_once = at_once + 1 if happens_s <= now_s else 0
+            if at_once > _MOST_PLANS_AT_ONCE:
+                raise WrongPlan(f"plans go in circles at {now_s:g} s")
+            self._pass(now_s, happens_s)
+            now_s = max(now_s, happens_s)
             self._let_happen(now_s)
             if self._is_dirty and now_s >= last_plan_s + self.scenario.tick_s:
                 self._plan(now_s)
@@ -95,25 +134,74 @@ class Simulation:
         return self.outcome
 
     def _next_event_s(self) -> float:
+        while self._ends and self._version.get(self._ends[0][2]) != self._ends[0][1]:
+            heapq.heappop(self._ends)
         arrival_s = self._arrivals[self._next].at_s if self._next < len(self._arrivals) else math.inf
-        return min(arrival_s, self._ends[0][0] if self._ends else math.inf)
+        end_s = self._ends[0][0] if self._ends else math.inf
+        stop_s = self._stops[0][0] if self._stops else math.inf
+        return min(arrival_s, end_s, stop_s, self._look_s)
+
+    def _pass(self, now_s: float, to_s: float) -> None:
+        self._job_seconds += max(0.0, to_s - now_s) * self._jobs_there
+        self.outcome.usage.advance(to_s)
+        self._past.advance(to_s, self.world.running)
 
     def _let_happen(self, now_s: float) -> None:
-        while self._ends and self._ends[0][0] <= now_s:
-            _, name = heapq.heappop(self._ends)
-            ended = self.world.finish(JobId(name))
-            self.outcome.jobs[name].ended_s = now_s
-            self.outcome.usage.end(ended)
-            self._is_dirty = True
+        while self._ends and self._ends[0][0] <= now_s + _SOON_S:
+            _, version, name = heapq.heappop(self._ends)
+            if self._version.get(name) == version:
+                self._end(name, now_s)
+        while self._stops and self._stops[0][0] <= now_s + _SOON_S:
+            _, name = heapq.heappop(self._stops)
+            if JobId(name) in self.world.running:
+                self._release(name, now_s)
         while self._next < len(self._arrivals) and self._arrivals[self._next].at_s <= now_s:
-            self.world.enqueue(self._queued(self._arrivals[self._next]))
+            self._come(self._arrivals[self._next], now_s)
             self._next += 1
+        if self._look_s <= now_s + _SOON_S:
+            self._look_s = math.inf
             self._is_dirty = True
 
-    def _queued(self, arrival: Arrival) -> QueuedGang:
+    def _come(self, arrival: Arrival, now_s: float) -> None:
+        progress = Progress(arrival, self.scenario.checkpoint_every_s, now_s=now_s)
+        self._progress[arrival.name] = progress
+        self._came[arrival.name] = self._job_seconds
+        self._jobs_there += 1
+        self.world.enqueue(self._queued(progress, now_s))
+        self._is_dirty = True
+
+    def _end(self, name: str, now_s: float) -> None:
+        ended = self.world.finish(JobId(name))
+        del self._version[name], self._began_s[name]
+        history = self.outcome.jobs[name]
+        history.ended_s = now_s
+        there_s = now_s - history.arrival.at_s
+        meanwhile = self._job_seconds - self._came.pop(name)
+        history.jobs_meanwhile = meanwhile / there_s if there_s > 0 else 1.0
+        self._jobs_there -= 1
+        self.outcome.usage.end(ended)
+        progress = self._progress.pop(name)
+        progress.advance(now_s)
+        self.estimator.ended(progress, now_s, is_cut_off=progress.remaining_s > _SOON_S)
+        self._is_dirty = True
+
+    def _release(self, name: str, now_s: float) -> None:
+        """A preempted job has stopped."""
+        del self._version[name], self._began_s[name]
+        progress = self._progress[name]
+        progress.stop(now_s)
+        running = self.world.release(JobId(name), self._queued(progress, now_s))
+        history = self.outcome.jobs[name]
+        history.preemptions += 1
+        history.lost_s = progress.lost_s
+        self.outcome.usage.end(running)
+        self._is_dirty = True
+
+    def _queued(self, progress: Progress, now_s: float) -> QueuedGang:
+        arrival = progress.arrival
         return QueuedGang(
             job_id=JobId(arrival.name),
-            name=arrival.name,
+            name=arrival.title or arrival.name,
             project=arrival.project,
             user=arrival.user,
             priority=arrival.priority,
@@ -121,38 +209,125 @@ class Simulation:
             gang=arrival.gang,
             shape=arrival.shape,
             max_run_time_s=arrival.max_run_time_s,
+            attained_gpu_s=progress.attained_gpu_s,
+            estimate=self.estimator.of(progress),
+            waits_since=self._moment(now_s) if progress.starts else None,
         )
+
+    def _snapshot(self, now_s: float) -> Snapshot:
+        """What the planner would be told now."""
+        for job_id, running in self.world.running.items():
+            progress = self._progress[job_id]
+            progress.advance(now_s)
+            self.world.tell(
+                replace(
+                    self.world.view(job_id),
+                    attained_gpu_s=progress.attained_gpu_s,
+                    lost_gpu_s=progress.unsaved_s * progress.rate,
+                    estimate=self.estimator.of(progress),
+                    is_preemptible=progress.arrival.is_preemptible and running.stops_at is None,
+                )
+            )
+        self.world.accounts = self._past.accounts()
+        return self.world.snapshot(self._moment(now_s))
 
     def _plan(self, now_s: float) -> None:
         self._is_dirty = False
-        now = self._moment(now_s)
-        snapshot = self.world.snapshot(now)
+        snapshot = self._snapshot(now_s)
         if not snapshot.queued and not snapshot.growing:
             return
+        before_s = self.cpu_clock() if self.cpu_clock is not None else 0.0
         made = self.planner(snapshot)
+        if self.cpu_clock is not None:
+            self.outcome.decision_cpu_s.append(self.cpu_clock() - before_s)
         if self.on_plan is not None:
             self.on_plan(snapshot, made)
-        self.world.apply(made, now)
+        self._apply(made, snapshot.now, now_s)
         self.outcome.plans += 1
+        if self.keeps_reasons:
+            for job_id, reason in made.waits.items():
+                told = self.outcome.jobs[job_id].reasons
+                if not told or told[-1][1] != reason:
+                    told.append((now_s, reason))
+        self.outcome.usage.wait({job_id: reason.code for job_id, reason in made.waits.items()}, self.world)
+        self._look_s = self._next_look_s(now_s)
+
+    def _apply(self, made: Plan, now: datetime, now_s: float) -> None:
+        self.world.apply(made, now)
         for start in made.starts:
             history = self.outcome.jobs[start.job_id]
-            history.started_s = now_s
-            history.nodes = tuple(placement.node for placement in start.placements)
-            history.gpu_models = tuple(placement.gpu_model for placement in start.placements)
-            self.outcome.usage.start(self.world.running[start.job_id])
-            arrival = history.arrival
-            runs_s = min(arrival.duration_s, arrival.max_run_time_s or math.inf)
-            if math.isfinite(runs_s):
-                heapq.heappush(self._ends, (now_s + runs_s, arrival.name))
+            running = self.world.running[start.job_id]
+            if history.started_s is None:
+                history.started_s = now_s
+                history.nodes = tuple(placement.node for placement in start.placements)
+                history.gpu_models = tuple(placement.gpu_model for placement in start.placements)
+            self.outcome.usage.start(running)
+            self._began_s[start.job_id] = now_s
+            progress = self._progress[start.job_id]
+            progress.start(now_s, speed=_speed(running), rate=_rate(running), cost_s=self.scenario.restart_cost_s)
+            self._expect_end(start.job_id)
         for grow in made.grows:
             role = self.world.running[grow.job_id].job.gang.elastic
             if role is not None:
                 self.outcome.usage.grow(role.request, len(grow.placements))
-        for job_id, reason in made.waits.items():
-            told = self.outcome.jobs[job_id].reasons
-            if not told or told[-1][1] != reason:
-                told.append((now_s, reason))
-        self.outcome.usage.wait({job_id: reason.code for job_id, reason in made.waits.items()}, self.world)
+            self._resize(grow.job_id, now_s)
+        for shrink in made.shrinks:
+            role = self.world.running[shrink.job_id].job.gang.elastic
+            if role is not None:
+                self.outcome.usage.shrink(role.request, len(shrink.indices))
+            self._resize(shrink.job_id, now_s)
+            self._is_dirty = True
+        for preempt in made.preempts:
+            heapq.heappush(self._stops, (now_s + self.scenario.policy.grace_s, preempt.job_id))
+
+    def _resize(self, job_id: JobId, now_s: float) -> None:
+        running = self.world.running[job_id]
+        self._progress[job_id].resize(
+            now_s, speed=_speed(running), rate=_rate(running), cost_s=self.scenario.resize_cost_s
+        )
+        self._expect_end(job_id)
+
+    def _expect_end(self, name: str) -> None:
+        progress = self._progress[name]
+        ends_s = progress.ends_s
+        if progress.arrival.max_run_time_s is not None:
+            ends_s = min(ends_s, self._began_s[name] + progress.arrival.max_run_time_s)
+        self._version[name] = self._version.get(name, progress.starts * 1_000_000) + 1
+        if math.isfinite(ends_s):
+            heapq.heappush(self._ends, (ends_s, self._version[name], name))
+
+    def _next_look_s(self, now_s: float) -> float:
+        if not self.world.queued:
+            return math.inf
+        look_s = next_look_s(
+            now_s,
+            policy=self.scenario.policy,
+            estimator=self.estimator,
+            running=[
+                (self._progress[job_id], self._began_s[job_id])
+                for job_id, running in self.world.running.items()
+                if running.stops_at is None
+            ],
+            waiting=self.world.queued.values(),
+            bookings=self.scenario.bookings,
+            start=self.scenario.start,
+        )
+        return min(look_s, now_s + self.scenario.look_s)
 
     def _moment(self, at_s: float) -> datetime:
         return self.scenario.start + timedelta(seconds=at_s)
+
+
+def _speed(running: Running) -> float:
+    """1 with all the replicas that an elastic job may have; in proportion with fewer."""
+    role = running.job.gang.elastic
+    if role is None or not role.most:
+        return 1.0
+    return sum(placement.role == role.role for placement in running.placements) / role.most
+
+
+def _rate(running: Running) -> float:
+    """GPUs that a job holds; 1 where it asks for none."""
+    requests = {role.role: role.request for role in running.job.gang.roles}
+    held = sum(requests[p.role].gpu_count + requests[p.role].gpu_milli / 1000 for p in running.placements)
+    return held or 1.0

@@ -60,6 +60,11 @@ class Usage:
         for _ in range(replicas):
             self._hold_one(request, 1)
 
+    def shrink(self, request: Request, replicas: int) -> None:
+        """An elastic gang has given places back."""
+        for _ in range(replicas):
+            self._hold_one(request, -1)
+
     def _hold_one(self, request: Request, sign: int) -> None:
         self.held_gpus += sign * request.gpu_count
         self.held_cpu_milli += sign * request.cpu_milli

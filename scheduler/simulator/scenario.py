@@ -21,20 +21,35 @@ from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli, parse_durati
 from core.domain.ids import NodeId
 from core.domain.resources import Amounts, Gang, gang_of
 from scheduler.planning import NodeView
+from scheduler.planning.model import Account, Booking
+from scheduler.planning.policy import Policy
 from scheduler.simulator.arrival import Arrival
+from scheduler.simulator.estimates import LEARNT_AFTER_S, Knowledge
 from scheduler.simulator.expect import Expectation, parse_expectations
 from scheduler.simulator.mistakes import ScenarioError
+from scheduler.simulator.settings import read_accounts, read_bookings, read_policy
 from scheduler.simulator.trace import read_trace
 
 DEFAULT_START: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _NODE_KEYS: Final = frozenset({"name", "count", "cpu", "memory", "gpus", "labels", "cordoned"})
 _TIMING_KEYS: Final = frozenset({"at", "duration", "count", "every", "mean_interval", "user"})
-_KEYS: Final = frozenset({"name", "about", "start", "seed", "tick", "nodes", "jobs", "trace", "expect", "until"})
+_KEYS: Final = frozenset(
+    {
+        "name", "about", "start", "seed", "tick", "look", "nodes", "jobs", "trace", "expect", "until", "policy", "accounts",
+        "bookings", "restart_cost", "resize_cost", "checkpoint_every", "estimates", "learnt_after",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """``tick_s``: plans are made at most this often; 0: after every arrival and end."""
+    """``tick_s``: plans are made at most this often; 0: after every arrival and end. ``look_s``: and at least so often
+    while somebody waits, besides the moments of :mod:`scheduler.simulator.alarms`.
+
+    ``restart_cost_s``: what a job pays when it starts again after a preemption, holding its GPUs; ``resize_cost_s``: an
+    elastic one when it gets or loses replicas. ``checkpoint_every_s``: it also loses its work since the last multiple;
+    ``None``: it writes a checkpoint in its grace. ``knowledge``: what is known of durations.
+    """
 
     name: str
     nodes: tuple[NodeView, ...]
@@ -45,6 +60,15 @@ class Scenario:
     tick_s: float = 0.0
     until_s: float = math.inf
     start: datetime = field(default=DEFAULT_START)
+    look_s: float = math.inf
+    policy: Policy = field(default_factory=Policy)
+    accounts: tuple[Account, ...] = ()
+    bookings: tuple[Booking, ...] = ()
+    restart_cost_s: float = 0.0
+    resize_cost_s: float = 0.0
+    checkpoint_every_s: float | None = None
+    knowledge: Knowledge = Knowledge.UNKNOWN
+    learnt_after_s: float = LEARNT_AFTER_S
 
 
 def load(path: Path, *, seed: int | None = None) -> Scenario:
@@ -74,6 +98,7 @@ def parse(data: Any, *, folder: Path = Path(), default_name: str = "scenario") -
     names = [arrival.name for arrival in arrivals]
     if len(set(names)) < len(names):
         raise ScenarioError(f"jobs: the name {next(n for n in names if names.count(n) > 1)!r} stands twice")
+    start = _moment(data.get("start"))
     return Scenario(
         name=str(data.get("name", default_name)),
         about=str(data.get("about", "")).strip(),
@@ -83,7 +108,18 @@ def parse(data: Any, *, folder: Path = Path(), default_name: str = "scenario") -
         seed=seed,
         tick_s=_seconds(data.get("tick", 0), "tick"),
         until_s=_seconds(data["until"], "until") if "until" in data else math.inf,
-        start=_moment(data.get("start")),
+        start=start,
+        look_s=_seconds(data["look"], "look") if "look" in data else math.inf,
+        policy=read_policy(data.get("policy", {})),
+        accounts=read_accounts(data.get("accounts", {})),
+        bookings=read_bookings(data.get("bookings", []), start, frozenset(node.id for node in nodes)),
+        restart_cost_s=_seconds(data.get("restart_cost", 0), "restart_cost"),
+        resize_cost_s=_seconds(data.get("resize_cost", 0), "resize_cost"),
+        checkpoint_every_s=_seconds(data["checkpoint_every"], "checkpoint_every")
+        if "checkpoint_every" in data
+        else None,
+        knowledge=_knowledge(data.get("estimates", "unknown")),
+        learnt_after_s=_seconds(data.get("learnt_after", LEARNT_AFTER_S), "learnt_after"),
     )
 
 
@@ -146,6 +182,7 @@ def _jobs(given: Any, position: int, random: Random) -> Iterable[Arrival]:
             project=spec.project,
             user=str(timing.get("user", "user")),
             max_run_time_s=spec.max_run_time,
+            is_preemptible=spec.preemptible,
         )
         at_s += every_s if mean_s is None else random.expovariate(1 / mean_s)
 
@@ -170,6 +207,13 @@ def _duration(given: Any, where: str, random: Random) -> float:
         if "exponential" in given:
             return random.expovariate(1 / _seconds(given["exponential"], where))
     return _seconds(given, where)
+
+
+def _knowledge(given: Any) -> Knowledge:
+    try:
+        return Knowledge(str(given))
+    except ValueError:
+        raise ScenarioError(f"estimates: is one of {', '.join(Knowledge)}, not {given!r}") from None
 
 
 def _seconds(given: Any, where: str) -> float:

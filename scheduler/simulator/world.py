@@ -21,6 +21,8 @@ from scheduler.planning import (
     Snapshot,
     Start,
 )
+from scheduler.planning.model import Account, Booking, Preempt, Shrink
+from scheduler.planning.policy import Policy
 
 
 class WrongPlan(Exception):
@@ -34,6 +36,7 @@ class Running:
     job: QueuedGang
     placements: tuple[Placement, ...]
     started_at: datetime
+    stops_at: datetime | None = None  # it was preempted and is in its grace
 
     def view(self) -> RunningGang:
         limit = self.job.max_run_time_s
@@ -44,15 +47,21 @@ class Running:
             priority=self.job.priority,
             gang=self.job.gang,
             nodes=tuple((placement.role, placement.node) for placement in self.placements),
-            expected_end=None if limit is None else self.started_at + timedelta(seconds=limit),
+            expected_end=self.stops_at or (None if limit is None else self.started_at + timedelta(seconds=limit)),
             gpu_models=tuple(placement.gpu_model for placement in self.placements),
+            user=self.job.user,
+            queued_at=self.job.queued_at,
+            started_at=self.started_at,
+            attained_gpu_s=self.job.attained_gpu_s,
+            estimate=self.job.estimate,
+            is_stopping=self.stops_at is not None,
         )
 
     def growing(self) -> GrowingGang | None:
         """``None``: it has all the replicas that it may have."""
         job = self.job
         role = job.gang.elastic
-        if role is None:
+        if role is None or self.stops_at is not None:
             return None
         mine = [placement for placement in self.placements if placement.role == role.role]
         lacking = sorted(set(range(role.most or 0)) - {placement.index for placement in mine})
@@ -65,7 +74,17 @@ class Running:
 class World:
     """Nodes, running and queued jobs. Values that go into a snapshot are replaced, never changed."""
 
-    def __init__(self, nodes: Iterable[NodeView]) -> None:
+    def __init__(
+        self,
+        nodes: Iterable[NodeView],
+        *,
+        policy: Policy | None = None,
+        accounts: Iterable[Account] = (),
+        bookings: Iterable[Booking] = (),
+    ) -> None:
+        self.policy = policy or Policy()
+        self.accounts = tuple(accounts)
+        self.bookings = tuple(bookings)
         self.nodes: dict[NodeId, NodeView] = {node.id: node for node in nodes}
         self.queued: dict[JobId, QueuedGang] = {}
         self.running: dict[JobId, Running] = {}
@@ -78,15 +97,32 @@ class World:
             queued=tuple(self.queued.values()),
             running=tuple(self._views.values()),
             growing=tuple(view for running in self.running.values() if (view := running.growing()) is not None),
+            accounts=self.accounts,
+            bookings=self.bookings,
+            policy=self.policy,
         )
+
+    def tell(self, view: RunningGang) -> None:
+        """What is known now of a job that runs: attained service, estimate, work since its last checkpoint."""
+        self._views[view.job_id] = view
+
+    def view(self, job_id: JobId) -> RunningGang:
+        return self._views[job_id]
 
     def enqueue(self, job: QueuedGang) -> None:
         self.queued[job.job_id] = job
 
     def apply(self, plan: Plan, now: datetime) -> None:
-        """Start what the plan says. Raises :class:`WrongPlan` if a line does not hold."""
+        """Start, stop and shrink what the plan says. Raises :class:`WrongPlan` if a line does not hold.
+
+        A preempted job holds its place until :meth:`release`.
+        """
         for start in plan.starts:
             self.start(start, now)
+        for preempt in plan.preempts:
+            self.preempt(preempt, now)
+        for shrink in plan.shrinks:
+            self.shrink(shrink)
         for grow in plan.grows:
             self.grow(grow)
         if plan.waits.keys() != self.queued.keys():
@@ -109,6 +145,38 @@ class World:
             self._take(job.gang, requests[placement.role], placement)
         self._check_topology(job.gang, start.job_id, start.placements)
         self._run(Running(job, start.placements, now))
+
+    def preempt(self, preempt: Preempt, now: datetime) -> None:
+        """The job is told to stop, and holds its place until :meth:`release`, after its grace."""
+        running = self.running.get(preempt.job_id)
+        if running is None or running.stops_at is not None:
+            raise WrongPlan(f"{preempt.job_id} is preempted but does not run, or stops already")
+        if not self._views[preempt.job_id].is_preemptible:
+            raise WrongPlan(f"{preempt.job_id} is preempted but must not be")
+        self._run(replace(running, stops_at=now + timedelta(seconds=self.policy.grace_s)))
+
+    def release(self, job_id: JobId, queued: QueuedGang) -> Running:
+        """A preempted job has stopped: it gives its place back and waits again, as ``queued``."""
+        running = self.finish(job_id)
+        self.enqueue(queued)
+        return running
+
+    def shrink(self, shrink: Shrink) -> None:
+        """These replicas of an elastic job go; it runs on with the others."""
+        running = self.running.get(shrink.job_id)
+        role = running.job.gang.elastic if running is not None else None
+        if running is None or role is None or role.role != shrink.role:
+            raise WrongPlan(f"{shrink.job_id} shrinks but is no elastic job that runs")
+        gone = [p for p in running.placements if p.role == role.role and p.index in shrink.indices]
+        kept = tuple(p for p in running.placements if p not in gone)
+        if len(gone) != len(set(shrink.indices)) or not gone:
+            raise WrongPlan(f"{shrink.job_id}: shrinks by replicas that it does not have")
+        if sum(p.role == role.role for p in kept) < role.replicas:
+            raise WrongPlan(f"{shrink.job_id}: shrinks below the replicas that it needs")
+        for placement in gone:
+            node = self.nodes[placement.node]
+            self.nodes[node.id] = replace(node, free=_moved(node.free, role.request, placement, 1))
+        self._run(replace(running, placements=kept))
 
     def lose(self, job_id: JobId, lost: int) -> None:
         """An elastic job goes on without its last ``lost`` elastic replicas; it may grow again."""
