@@ -47,7 +47,7 @@ def job_fields(row: AnyRow, *, run: Run, now: datetime) -> dict[str, Any]:
         "gpu_count": row.gpu_count,
         "attempt_count": row.attempt_count,
         "restart_count": row.restart_count,
-        "wait_reason": _wait_reason(row, now),
+        "wait_reason": wait_reason_of(row, now),
         "exit": exit_view(row.exit),
         "progress": told_progress(run.progress, is_running=row.state == JobState.RUNNING),
         "created_at": row.created_at,
@@ -110,7 +110,8 @@ def _most(roles: Sequence[Sequence[Any]]) -> dict[str, int]:
     return {role[0]: role[6] for role in roles if len(role) > 6}
 
 
-def _wait_reason(row: AnyRow, now: datetime) -> WaitReasonView | None:
+def wait_reason_of(row: AnyRow, now: datetime) -> WaitReasonView | None:
+    """Why the job of a row waits: its own reason, or that of its shape."""
     if row.state not in (JobState.QUEUED, JobState.STARTING):
         return None
     if row.wait_reason is not None:

@@ -26,7 +26,7 @@ from core.bell import TOPIC_FORECAST, NullBell
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.repositories import questions
 from core.db.repositories.metrics import NewObject, StreamKey, add_metrics
-from core.db.tables import Base, MlflowModel, MlflowRegistered, MlflowRun, MlflowVersion, Node, Secret
+from core.db.tables import Base, BookingRow, MlflowModel, MlflowRegistered, MlflowRun, MlflowVersion, Node, Secret
 from core.settings import Settings
 
 Stage = tuple[Any, Callable[[], None]]
@@ -198,6 +198,20 @@ ROUTES: dict[str, Case] = {
     "GET /api/v1/projects/{project}/secrets": case(VIEWER),
     "PUT /api/v1/projects/{project}/secrets/{name}": case(PROJECT_ADMIN, json={"value": "x"}),
     "DELETE /api/v1/projects/{project}/secrets/{name}": case(PROJECT_ADMIN),
+    "GET /api/v1/queue": case(ANY_READER),
+    "GET /api/v1/queue/running": case(ANY_READER),
+    "GET /api/v1/shares": case(ANY_READER),
+    "GET /api/v1/quotas": case(ANY_READER),
+    "GET /api/v1/projects/{project}/quota": case(VIEWER),
+    "PATCH /api/v1/projects/{project}/quota": case(PLATFORM_ADMIN, json={"limit": {"gpus": 4}}),
+    "GET /api/v1/policy": case(ANY_READER),
+    "PATCH /api/v1/policy": case(PLATFORM_ADMIN, json={"settings": {"time_slice": "1h"}}),
+    "GET /api/v1/reservations": case(ANY_READER),
+    "POST /api/v1/reservations": case(
+        PLATFORM_ADMIN,
+        json={"name": "week", "project": "vision", "nodes": ["node-a"], "ends_at": "2026-11-22T07:00:00Z"},
+    ),
+    "DELETE /api/v1/reservations/{reservation}": case(PLATFORM_ADMIN),
     "GET /api/v1/users": case(ANY_READER),
     "POST /api/v1/users": case(PLATFORM_ADMIN, json={"name": "fresh"}),
     "PATCH /api/v1/users/{user}": case(PLATFORM_ADMIN, json={"is_disabled": True}),
@@ -248,6 +262,7 @@ FILLED = {
     "{project}": "vision",
     "{user}": "viewer",
     "{token_id}": "token-of-member",
+    "{reservation}": "reservation-1",
 }
 
 
@@ -284,6 +299,13 @@ def furnish(house: Any) -> None:
             Node(
                 name="node-gone", executor="fake", labels={}, allocatable={"cpu_milli": 0, "memory_bytes": 0}, gpus=[],
                 is_ready=False, seen_at=house.now,
+            )
+        )  # fmt: skip
+        session.add(
+            BookingRow(
+                id="reservation-1", name="later", project_id="project-vision", nodes=["node-a"],
+                begins_at=house.now + timedelta(days=30), ends_at=house.now + timedelta(days=31), created_by="user-root",
+                created_at=house.now,
             )
         )  # fmt: skip
         furnish_mlflow(session, house.now)
@@ -435,7 +457,7 @@ def _uploader(who: str) -> str:
 @pytest.mark.parametrize("who", ["stranger", "plain"])
 def test_lists_show_nothing_of_projects_that_are_not_the_callers(stage: Stage, who: str) -> None:
     house, _ = stage
-    for path in ("/jobs", "/events", "/projects"):
+    for path in ("/jobs", "/events", "/projects", "/queue", "/queue/running", "/shares", "/quotas", "/reservations"):
         text = house.call(who, "GET", path).text
         assert "job-1" not in text
         assert "vision" not in text

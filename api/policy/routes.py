@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from trainmaster.wire.policy import PolicyUpdate, PolicyView
+
+from api.auth import PlatformAdmin, Reader
+from api.policy import service
+from api.routing import new_router
+from api.work import PlatformDep
+
+router = new_router("policy", "/policy")
+
+
+@router.get("", operation_id="get_policy", summary="The planner's settings")
+def get_policy(_caller: Reader, platform: PlatformDep) -> PolicyView:
+    """In which order jobs are taken, and what may be taken from whom."""
+    with platform.read() as work:
+        return service.get(work)
+
+
+@router.patch("", operation_id="update_policy", summary="Change the planner's settings")
+def update_policy(body: PolicyUpdate, caller: PlatformAdmin, platform: PlatformDep) -> PolicyView:
+    """What is not named stays. Counts from the next tick on; `warnings` say what is probably not meant."""
+    with platform.write() as work:
+        return service.change(work, caller, body)

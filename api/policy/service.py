@@ -1,0 +1,73 @@
+"""The planner's settings: what holds, and changing it."""
+
+from __future__ import annotations
+
+from trainmaster.wire.policy import PolicyUpdate, PolicyView
+
+from api.auth import Caller
+from api.policy.settings import BY_NAME, SETTINGS, read_settings, view_of
+from api.work import Work
+from core.bell import TOPIC_TICK
+from core.db.repositories.events import append_event
+from core.db.repositories.planning import KeptPolicy, read_policy, write_policy
+from core.domain.errors import InvalidRequest
+from core.domain.policy import Policy, QueueOrder, parse_policy
+
+
+def get(work: Work) -> PolicyView:
+    return _view(read_policy(work.session))
+
+
+def change(work: Work, caller: Caller, body: PolicyUpdate) -> PolicyView:
+    """Set what ``body`` names.
+
+    Raises:
+        InvalidRequest: a setting or value that is none; nothing is changed.
+        StaleWrite: somebody else changed them in the same moment.
+    """
+    seen = read_policy(work.session)
+    try:
+        policy = parse_policy(read_settings(body.settings), base=seen.policy)
+    except InvalidRequest as wrong:
+        raise _named(wrong) from wrong
+    at_first = Policy().to_json()
+    settings = {name: value for name, value in policy.to_json().items() if value != at_first[name]}
+    kept = write_policy(work.session, settings, seen=seen, by=caller.user, now=work.now)
+    append_event(work.session, at=work.now, kind="policy.changed", actor=caller.actor, data={"settings": body.settings})
+    work.ring(TOPIC_TICK)
+    return _view(kept)
+
+
+def _named(wrong: InvalidRequest) -> InvalidRequest:
+    """The sentence with the setting's name for people."""
+    setting = BY_NAME.get(wrong.field or "")
+    if setting is None or wrong.field == setting.name:
+        return wrong
+    sentence = wrong.sentence.replace(setting.field, setting.name)
+    return InvalidRequest(sentence, field=f"settings.{setting.name}")
+
+
+def _view(kept: KeptPolicy) -> PolicyView:
+    return PolicyView(
+        settings=[view_of(setting, kept.policy) for setting in SETTINGS],
+        updated_at=kept.updated_at,
+        updated_by=kept.updated_by or None,
+        warnings=warnings_of(kept.policy),
+    )
+
+
+def warnings_of(policy: Policy) -> list[str]:
+    """What is allowed and probably not meant, a sentence each."""
+    found = []
+    if policy.time_slice_s is not None and policy.time_slice_s < policy.min_run_time_s:
+        found.append("time_slice is shorter than min_run_time: nobody gives place before min_run_time is over.")
+    if policy.time_slice_s is not None and policy.time_slice_s < 10 * (policy.restart_cost_s + policy.grace_s):
+        found.append(
+            "time_slice is less than ten times restart_cost and grace: jobs would spend much of their turns on stopping and "
+            "starting."
+        )
+    if policy.time_slice_s is not None and policy.order is QueueOrder.FIFO:
+        found.append("time_slice has no effect with order fifo: the oldest jobs come first again at once.")
+    if not policy.is_fair and policy.preempts_shares:
+        found.append("preempts_shares has no effect while fair is off.")
+    return found

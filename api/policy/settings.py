@@ -1,0 +1,208 @@
+"""The planner's settings in the words in which people read and write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from trainmaster.spec.mistakes import FieldError
+from trainmaster.spec.quantity import parse_duration_s
+from trainmaster.spec.suggest import suggest
+from trainmaster.wire.policy import SettingView
+
+from core.domain.errors import InvalidRequest
+from core.domain.policy import Defragment, Policy, QueueOrder
+
+Kind = Literal["choice", "switch", "duration", "durations", "number"]
+OFF: Final = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """``field``: its name in :class:`Policy`; ``name``: for people, without the unit."""
+
+    field: str
+    kind: Kind
+    meaning: str
+    choices: tuple[str, ...] = ()
+    can_be_off: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.field.removeprefix("is_").removesuffix("_s")
+
+
+SETTINGS: Final = (
+    Setting(
+        "order", "choice",
+        "Who comes first among jobs of equal priority and equal share: fifo, the oldest; shortest-first, the one with the "
+        "least GPU time still to run; attained-service, those that have had the least so far.",
+        tuple(QueueOrder),
+    ),
+    Setting(
+        "is_fair", "switch",
+        "Projects, and users inside one, take turns by their shares and weights; off: all jobs stand in one line.",
+    ),
+    Setting("usage_weight", "number", "How much the past counts beside the present in a share, from 0 to 1."),
+    Setting("usage_half_life_s", "duration", "After this time past usage counts half."),
+    Setting(
+        "levels_gpu_s", "durations",
+        "Where the levels of attained service end, in time of one GPU: a job goes down one level when it has had so much.",
+    ),
+    Setting(
+        "starvation_s", "duration", "Who has waited for so long without resources counts as of the first level again."
+    ),
+    Setting("preempts_priority", "switch", "A job of larger priority may take the place of jobs of smaller priority."),
+    Setting(
+        "reclaims", "switch",
+        "Projects get back what is guaranteed to them, by preemption of jobs of those who borrow it.",
+    ),
+    Setting("preempts_shares", "switch", "Projects below their share may take from jobs of those above theirs."),
+    Setting(
+        "time_slice_s", "duration",
+        "Jobs of one priority take turns: who has run for so long gives place to who comes first by order; off: who runs stays.",
+        can_be_off=True,
+    ),
+    Setting("min_run_time_s", "duration", "Nobody is preempted, by whatever right, before having run for so long."),
+    Setting("grace_s", "duration", "What a preempted job gets for its last checkpoint."),
+    Setting("shrinks", "switch", "Elastic jobs give back replicas before anybody is preempted."),
+    Setting(
+        "restart_cost_s", "duration",
+        "What a preemption is taken to cost a job besides the work since its last checkpoint.",
+    ),
+    Setting(
+        "defragment", "choice",
+        "Moves of running jobs that make room for a large gang: off, propose (shown, not done) or apply.",
+        tuple(Defragment),
+    ),
+)  # fmt: skip
+BY_NAME: Final = {setting.name: setting for setting in SETTINGS} | {setting.field: setting for setting in SETTINGS}
+
+
+def view_of(setting: Setting, policy: Policy) -> SettingView:
+    value = getattr(policy, setting.field)
+    return SettingView(
+        name=setting.name,
+        kind=setting.kind,
+        value=list(value) if isinstance(value, tuple) else value,
+        text=text_of(setting, value),
+        default_text=text_of(setting, getattr(Policy(), setting.field)),
+        choices=list(setting.choices),
+        can_be_off=setting.can_be_off,
+        meaning=setting.meaning,
+    )
+
+
+def text_of(setting: Setting, value: Any) -> str:
+    """``value`` as :func:`read` takes it."""
+    if value is None:
+        return OFF
+    match setting.kind:
+        case "choice":
+            return str(value)
+        case "switch":
+            return "on" if value else OFF
+        case "duration":
+            return duration_text(value)
+        case "durations":
+            return ",".join(duration_text(each) for each in value)
+        case "number":
+            return f"{value:g}"
+
+
+def duration_text(seconds: float) -> str:
+    """``10m``, ``1h30m``, ``7d``, ``0s``."""
+    left = round(seconds * 1000) / 1000
+    parts = []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{int(count)}{unit}")
+    if left or not parts:
+        parts.append(f"{left:g}s")
+    return "".join(parts)
+
+
+def read_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """``given`` by the names of :class:`Policy`, in its units. ``default`` becomes what the setting was at first.
+
+    Raises:
+        InvalidRequest: no such setting, or a value that is none; ``field`` names it.
+    """
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        setting = BY_NAME.get(name)
+        if setting is None:
+            known = [each.name for each in SETTINGS]
+            meant = suggest(name, known)
+            hint = f" Did you mean {meant}?" if meant else ""
+            raise InvalidRequest(
+                f"There is no setting {name!r}; the settings are {', '.join(known)}.{hint}", field=f"settings.{name}"
+            )
+        if setting.field in found:
+            raise InvalidRequest(f"{setting.name} stands there twice.", field=f"settings.{name}")
+        found[setting.field] = read(setting, value)
+    return found
+
+
+def read(setting: Setting, value: Any) -> Any:
+    """``value`` as :class:`Policy` has it. Raises ``InvalidRequest``."""
+    if value == "default":
+        return getattr(Policy(), setting.field)
+    if setting.can_be_off and (value is None or value is False or value == OFF):
+        return None
+    match setting.kind:
+        case "choice":
+            if value not in setting.choices:
+                raise _wrong(setting, f"is one of {', '.join(setting.choices)}, not {_short(value)}")
+            return value
+        case "switch":
+            return _switch(setting, value)
+        case "duration":
+            return _duration(setting, value)
+        case "durations":
+            each = value.split(",") if isinstance(value, str) else value
+            if not isinstance(each, list) or not each:
+                raise _wrong(setting, "is a list of times, such as 1h,8h,64h")
+            return [_duration(setting, item) for item in each]
+        case "number":
+            return _number(setting, value)
+
+
+_SWITCH: Final = {"on": True, "true": True, "yes": True, OFF: False, "false": False, "no": False}
+
+
+def _switch(setting: Setting, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in _SWITCH:
+        return _SWITCH[value.strip().lower()]
+    raise _wrong(setting, f"is on or off, not {_short(value)}")
+
+
+def _duration(setting: Setting, value: Any) -> float:
+    try:
+        return parse_duration_s(value.strip() if isinstance(value, str) else value)
+    except FieldError as wrong:
+        raise _wrong(setting, str(wrong).removesuffix(".")) from wrong
+
+
+def _number(setting: Setting, value: Any) -> float:
+    is_bool = isinstance(value, bool)
+    try:
+        number = float(value) if isinstance(value, int | float | str) and not is_bool else None
+    except (ValueError, OverflowError):
+        number = None
+    if number is None:
+        raise _wrong(setting, f"is a number, not {_short(value)}")
+    return number
+
+
+def _wrong(setting: Setting, what: str) -> InvalidRequest:
+    return InvalidRequest(f"{setting.name} {what}.", field=f"settings.{setting.name}")
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return repr(text if len(text) <= 40 else f"{text[:37]}…")

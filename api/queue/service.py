@@ -1,0 +1,162 @@
+"""The queue: who waits in which order and why, and who holds what until when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from pydantic import Field
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+from trainmaster.spec.priorities import priority_name
+from trainmaster.wire.base import Page
+from trainmaster.wire.forecasts import ExpectedStartView
+from trainmaster.wire.queue import QueuePage, RunningJobView, WaitingJobView
+
+from api.auth import Caller
+from api.cursors import bad_cursor, make_cursor, read_cursor
+from api.jobs.schemas import wait_reason_of
+from api.paging import PageQuery, rows_by_name
+from api.quotas.amounts import shown
+from api.work import Work
+from core.db.repositories.nodes import is_holding
+from core.db.repositories.queue import QueuePlace, held_by_job, waiting_count, waiting_page
+from core.db.rows import AnyRow
+from core.db.tables import Attempt, Job, Project, Replica, User
+from core.domain.quota import GPUS
+from core.domain.resources import Gang
+from core.domain.states import JobState
+
+_MOST: Final = 2**31 - 1
+_HOLDING: Final = (JobState.STARTING.value, JobState.RUNNING.value, JobState.CANCELLING.value)
+
+
+class QueueQuery(PageQuery):
+    """Which part of the queue."""
+
+    project: str | None = Field(default=None, max_length=100, description="Only this project's jobs.")
+
+
+def waiting(work: Work, caller: Caller, query: QueueQuery) -> QueuePage:
+    """One page, the next job first.
+
+    Raises:
+        NotFound: a project that the caller may not know of.
+    """
+    project_id = caller.member_of(work.session, query.project).project_id if query.project else None
+    after = None if query.cursor is None else _place(query.cursor)
+    rows = waiting_page(work.session, project_id=project_id, after=after, limit=query.limit + 1)
+    page = rows[: query.limit]
+    count, planned_at = waiting_count(work.session)
+    return QueuePage(
+        items=[_waiting_view(row, caller, work.now) for row in page],
+        next_cursor=_cursor(page[-1]) if len(rows) > query.limit else None,
+        waiting=count,
+        planned_at=planned_at,
+    )
+
+
+def _cursor(row: AnyRow) -> str:
+    return make_cursor(row.place, row.priority, row.queued_at.isoformat(), row.id)
+
+
+def _place(cursor: str) -> QueuePlace:
+    place, priority, since, job_id = read_cursor(cursor, (int, int, str, str))
+    try:
+        queued_at = datetime.fromisoformat(since)
+    except ValueError as error:
+        raise bad_cursor() from error
+    if queued_at.tzinfo is None or abs(place) > _MOST or abs(priority) > _MOST or "\0" in job_id:
+        raise bad_cursor()
+    return QueuePlace(place, priority, queued_at, job_id)
+
+
+def _waiting_view(row: AnyRow, caller: Caller, now: datetime) -> WaitingJobView:
+    gang = Gang.from_json(row.gang)
+    seen: dict[str, Any] = {
+        "position": row.number,
+        "priority": row.priority,
+        "priority_class": priority_name(row.priority),
+        "gpus": gang.gpu_milli / 1000,
+        "gpu_models": list(dict.fromkeys(model for role in gang.roles for model in role.request.gpu_models)),
+        "queued_at": row.queued_at,
+        "start": expected_start(row.earliest, row.likely, row.latest),
+    }
+    if not (caller.is_admin or row.project_id in caller.projects):
+        return WaitingJobView(**seen)
+    return WaitingJobView(
+        **seen,
+        job_id=row.id,
+        name=row.name,
+        project=row.project,
+        user=row.user,
+        roles={role.role: role.replicas for role in gang.roles},
+        reason=wait_reason_of(row, now),
+    )
+
+
+def expected_start(
+    earliest: datetime | None, likely: datetime | None, latest: datetime | None
+) -> ExpectedStartView | None:
+    """As the planner last reckoned it; ``None`` where it did not."""
+    if likely is None and earliest is None:
+        return None
+    sentence = "Expected to start." if likely else "May start, but when is not known."
+    return ExpectedStartView(
+        code="expected" if likely else "not_known",
+        sentence=sentence,
+        early_at=earliest,
+        likely_at=likely,
+        late_at=latest,
+    )
+
+
+# --- those that run ---------------------------------------------------------------------------------------------------
+
+
+def running(work: Work, caller: Caller, page: PageQuery) -> Page[RunningJobView]:
+    """In order of their ids. What the caller may not know of is there without its names."""
+    query = (
+        select(
+            Job.name, Job.project_id, Job.state, Job.priority, Job.max_run_time_s, Attempt.started_at,
+            Attempt.stop, Project.name.label("project"), User.name.label("user"),
+        )
+        .join(Attempt, (Attempt.job_id == Job.id) & (Attempt.number == Job.attempt_count))
+        .join(Project, Project.id == Job.project_id)
+        .join(User, User.id == Job.user_id)
+        .where(Job.state.in_(_HOLDING), Job.deleted_at.is_(None))
+    )  # fmt: skip
+    rows, cursor = rows_by_name(work.session, query, Job.id, page)
+    held = held_by_job(work.session)
+    replicas = _replica_counts(work.session, [row[-1] for row in rows])
+    return Page(items=[_running_view(row, caller, held, replicas) for row in rows], next_cursor=cursor)
+
+
+def _replica_counts(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
+    query = (
+        select(Replica.job_id, func.count()).where(is_holding(), Replica.job_id.in_(job_ids)).group_by(Replica.job_id)
+    )
+    return dict(session.execute(query))
+
+
+def _running_view(
+    row: AnyRow, caller: Caller, held: Mapping[str, tuple[str, str, Mapping[str, int]]], replicas: Mapping[str, int]
+) -> RunningJobView:
+    job_id = row[-1]
+    amounts = held[job_id][2] if job_id in held else {}
+    ends_at = None
+    if row.started_at is not None and row.max_run_time_s is not None:
+        ends_at = row.started_at + timedelta(seconds=row.max_run_time_s)
+    seen: dict[str, Any] = {
+        "state": row.state,
+        "priority": row.priority,
+        "gpus": shown(GPUS, amounts.get(GPUS, 0)),
+        "gpu_models": {key.partition("/")[2]: shown(key, milli) for key, milli in amounts.items() if "/" in key},
+        "replicas": replicas.get(job_id, 0),
+        "started_at": row.started_at,
+        "ends_at": ends_at,
+    }
+    if not (caller.is_admin or row.project_id in caller.projects):
+        return RunningJobView(**seen)
+    return RunningJobView(**seen, job_id=job_id, name=row.name, project=row.project, user=row.user)

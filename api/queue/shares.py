@@ -1,0 +1,170 @@
+"""Who has which share of the cluster: now, over the past, and what is due by the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sqlalchemy import select
+from trainmaster.wire.queue import SharesView, ShareView, UserShareView
+
+from api.auth import Caller
+from api.quotas.amounts import capacity, models_of, shown
+from api.work import Work
+from core.db.repositories.planning import read_policy, read_usage
+from core.db.repositories.queue import held_by_job, wanted_by_project
+from core.db.tables import Project, User
+from core.domain.entitlement import Claim, entitlements
+from core.domain.gpu_models import accepted_models
+from core.domain.quota import CPU, GPUS, JOBS, MEMORY
+from core.domain.resources import Gang
+
+_PARTS = (CPU, MEMORY)
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one project or user of it has and wants, by the keys of quotas."""
+
+    held: dict[str, int] = field(default_factory=dict)
+    asked: dict[str, int] = field(default_factory=dict)
+    running: int = 0
+    waiting: int = 0
+
+    def wanted(self) -> dict[str, int]:
+        return {key: self.held.get(key, 0) + self.asked.get(key, 0) for key in {*self.held, *self.asked}}
+
+
+def view(work: Work, caller: Caller) -> SharesView:
+    """All projects that hold or want something or have a past; those that the caller may not see as one."""
+    has = capacity(work.session)
+    parts = _parts(work, has)
+    projects = {row.id: row for row in work.session.scalars(select(Project).where(Project.deleted_at.is_(None)))}
+    users = dict(work.session.execute(select(User.id, User.name)))
+    policy = read_policy(work.session).policy
+    past = {key: held.value_at(work.now, policy.usage_half_life_s) for key, held in read_usage(work.session).items()}
+    weights = {project_id: projects[project_id].weight if project_id in projects else 1.0 for project_id in parts}
+    wholes = {project_id: _whole(of_users.values()) for project_id, of_users in parts.items()}
+    claims = {
+        project_id: Claim(weights[project_id], min(1.0, _dominant(whole.wanted(), has)))
+        for project_id, whole in wholes.items()
+    }
+    due = entitlements(claims)
+    known: list[ShareView] = []
+    others: list[ShareView] = []
+    for project_id, whole in wholes.items():
+        is_known = project_id in projects and (caller.is_admin or project_id in caller.projects)
+        told = ShareView(
+            project=projects[project_id].name if is_known else None,
+            weight=weights[project_id],
+            held=_dominant(whole.held, has),
+            wanted=claims[project_id].wanted,
+            entitlement=due[project_id],
+            usage=past.get((project_id, "")),
+            gpus=_gpus(whole.held),
+            running=whole.running,
+            waiting=whole.waiting,
+            users=[
+                UserShareView(
+                    user=users.get(user_id, "?"),
+                    held=_dominant(part.held, has),
+                    usage=past.get((project_id, user_id), 0.0),
+                    running=part.running,
+                    waiting=part.waiting,
+                )
+                for user_id, part in sorted(parts[project_id].items(), key=lambda item: users.get(item[0], ""))
+            ]
+            if is_known
+            else [],
+        )
+        (known if is_known else others).append(told)
+    known.sort(key=lambda share: share.project or "")
+    return SharesView(
+        projects=[*known, *_together(others)],
+        gpus={model: shown(GPUS, has[f"{GPUS}/{model}"]) for model in models_of(has)},
+        cpu_milli=has[CPU],
+        memory_bytes=has[MEMORY],
+    )
+
+
+def _parts(work: Work, has: Mapping[str, int]) -> dict[str, dict[str, _Part]]:
+    found: dict[str, dict[str, _Part]] = {}
+    for project_id, user_id, amounts in held_by_job(work.session).values():
+        part = found.setdefault(project_id, {}).setdefault(user_id, _Part())
+        part.running += 1
+        _add(part.held, amounts)
+    models = models_of(has)
+    for (project_id, user_id), (count, gangs) in wanted_by_project(work.session).items():
+        part = found.setdefault(project_id, {}).setdefault(user_id, _Part())
+        part.waiting += count
+        for gang, times in gangs:
+            _add(part.asked, _asked(gang, models, has), times)
+    for project_id, user_id in read_usage(work.session):
+        of_project = found.setdefault(project_id, {})
+        if user_id:
+            of_project.setdefault(user_id, _Part())
+    return found
+
+
+def _add(held: dict[str, int], amounts: Mapping[str, int], times: int = 1) -> None:
+    for key, amount in amounts.items():
+        held[key] = held.get(key, 0) + times * amount
+
+
+def _whole(parts: Iterable[_Part]) -> _Part:
+    whole = _Part()
+    for part in parts:
+        whole.running += part.running
+        whole.waiting += part.waiting
+        _add(whole.held, part.held)
+        _add(whole.asked, part.asked)
+    return whole
+
+
+def _asked(gang: Gang, models: list[str], has: Mapping[str, int]) -> dict[str, int]:
+    """What the gang would hold; of several models that would do, the one that there is most of."""
+    asked = {CPU: 0, MEMORY: 0, JOBS: 1}
+    for role in gang.roles:
+        asked[CPU] += role.replicas * role.request.cpu_milli
+        asked[MEMORY] += role.replicas * role.request.memory_bytes
+        milli = role.replicas * (1000 * role.request.gpu_count + role.request.gpu_milli)
+        if not milli:
+            continue
+        asked[GPUS] = asked.get(GPUS, 0) + milli
+        fitting = accepted_models(role.request.gpu_models, models) if role.request.gpu_models else tuple(models)
+        if fitting:
+            model = max(fitting, key=lambda each: has[f"{GPUS}/{each}"])
+            asked[f"{GPUS}/{model}"] = asked.get(f"{GPUS}/{model}", 0) + milli
+    return asked
+
+
+def _dominant(held: Mapping[str, int], has: Mapping[str, int]) -> float:
+    """The largest part of any resource: CPU, memory, or a GPU model."""
+    keys = [key for key in held if key in _PARTS or "/" in key]
+    return max((held[key] / has[key] for key in keys if has.get(key)), default=0.0)
+
+
+def _gpus(held: Mapping[str, int]) -> dict[str, float]:
+    return {key.partition("/")[2]: shown(key, amount) for key, amount in sorted(held.items()) if "/" in key and amount}
+
+
+def _together(others: list[ShareView]) -> list[ShareView]:
+    if not others:
+        return []
+    gpus: dict[str, float] = {}
+    for share in others:
+        for model, count in share.gpus.items():
+            gpus[model] = gpus.get(model, 0) + count
+    return [
+        ShareView(
+            project=None,
+            weight=sum(share.weight for share in others),
+            held=min(1.0, sum(share.held for share in others)),
+            wanted=min(1.0, sum(share.wanted for share in others)),
+            entitlement=min(1.0, sum(share.entitlement for share in others)),
+            usage=min(1.0, sum(share.usage or 0.0 for share in others)),
+            gpus=gpus,
+            running=sum(share.running for share in others),
+            waiting=sum(share.waiting for share in others),
+        )
+    ]

@@ -1,0 +1,86 @@
+"""Amounts of quotas, between the planner's units, what is kept, and what the wire shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from trainmaster.sizes import format_size
+
+from core.db.tables import Node
+from core.domain.errors import InvalidRequest
+from core.domain.gpu_models import accepts, normal_model
+from core.domain.quota import CPU, GPUS, JOBS, MEMORY, check_amount, planner_key, written, written_name
+from core.domain.resources import Amounts
+
+_THOUSANDTHS = (CPU, GPUS)
+
+
+def shown(key: str, amount: float) -> float:
+    """``amount`` of the planner's ``key`` as the wire has it: CPUs, bytes, GPUs, jobs."""
+    return amount / 1000 if key.partition("/")[0] in _THOUSANDTHS else amount
+
+
+def in_words(key: str, amount: float) -> str:
+    """``16 GPUs``, ``8 h100``, ``64 CPUs``, ``512 GiB``, ``20 jobs``."""
+    first, _, model = key.partition("/")
+    if first == MEMORY:
+        return f"{format_size(int(amount))} of memory"
+    number = shown(key, amount)
+    noun = model or {CPU: "CPU", GPUS: "GPU", JOBS: "job"}[first]
+    return f"{number:g} {noun}{'' if number == 1 or model else 's'}"
+
+
+def capacity(session: Session) -> dict[str, int]:
+    """What all nodes have together, by the planner's keys."""
+    found: dict[str, int] = {CPU: 0, MEMORY: 0, GPUS: 0}
+    for allocatable in session.scalars(select(Node.allocatable)):
+        amounts = Amounts.from_json(allocatable)
+        found[CPU] += amounts.cpu_milli
+        found[MEMORY] += amounts.memory_bytes
+        models = {**dict.fromkeys(amounts.shares, 0), **amounts.gpus}
+        for model, count in models.items():
+            milli = 1000 * (count + len(amounts.shares.get(model, ())))
+            found[GPUS] += milli
+            key = f"{GPUS}/{normal_model(model)}"
+            found[key] = found.get(key, 0) + milli
+    return found
+
+
+def models_of(keys: Iterable[str]) -> list[str]:
+    """The GPU models among the planner's keys."""
+    return sorted(key.partition("/")[2] for key in keys if "/" in key)
+
+
+def kept_name(what: str, present: Iterable[str], *, field: str) -> str:
+    """``what`` as it is kept: a GPU model by the name that the nodes give it, where one of theirs is meant.
+
+    Raises:
+        InvalidRequest: no such resource, or several of the nodes' models are meant.
+    """
+    key = planner_key(what, field=field)
+    _, _, model = key.partition("/")
+    if not model or model in present:
+        return written_name(key)
+    meant = [each for each in present if accepts(model, each)]
+    if len(meant) > 1:
+        raise InvalidRequest(
+            f"{field}: {what} may be {' or '.join(f'gpus/{each}' for each in meant)}; name one of them.", field=field
+        )
+    return f"gpus/{meant[0]}" if meant else written_name(key)
+
+
+def merged(before: Mapping[str, Any], changes: Mapping[str, Any], present: Iterable[str], *, at: str) -> dict[str, Any]:
+    """``before`` with the changes, canonical; ``None`` takes away. Raises ``InvalidRequest`` that names the field."""
+    models = list(present)
+    after = dict(before)
+    for what, value in changes.items():
+        field = f"{at}.{what}"
+        name = kept_name(what, models, field=field)
+        if value is None:
+            after.pop(name, None)
+        else:
+            after[name] = written(planner_key(name, field=field), check_amount(name, value, field=field))
+    return after

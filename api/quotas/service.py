@@ -1,0 +1,211 @@
+"""Quotas of projects: what is set, what is used of it now, and changing it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sqlalchemy import select
+from trainmaster.spec.mistakes import FieldError
+from trainmaster.spec.priorities import read_priority
+from trainmaster.wire.base import Page
+from trainmaster.wire.quotas import QuotaLineView, QuotaUpdate, QuotaUserView, QuotaView
+
+from api.auth import Caller
+from api.paging import PageQuery, rows_by_name
+from api.quotas.amounts import capacity, merged, models_of, shown
+from api.quotas.warnings import warnings_of
+from api.work import Work
+from core.bell import TOPIC_TICK
+from core.db.repositories.events import append_event
+from core.db.repositories.planning import read_policy
+from core.db.repositories.queue import held_by_job
+from core.db.tables import Project, User
+from core.domain.errors import InvalidRequest, NotFound
+from core.domain.policy import Policy
+from core.domain.quota import (
+    CPU,
+    GPUS,
+    JOBS,
+    MEMORY,
+    Quota,
+    QuotaSettings,
+    keys_in,
+    parse_quota,
+    parse_weight,
+    written_name,
+)
+
+_PARTS: Final = ("limit", "guaranteed", "user_limit")
+_ALWAYS: Final = (GPUS, CPU, MEMORY, JOBS)  # in this order, GPUs' models behind the GPUs
+_MOST_WEIGHT: Final = 1000.0
+
+
+def list_page(work: Work, caller: Caller, page: PageQuery) -> Page[QuotaView]:
+    """Of the projects that the caller may see, by name."""
+    query = select(Project).where(Project.deleted_at.is_(None))
+    if not caller.is_admin:
+        query = query.where(Project.id.in_(list(caller.projects)))
+    rows, cursor = rows_by_name(work.session, query, Project.name, page)
+    seen = _Sight.of(work)
+    return Page(items=[_view_of(work, project, seen) for project, _ in rows], next_cursor=cursor)
+
+
+def view_of(work: Work, project: Project) -> QuotaView:
+    return _view_of(work, project, _Sight.of(work))
+
+
+def change(work: Work, caller: Caller, project: Project, body: QuotaUpdate) -> QuotaView:
+    """Set what ``body`` names.
+
+    Raises:
+        InvalidRequest: what is set is no quota; nothing is changed.
+    """
+    before = dict(project.quota or {})
+    models = models_of(capacity(work.session))
+    after: dict[str, Any] = {
+        part: merged(before.get(part) or {}, getattr(body, part), models, at=part) for part in _PARTS
+    }
+    after["users"] = _of_users(work, dict(before.get("users") or {}), body.users, models)
+    weights = {**(before.get("user_weights") or {}), **body.user_weights}
+    after["user_weights"] = {user: weight for user, weight in weights.items() if weight is not None}
+    _demand_users(work, body.user_weights)
+    kept = {name: value for name, value in after.items() if value}
+    parse_quota(kept, at="quota")
+    given = body.model_fields_set
+    if "weight" in given and body.weight is not None:
+        project.weight = _weight(body.weight)
+    if "max_priority" in given:
+        project.max_priority = None if body.max_priority is None else _priority(body.max_priority)
+    project.quota = kept
+    append_event(
+        work.session,
+        at=work.now,
+        kind="project.quota_set",
+        actor=caller.actor,
+        project_id=project.id,
+        data=body.model_dump(mode="json", exclude_unset=True),
+    )
+    work.ring(TOPIC_TICK)
+    work.session.flush()
+    return view_of(work, project)
+
+
+def _of_users(
+    work: Work, before: dict[str, Any], changes: Mapping[str, Mapping[str, Any] | None], models: list[str]
+) -> dict[str, Any]:
+    _demand_users(work, changes)
+    for user, limits in changes.items():
+        if limits is None:
+            before.pop(user, None)
+            continue
+        after = merged(before.get(user) or {}, limits, models, at=f"users.{user}")
+        if after:
+            before[user] = after
+        else:
+            before.pop(user, None)
+    return before
+
+
+def _demand_users(work: Work, names: Mapping[str, Any]) -> None:
+    given = [name for name, value in names.items() if value is not None]
+    known = set(work.session.scalars(select(User.name).where(User.name.in_(given)))) if given else set()
+    for name in given:
+        if name not in known:
+            raise InvalidRequest(f"users.{name}: there is no user {name!r}.", field=f"users.{name}")
+
+
+def _weight(value: float) -> float:
+    weight = parse_weight(value, field="weight")
+    if weight > _MOST_WEIGHT:
+        raise InvalidRequest(f"weight is at most {_MOST_WEIGHT:g}.", field="weight")
+    return weight
+
+
+def _priority(value: Any) -> int:
+    try:
+        return read_priority(value)
+    except FieldError as wrong:
+        raise InvalidRequest(f"max_priority: {wrong}.", field="max_priority") from wrong
+
+
+class _Sight:
+    """What every project's view needs, read once."""
+
+    def __init__(self, capacity: Mapping[str, int], policy: Policy, quotas: Mapping[str, QuotaSettings]) -> None:
+        self.capacity, self.policy, self.quotas = capacity, policy, quotas
+
+    @classmethod
+    def of(cls, work: Work) -> _Sight:
+        rows = work.session.execute(select(Project.id, Project.quota).where(Project.deleted_at.is_(None)))
+        quotas = {project_id: parse_quota(quota or {}) for project_id, quota in rows}
+        return cls(capacity(work.session), read_policy(work.session).policy, quotas)
+
+
+def _view_of(work: Work, project: Project, seen: _Sight) -> QuotaView:
+    settings = seen.quotas.get(project.id, QuotaSettings())
+    quota = settings.quota
+    others = [other.quota for project_id, other in seen.quotas.items() if project_id != project.id]
+    used, by_user = _used(work, project)
+    return QuotaView(
+        project=project.name,
+        weight=project.weight,
+        max_priority=project.max_priority,
+        lines=[_line(key, quota, used, seen.capacity) for key in _keys(quota, used, seen.capacity)],
+        users=_users(settings, by_user),
+        warnings=warnings_of(project.name, quota, others, seen.capacity, seen.policy),
+    )
+
+
+def _used(work: Work, project: Project) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+    """By the project, and by the names of its users who hold something."""
+    whole: dict[str, int] = {}
+    by_user: dict[str, dict[str, int]] = {}
+    for _, user_id, amounts in held_by_job(work.session, project_id=project.id).values():
+        for held in (whole, by_user.setdefault(user_id, {})):
+            for key, amount in amounts.items():
+                held[key] = held.get(key, 0) + amount
+    names = dict(work.session.execute(select(User.id, User.name).where(User.id.in_(list(by_user)))))
+    return whole, {names[user_id]: held for user_id, held in by_user.items()}
+
+
+def _keys(quota: Quota, used: Mapping[str, int], capacity: Mapping[str, int]) -> list[str]:
+    models = sorted(key for key in {*keys_in(quota), *used, *capacity} if "/" in key)
+    first, *rest = _ALWAYS
+    return [first, *models, *rest]
+
+
+def _line(key: str, quota: Quota, used: Mapping[str, int], capacity: Mapping[str, int]) -> QuotaLineView:
+    def of(part: Mapping[str, int]) -> float | None:
+        return shown(key, part[key]) if key in part else None
+
+    return QuotaLineView(
+        what=written_name(key),
+        used=shown(key, used.get(key, 0)),
+        limit=of(quota.limit),
+        guaranteed=of(quota.guaranteed),
+        user_limit=of(quota.user_limit),
+        capacity=None if key == JOBS else shown(key, capacity.get(key, 0)),
+    )
+
+
+def _users(settings: QuotaSettings, by_user: Mapping[str, Mapping[str, int]]) -> list[QuotaUserView]:
+    limits = settings.quota.user_limits
+    names = sorted({*by_user, *limits, *settings.user_weights})
+    return [
+        QuotaUserView(
+            user=name,
+            used={written_name(key): shown(key, amount) for key, amount in by_user.get(name, {}).items() if amount},
+            limit={written_name(key): shown(key, amount) for key, amount in limits.get(name, {}).items()},
+            weight=settings.user_weights.get(name, 1.0),
+        )
+        for name in names
+    ]
+
+
+def load(work: Work, caller: Caller, name: str) -> Project:
+    """The project of this name. Raises ``NotFound``."""
+    project = work.session.get(Project, caller.member_of(work.session, name).project_id)
+    if project is None or project.deleted_at is not None:
+        raise NotFound(f"There is no project {name!r}.")
+    return project

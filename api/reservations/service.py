@@ -1,0 +1,221 @@
+"""Reservations: nodes that an administrator keeps for one project for a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import select
+from trainmaster.wire.base import Page
+from trainmaster.wire.reservations import ReservationCreate, ReservationView
+
+from api.auth import Caller
+from api.cursors import make_cursor
+from api.paging import PageQuery, read_position
+from api.work import Work
+from core.bell import TOPIC_TICK
+from core.db.repositories.events import append_event
+from core.db.repositories.nodes import is_holding, merged_labels
+from core.db.repositories.planning import bookings
+from core.db.rows import AnyRow
+from core.db.tables import BookingRow, Job, Node, Project, Replica
+from core.domain.errors import Conflict, InvalidRequest, NotFound
+from core.ids import new_id
+
+_LONGEST: Final = timedelta(days=366)
+_CLOCKS_DIFFER: Final = timedelta(minutes=1)
+_SHOWN: Final = 5
+
+
+def list_page(work: Work, caller: Caller, page: PageQuery) -> Page[ReservationView]:
+    """Those that are not over, the first to begin first."""
+    rows = list(bookings(work.session, ending_after=work.now))
+    if page.cursor is not None:
+        after = read_position(page.cursor)
+        rows = [row for row in rows if (row.begins_at, row.id) > after]
+    shown = rows[: page.limit]
+    names = _project_names(work, shown)
+    cursor = make_cursor(shown[-1].begins_at.isoformat(), shown[-1].id) if len(rows) > page.limit else None
+    return Page(items=[_view(work, caller, row, names) for row in shown], next_cursor=cursor)
+
+
+def create(work: Work, caller: Caller, body: ReservationCreate) -> ReservationView:
+    """Raises:
+    InvalidRequest: a window that is none, unknown nodes, a selector that no node meets.
+    Conflict: one of the nodes is reserved for somebody else at that time.
+    """
+    project = _project(work, caller, body.project)
+    begins_at = work.now if body.begins_at is None else _utc(body.begins_at, "begins_at")
+    ends_at = _utc(body.ends_at, "ends_at")
+    _demand_window(begins_at, ends_at, work.now)
+    nodes = _nodes(work, body)
+    chosen = _chosen(work, nodes, body, begins_at, ends_at)
+    row = BookingRow(
+        id=new_id("reservation"),
+        name=body.name,
+        project_id=project.id,
+        nodes=sorted(chosen),
+        begins_at=begins_at,
+        ends_at=ends_at,
+        created_by=caller.user_id,
+        created_at=work.now,
+    )
+    work.session.add(row)
+    told = {"id": row.id, "name": row.name, "nodes": row.nodes, "begins_at": _iso(begins_at), "ends_at": _iso(ends_at)}
+    _tell(work, caller, row, "reservation.created", told)
+    warnings = _warnings(work, row, project, {node.name: node for node in nodes})
+    return _view(work, caller, row, {project.id: project.name}, warnings)
+
+
+def remove(work: Work, caller: Caller, reservation_id: str) -> None:
+    """Other projects may use its nodes again at once."""
+    row = work.session.get(BookingRow, reservation_id)
+    if row is None:
+        raise NotFound(f"There is no reservation {reservation_id!r}; `trainmaster reservation list` shows them.")
+    _tell(work, caller, row, "reservation.deleted", {"id": row.id, "name": row.name})
+    work.session.delete(row)
+
+
+def _tell(work: Work, caller: Caller, row: BookingRow, kind: str, data: Mapping[str, Any]) -> None:
+    append_event(work.session, at=work.now, kind=kind, actor=caller.actor, project_id=row.project_id, data=dict(data))
+    work.ring(TOPIC_TICK)
+
+
+def _project(work: Work, caller: Caller, name: str) -> Project:
+    try:
+        return work.session.get_one(Project, caller.member_of(work.session, name).project_id)
+    except NotFound as error:
+        raise InvalidRequest(f"project: {error.sentence}", field="project") from error
+
+
+def _utc(at: datetime, field: str) -> datetime:
+    try:
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidRequest(f"{field}: such a time is out of range.", field=field) from error
+
+
+def _iso(at: datetime) -> str:
+    return at.isoformat(timespec="seconds")
+
+
+def _demand_window(begins_at: datetime, ends_at: datetime, now: datetime) -> None:
+    if begins_at < now - _CLOCKS_DIFFER:
+        raise InvalidRequest(f"begins_at: {_iso(begins_at)} is past; leave it out to begin now.", field="begins_at")
+    if ends_at <= begins_at:
+        raise InvalidRequest(
+            f"ends_at: {_iso(ends_at)} is not after the beginning, {_iso(begins_at)}.", field="ends_at"
+        )
+    if ends_at - begins_at > _LONGEST:
+        raise InvalidRequest(
+            f"ends_at: a reservation is for at most {_LONGEST.days} days; for longer give the project a guarantee.",
+            field="ends_at",
+        )
+
+
+def _nodes(work: Work, body: ReservationCreate) -> list[Node]:
+    """The nodes that are named, or those that the selector meets; by name."""
+    if bool(body.nodes) == bool(body.node_selector):
+        raise InvalidRequest("nodes: name nodes, or give a node_selector; one of the two.", field="nodes")
+    every = list(work.session.scalars(select(Node).order_by(Node.name)))
+    if body.nodes:
+        known = {node.name for node in every}
+        unknown = [name for name in dict.fromkeys(body.nodes) if name not in known]
+        if unknown:
+            raise InvalidRequest(
+                f"nodes: there {'is' if len(unknown) == 1 else 'are'} no {_few(unknown)}; `trainmaster nodes` lists them.",
+                field="nodes",
+            )
+        return [node for node in every if node.name in body.nodes]
+    wanted = body.node_selector.items()
+    found = [node for node in every if wanted <= merged_labels(node.labels, node.admin_labels).items()]
+    if not found:
+        labels = " and ".join(f"{key}={value}" for key, value in sorted(wanted))
+        raise InvalidRequest(f"node_selector: no node carries {labels}.", field="node_selector")
+    return found
+
+
+def _chosen(
+    work: Work, nodes: Sequence[Node], body: ReservationCreate, begins_at: datetime, ends_at: datetime
+) -> list[str]:
+    """Their names; of a selector's with a count those that are free of reservations, the least used first."""
+    taken = {
+        name: row
+        for row in bookings(work.session, ending_after=begins_at)
+        if row.begins_at < ends_at
+        for name in row.nodes
+    }
+    if body.count is None:
+        for node in nodes:
+            if node.name in taken:
+                raise _overlap(node.name, taken[node.name])
+        return [node.name for node in nodes]
+    if body.count > len(nodes):
+        raise InvalidRequest(f"count: only {len(nodes)} nodes are meant, not {body.count}.", field="count")
+    free = [node for node in nodes if node.name not in taken]
+    if body.count > len(free):
+        raise Conflict(
+            f"Only {len(free)} of these {len(nodes)} nodes are not reserved then, and {body.count} are asked for.",
+            field="count",
+        )
+    busy: dict[str, int] = {}
+    for name in work.session.scalars(select(Replica.node).where(is_holding())):
+        busy[name] = busy.get(name, 0) + 1
+    return [node.name for node in sorted(free, key=lambda node: (busy.get(node.name, 0), node.name))[: body.count]]
+
+
+def _overlap(node: str, row: BookingRow) -> Conflict:
+    return Conflict(
+        f"Node {node} is reserved from {_iso(row.begins_at)} to {_iso(row.ends_at)} already, by {row.name} ({row.id}); "
+        "choose another time or other nodes, or delete that one first.",
+        field="nodes",
+    )
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:_SHOWN])
+    noun = "node" if len(names) == 1 else "nodes"
+    return f"{noun} {shown}" + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+
+
+def _warnings(work: Work, row: BookingRow, project: Project, nodes: Mapping[str, Node]) -> list[str]:
+    shut = [name for name in row.nodes if not nodes[name].is_ready or nodes[name].is_cordoned]
+    found = [f"{name} is {'cordoned' if nodes[name].is_ready else 'not ready'} now." for name in shut[:_SHOWN]]
+    if len(shut) > _SHOWN:
+        found.append(f"{len(shut) - _SHOWN} more of the nodes are cordoned or not ready now.")
+    others = (
+        select(Job.name)
+        .join(Replica, Replica.job_id == Job.id)
+        .where(is_holding(), Replica.node.in_(row.nodes), Job.project_id != project.id)
+        .distinct()
+        .order_by(Job.name)
+    )
+    names: list[AnyRow] = list(work.session.execute(others))
+    if names:
+        shown = ", ".join(name for (name,) in names[:_SHOWN])
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        found.append(f"Jobs of other projects run there and are stopped when it begins: {shown}{more}.")
+    return found
+
+
+def _project_names(work: Work, rows: Sequence[BookingRow]) -> dict[str, str]:
+    ids = list({row.project_id for row in rows})
+    rows_of = work.session.execute(select(Project.id, Project.name).where(Project.id.in_(ids)))
+    return dict(rows_of)
+
+
+def _view(
+    work: Work, caller: Caller, row: BookingRow, names: Mapping[str, str], warnings: Sequence[str] = ()
+) -> ReservationView:
+    is_known = caller.is_admin or row.project_id in caller.projects
+    return ReservationView(
+        id=row.id,
+        name=row.name if is_known else None,
+        project=names.get(row.project_id) if is_known else None,
+        nodes=[str(node) for node in row.nodes],
+        begins_at=row.begins_at,
+        ends_at=row.ends_at,
+        is_active=row.begins_at <= work.now < row.ends_at,
+        warnings=list(warnings),
+    )

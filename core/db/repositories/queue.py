@@ -1,0 +1,185 @@
+"""The queue as the API shows it: who waits in which order, who holds what, and what all of them ask for together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, and_, func, literal, select, tuple_
+from sqlalchemy.orm import Session
+
+from core.db.leases import TICK_DONE
+from core.db.repositories.nodes import is_holding
+from core.db.rows import AnyRow
+from core.db.tables import Job, Lease, Outlook, Project, Replica, User, UtcDateTime, WaitReason
+from core.domain.quota import CPU, GPUS, JOBS, MEMORY
+from core.domain.resources import Gang
+from core.domain.states import JobState
+
+# Behind all that the planner has given a place in the line: since its last look they came, or there are too many.
+_LAST: Final = 2**31 - 1
+_place: Final = func.coalesce(Outlook.position, _LAST)
+_waits: Final = and_(Job.state == JobState.QUEUED.value, Job.deleted_at.is_(None))
+_rank: Final = -Job.priority
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """Where a page of the queue ended."""
+
+    place: int
+    priority: int
+    queued_at: datetime
+    job_id: str
+
+
+def waiting_page(session: Session, *, project_id: str | None, after: QueuePlace | None, limit: int) -> Sequence[AnyRow]:
+    """At most ``limit`` waiting jobs as the planner takes them, each with its ``number`` among all that wait, from 1.
+
+    The planner's own line, as it last wrote it; behind it, and where it wrote none, by priority and age.
+    """
+    order = (_place, _rank, Job.queued_at, Job.id)
+    line = (
+        select(
+            Job.id.label("job_id"),
+            _place.label("place"),
+            _rank.label("rank"),
+            Job.queued_at.label("since"),
+            Job.project_id.label("of_project"),
+            func.row_number().over(order_by=order).label("number"),
+        )
+        .join(Outlook, Outlook.job_id == Job.id, isouter=True)
+        .where(_waits)
+        .subquery()
+    )
+    own = tuple_(line.c.place, line.c.rank, line.c.since, line.c.job_id)
+    page = select(line).order_by(line.c.number).limit(limit)
+    if project_id is not None:
+        page = page.where(line.c.of_project == project_id)
+    if after is not None:
+        last = (
+            literal(after.place),
+            literal(-after.priority),
+            literal(after.queued_at, UtcDateTime),
+            literal(after.job_id),
+        )
+        page = page.where(own > tuple_(*last))
+    cut = page.subquery()
+    query = (
+        select(
+            cut.c.number, cut.c.place, Job.id, Job.name, Job.priority, Job.queued_at, Job.gang, Job.project_id, Job.state,
+            Job.wait_reason, Project.name.label("project"), User.name.label("user"),
+            WaitReason.code.label("shape_code"), WaitReason.sentence.label("shape_sentence"),
+            WaitReason.numbers.label("shape_numbers"), Outlook.earliest, Outlook.likely, Outlook.latest,
+            _ticked().label("ticked_at"),
+        )
+        .join(cut, cut.c.job_id == Job.id)
+        .join(Project, Project.id == Job.project_id)
+        .join(User, User.id == Job.user_id)
+        .join(WaitReason, WaitReason.shape == Job.shape, isouter=True)
+        .join(Outlook, Outlook.job_id == Job.id, isouter=True)
+        .order_by(cut.c.number)
+    )  # fmt: skip
+    return session.execute(query).all()
+
+
+def _ticked() -> Any:
+    return select(Lease.expires_at).where(Lease.name == TICK_DONE).scalar_subquery()
+
+
+def waiting_count(session: Session) -> tuple[int, datetime | None]:
+    """How many jobs wait, and when the planner last looked at them."""
+    count = session.execute(select(func.count()).select_from(Job).where(_waits)).scalar_one()
+    return count, session.execute(select(_ticked())).scalar_one()
+
+
+def number_of(session: Session, job: QueuePlace) -> int:
+    """1 for the job that is next."""
+    own = tuple_(_place, _rank, Job.queued_at, Job.id)
+    last = (literal(job.place), literal(-job.priority), literal(job.queued_at, UtcDateTime), literal(job.job_id))
+    query = select(func.count()).select_from(Job).join(Outlook, Outlook.job_id == Job.id, isouter=True)
+    return session.execute(query.where(_waits, own < tuple_(*last))).scalar_one() + 1
+
+
+def outlook_of(session: Session, job_id: str) -> Outlook | None:
+    return session.get(Outlook, job_id)
+
+
+# --- who holds what ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Held:
+    """What jobs hold, by the keys of quotas."""
+
+    amounts: dict[str, int] = field(default_factory=lambda: {JOBS: 0, CPU: 0, MEMORY: 0, GPUS: 0})
+
+    def add(self, amounts: Mapping[str, int]) -> None:
+        for key, amount in amounts.items():
+            self.amounts[key] = self.amounts.get(key, 0) + amount
+
+
+def held_by_job(session: Session, *, project_id: str | None = None) -> dict[str, tuple[str, str, dict[str, int]]]:
+    """Of each job that holds something: its project, its user, and how much."""
+    gpus = _gpu_milli(session)
+    query = (
+        select(
+            Job.id, Job.project_id, Job.user_id, Replica.gpu_model,
+            func.sum(Replica.cpu_milli), func.sum(Replica.memory_bytes), func.sum(gpus), func.count(),
+        )
+        .join(Job, Job.id == Replica.job_id)
+        .where(is_holding())
+        .group_by(Job.id, Job.project_id, Job.user_id, Replica.gpu_model)
+    )  # fmt: skip
+    if project_id is not None:
+        query = query.where(Job.project_id == project_id)
+    found: dict[str, tuple[str, str, dict[str, int]]] = {}
+    for job_id, project, user, model, cpu, memory, milli, _count in session.execute(query):
+        amounts = found.setdefault(job_id, (project, user, {JOBS: 1, CPU: 0, MEMORY: 0, GPUS: 0}))[2]
+        amounts[CPU] += int(cpu)
+        amounts[MEMORY] += int(memory)
+        if milli:
+            amounts[GPUS] += int(milli)
+            if model is not None:
+                amounts[f"{GPUS}/{model}"] = amounts.get(f"{GPUS}/{model}", 0) + int(milli)
+    return found
+
+
+def _gpu_milli(session: Session) -> ColumnElement[Any]:
+    """Thousandths of GPUs that a replica's row holds."""
+    is_postgres = session.get_bind().dialect.name == "postgresql"
+    devices = (func.jsonb_array_length if is_postgres else func.json_array_length)(Replica.gpus)
+    return 1000 * devices
+
+
+def wanted_by_project(session: Session) -> dict[tuple[str, str], tuple[int, list[tuple[Gang, int]]]]:
+    """Of each (project, user) that has waiting jobs: how many, and how many of each gang."""
+    counted = session.execute(
+        select(Job.project_id, Job.user_id, Job.shape, func.count(), func.min(Job.id))
+        .where(_waits)
+        .group_by(Job.project_id, Job.user_id, Job.shape)
+    ).all()
+    one_of_each = {shape: job_id for _, _, shape, _, job_id in counted}
+    gangs = _gangs(session, one_of_each)
+    found: defaultdict[tuple[str, str], tuple[int, list[tuple[Gang, int]]]] = defaultdict(lambda: (0, []))
+    for project, user, shape, count, _ in counted:
+        before, wanted = found[project, user]
+        if shape in gangs:
+            wanted.append((gangs[shape], count))
+        found[project, user] = (before + count, wanted)
+    return dict(found)
+
+
+_AT_ONCE: Final = 500  # ids in one statement
+
+
+def _gangs(session: Session, one_of_each: Mapping[str, str]) -> dict[str, Gang]:
+    ids = list(one_of_each.values())
+    found: dict[str, Gang] = {}
+    for at in range(0, len(ids), _AT_ONCE):
+        rows = session.execute(select(Job.shape, Job.gang).where(Job.id.in_(ids[at : at + _AT_ONCE])))
+        found |= {shape: Gang.from_json(gang) for shape, gang in rows}
+    return found
