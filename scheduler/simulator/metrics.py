@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from core.domain.resources import Request
 from scheduler.planning import NodeView, ReasonCode
+from scheduler.simulator.fairness import Fairness, rhos, static_rhos
 from scheduler.simulator.world import Running, World
 
 if TYPE_CHECKING:
@@ -32,10 +34,14 @@ class Usage:
         self.broken_gpu_seconds = 0.0
         self._idle = (0, 0)
         self._waiting: Counter[ReasonCode] = Counter()
+        # How many GPUs are held from each moment on; the newest last.
+        self.allocation: list[tuple[float, int]] = [(0.0, 0)]
         self._now_s = 0.0
 
     def advance(self, to_s: float) -> None:
         past_s = to_s - self._now_s
+        if past_s > 0 and self.allocation[-1][1] != self.held_gpus:
+            self.allocation.append((self._now_s, self.held_gpus))
         self._now_s = to_s
         self.gpu_seconds += past_s * self.held_gpus
         self.cpu_seconds += past_s * self.held_cpu_milli
@@ -81,6 +87,7 @@ class Usage:
         self._idle = (idle, broken)
 
 
+_POINTS = 200  # of a line on a page
 _WAITS_FOR_ROOM = (ReasonCode.NO_ROOM, ReasonCode.RESERVED, ReasonCode.TOPOLOGY)
 
 
@@ -109,7 +116,13 @@ def _at(ordered: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of one run. ``utilisation``: GPUs held ÷ GPUs there, from the start to the last end."""
+    """The figures of one run. ``utilisation``: GPUs held ÷ GPUs there, from the start to the last end.
+
+    ``completion``: from the arrival to the end, what is called JCT. ``idle_while_waiting``: GPUs free while jobs wait for room ÷ GPUs
+    there; ``fragmentation``: the part of these on nodes that are partly used. ``lost``: seconds of work done again after
+    preemptions ÷ seconds of work. ``allocation``: (moment, part of the GPUs that is held on the average until the next one).
+    ``decision_cpu``: of one plan, where it was measured.
+    """
 
     jobs: int
     finished: int
@@ -123,6 +136,12 @@ class Summary:
     fragmentation: float
     waiting_job_seconds: Mapping[str, float]
     plans: int
+    preemptions: int
+    lost: float
+    fairness: Fairness
+    static_fairness: Fairness
+    allocation: tuple[tuple[float, float], ...]
+    decision_cpu: Spread | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -138,6 +157,12 @@ class Summary:
             "fragmentation": self.fragmentation,
             "waiting_job_seconds": dict(self.waiting_job_seconds),
             "plans": self.plans,
+            "preemptions": self.preemptions,
+            "lost": self.lost,
+            "fairness": self.fairness.to_json(),
+            "static_fairness": self.static_fairness.to_json(),
+            "allocation": [list(point) for point in self.allocation],
+            "decision_cpu": None if self.decision_cpu is None else self.decision_cpu.to_json(),
         }
 
 
@@ -150,6 +175,7 @@ def summarise(outcome: Outcome) -> Summary:
     first_s = min((job.arrival.at_s for job in jobs), default=0.0)
     last_s = max((job.ended_s for job in jobs if job.ended_s is not None), default=end_s)
     span_s = max(1e-9, end_s)
+    work_s = sum(job.arrival.duration_s for job in jobs if job.ended_s is not None)
     return Summary(
         jobs=len(jobs),
         finished=len(completions),
@@ -163,4 +189,24 @@ def summarise(outcome: Outcome) -> Summary:
         fragmentation=usage.broken_gpu_seconds / usage.idle_gpu_seconds if usage.idle_gpu_seconds else 0.0,
         waiting_job_seconds={code.value: seconds for code, seconds in sorted(usage.waiting_seconds.items())},
         plans=outcome.plans,
+        preemptions=sum(job.preemptions for job in jobs),
+        lost=sum(job.lost_s for job in jobs) / work_s if work_s else 0.0,
+        fairness=Fairness.of(rhos(jobs, usage.gpus)),
+        static_fairness=Fairness.of(static_rhos(jobs, usage.gpus)),
+        allocation=_resampled(usage.allocation, end_s, usage.gpus),
+        decision_cpu=Spread.of(outcome.decision_cpu_s) if outcome.decision_cpu_s else None,
     )
+
+
+def _resampled(steps: Sequence[tuple[float, int]], end_s: float, gpus: int) -> tuple[tuple[float, float], ...]:
+    """Means over equal parts of the whole time."""
+    if not gpus or end_s <= 0:
+        return ()
+    width_s = end_s / _POINTS
+    held = [0.0] * _POINTS
+    for (from_s, count), (to_s, _) in pairwise((*steps, (end_s, 0))):
+        first, last = int(from_s / width_s), min(_POINTS - 1, int(to_s / width_s))
+        for number in range(first, last + 1):
+            begins_s, ends_s = max(from_s, number * width_s), min(to_s, (number + 1) * width_s)
+            held[number] += count * max(0.0, ends_s - begins_s)
+    return tuple((number * width_s, amount / (width_s * gpus)) for number, amount in enumerate(held))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler.simulator.compare import time_words
 from scheduler.simulator.engine import Outcome
 from scheduler.simulator.expect import failures
 from scheduler.simulator.metrics import Spread, summarise
@@ -24,7 +25,7 @@ def report(outcome: Outcome) -> str:
         "",
         _spread("waiting", figures.waiting),
         _spread("completion", figures.completion),
-        f"{'makespan':<14}{_time(figures.makespan_s):>10}",
+        f"{'makespan':<14}{time_words(figures.makespan_s):>10}",
         f"{'GPUs in use':<14}{figures.gpu_utilisation:>10.1%}",
         f"{'CPUs in use':<14}{figures.cpu_utilisation:>10.1%}",
         (
@@ -32,6 +33,20 @@ def report(outcome: Outcome) -> str:
             f"{figures.fragmentation:.0%} of these on nodes that are partly used"
         ),
     ]
+    if figures.preemptions:
+        lines.append(
+            f"{'preempted':<14}{figures.preemptions:>10}   times; {figures.lost:.1%} of the work was done again"
+        )
+    if figures.finished and gpus:
+        told = figures.fairness
+        lines.append(
+            f"{'fairness':<14}{told.worst:>10.2f}   worst finish-time fairness, {told.mean:.2f} mean; "
+            f"{told.unfair:.0%} of the jobs above 1.05"
+        )
+    if figures.decision_cpu is not None:
+        lines.append(
+            f"{'CPU of a plan':<14}{1000 * figures.decision_cpu.mean:>7.3g} ms   mean, {1000 * figures.decision_cpu.p99:.3g} ms p99"
+        )
     if figures.waiting_job_seconds:
         total = sum(figures.waiting_job_seconds.values()) or 1.0
         shares = [
@@ -59,18 +74,12 @@ def _slowest(outcome: Outcome) -> list[str]:
     for name in names:
         job = outcome.jobs[name]
         told = job.reasons[-1][1] if job.reasons else None
-        lines.append(f"  {name}: {_time(waited_s(name))}" + (f": {told.sentence}" if told else ""))
+        lines.append(f"  {name}: {time_words(waited_s(name))}" + (f": {told.sentence}" if told else ""))
     return lines
 
 
 def _spread(name: str, spread: Spread) -> str:
     return (
-        f"{name:<14}{_time(spread.mean):>10}   mean, {_time(spread.p50)} median, "
-        f"{_time(spread.p99)} p99, {_time(spread.largest)} longest"
+        f"{name:<14}{time_words(spread.mean):>10}   mean, {time_words(spread.p50)} median, "
+        f"{time_words(spread.p99)} p99, {time_words(spread.largest)} longest"
     )
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.3g} s"
-    return f"{seconds / 60:.3g} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"

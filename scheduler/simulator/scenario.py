@@ -15,17 +15,17 @@ from random import Random  # noqa: TID251 (seeded by the scenario; the seed is p
 from typing import Any, Final
 
 import yaml
-from trainmaster.spec import SpecError, parse_spec
 from trainmaster.spec.quantity import parse_bytes, parse_cpu_milli, parse_duration_s
 
 from core.domain.ids import NodeId
-from core.domain.resources import Amounts, Gang, gang_of
+from core.domain.resources import Amounts
 from scheduler.planning import NodeView
 from scheduler.planning.model import Account, Booking
 from scheduler.planning.policy import Policy
 from scheduler.simulator.arrival import Arrival
 from scheduler.simulator.estimates import LEARNT_AFTER_S, Knowledge
 from scheduler.simulator.expect import Expectation, parse_expectations
+from scheduler.simulator.gangs import gang_from
 from scheduler.simulator.mistakes import ScenarioError
 from scheduler.simulator.settings import read_accounts, read_bookings, read_policy
 from scheduler.simulator.trace import read_trace
@@ -185,15 +185,6 @@ def _jobs(given: Any, position: int, random: Random) -> Iterable[Arrival]:
             is_preemptible=spec.preemptible,
         )
         at_s += every_s if mean_s is None else random.expovariate(1 / mean_s)
-
-
-def gang_from(job: Mapping[str, Any], where: str) -> tuple[Gang, Any]:
-    """The gang of a job written as a spec, with the name and command that a simulation does not need filled in."""
-    try:
-        spec = parse_spec({"name": "simulated", "command": "true", **job})
-    except SpecError as error:
-        raise ScenarioError(f"{where}: {'; '.join(str(mistake) for mistake in error.mistakes)}") from error
-    return gang_of(spec), spec
 
 
 def _duration(given: Any, where: str, random: Random) -> float:

@@ -1,0 +1,1 @@
+"""Job lists as others publish them, one module for each format; each makes arrivals, the earliest at 0."""

@@ -1,0 +1,142 @@
+"""The platform's own history: JSON lines, one job that has ended in each.
+
+``{"id": "…", "name": "sweep-3", "project": "vision", "user": "ann", "priority": 50, "queued_at": "2026-05-01T12:00:00Z",
+"ran_s": 5400, "code": "sha256…", "spec": {"workers": 2, "gpus": 4}}``
+
+``ran_s``: how long it held its place, all attempts together. ``spec``: what it asked for, as in a job spec (name and command may
+be left out); instead of it ``gang``, as :meth:`core.domain.resources.Gang.to_json` writes it. Optional: ``id``, ``user``,
+``project``, ``priority``, ``code``, ``max_run_time_s``, ``preemptible``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from core.domain.resources import Gang
+from scheduler.simulator.arrival import Arrival
+from scheduler.simulator.gangs import gang_from
+from scheduler.simulator.mistakes import ScenarioError
+
+_KEYS: Final = frozenset(
+    {
+        "id", "name", "project", "user", "priority", "queued_at", "ran_s", "code", "spec", "gang", "max_run_time_s",
+        "preemptible",
+    }
+)  # fmt: skip
+_NEEDED: Final = ("name", "queued_at", "ran_s")
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedJob:
+    """A job that has ended, for a simulation. ``ran_s``: how long it held its place, all attempts together."""
+
+    id: str
+    name: str
+    queued_at: datetime
+    ran_s: float
+    gang: Gang
+    project: str = "default"
+    user: str = "user"
+    priority: int = 50
+    code: str = ""
+    max_run_time_s: float | None = None
+    is_preemptible: bool = True
+
+
+def arrivals(jobs: Iterable[FinishedJob]) -> list[Arrival]:
+    """The jobs as they come in a simulation, by time; the earliest at 0."""
+    ordered = sorted(jobs, key=lambda job: (job.queued_at, job.id))
+    if not ordered:
+        return []
+    first = ordered[0].queued_at
+    return [
+        Arrival(
+            name=job.id,
+            at_s=(job.queued_at - first).total_seconds(),
+            duration_s=job.ran_s,
+            gang=job.gang,
+            shape=job.gang.shape(),
+            priority=job.priority,
+            project=job.project,
+            user=job.user,
+            max_run_time_s=job.max_run_time_s,
+            is_preemptible=job.is_preemptible,
+            title=job.name,
+            code=job.code,
+        )
+        for job in ordered
+    ]
+
+
+def read(path: Path) -> list[Arrival]:
+    """Raises :class:`ScenarioError` with file, line and field."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from error
+    return arrivals(parse(lines, path.name))
+
+
+def parse(lines: Sequence[str], file: str) -> list[FinishedJob]:
+    """``file``: its name, for errors."""
+    return [_job(line, number, f"{file}, line {number + 1}") for number, line in enumerate(lines) if line.strip()]
+
+
+def _job(line: str, number: int, where: str) -> FinishedJob:
+    try:
+        told = json.loads(line)
+    except ValueError as error:
+        raise ScenarioError(f"{where}: is not JSON: {error}") from error
+    if not isinstance(told, Mapping):
+        raise ScenarioError(f"{where}: is a JSON object, one job")
+    for key in told:
+        if key not in _KEYS:
+            raise ScenarioError(f"{where}: {key!r} is not known; there are {', '.join(sorted(_KEYS))}")
+    for key in _NEEDED:
+        if key not in told:
+            raise ScenarioError(f"{where}: {key!r} is missing")
+    limit = told.get("max_run_time_s")
+    return FinishedJob(
+        id=str(told.get("id", f"job-{number:06}")),
+        name=str(told["name"]),
+        queued_at=_moment(told["queued_at"], f"{where}: queued_at"),
+        ran_s=_seconds(told["ran_s"], f"{where}: ran_s"),
+        gang=_gang(told, where),
+        project=str(told.get("project", "default")),
+        user=str(told.get("user", "user")),
+        priority=int(_seconds(told.get("priority", 50), f"{where}: priority")),
+        code=str(told.get("code") or ""),
+        max_run_time_s=None if limit is None else _seconds(limit, f"{where}: max_run_time_s"),
+        is_preemptible=bool(told.get("preemptible", True)),
+    )
+
+
+def _gang(told: Mapping[str, Any], where: str) -> Gang:
+    if "gang" in told:
+        try:
+            return Gang.from_json(told["gang"])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ScenarioError(f"{where}: gang: is not what Gang.to_json writes") from error
+    spec = told.get("spec", {})
+    if not isinstance(spec, Mapping):
+        raise ScenarioError(f"{where}: spec: is a mapping such as {{workers: 2, gpus: 4}}")
+    return gang_from(spec, f"{where}: spec")[0]
+
+
+def _moment(given: Any, where: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(str(given))
+    except ValueError as error:
+        raise ScenarioError(f"{where}: {given!r} is not a time such as 2026-05-01T12:00:00Z") from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _seconds(given: Any, where: str) -> float:
+    if isinstance(given, bool) or not isinstance(given, (int, float)) or given < 0:
+        raise ScenarioError(f"{where}: {given!r} is not a number of at least 0")
+    return float(given)
