@@ -2,7 +2,8 @@
 
 The simple equivalent is a list of free amounts and a loop over all nodes. The difference: nodes with GPUs stand in
 one sorted list per model and number of free devices ("holes"), nodes without GPUs in one sorted list, each sorted by
-free CPU. In a full cluster a job that asks for 8 GPUs so looks at no node at all.
+free CPU. In a full cluster a job that asks for 8 GPUs so looks at no node at all. Devices that are given away in parts
+stand beside that, by node, ascending by what is left of each.
 """
 
 from __future__ import annotations
@@ -10,8 +11,13 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 
+from core.domain.parts import WHOLE, room_for_parts
 from core.domain.resources import Request
 from scheduler.planning.cluster import Cluster, Pool
+from scheduler.planning.fragments import Fragments, Typical
+
+Shares = Mapping[str, tuple[int, ...]]
+NO_SHARES: Shares = {}
 
 # Below this many members a walk over the pool is quicker than the index.
 _SMALL_POOL = 16
@@ -26,21 +32,43 @@ class Capacity:
         bare: (free CPU, node) of the nodes without GPUs, sorted; ``rich``: of those with.
         holes: per model and number of free devices, (free CPU, node), sorted.
         kept: per node the CPU that its free GPUs may count on.
+        shares: per node and model, thousandths left on each shared device; ``shared``: per model the nodes with any left.
         refused: per pool and models, (members, GPUs, CPU, memory) that did not fit; whatever asks for at least as
             much does not fit either, until something becomes free.
     """
 
-    __slots__ = ("bare", "cluster", "cpu", "gpus", "holes", "kept", "memory", "refused", "rich")
+    __slots__ = (
+        "bare",
+        "cluster",
+        "cpu",
+        "fragments",
+        "gpus",
+        "holes",
+        "kept",
+        "memory",
+        "refused",
+        "rich",
+        "shared",
+        "shares",
+    )
 
     def __init__(
-        self, cluster: Cluster, cpu: Sequence[int], memory: Sequence[int], gpus: Sequence[Mapping[str, int]]
+        self,
+        cluster: Cluster,
+        cpu: Sequence[int],
+        memory: Sequence[int],
+        gpus: Sequence[Mapping[str, int]],
+        shares: Sequence[Shares],
     ) -> None:
         self.cluster = cluster
         self.cpu = [max(0, amount) for amount in cpu]
         self.memory = [max(0, amount) for amount in memory]
         self.gpus: list[Mapping[str, int]] = list(gpus)
+        self.shares: list[Shares] = list(shares)
+        self.fragments: Fragments | None = None
         self.refused: dict[tuple[int, tuple[str, ...]], list[tuple[int, int, int, int]]] = {}
-        self.kept = [share * sum(gpus.values()) for share, gpus in zip(cluster.cpu_share, self.gpus, strict=True)]
+        self.kept = [_kept(each) for each in zip(cluster.cpu_share, self.gpus, self.shares, strict=True)]
+        self.shared: dict[str, set[int]] = {model: set() for model in cluster.largest}
         self.bare: list[tuple[int, int]] = []
         self.rich: list[tuple[int, int]] = []
         self.holes: dict[str, list[list[tuple[int, int]]]] = {
@@ -51,6 +79,8 @@ class Capacity:
             (self.rich if models else self.bare).append(entry)
             for model in models:
                 self.holes[model][self._count(number, model)].append(entry)
+                if self._has_part(number, model):
+                    self.shared[model].add(number)
         self.bare.sort()
         self.rich.sort()
         for holes in self.holes.values():
@@ -61,13 +91,26 @@ class Capacity:
     def free(cls, cluster: Cluster) -> Capacity:
         """What the snapshot says is free."""
         frees = [node.free for node in cluster.nodes]
-        return cls(cluster, [f.cpu_milli for f in frees], [f.memory_bytes for f in frees], [f.gpus for f in frees])
+        return cls(
+            cluster,
+            [f.cpu_milli for f in frees],
+            [f.memory_bytes for f in frees],
+            [f.gpus for f in frees],
+            [f.shares for f in frees],
+        )
 
     @classmethod
     def empty(cls, cluster: Cluster) -> Capacity:
         """Everything, as if nothing ran."""
         alls = [node.allocatable for node in cluster.nodes]
-        return cls(cluster, [a.cpu_milli for a in alls], [a.memory_bytes for a in alls], [a.gpus for a in alls])
+        nothing = [NO_SHARES] * len(alls)
+        return cls(
+            cluster, [a.cpu_milli for a in alls], [a.memory_bytes for a in alls], [a.gpus for a in alls], nothing
+        )
+
+    def expect(self, typical: Typical) -> None:
+        """Judge holes by what is asked for typically; without it the smallest that suffices is taken."""
+        self.fragments = Fragments(self, typical) if typical.requests else None
 
     def copy(self) -> Capacity:
         twin = Capacity.__new__(Capacity)
@@ -76,14 +119,19 @@ class Capacity:
         twin.memory = self.memory.copy()
         twin.gpus = self.gpus.copy()  # the mappings are replaced, never changed
         twin.kept = self.kept.copy()
+        twin.shares = self.shares.copy()
+        twin.shared = {model: numbers.copy() for model, numbers in self.shared.items()}
+        twin.fragments = None if self.fragments is None else self.fragments.copy(twin)
         twin.refused = {key: refused.copy() for key, refused in self.refused.items()}
         twin.bare = self.bare.copy()
         twin.rich = self.rich.copy()
         twin.holes = {model: [hole.copy() for hole in holes] for model, holes in self.holes.items()}
         return twin
 
-    def put(self, number: int, cpu: int, memory: int, gpus: Mapping[str, int]) -> None:
-        """Set what is free on one node."""
+    def put(self, number: int, cpu: int, memory: int, gpus: Mapping[str, int], shares: Shares | None = None) -> None:
+        """Set what is free on one node. ``shares``: ``None`` leaves them as they are."""
+        if shares is None:
+            shares = self.shares[number]
         models = self.cluster.models_of[number]
         entries = self.rich if models else self.bare
         old = (self.cpu[number], number)
@@ -91,6 +139,11 @@ class Capacity:
             cpu > old[0]
             or memory > self.memory[number]
             or any(n > self.gpus[number].get(m, 0) for m, n in gpus.items())
+            or (
+                shares
+                and shares != self.shares[number]
+                and _has_more(shares, self.shares[number], gpus, self.gpus[number])
+            )
         ):
             self.refused.clear()
         entries.pop(bisect_left(entries, old))
@@ -100,22 +153,39 @@ class Capacity:
         self.cpu[number] = max(0, cpu)
         self.memory[number] = max(0, memory)
         self.gpus[number] = gpus
-        self.kept[number] = self.cluster.cpu_share[number] * sum(gpus.values())
+        self.shares[number] = shares
+        self.kept[number] = _kept((self.cluster.cpu_share[number], gpus, shares))
         new = (self.cpu[number], number)
         insort(entries, new)
         for model in models:
             insort(self.holes[model][self._count(number, model)], new)
+            if shares and self._has_part(number, model):
+                self.shared[model].add(number)
+            else:
+                self.shared[model].discard(number)
+        if self.fragments is not None:
+            self.fragments.changed(number)
 
     def _count(self, number: int, model: str) -> int:
         return max(0, self.gpus[number].get(model, 0))
 
+    def _has_part(self, number: int, model: str) -> bool:
+        left = self.shares[number].get(model)
+        return bool(left) and left[-1] > 0  # type: ignore[index]
+
+    def left_milli(self, number: int) -> int:
+        """Thousandths of GPUs that are free on one node."""
+        whole, shares = sum(self.gpus[number].values()), self.shares[number]
+        return WHOLE * whole + (sum(left for parts in shares.values() for left in parts) if shares else 0)
+
     def slots(self, number: int, request: Request, models: Sequence[str], most: int) -> int:
         """How many members with ``request`` fit on one node, at most ``most``."""
-        return slots_in(self.cpu[number], self.memory[number], self.gpus[number], request, models, most)
+        shares = self.shares[number]
+        return slots_in(self.cpu[number], self.memory[number], self.gpus[number], request, models, most, shares)
 
     def can_hold(self, request: Request, models: tuple[str, ...], pool: Pool, count: int) -> bool:
         """Whether ``count`` members fit into ``pool``, whatever else the gang needs. Exact."""
-        asked = (count, request.gpu_count, request.cpu_milli, request.memory_bytes)
+        asked = (count, WHOLE * request.gpu_count + request.gpu_milli, request.cpu_milli, request.memory_bytes)
         refused = self.refused.setdefault((id(pool), models), [])
         for members, gpus, cpu, memory in refused:
             if count >= members and asked[1] >= gpus and asked[2] >= cpu and asked[3] >= memory:
@@ -135,12 +205,25 @@ class Capacity:
         """At least as many members as fit in the whole cluster, from the numbers of holes alone."""
         wanted = request.gpu_count
         if not wanted:
-            return 1 << 62
+            return self._bound_of_parts(request, models) if request.gpu_milli else 1 << 62
         return sum(
             len(hole) * (size // wanted)
             for model in models
             for size, hole in enumerate(self.holes[model])
             if size >= wanted and hole
+        )
+
+    def _bound_of_parts(self, request: Request, models: Sequence[str]) -> int:
+        part = request.gpu_milli
+        return sum(
+            room_for_parts(self.shares[number].get(model, ()), 0, part)
+            for model in models
+            for number in self.shared[model]
+        ) + sum(
+            len(hole) * size * (WHOLE // part)
+            for model in models
+            for size, hole in enumerate(self.holes[model])
+            if hole
         )
 
     def rooms(self, request: Request, models: Sequence[str], pool: Pool, most: int) -> list[tuple[int, int]]:
@@ -156,7 +239,17 @@ class Capacity:
                     if hole:
                         rooms += self._rooms_in(hole, request, pool, min(most, size // request.gpu_count))
             return rooms
+        if request.gpu_milli:
+            return self._rooms_of_parts(request, models, pool, most)
         return self._rooms_in(self.bare, request, pool, most) + self._rooms_in(self.rich, request, pool, most)
+
+    def _rooms_of_parts(self, request: Request, models: Sequence[str], pool: Pool, most: int) -> list[tuple[int, int]]:
+        numbers = set[int]()
+        for model in models:
+            numbers.update(number for hole in self.holes[model][1:] for _, number in hole)
+            numbers |= self.shared[model]
+        found = [(n, self.slots(n, request, models, most)) for n in sorted(numbers) if pool.flags[n]]
+        return [room for room in found if room[1]]
 
     def bare_rooms(self, request: Request, pool: Pool, most: int) -> list[tuple[int, int]]:
         """The same on the nodes without GPUs."""
@@ -196,6 +289,10 @@ class Capacity:
 
     def tightest(self, request: Request, models: Sequence[str], pool: Pool) -> int | None:
         """The node that one member with GPUs fills best: the smallest hole, then the least CPU left."""
+        if self.fragments is not None:
+            return self.fragments.choose(request, models, pool)
+        if request.gpu_milli:
+            return self._tightest_for_part(request, models, pool)
         floor, flags, memory = (request.cpu_milli, -1), pool.flags, self.memory
         holes = [self.holes[model] for model in models]
         for size in range(request.gpu_count, max((len(h) for h in holes), default=0)):
@@ -212,6 +309,16 @@ class Capacity:
                 return best[1]
         return None
 
+    def _tightest_for_part(self, request: Request, models: Sequence[str], pool: Pool) -> int | None:
+        """On a device that is shared already if there is one, there where the least is left; else in the smallest hole."""
+        part, best = request.gpu_milli, (WHOLE + 1, 0, 0, -1)
+        for number, _ in self._rooms_of_parts(request, models, pool, 1):
+            for model in models:
+                left = next((share for share in self.shares[number].get(model, ()) if share >= part), WHOLE)
+                if left < WHOLE or self._count(number, model):
+                    best = min(best, (left, self._count(number, model), self.cpu[number], number))
+        return None if best[3] < 0 else best[3]
+
     def tightest_bare(self, request: Request, pool: Pool) -> int | None:
         """The node without GPUs that one member fills best."""
         flags, memory = pool.flags, self.memory
@@ -222,6 +329,8 @@ class Capacity:
 
     def tightest_spare(self, request: Request, pool: Pool) -> int | None:
         """The node with GPUs that one member without fills best while its free GPUs keep their share of CPUs."""
+        if self.fragments is not None:
+            return self.fragments.choose(request, (), pool)
         flags, memory, kept = pool.flags, self.memory, self.kept
         wanted, wanted_memory = request.cpu_milli, request.memory_bytes
         for cpu, number in self.rich[bisect_left(self.rich, (wanted, -1)) :]:
@@ -230,7 +339,35 @@ class Capacity:
         return None
 
 
-def slots_in(cpu: int, memory: int, gpus: Mapping[str, int], request: Request, models: Sequence[str], most: int) -> int:
+def _kept(node: tuple[int, Mapping[str, int], Shares]) -> int:
+    """``node``: the CPU that each GPU may count on, free GPUs, what is left of shared ones."""
+    share, gpus, shares = node
+    kept = share * sum(gpus.values())
+    if shares:
+        kept += share * sum(left for parts in shares.values() for left in parts) // WHOLE
+    return kept
+
+
+def _has_more(shares: Shares, before: Shares, gpus: Mapping[str, int], gpus_before: Mapping[str, int]) -> bool:
+    """Whether something may fit on these devices that did not before. A device that was opened is no gain."""
+    for model, left in shares.items():
+        opened = gpus_before.get(model, 0) - gpus.get(model, 0)
+        had = sorted((*before.get(model, ()), *([WHOLE] * opened)), reverse=True)
+        now = sorted(left, reverse=True)
+        if len(now) > len(had) or any(a > b for a, b in zip(now, had, strict=False)):
+            return True
+    return False
+
+
+def slots_in(
+    cpu: int,
+    memory: int,
+    gpus: Mapping[str, int],
+    request: Request,
+    models: Sequence[str],
+    most: int,
+    shares: Shares = NO_SHARES,
+) -> int:
     """How many members with ``request`` fit into these amounts, at most ``most``; each takes one model."""
     # Called for every kind of node and every shape: plain comparisons, no calls.
     slots = most
@@ -245,4 +382,10 @@ def slots_in(cpu: int, memory: int, gpus: Mapping[str, int], request: Request, m
             if model in gpus:
                 by_gpus += gpus[model] // per_gpus
         slots = min(slots, by_gpus)
+    elif request.gpu_milli and slots > 0:
+        by_parts = 0
+        for model in models:
+            if model in gpus or model in shares:
+                by_parts += room_for_parts(shares.get(model, ()), max(0, gpus.get(model, 0)), request.gpu_milli)
+        slots = min(slots, by_parts)
     return max(0, slots)

@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from core.domain.gpu_models import accepted_models
 from core.domain.resources import Gang, GangRole, Request
 from scheduler.planning.cluster import Cluster, Pool
 
-_SERVER_ROLE = "ps"
+SERVER_ROLE = "ps"
 _COMPANION_ROLE = "worker"
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """``count`` members that are alike. ``models``: GPU models that are accepted and present, best first."""
+    """``count`` members that are alike. ``models``: GPU models that are accepted and present, best first.
+
+    ``is_spread``: no two of them on one node.
+    """
 
     request: Request
     models: tuple[str, ...]
     count: int
     roles: tuple[tuple[str, int], ...]  # (role, replicas) in rank order
+    is_spread: bool = False
+
+    @property
+    def may_share_a_node(self) -> bool:
+        return not self.is_spread or self.count == 1
+
+    @property
+    def most_on_one(self) -> int:
+        """As many may stand on one node."""
+        return 1 if self.is_spread else self.count
+
+    @property
+    def is_servers(self) -> bool:
+        """Of a gang whose servers go elsewhere than beside the others; else they may be in one group with others."""
+        return self.roles[0][0] == SERVER_ROLE
 
     @property
     def is_picky(self) -> bool:
@@ -50,16 +68,27 @@ class Demand:
 
     @property
     def uses_gpus(self) -> bool:
-        return bool(self.merged[0].request.gpu_count)
+        return self.merged[0].request.uses_gpu
+
+    @property
+    def is_scattered(self) -> bool:
+        """Whether servers must not stand beside others, or not beside each other: ``merged`` keeps them in groups of their
+        own, and one node cannot hold the gang.
+        """
+        servers = [group for group in self.merged if group.is_servers]
+        if not servers:
+            return False
+        is_apart = self.gang.servers == "apart" and len(servers) < len(self.merged)
+        return is_apart or any(not group.may_share_a_node for group in servers)
 
     @property
     def as_one(self) -> tuple[Request, tuple[str, ...]] | None:
         """What a node needs to hold the whole gang, and the GPU models that will do.
 
-        ``None`` where groups accept different models, so that a sum says too little.
+        ``None`` where groups accept different models or parts of one, so that a sum says too little.
         """
-        with_gpus = [group for group in self.merged if group.request.gpu_count]
-        if len({group.models for group in with_gpus}) > 1:
+        with_gpus = [group for group in self.merged if group.request.uses_gpu]
+        if len({group.models for group in with_gpus}) > 1 or any(group.request.gpu_milli for group in with_gpus):
             return None
         total = Request(
             sum(group.count * group.request.cpu_milli for group in self.merged),
@@ -73,14 +102,20 @@ class Demand:
 
         Equal questions are answered once per cluster, so a queue of many shapes costs nothing.
         """
-        if all(group.request.gpu_count for group in self.merged):
+        if all(group.request.uses_gpu for group in self.merged):
             return cluster.with_models(self.pool, frozenset(m for group in self.merged for m in group.models))
         return cluster.with_models(self.pool, None)
 
 
 def demand_of(gang: Gang, cluster: Cluster) -> Demand:
+    if gang.servers is not None or gang.spread_servers:
+        alone = [role for role in gang.roles if role.role == SERVER_ROLE]
+        trainers = _groups([role for role in gang.roles if role.role != SERVER_ROLE], cluster)
+        groups = [replace(group, is_spread=gang.spread_servers) for group in _groups(alone, cluster)]
+        merged = tuple(sorted((*trainers, *groups), key=_demanding_first))
+        return Demand(gang, cluster.pool_of(gang), merged, trainers, None, 0)
     merged = _groups(gang.roles, cluster)
-    servers = [role for role in gang.roles if role.role == _SERVER_ROLE and not role.request.gpu_count]
+    servers = [role for role in gang.roles if role.role == SERVER_ROLE and not role.request.uses_gpu]
     others = [role for role in gang.roles if role not in servers]
     if not servers or not others:
         return Demand(gang, cluster.pool_of(gang), merged, merged, None, 0)
@@ -104,7 +139,7 @@ def _groups(roles: Iterable[GangRole], cluster: Cluster) -> tuple[Group, ...]:
 
 
 def _models(request: Request, cluster: Cluster) -> tuple[str, ...]:
-    if not request.gpu_count:
+    if not request.uses_gpu:
         return ()
     return accepted_models(request.gpu_models, cluster.gpu_models) if request.gpu_models else cluster.gpu_models
 
@@ -112,4 +147,11 @@ def _models(request: Request, cluster: Cluster) -> tuple[str, ...]:
 def _demanding_first(group: Group) -> tuple[object, ...]:
     request = group.request
     # A group that accepts fewer models has fewer places to go.
-    return (-request.gpu_count, len(group.models), -request.cpu_milli, -request.memory_bytes, group.roles)
+    return (
+        -request.gpu_count,
+        -request.gpu_milli,
+        len(group.models),
+        -request.cpu_milli,
+        -request.memory_bytes,
+        group.roles,
+    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from core.domain.parts import after_part
 from core.domain.resources import Request
-from scheduler.planning.capacity import Capacity, slots_in
+from scheduler.planning.capacity import Capacity, Shares, slots_in
 from scheduler.planning.cluster import Pool
 from scheduler.planning.demand import Demand, Group
 from scheduler.planning.model import Placement
@@ -21,30 +22,53 @@ class Pick:
     count: int
 
 
-class Draft:
-    """``left``: what stays free on the nodes used so far. ``picks``: per group, where its members go."""
+Left = tuple[int, int, Mapping[str, int], Shares]  # CPU, memory, whole GPUs, what is left of shared ones
 
-    __slots__ = ("capacity", "left", "picks")
+
+def less(left: Left, request: Request, model: str | None, members: int) -> Left:
+    """What ``members`` leave. Parts go to devices by the rule of :mod:`core.domain.parts`."""
+    cpu, memory, gpus, shares = left
+    if model is not None:
+        if request.gpu_count:
+            gpus = {**gpus, model: gpus.get(model, 0) - members * request.gpu_count}
+        elif request.gpu_milli:
+            parts, whole = shares.get(model, ()), gpus.get(model, 0)
+            for _ in range(members):
+                parts, opened = after_part(parts, request.gpu_milli)
+                whole -= opened
+            gpus, shares = {**gpus, model: whole}, {**shares, model: parts}
+    return cpu - members * request.cpu_milli, memory - members * request.memory_bytes, gpus, shares
+
+
+class Draft:
+    """``left``: what stays free on the nodes used so far. ``picks``: per group, where its members go. ``banned``: nodes that
+    the next group must not use.
+    """
+
+    __slots__ = ("banned", "capacity", "left", "picks")
 
     def __init__(self, capacity: Capacity) -> None:
         self.capacity = capacity
-        self.left: dict[int, tuple[int, int, Mapping[str, int]]] = {}
+        self.left: dict[int, Left] = {}
         self.picks: list[tuple[Group, list[Pick]]] = []
+        self.banned: frozenset[int] = frozenset()
 
-    def amounts(self, number: int) -> tuple[int, int, Mapping[str, int]]:
+    def amounts(self, number: int) -> Left:
         left = self.left.get(number)
         if left is not None:
             return left
         capacity = self.capacity
-        return capacity.cpu[number], capacity.memory[number], capacity.gpus[number]
+        return capacity.cpu[number], capacity.memory[number], capacity.gpus[number], capacity.shares[number]
 
     def slots(self, number: int, request: Request, models: Sequence[str], most: int) -> int:
-        cpu, memory, gpus = self.amounts(number)
-        return slots_in(cpu, memory, gpus, request, models, most)
+        cpu, memory, gpus, shares = self.amounts(number)
+        return slots_in(cpu, memory, gpus, request, models, most, shares)
 
     def rooms(self, request: Request, models: Sequence[str], pool: Pool, most: int) -> list[tuple[int, int]]:
         """As :meth:`Capacity.rooms`, less what this gang takes already."""
         rooms = self.capacity.rooms(request, models, pool, most)
+        if self.banned:
+            rooms = [room for room in rooms if room[0] not in self.banned]
         if not self.left:
             return rooms
         left = self.left
@@ -52,10 +76,7 @@ class Draft:
         return [room for room in fresh if room[1]]
 
     def take(self, number: int, request: Request, model: str | None, count: int) -> None:
-        cpu, memory, gpus = self.amounts(number)
-        if model is not None:
-            gpus = {**gpus, model: gpus.get(model, 0) - count * request.gpu_count}
-        self.left[number] = (cpu - count * request.cpu_milli, memory - count * request.memory_bytes, gpus)
+        self.left[number] = less(self.amounts(number), request, model, count)
 
     def add(self, group: Group, picks: Iterable[Pick]) -> None:
         """Place a group; the picks must fit."""
@@ -65,8 +86,28 @@ class Draft:
         self.picks.append((group, picks))
 
     def used(self) -> list[tuple[int, Request, str | None, int]]:
-        """What it takes: (node, request of one member, model, members)."""
-        return [(pick.number, group.request, pick.model, pick.count) for group, picks in self.picks for pick in picks]
+        """What it takes: (node, request of one member, model, members); larger parts of GPUs first, as they are dealt out."""
+        used = [(pick.number, group.request, pick.model, pick.count) for group, picks in self.picks for pick in picks]
+        used.sort(key=lambda item: -item[1].gpu_milli)
+        return used
+
+    def is_sound(self) -> bool:
+        """Whether the parts of GPUs still find their devices when they are dealt out larger ones first, whoever came first
+        while this was drafted. ``left`` is then as after that.
+        """
+        if len({group.request.gpu_milli for group, _ in self.picks if group.request.gpu_milli}) < 2:
+            return True
+        capacity, left = self.capacity, dict[int, Left]()
+        for number, request, model, members in self.used():
+            before = left.get(number) or (
+                capacity.cpu[number],
+                capacity.memory[number],
+                capacity.gpus[number],
+                capacity.shares[number],
+            )
+            left[number] = less(before, request, model, members)
+        self.left = left
+        return all(min(gpus.values(), default=0) >= 0 for _, _, gpus, _ in left.values())
 
     def placements(self, demand: Demand) -> tuple[Placement, ...]:
         """Every replica in rank order; consecutive ranks of a role share a node as far as they can."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from core.domain.parts import WHOLE
 from core.domain.resources import Amounts
 from scheduler.planning.capacity import Capacity, slots_in
 from scheduler.planning.cluster import Cluster, Pool
@@ -64,16 +65,16 @@ class EmptyCluster:
         if not demand.pool.members:
             return ReasonCode.NO_MATCHING_NODE
         for group in demand.merged:
-            if group.request.gpu_count and not self.has_model(group, demand.pool):
+            if group.request.uses_gpu and not self.has_model(group, demand.pool):
                 return ReasonCode.NO_MATCHING_NODE
         held = [self.members(group, demand.pool) for group in demand.merged]
         if not all(held):
             return ReasonCode.NEVER_FITS
         if any(members < group.count for members, group in zip(held, demand.merged, strict=True)):
             return ReasonCode.TOO_LARGE
-        if len(held) == 1 and not demand.gang.topology_required:
+        if len(held) == 1 and not demand.gang.topology_required and not demand.is_scattered:
             return None
-        if any(_surely_fits(demand.merged, kinds) for kinds in self._domains(demand)):
+        if not demand.is_scattered and any(_surely_fits(demand.merged, kinds) for kinds in self._domains(demand)):
             return None
         fits = place(demand, self.capacity, Budget(_STEPS, _STEPS)) is not None
         return None if fits else ReasonCode.TOO_LARGE
@@ -126,17 +127,18 @@ def _surely_fits(groups: tuple[Group, ...], kinds: tuple[_Kind, ...]) -> bool:
 
 
 def _fit_on_one(groups: tuple[Group, ...], whole: Amounts) -> bool:
-    cpu = memory = gpus = 0
+    cpu = memory = gpus = parts = 0
     for group in groups:
         cpu += group.count * group.request.cpu_milli
         memory += group.count * group.request.memory_bytes
         gpus += group.count * group.request.gpu_count
+        parts += -(-group.count // (WHOLE // group.request.gpu_milli)) if group.request.gpu_milli else 0
     if len(whole.gpus) > 1 or cpu > whole.cpu_milli or memory > whole.memory_bytes:
         return False
-    if gpus > whole.gpu_count:
+    if gpus + parts > whole.gpu_count:
         return False
     # One model on the node, so sums decide; each group must accept it.
-    return all(not g.request.gpu_count or any(whole.gpus.get(m, 0) for m in g.models) for g in groups)
+    return all(not g.request.uses_gpu or any(whole.gpus.get(m, 0) for m in g.models) for g in groups)
 
 
 def _slots(whole: Amounts, group: Group) -> int:

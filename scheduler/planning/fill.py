@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from core.domain.parts import WHOLE, room_for_parts
 from scheduler.planning.cluster import Pool
 from scheduler.planning.demand import Group
 from scheduler.planning.draft import Draft, Pick
@@ -22,14 +23,15 @@ def fill(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
     Nodes that the gang uses already come first, then as few others as possible; the last one is the one that it
     fills best, so that large holes stay whole.
     """
-    if group.request.gpu_count:
+    if group.request.uses_gpu:
         return _fill_gpus(draft, group, pool)
     return _fill_bare(draft, group, pool)
 
 
 def _fill_gpus(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
     request, count = group.request, group.count
-    if not draft.left and not group.is_picky:
+    may_be_one = not draft.left and group.may_share_a_node and (count == 1 or not request.gpu_milli)
+    if may_be_one and not group.is_picky:
         number = draft.capacity.tightest(request.times(count), group.models, pool)
         if number is not None:
             return [_on_scarcest(draft, group, number)]
@@ -38,7 +40,7 @@ def _fill_gpus(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
     # One model for all members, before members of different speed hold one another up.
     best: tuple[tuple[object, ...], list[Pick]] | None = None
     for model in group.models:
-        picks = _fill_model(draft, group, model, pool)
+        picks = _fill_model(draft, group, model, pool, may_be_one=may_be_one)
         if picks is None:
             continue
         if group.is_picky:
@@ -49,26 +51,33 @@ def _fill_gpus(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
             best = (score, picks)
     if best is not None:
         return best[1]
-    rooms = draft.rooms(request, group.models, pool, count)
+    rooms = draft.rooms(request, group.models, pool, group.most_on_one)
     if len(group.models) == 1 or sum(slots for _, slots in rooms) < count:
         return None
     return _as_picks(draft, group, group.models, few(draft, rooms, count, _tight_gpus(draft, group)))
 
 
-def _fill_model(draft: Draft, group: Group, model: str, pool: Pool) -> list[Pick] | None:
+def _fill_model(draft: Draft, group: Group, model: str, pool: Pool, *, may_be_one: bool) -> list[Pick] | None:
     request, count = group.request, group.count
-    if not draft.left:
+    if may_be_one:
         number = draft.capacity.tightest(request.times(count), (model,), pool)
         if number is not None:
             return [Pick(number, model, count)]
-    rooms = draft.rooms(request, (model,), pool, count)
+    rooms = draft.rooms(request, (model,), pool, group.most_on_one)
     if sum(slots for _, slots in rooms) < count:
         return None
     return _as_picks(draft, group, (model,), few(draft, rooms, count, _tight_gpus(draft, group)))
 
 
 def _on_scarcest(draft: Draft, group: Group, number: int) -> Pick:
-    """All members on one node, on the model with the fewest devices left that suffice."""
+    """All members on one node, on the model with the fewest devices left that suffice; a part on the fullest device."""
+    if group.request.gpu_milli:
+        part, (_, _, gpus, shares) = group.request.gpu_milli, draft.amounts(number)
+        left = [
+            (next((share for share in shares.get(m, ()) if share >= part), WHOLE), gpus.get(m, 0), m)
+            for m in group.models
+        ]
+        return Pick(number, min(each for each in left if each[0] < WHOLE or each[1] > 0)[2], group.count)
     gpus, wanted = draft.amounts(number)[2], group.request.gpu_count * group.count
     return Pick(number, min((gpus[m], m) for m in group.models if gpus.get(m, 0) >= wanted)[1], group.count)
 
@@ -77,7 +86,7 @@ def _fill_bare(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
     """Without GPUs: beside the gang, on nodes without GPUs, on CPUs that no GPU will miss, anywhere; in this order."""
     request, count, capacity = group.request, group.count, draft.capacity
     tight = _tight_bare(draft, group)
-    if not draft.left:
+    if not draft.left and group.may_share_a_node:
         number = capacity.tightest_bare(request.times(count), pool)
         if number is not None:
             return [Pick(number, None, count)]
@@ -89,7 +98,7 @@ def _fill_bare(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
             return [Pick(number, None, count)]
     if not capacity.can_hold(request, (), pool, count):
         return None
-    rooms = draft.rooms(request, (), pool, count)
+    rooms = draft.rooms(request, (), pool, group.most_on_one)
     if sum(slots for _, slots in rooms) < count:
         return None
     models_of = capacity.cluster.models_of
@@ -106,7 +115,7 @@ def _fill_bare(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
 def _spare_slots(draft: Draft, number: int, group: Group) -> int:
     """Members that fit while each free GPU of the node keeps its share of the CPUs."""
     request = group.request
-    cpu, _, gpus = draft.amounts(number)
+    cpu, _, gpus, _ = draft.amounts(number)
     cpu -= draft.capacity.cluster.cpu_share[number] * sum(max(0, count) for count in gpus.values())
     if not request.cpu_milli:
         return group.count
@@ -115,9 +124,11 @@ def _spare_slots(draft: Draft, number: int, group: Group) -> int:
 
 def _tight_gpus(draft: Draft, group: Group) -> _Tight:
     request = group.request
+    if request.gpu_milli:
+        return _tight_parts(draft, group)
 
     def tight(number: int, members: int) -> tuple[int, ...]:
-        cpu, memory, gpus = draft.amounts(number)
+        cpu, memory, gpus, _ = draft.amounts(number)
         return (
             sum(gpus.values()) - members * request.gpu_count,
             cpu - members * request.cpu_milli,
@@ -128,11 +139,25 @@ def _tight_gpus(draft: Draft, group: Group) -> _Tight:
     return tight
 
 
+def _tight_parts(draft: Draft, group: Group) -> _Tight:
+    """As few devices as possible are opened for parts."""
+    request, part = group.request, group.request.gpu_milli
+
+    def tight(number: int, members: int) -> tuple[int, ...]:
+        cpu, memory, gpus, shares = draft.amounts(number)
+        on_shared = sum(left // part for model in group.models for left in shares.get(model, ()))
+        opened = -(-max(0, members - on_shared) // (WHOLE // part))
+        whole = sum(gpus.values()) - opened
+        return (opened, whole, cpu - members * request.cpu_milli, memory - members * request.memory_bytes, number)
+
+    return tight
+
+
 def _tight_bare(draft: Draft, group: Group) -> _Tight:
     request, cluster = group.request, draft.capacity.cluster
 
     def tight(number: int, members: int) -> tuple[int, ...]:
-        cpu, memory, gpus = draft.amounts(number)
+        cpu, memory, gpus, _ = draft.amounts(number)
         left = cpu - members * request.cpu_milli
         missing = max(0, cluster.cpu_share[number] * sum(gpus.values()) - left) if cluster.models_of[number] else 0
         return (bool(cluster.models_of[number]), missing, left, memory - members * request.memory_bytes, number)
@@ -180,15 +205,19 @@ def _fewest(draft: Draft, rooms: Sequence[_Room], count: int, tight: _Tight) -> 
 
 def _as_picks(draft: Draft, group: Group, models: Sequence[str], chosen: Sequence[_Room]) -> list[Pick]:
     """Give each node's members their models, the preferred one first (without a preference the scarcest first)."""
-    size = group.request.gpu_count
+    size, part = group.request.gpu_count, group.request.gpu_milli
     picks: list[Pick] = []
     for number, members in chosen:
-        gpus = draft.amounts(number)[2]
-        here = [model for model in models if gpus.get(model, 0) >= size]
+        _, _, gpus, shares = draft.amounts(number)
+        if part:
+            room = {m: room_for_parts(shares.get(m, ()), max(0, gpus.get(m, 0)), part) for m in models}
+        else:
+            room = {m: gpus.get(m, 0) // size for m in models}
+        here = [model for model in models if room[model] > 0]
         if not group.is_picky:
-            here.sort(key=lambda model: (gpus[model], model))
+            here.sort(key=lambda model: (gpus.get(model, 0), model))
         for model in here:
-            taken = min(members, gpus[model] // size)
+            taken = min(members, room[model])
             if taken:
                 picks.append(Pick(number, model, taken))
                 members -= taken  # noqa: PLW2901 (what is still to be given on this node)

@@ -47,6 +47,8 @@ def _may_fit(demand: Demand, capacity: Capacity) -> bool:
 
 def _on_one_node(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget) -> Draft | None:
     """The whole gang on the node that it fills best."""
+    if demand.is_scattered:
+        return None
     whole = demand.as_one
     if whole is not None:
         request, models = whole
@@ -63,7 +65,7 @@ def _on_one_node(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget)
     numbers.sort(
         key=lambda n: (
             is_bare and bool(cluster.models_of[n]),
-            sum(capacity.gpus[n].values()),
+            capacity.left_milli(n),
             capacity.cpu[n],
             capacity.memory[n],
             n,
@@ -95,6 +97,8 @@ def _all_on(number: int, demand: Demand, capacity: Capacity, budget: Budget) -> 
 
 
 def _place_in(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget) -> Draft | None:
+    if demand.is_scattered:
+        return _scattered(demand, capacity, pool, budget)
     if len(demand.merged) == 1 and demand.servers is None:
         draft = Draft(capacity)
         picks = fill(draft, demand.merged[0], pool)
@@ -127,7 +131,28 @@ def _one_by_one(groups: tuple[Group, ...], capacity: Capacity, pool: Pool) -> Dr
         if picks is None:
             return None
         draft.add(group, picks)
-    return draft
+    return draft if draft.is_sound() else None
+
+
+def _scattered(demand: Demand, capacity: Capacity, pool: Pool, budget: Budget) -> Draft | None:
+    """Servers apart from the others, or from each other: either first, then every division of a small cluster."""
+    servers = [group for group in demand.merged if group.is_servers]
+    others = [group for group in demand.merged if not group.is_servers]
+    is_apart = demand.gang.servers == "apart"
+    for first, then in ((others, servers), (servers, others)):
+        draft = Draft(capacity)
+        for group in (*first, *then):
+            if is_apart and then and group is then[0]:
+                draft.banned = frozenset(draft.left)
+            picks = fill(draft, group, pool)
+            if picks is None:
+                break
+            draft.add(group, picks)
+        else:
+            draft.banned = frozenset()
+            if draft.is_sound():
+                return draft
+    return search(Draft(capacity), demand.merged, pool, budget, servers_apart=is_apart)
 
 
 def _servers_after(demand: Demand, capacity: Capacity, pool: Pool) -> Draft | None:
@@ -183,7 +208,7 @@ def _with_bundles(demand: Demand, capacity: Capacity, pool: Pool) -> Draft | Non
     beside = _beside(made, servers, made.picks[-1][1], pool)
     # Spread evenly where that fits; the bundles' own seats fit in any case.
     made.add(servers, beside if sum(p.count for p in beside) == servers.count else _joined(server_picks))
-    return made
+    return made if made.is_sound() else None
 
 
 def _beside(draft: Draft, servers: Group, workers: list[Pick], pool: Pool) -> list[Pick]:
@@ -211,6 +236,7 @@ def _sum(worker: Request, server: Request, servers: int) -> Request:
         worker.memory_bytes + servers * server.memory_bytes,
         worker.gpu_count,
         worker.gpu_models,
+        worker.gpu_milli,
     )
 
 

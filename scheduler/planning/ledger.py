@@ -11,16 +11,16 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from scheduler.planning.capacity import Capacity
+from scheduler.planning.capacity import Capacity, Shares
 from scheduler.planning.demand import Demand
-from scheduler.planning.draft import Draft
+from scheduler.planning.draft import Draft, Left, less
 from scheduler.planning.model import QueuedGang
 
 NEVER = float("inf")
 # Instead of a run time: refused whatever the run time, since not enough is free.
 REFUSED = -NEVER
 
-Amounts = tuple[int, int, Mapping[str, int]]
+Amounts = Left
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,27 +90,29 @@ class Ledger:
         """Take what a gang uses from all views."""
         free = self.free
         for number, request, model, members in draft.used():
-            gpus = free.gpus[number]
-            cpu = members * request.cpu_milli
-            memory = members * request.memory_bytes
-            devices = members * request.gpu_count
-            free.put(number, free.cpu[number] - cpu, free.memory[number] - memory, _less(gpus, model, devices))
+            here = (free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
+            free.put(number, *less(here, request, model, members))
             holder = self._holder.get(number)
             if holder is not None and run_time_s > holder.opens_s:
-                left = self._beside[number]
-                self._beside[number] = (left[0] - cpu, left[1] - memory, _less(left[2], model, devices))
+                self._beside[number] = less(self._beside[number], request, model, members)
             for opens_s, view in zip(self.opens_s, self.views[1:], strict=True):
                 self._show(view, number, is_held=holder is not None and holder.opens_s <= opens_s)
 
     def _show(self, view: Capacity, number: int, *, is_held: bool) -> None:
         free = self.free
         if not is_held:
-            view.put(number, free.cpu[number], free.memory[number], free.gpus[number])
+            view.put(number, free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
             return
-        cpu, memory, gpus = self._beside[number]
+        cpu, memory, gpus, shares = self._beside[number]
         seen = {model: min(count, gpus.get(model, 0)) for model, count in free.gpus[number].items()}
-        view.put(number, min(free.cpu[number], cpu), min(free.memory[number], memory), seen)
+        parts: Shares = free.shares[number]
+        if parts or shares:
+            parts = {model: _both(left, shares.get(model, ())) for model, left in parts.items()}
+        view.put(number, min(free.cpu[number], cpu), min(free.memory[number], memory), seen, parts)
 
 
-def _less(gpus: Mapping[str, int], model: str | None, devices: int) -> Mapping[str, int]:
-    return gpus if model is None else {**gpus, model: gpus.get(model, 0) - devices}
+def _both(now: tuple[int, ...], beside: tuple[int, ...]) -> tuple[int, ...]:
+    """What is left on shared devices now and beside a reservation. Nothing where some device is shared only now: it becomes
+    whole, perhaps for the gang, and a part goes where it fits best, which may be there.
+    """
+    return tuple(min(pair) for pair in zip(now, beside, strict=True)) if len(now) == len(beside) else ()

@@ -25,10 +25,11 @@ from typing import TypeVar
 
 from core.domain.gpu_models import accepted_models
 from core.domain.resources import Request
-from scheduler.planning.capacity import Capacity, slots_in
+from scheduler.planning.capacity import NO_SHARES, Capacity, slots_in
 from scheduler.planning.cluster import Cluster
 from scheduler.planning.demand import Demand
-from scheduler.planning.draft import Draft
+from scheduler.planning.devices import give_back
+from scheduler.planning.draft import Draft, less
 from scheduler.planning.gang import place
 from scheduler.planning.ledger import NEVER, Amounts, Reservation
 from scheduler.planning.model import QueuedGang, RunningGang
@@ -36,7 +37,7 @@ from scheduler.planning.search import Budget
 
 _Held = tuple[int, Request, str | None, int]  # node, request of one member, GPU model, members
 _Result = TypeVar("_Result")
-_NOTHING: Amounts = (0, 0, {})
+_NOTHING: Amounts = (0, 0, {}, {})
 
 
 class Holdings:
@@ -58,13 +59,14 @@ class Holdings:
 class Timeline:
     """What will be given back and when: by the running gangs, and by those that this plan starts."""
 
-    __slots__ = ("_known", "_members", "_unknown", "cluster")
+    __slots__ = ("_known", "_members", "_parts", "_unknown", "cluster")
 
     def __init__(self, cluster: Cluster, holdings: Holdings, now: datetime) -> None:
         self.cluster = cluster
         self._known: list[tuple[float, list[_Held]]] = []
         self._unknown: dict[int, int] = {}  # node -> replicas without a known end
         self._members: dict[int, int] = {}  # node -> replicas
+        self._parts: dict[tuple[int, str], list[tuple[float, int]]] = {}  # node and model -> end and size of each part
         for gang, held in holdings:
             # An end that has passed is near: the platform is about to stop the job.
             end_s = NEVER if gang.expected_end is None else max(0.0, (gang.expected_end - now).total_seconds())
@@ -74,7 +76,9 @@ class Timeline:
         self._add(NEVER if job.max_run_time_s is None else job.max_run_time_s, draft.used())
 
     def _add(self, end_s: float, held: list[_Held]) -> None:
-        for number, _, _, members in held:
+        for number, request, model, members in held:
+            if request.gpu_milli and model is not None:
+                self._parts.setdefault((number, model), []).extend([(end_s, request.gpu_milli)] * members)
             self._members[number] = self._members.get(number, 0) + members
             if end_s == NEVER:
                 self._unknown[number] = self._unknown.get(number, 0) + members
@@ -91,7 +95,7 @@ class Timeline:
         found = _first(len(times), fits_by)
         if found is not None:
             position, draft = found
-            return Reservation(job, demand, times[position], draft.left)
+            return Reservation(job, demand, times[position], _guarded(draft, draft.left))
         order = self._nearest_to_free(demand, self._unknown)
 
         def fits_on(position: int) -> Draft | None:
@@ -128,7 +132,7 @@ class Timeline:
 
     def _after(self, free: Capacity, end_s: float, cleared: Sequence[int] = ()) -> Capacity:
         """What is free when all known ends up to ``end_s`` have come and the nodes in ``cleared`` are empty."""
-        cpu, memory, gpus = free.cpu.copy(), free.memory.copy(), free.gpus.copy()
+        cpu, memory, gpus, shares = free.cpu.copy(), free.memory.copy(), free.gpus.copy(), free.shares.copy()
         touched: set[int] = set()
         for its_end_s, held in self._known:
             if its_end_s > end_s:
@@ -136,10 +140,17 @@ class Timeline:
             for number, request, model, members in held:
                 cpu[number] += members * request.cpu_milli
                 memory[number] += members * request.memory_bytes
-                if model is not None:
+                if model is not None and request.gpu_count:
                     given = members * request.gpu_count
                     gpus[number] = {**gpus[number], model: gpus[number].get(model, 0) + given}
                 touched.add(number)
+        for (number, model), parts in self._parts.items():
+            ending = [part for its_end_s, part in parts if its_end_s <= end_s and its_end_s < NEVER]
+            if ending:
+                staying = [part for its_end_s, part in parts if its_end_s > end_s or its_end_s == NEVER]
+                left, freed = give_back(shares[number].get(model, ()), staying, ending)
+                shares[number] = {**shares[number], model: left}
+                gpus[number] = {**gpus[number], model: gpus[number].get(model, 0) + freed}
         nodes = self.cluster.nodes
         for number in touched:
             # A holder may have given back a part already: a node never has more than all of its own.
@@ -153,7 +164,8 @@ class Timeline:
         for number in cleared:
             whole = nodes[number].allocatable
             cpu[number], memory[number], gpus[number] = whole.cpu_milli, whole.memory_bytes, whole.gpus
-        return Capacity(self.cluster, cpu, memory, gpus)
+            shares[number] = NO_SHARES
+        return Capacity(self.cluster, cpu, memory, gpus, shares)
 
 
 def _beside_now(draft: Draft, free: Capacity) -> dict[int, Amounts]:
@@ -162,25 +174,26 @@ def _beside_now(draft: Draft, free: Capacity) -> dict[int, Amounts]:
     Where its part is free already, what is free beside that. Elsewhere nothing: whoever came now would only take the
     place of somebody who ends, and the gang would never see the node grow empty.
     """
-    parts: dict[int, tuple[int, int, dict[str, int]]] = {}
+    after: dict[int, Amounts] = {}
     for number, request, model, members in draft.used():
-        cpu, memory, gpus = parts.get(number, (0, 0, {}))
-        if model is not None:
-            gpus = {**gpus, model: gpus.get(model, 0) + members * request.gpu_count}
-        parts[number] = (cpu + members * request.cpu_milli, memory + members * request.memory_bytes, gpus)
-    beside: dict[int, Amounts] = {}
-    for number, (cpu, memory, gpus) in parts.items():
-        here = free.gpus[number]
-        is_free = (
-            cpu <= free.cpu[number]
-            and memory <= free.memory[number]
-            and all(count <= here.get(model, 0) for model, count in gpus.items())
-        )
-        beside[number] = _NOTHING
-        if is_free:
-            left = {model: count - gpus.get(model, 0) for model, count in here.items()}
-            beside[number] = (free.cpu[number] - cpu, free.memory[number] - memory, left)
-    return beside
+        here = after.get(number) or (free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
+        after[number] = less(here, request, model, members)
+    beside = {
+        number: left if min(left[0], left[1], *left[2].values(), 0) >= 0 else _NOTHING for number, left in after.items()
+    }
+    return _guarded(draft, beside)
+
+
+def _guarded(draft: Draft, beside: Mapping[int, Amounts]) -> dict[int, Amounts]:
+    """Nobody else gets devices of a model of which the gang is to have parts on that node: a part goes where it fits best,
+    which may be the gang's place.
+    """
+    guarded = dict(beside)
+    for number, request, model, _ in draft.used():
+        if request.gpu_milli and model is not None:
+            cpu, memory, gpus, shares = guarded[number]
+            guarded[number] = (cpu, memory, {**gpus, model: 0}, {**shares, model: ()})
+    return guarded
 
 
 def held_by(gang: RunningGang, cluster: Cluster) -> list[_Held]:
@@ -194,7 +207,7 @@ def held_by(gang: RunningGang, cluster: Cluster) -> list[_Held]:
         if number is None or request is None:
             continue
         model: str | None = None
-        if request.gpu_count:
+        if request.uses_gpu:
             model = told[position] if position < len(told) else None
             model = model or _likely_model(request, cluster.models_of[number])
         key = (number, role, model)

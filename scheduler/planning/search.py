@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from core.domain.resources import Request
+from scheduler.planning.capacity import slots_in
 from scheduler.planning.cluster import Pool
 from scheduler.planning.demand import Group
-from scheduler.planning.draft import Draft, Pick
+from scheduler.planning.draft import Draft, Left, Pick, less
 
 # Steps of about a microsecond: one gang may cost 5 ms, a whole tick 30 ms.
 STEPS_PER_GANG = 5_000
@@ -59,12 +60,17 @@ class _Meter:
             raise _OutOfSteps
 
 
-def search(draft: Draft, groups: Sequence[Group], pool: Pool, budget: Budget) -> Draft | None:
-    """Some placement of all groups inside ``pool``, if there is one and the budget suffices to see it."""
+def search(
+    draft: Draft, groups: Sequence[Group], pool: Pool, budget: Budget, *, servers_apart: bool = False
+) -> Draft | None:
+    """Some placement of all groups inside ``pool``, if there is one and the budget suffices to see it.
+
+    ``servers_apart``: no node takes parameter servers and others. Groups with larger parts of GPUs must come first.
+    """
     allowed = max(0, min(budget.steps, budget.per_gang))
     meter = _Meter(allowed)
     try:
-        found = _search(draft, groups, pool, meter)
+        found = _search(draft, groups, pool, meter, servers_apart=servers_apart)
     except _OutOfSteps:
         budget.ran_out = True
         found = None
@@ -72,16 +78,16 @@ def search(draft: Draft, groups: Sequence[Group], pool: Pool, budget: Budget) ->
     return found
 
 
-def _search(draft: Draft, groups: Sequence[Group], pool: Pool, meter: _Meter) -> Draft | None:
+def _search(draft: Draft, groups: Sequence[Group], pool: Pool, meter: _Meter, *, servers_apart: bool) -> Draft | None:
     capacity = draft.capacity
     numbers = {n for g in groups for n, _ in capacity.rooms(g.request, g.models, pool, 1)}
     known: dict[object, tuple[_Pack, ...]] = {}
     choices: list[tuple[int, tuple[_Pack, ...]]] = []
     for number in sorted(numbers):
-        cpu, memory, gpus = draft.amounts(number)
-        signature = (cpu, memory, tuple(sorted(gpus.items())))
+        left = draft.amounts(number)
+        signature = (left[0], left[1], tuple(sorted(left[2].items())), tuple(sorted(left[3].items())))
         if signature not in known:
-            known[signature] = _packs(cpu, memory, gpus, groups, meter)
+            known[signature] = _packs(left, groups, meter, servers_apart=servers_apart)
         choices.append((number, known[signature]))
     choices.sort(key=lambda choice: (-max(sum(counts) for counts, _ in choice[1]), choice[0]))
     start = tuple(group.count for group in groups)
@@ -110,60 +116,44 @@ def _not_dominated(states: Mapping[_Counts, _Value], meter: _Meter) -> dict[_Cou
     return kept
 
 
-def _packs(cpu: int, memory: int, gpus: Mapping[str, int], groups: Sequence[Group], meter: _Meter) -> tuple[_Pack, ...]:
+def _packs(whole: Left, groups: Sequence[Group], meter: _Meter, *, servers_apart: bool) -> tuple[_Pack, ...]:
     """All that one node can take at once, without what is part of something larger."""
     found: dict[_Counts, _Taken] = {}
 
-    def descend(
-        at: int,
-        cpu: int,
-        memory: int,
-        gpus: Mapping[str, int],
-        counts: _Counts,
-        chosen: _Taken,
-    ) -> None:
+    def descend(at: int, left: Left, counts: _Counts, chosen: _Taken) -> None:
         meter.use(1)
         if at == len(groups):
             found.setdefault(counts, chosen)
             return
         group = groups[at]
-        for taken, after in _splits(at, group, cpu, memory, gpus):
-            members = sum(count for _, _, count in taken)
-            used = group.request
-            descend(
-                at + 1,
-                cpu - members * used.cpu_milli,
-                memory - members * used.memory_bytes,
-                after,
-                (*counts, members),
-                chosen + taken,
-            )
+        is_barred = servers_apart and any(
+            count and before.is_servers != group.is_servers for count, before in zip(counts, groups, strict=False)
+        )
+        for taken, after in [((), left)] if is_barred else _splits(at, group, left):
+            descend(at + 1, after, (*counts, sum(count for _, _, count in taken)), chosen + taken)
 
-    descend(0, cpu, memory, gpus, (), ())
+    descend(0, whole, (), ())
     kept = _not_dominated({tuple(-count for count in counts): chosen for counts, chosen in found.items()}, meter)
     return tuple((tuple(-count for count in counts), found[tuple(-c for c in counts)]) for counts in kept)
 
 
-def _splits(
-    at: int, group: Group, cpu: int, memory: int, gpus: Mapping[str, int]
-) -> list[tuple[_Taken, Mapping[str, int]]]:
+def _splits(at: int, group: Group, left: Left) -> list[tuple[_Taken, Left]]:
     """Every number of the group's members on this node, over every division between its GPU models."""
     request: Request = group.request
-    most = group.count
+    most = group.most_on_one
     if request.cpu_milli:
-        most = min(most, cpu // request.cpu_milli)
+        most = min(most, left[0] // request.cpu_milli)
     if request.memory_bytes:
-        most = min(most, memory // request.memory_bytes)
-    if not request.gpu_count:
-        return [(((at, None, count),) if count else (), gpus) for count in range(most + 1)]
-    splits: list[tuple[_Taken, Mapping[str, int]]] = [((), gpus)]
+        most = min(most, left[1] // request.memory_bytes)
+    if not request.uses_gpu:
+        return [(((at, None, count),) if count else (), less(left, request, None, count)) for count in range(most + 1)]
+    splits: list[tuple[_Taken, Left]] = [((), left)]
     for model in group.models:
-        longer: list[tuple[_Taken, Mapping[str, int]]] = []
-        for taken, left in splits:
-            room = min(most - sum(count for _, _, count in taken), left.get(model, 0) // request.gpu_count)
+        longer: list[tuple[_Taken, Left]] = []
+        for taken, now in splits:
+            room = slots_in(*now[:3], request, (model,), most - sum(count for _, _, count in taken), now[3])
             longer.extend(
-                ((*taken, (at, model, count)), {**left, model: left[model] - count * request.gpu_count})
-                for count in range(1, room + 1)
+                ((*taken, (at, model, count)), less(now, request, model, count)) for count in range(1, room + 1)
             )
         splits += longer
     return splits

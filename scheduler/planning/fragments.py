@@ -1,0 +1,303 @@
+"""What a hole is worth: how much of a node's free GPUs the typical requests could still use.
+
+The simple equivalent, after Fragmentation Gradient Descent (Weng et al., USENIX ATC 2023): of all nodes that have room take
+the one on which placing the member lowers least what is left for typical requests. FGD asks of one typical request
+whether it could use a free device. Here it is the amount that *as many of them as fit* would fill, CPU and memory
+included, and of several requests (``_DRAWS``, drawn by their frequency) that which fills most, since the planner has
+a choice of whom to put there:
+
+    usable(node) = E[max over _DRAWS requests of (members that fit x their GPUs)]
+    loss(node, member) = usable(before) - usable(after) - the member's own GPUs
+
+A loss of nothing means that no hole was spoilt; below nothing, that something unusable was used. Ties go to the smaller
+hole, then to the node with the least CPU.
+
+Nodes with the same free amounts are one *state*, and each state is looked at once per request, in bulk with numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from core.domain.gpu_models import accepted_models
+from core.domain.parts import WHOLE, after_part
+from core.domain.resources import Request
+from scheduler.planning.cluster import Cluster, Pool
+
+if TYPE_CHECKING:
+    from scheduler.planning.capacity import Capacity
+
+# Of so many typical requests the best suited counts. One would be the mean of all, as if nobody chose; with very many
+# only the best one counts, as if it never ran out. Found on workloads of the kind in tests/unit/planning/test_fragments.py.
+_DRAWS: Final = 4
+# The most frequent requests stand for all: more would cost time and change little.
+_MOST_REQUESTS: Final = 160
+# Beside what is asked for there is a suspicion, worth this many members: jobs of 1, 2, 4 and 8 GPUs with their share of the
+# node's CPU and memory. It decides where little is known, and fades as more is.
+_PRIOR_WEIGHT: Final = 8.0
+_PRIOR_SIZES: Final = (1, 2, 4, 8)
+# A request that comes rarely is compared on so many of the tightest nodes; on all, if it comes often enough to pay for that.
+_FEW_STATES: Final = 48
+_STATES_PER_MEMBER: Final = 64
+
+_NEVER: Final = np.iinfo(np.int64).max
+_Floats = NDArray[np.float64]
+_Ints = NDArray[np.int64]
+_State = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Typical:
+    """What is asked for lately: requests that use GPUs, and how many members do so."""
+
+    requests: tuple[tuple[Request, float], ...] = ()
+
+    @classmethod
+    def of(cls, members: Iterable[tuple[Request, float]], cluster: Cluster) -> Typical:
+        """From the members of gangs; the suspicion is added. Nothing where no node has GPUs."""
+        if not cluster.gpu_models:
+            return cls()
+        weights: dict[Request, float] = {}
+        for request, weight in members:
+            if request.uses_gpu:
+                weights[request] = weights.get(request, 0.0) + weight
+        ranked = sorted(weights.items(), key=lambda item: (-item[1], _order(item[0])))[:_MOST_REQUESTS]
+        prior = _prior(cluster)
+        return cls((*ranked, *((request, _PRIOR_WEIGHT / len(prior)) for request in prior)))
+
+
+def _order(request: Request) -> tuple[object, ...]:
+    return (request.gpu_count, request.gpu_milli, request.cpu_milli, request.memory_bytes, request.gpu_models)
+
+
+def _prior(cluster: Cluster) -> list[Request]:
+    kinds = {
+        (
+            model,
+            node.allocatable.cpu_milli // node.allocatable.gpu_count,
+            node.allocatable.memory_bytes // node.allocatable.gpu_count,
+        )
+        for node in cluster.nodes
+        for model, count in node.allocatable.gpus.items()
+        if count > 0
+    }
+    shares: dict[str, tuple[int, int]] = {}
+    for model, cpu, memory in sorted(kinds):
+        least = shares.get(model, (cpu, memory))
+        shares[model] = (min(least[0], cpu), min(least[1], memory))
+    return [
+        Request(size * cpu, size * memory, size, (model,))
+        for model, (cpu, memory) in shares.items()
+        for size in _PRIOR_SIZES
+        if size <= cluster.largest[model]
+    ]
+
+
+class _Table:
+    """The typical requests as columns, by GPU model."""
+
+    def __init__(self, typical: Typical, models: Sequence[str]) -> None:
+        self.columns: dict[str, tuple[_Floats, _Floats, _Floats, _Floats, _Floats]] = {}
+        for model in models:
+            mine = [(r, w) for r, w in typical.requests if not r.gpu_models or accepted_models(r.gpu_models, (model,))]
+            asked = np.array(
+                [(r.cpu_milli, r.memory_bytes, r.gpu_count, r.gpu_milli, w) for r, w in mine], dtype=np.float64
+            ).reshape(len(mine), 5)
+            cpu, memory, whole, part, weight = asked.T
+            total = weight.sum()
+            self.columns[model] = (np.maximum(cpu, 1), np.maximum(memory, 1), whole, part, weight / (total or 1.0))
+
+    def usable(self, model: str, states: Sequence[tuple[int, int, int, tuple[int, ...]]]) -> _Floats:
+        """Thousandths of GPUs that will be used of each state (CPU, memory, whole devices, left of shared ones)."""
+        cpu, memory, whole, part, weight = self.columns[model]
+        if not len(weight):
+            return np.zeros(len(states))
+        most = max((len(state[3]) for state in states), default=0)
+        left = np.array([(s[0], s[1], s[2], *s[3], *(0,) * (most - len(s[3]))) for s in states], dtype=np.float64)
+        is_part = part > 0
+        per_device = np.where(is_part, part, 1)
+        fits = np.where(is_part, left[:, 2:3] * (WHOLE // per_device), left[:, 2:3] // np.maximum(whole, 1))
+        if most and is_part.any():
+            shared = np.zeros((len(left), int(is_part.sum())))
+            for column in range(3, 3 + most):
+                shared += left[:, column : column + 1] // part[is_part]
+            fits[:, is_part] += shared
+        fits = np.minimum(fits, np.minimum(left[:, 0:1] // cpu, left[:, 1:2] // memory))
+        filled = np.maximum(fits, 0) * np.where(is_part, part, WHOLE * whole)
+        order = np.argsort(filled, axis=1)
+        # The chance that the best of all draws is not above the sorted value.
+        below = weight[order].cumsum(axis=1) ** _DRAWS
+        chance = np.diff(below, axis=1, prepend=0.0)
+        return (np.take_along_axis(filled, order, axis=1) * chance).sum(axis=1)
+
+
+class _Scores:
+    """One request's losses by state, as sortable whole numbers; states from ``seen`` on are not looked at yet."""
+
+    __slots__ = ("keys", "seen")
+
+    def __init__(self) -> None:
+        self.keys: _Ints = np.full(64, _NEVER, dtype=np.int64)
+        self.seen = 0
+
+
+class Fragments:
+    """The states of all nodes of one capacity, and where a member does the least harm.
+
+    Rows are pairs of a node with GPUs and one of its models.
+    """
+
+    def __init__(self, capacity: Capacity, typical: Typical) -> None:
+        self.capacity = capacity
+        cluster = capacity.cluster
+        self.table = _Table(typical, cluster.gpu_models)
+        self.weights = dict(typical.requests)
+        self.rows = [(number, model) for number, models in enumerate(cluster.models_of) for model in models]
+        self.rows_of: dict[int, list[int]] = {}
+        for row, (number, _) in enumerate(self.rows):
+            self.rows_of.setdefault(number, []).append(row)
+        self.node_of: _Ints = np.array([number for number, _ in self.rows], dtype=np.int64)
+        self.models = {model: n for n, model in enumerate(cluster.gpu_models)}
+        self.model_of: _Ints = np.array([self.models[model] for _, model in self.rows], dtype=np.int64)
+        self.numbers: dict[_State, int] = {}  # state -> its number
+        self.states: list[tuple[str, int, int, int, tuple[int, ...]]] = []
+        self.holders: list[int] = []  # rows in each state
+        self.values: dict[int, float] = {}
+        self.scores: dict[tuple[object, ...], _Scores] = {}
+        self.flags: dict[int, tuple[Pool, NDArray[np.bool_] | None]] = {}
+        self.by_models: dict[tuple[str, ...], NDArray[np.bool_] | None] = {}
+        self.state_of: _Ints = np.array([self._state(row) for row in range(len(self.rows))], dtype=np.int64)
+
+    def copy(self, capacity: Capacity) -> Fragments:
+        """The same for a copy of the capacity. What is known of states is kept together."""
+        twin = Fragments.__new__(Fragments)
+        for name in ("table", "weights", "rows", "rows_of", "node_of", "models", "model_of", "flags", "by_models"):
+            setattr(twin, name, getattr(self, name))
+        twin.capacity = capacity
+        twin.numbers = self.numbers.copy()
+        twin.states = self.states.copy()
+        twin.holders = self.holders.copy()
+        twin.values = self.values.copy()
+        twin.scores = {}
+        twin.state_of = self.state_of.copy()
+        return twin
+
+    def changed(self, number: int) -> None:
+        """What is free on a node is another amount now."""
+        for row in self.rows_of.get(number, ()):
+            self.holders[self.state_of[row]] -= 1
+            self.state_of[row] = self._state(row)
+
+    def _state(self, row: int) -> int:
+        number, model = self.rows[row]
+        capacity = self.capacity
+        state = (
+            model,
+            capacity.cpu[number],
+            capacity.memory[number],
+            max(0, capacity.gpus[number].get(model, 0)),
+            capacity.shares[number].get(model, ()),
+        )
+        known = self.numbers.get(state)
+        if known is None:
+            known = self.numbers[state] = len(self.states)
+            self.states.append(state)
+            self.holders.append(0)
+        self.holders[known] += 1
+        return known
+
+    def choose(self, request: Request, models: Sequence[str], pool: Pool) -> int | None:
+        """The node of ``pool`` where one member with ``request`` spoils least; ``None`` if there is room on none.
+
+        Args:
+            models: that it accepts; none where it needs no GPU, and then nodes without GPUs are not looked at.
+        """
+        if not self.rows:
+            return None
+        scores = self._scores(request)
+        keys = scores.keys[self.state_of]
+        allowed = self._allowed(pool, models)
+        if allowed is not None:
+            keys = np.where(allowed, keys, _NEVER)
+        row = int(keys.argmin())
+        return None if keys[row] == _NEVER else self.rows[row][0]
+
+    def _allowed(self, pool: Pool, models: Sequence[str]) -> NDArray[np.bool_] | None:
+        found = self.flags.get(id(pool))
+        if found is None or found[0] is not pool:
+            inside = np.frombuffer(bytes(pool.flags), dtype=np.uint8)[self.node_of].astype(np.bool_)
+            found = self.flags[id(pool)] = (pool, None if inside.all() else inside)
+        wanted = tuple(models)
+        if wanted not in self.by_models:
+            is_any = not wanted or len(wanted) == len(self.models)
+            numbers = [self.models[model] for model in wanted]
+            self.by_models[wanted] = None if is_any else np.isin(self.model_of, numbers)
+        among = self.by_models[wanted]
+        if found[1] is None or among is None:
+            return among if found[1] is None else found[1]
+        return found[1] & among
+
+    def _scores(self, request: Request) -> _Scores:
+        key = (request.cpu_milli, request.memory_bytes, request.gpu_count, request.gpu_milli)
+        scores = self.scores.get(key)
+        if scores is None:
+            scores = self.scores[key] = _Scores()
+        if scores.seen < len(self.states):
+            if len(scores.keys) < len(self.states):
+                grown = np.full(2 * len(self.states), _NEVER, dtype=np.int64)
+                grown[: len(scores.keys)] = scores.keys
+                scores.keys = grown
+            self._look(request, scores)
+        return scores
+
+    def _look(self, request: Request, scores: _Scores) -> None:
+        """Score the states that are new to this request."""
+        fresh = range(scores.seen, len(self.states))
+        scores.seen = len(self.states)
+        by_model: dict[str, list[tuple[int, tuple[int, int, int, tuple[int, ...]]]]] = {}
+        for number in fresh:
+            if self.holders[number] > 0:
+                model, *_ = state = self.states[number]
+                after = _after(state, request)
+                if after is not None:
+                    by_model.setdefault(model, []).append((number, after))
+        own = WHOLE * request.gpu_count + request.gpu_milli
+        for model, found in by_model.items():
+            unknown = [number for number, _ in found if number not in self.values]
+            asked = [self.states[number][1:] for number in unknown] + [after for _, after in found]
+            usable = self.table.usable(model, asked)
+            self.values.update(zip(unknown, usable.tolist(), strict=False))
+            for (number, after), value in zip(found, usable[len(unknown) :].tolist(), strict=True):
+                loss = self.values[number] - value - own
+                scores.keys[number] = _key(loss, after)
+
+
+def _after(
+    state: tuple[str, int, int, int, tuple[int, ...]], request: Request
+) -> tuple[int, int, int, tuple[int, ...]] | None:
+    """The state once the member is there; ``None`` if it has no room."""
+    _, cpu, memory, whole, shares = state
+    cpu, memory, whole = cpu - request.cpu_milli, memory - request.memory_bytes, whole - request.gpu_count
+    if request.gpu_milli:
+        shares, opened = after_part(shares, request.gpu_milli)
+        whole -= opened
+    return None if cpu < 0 or memory < 0 or whole < 0 else (cpu, memory, whole, shares)
+
+
+def _key(loss: float, after: tuple[int, int, int, tuple[int, ...]]) -> int:
+    """Losses in tenths of a thousandth, then the GPUs left, then the CPU left (up to a million in a bucket)."""
+    cpu, _, whole, shares = after
+    left = min(WHOLE * whole + sum(shares), (1 << 17) - 1)
+    return (round(loss * 10) << 38) + (left << 21) + min(cpu >> 3, (1 << 21) - 1)
+
+
+def members_of(gangs: Iterable[tuple[Mapping[Request, int], float]]) -> Iterable[tuple[Request, float]]:
+    """The members of gangs and how many there are of each."""
+    for requests, weight in gangs:
+        for request, count in requests.items():
+            yield request, count * weight
