@@ -137,7 +137,7 @@ def _replica_counts(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
     query = (
         select(Replica.job_id, func.count()).where(is_holding(), Replica.job_id.in_(job_ids)).group_by(Replica.job_id)
     )
-    return dict(session.execute(query))
+    return dict(session.execute(query).all())
 
 
 def _running_view(

@@ -40,7 +40,7 @@ def view(work: Work, caller: Caller) -> SharesView:
     has = capacity(work.session)
     parts = _parts(work, has)
     projects = {row.id: row for row in work.session.scalars(select(Project).where(Project.deleted_at.is_(None)))}
-    users = dict(work.session.execute(select(User.id, User.name)))
+    users = dict(work.session.execute(select(User.id, User.name)).all())
     policy = read_policy(work.session).policy
     past = {key: held.value_at(work.now, policy.usage_half_life_s) for key, held in read_usage(work.session).items()}
     weights = {project_id: projects[project_id].weight if project_id in projects else 1.0 for project_id in parts}

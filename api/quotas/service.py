@@ -165,7 +165,7 @@ def _used(work: Work, project: Project) -> tuple[dict[str, int], dict[str, dict[
         for held in (whole, by_user.setdefault(user_id, {})):
             for key, amount in amounts.items():
                 held[key] = held.get(key, 0) + amount
-    names = dict(work.session.execute(select(User.id, User.name).where(User.id.in_(list(by_user)))))
+    names = dict(work.session.execute(select(User.id, User.name).where(User.id.in_(list(by_user)))).all())
     return whole, {names[user_id]: held for user_id, held in by_user.items()}
 
 

@@ -202,7 +202,7 @@ def _warnings(work: Work, row: BookingRow, project: Project, nodes: Mapping[str,
 def _project_names(work: Work, rows: Sequence[BookingRow]) -> dict[str, str]:
     ids = list({row.project_id for row in rows})
     rows_of = work.session.execute(select(Project.id, Project.name).where(Project.id.in_(ids)))
-    return dict(rows_of)
+    return dict(rows_of.all())
 
 
 def _view(
