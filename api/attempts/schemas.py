@@ -53,6 +53,7 @@ def _replica_view(replica: Replica, address: str | None, rank: int | None) -> Re
         generation=replica.generation,
         node=replica.node,
         gpus=[str(gpu) for gpu in replica.gpus],
+        gpu_part=replica.gpu_milli / 1000 if replica.gpu_milli else None,
         address=address,
         exit=exit_view(replica.exit),
         detail=replica.detail,

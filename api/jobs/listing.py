@@ -82,7 +82,7 @@ def _cursor(row: AnyRow, order: JobOrder) -> str:
         case JobOrder.STARTED:
             return make_cursor(*place, row.started_at.isoformat() if row.started_at else "")
         case JobOrder.GPUS:
-            return make_cursor(*place, row.gpu_count)
+            return make_cursor(*place, row.gpu_milli)
         case _:
             return make_cursor(*place, getattr(row, order.value))
 

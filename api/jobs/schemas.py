@@ -16,6 +16,7 @@ from core.db.repositories.jobs import NOT_RUN, Run, queue_position, runs_of, vie
 from core.db.rows import AnyRow
 from core.db.tables import Job
 from core.domain.pace import told_progress
+from core.domain.resources import as_gpus
 from core.domain.states import JobState
 from core.domain.waiting import in_full, said_to
 
@@ -44,7 +45,7 @@ def job_fields(row: AnyRow, *, run: Run, now: datetime) -> dict[str, Any]:
         "labels": row.labels or {},
         "roles": {role[0]: role[1] for role in roles},
         "most_replicas": _most(roles),
-        "gpu_count": row.gpu_count,
+        "gpu_count": as_gpus(row.gpu_milli),
         "attempt_count": row.attempt_count,
         "restart_count": row.restart_count,
         "wait_reason": wait_reason_of(row, now),
@@ -96,7 +97,7 @@ def fresh_detail(row: Mapping[str, Any], *, project: str, user: str, spec: JobSp
         labels=spec.labels,
         roles={role[0]: role[1] for role in row["gang"]["roles"]},
         most_replicas=_most(row["gang"]["roles"]),
-        gpu_count=row["gpu_count"],
+        gpu_count=as_gpus(row["gpu_milli"]),
         wait_reason=JUST_QUEUED,
         created_at=row["created_at"],
         queued_at=row["queued_at"],
@@ -107,7 +108,7 @@ def fresh_detail(row: Mapping[str, Any], *, project: str, user: str, spec: JobSp
 
 
 def _most(roles: Sequence[Sequence[Any]]) -> dict[str, int]:
-    return {role[0]: role[6] for role in roles if len(role) > 6}
+    return {role[0]: role[6] for role in roles if len(role) > 6 and role[6] is not None}
 
 
 def wait_reason_of(row: AnyRow, now: datetime) -> WaitReasonView | None:

@@ -159,7 +159,7 @@ def _row(work: Work, caller: Caller, submission: Submission) -> dict[str, Any]:
         "spec": spec.model_dump(mode="json"),
         "gang": gang.to_json(),
         "shape": gang.shape(),
-        "gpu_count": gang.gpu_count,
+        "gpu_milli": gang.gpu_milli,
         "state": JobState.QUEUED.value,
         "wanted": Wanted.RUN.value,
         "priority": spec.priority,

@@ -18,7 +18,7 @@ def list_page(work: Work, caller: Caller, page: PageQuery) -> Page[HolderView]:
     """In order of the replicas' ids. What the caller may not know of is there without its names."""
     query = (
         select(
-            Replica.node, Replica.gpus, Replica.gpu_model, Replica.cpu_milli, Replica.memory_bytes, Replica.role,
+            Replica.node, Replica.gpus, Replica.gpu_model, Replica.gpu_milli, Replica.cpu_milli, Replica.memory_bytes, Replica.role,
             Replica.index.label("replica_index"), Replica.state, Job.id.label("job_id"), Job.name.label("job"), Job.project_id,
             Project.name.label("project"),
         )
@@ -36,6 +36,7 @@ def _view(row: AnyRow, caller: Caller) -> HolderView:
         node=row.node,
         gpus=[str(gpu) for gpu in row.gpus],
         gpu_model=row.gpu_model,
+        gpu_part=row.gpu_milli / 1000 if row.gpu_milli else None,
         cpu_milli=row.cpu_milli,
         memory_bytes=row.memory_bytes,
         job_id=row.job_id if is_known else None,

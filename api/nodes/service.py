@@ -15,7 +15,7 @@ from api.auth import Caller
 from api.paging import PageQuery, rows_by_name
 from api.work import Work
 from core.db.repositories.events import append_event
-from core.db.repositories.nodes import is_holding, labels_of, usage
+from core.db.repositories.nodes import is_holding, labels_of, usage, used_gpus
 from core.db.tables import Node, Replica
 from core.domain.errors import Conflict, NotFound
 from core.domain.resources import Amounts
@@ -111,7 +111,8 @@ def _used(work: Work, names: Sequence[str]) -> tuple[Mapping[str, Amounts], Mapp
     """What is not free to the planner, and how many replicas are there now, of each of these nodes."""
     rows = work.session.execute(
         select(
-            Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpus, Replica.gpu_model, Replica.state
+            Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpus, Replica.gpu_model, Replica.gpu_milli,
+            Replica.state,
         ).where(is_holding(), Replica.node.in_(names))
     ).all()  # fmt: skip
     return usage(rows), Counter(row.node for row in rows if not ReplicaState(row.state).is_terminal)
@@ -124,7 +125,7 @@ def _view_of(node: Node, used: Amounts, replicas: int) -> NodeView:
         labels=labels_of(node),
         admin_labels=node.admin_labels,
         allocatable=node.allocatable,
-        used=used.to_json(),
+        used={**used.to_json(), "gpus": used_gpus(used)},
         gpus=node.gpus,
         is_ready=node.is_ready,
         condition=node.condition,

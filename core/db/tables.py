@@ -182,7 +182,8 @@ class Job(Base):
     spec: Mapped[dict[str, Any]]
     gang: Mapped[dict[str, Any]]
     shape: Mapped[str]
-    gpu_count: Mapped[int] = mapped_column(Integer, default=0, server_default="0")  # of the whole gang
+    # GPUs of the whole gang, in thousandths.
+    gpu_milli: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     state: Mapped[str]
     wanted: Mapped[str] = mapped_column(default="run")
     generation: Mapped[int] = mapped_column(Integer, default=1)
@@ -380,6 +381,8 @@ class Replica(Base):
     node: Mapped[str]
     gpus: Mapped[list[Any]]
     gpu_model: Mapped[str | None]
+    # Thousandths of its one device; 0: it has its devices whole, or none.
+    gpu_milli: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     cpu_milli: Mapped[int] = mapped_column(Integer)
     memory_bytes: Mapped[int] = mapped_column(BigInteger)
     exit: Mapped[dict[str, Any] | None]

@@ -16,6 +16,11 @@ UNSTATED_CPU_MILLI: Final = 100
 UNSTATED_MEMORY_BYTES: Final = 128 * 2**20
 
 
+def as_gpus(gpu_milli: int) -> int | float:
+    """Thousandths as a number of GPUs: ``2``, ``0.5``."""
+    return gpu_milli // 1000 if gpu_milli % 1000 == 0 else gpu_milli / 1000
+
+
 @dataclass(frozen=True, slots=True)
 class Amounts:
     """An amount of everything a node has. ``gpus``: model name -> count of whole devices.

@@ -13,7 +13,7 @@ import orjson
 from sqlalchemy import Table, Text, case, cast, func, select
 from sqlalchemy.orm import Session
 
-from core.db.repositories.nodes import is_holding, merged_labels
+from core.db.repositories.nodes import add_part, is_holding, merged_labels, taken
 from core.db.rows import AnySelect
 from core.db.tables import Attempt, Node, Replica
 from core.domain.ids import NodeId
@@ -54,7 +54,9 @@ RawNode: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A replica whose place is taken. ``gpu_count``: devices of ``gpu_model`` that it has."""
+    """A replica whose place is taken. ``gpu_count``: devices of ``gpu_model`` that it has whole; ``gpu_milli``: what it has
+    of ``gpu``, in thousandths.
+    """
 
     role: str
     node: NodeId
@@ -62,6 +64,8 @@ class Holder:
     memory_bytes: int
     gpu_model: str | None
     gpu_count: int
+    gpu: str = ""
+    gpu_milli: int = 0
 
 
 @dataclass(slots=True)
@@ -111,12 +115,16 @@ def usage_of(holders: Iterable[tuple[Holder, ...]]) -> dict[str, Amounts]:
         for one in gang:
             total = sums.get(one.node)
             if total is None:
-                total = sums[one.node] = [0, 0, {}]
+                total = sums[one.node] = [0, 0, {}, {}]
             total[0] += one.cpu_milli
             total[1] += one.memory_bytes
-            if one.gpu_model is not None:
+            if one.gpu_model is None:
+                continue
+            if one.gpu_milli:
+                add_part(total[3], one.gpu_model, (one.gpu,), one.gpu_milli)
+            else:
                 total[2][one.gpu_model] = total[2].get(one.gpu_model, 0) + one.gpu_count
-    return {node: Amounts(*total) for node, total in sums.items()}
+    return {node: taken(*total) for node, total in sums.items()}
 
 
 def node_view(node: Node, used: Amounts) -> NodeView:
@@ -134,14 +142,15 @@ def _read_holders(session: Session, attempts: list[str]) -> dict[str, list[Holde
     rows = session.execute(
         select(
             Replica.attempt_id, Replica.role, Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpu_model,
-            Replica.gpus,
+            Replica.gpus, Replica.gpu_milli,
         )
         .where(is_holding(), Replica.attempt_id.in_(attempts))
         .order_by(Replica.attempt_id, Replica.rank)
     )  # fmt: skip
     found: dict[str, list[Holder]] = {attempt: [] for attempt in attempts}
-    for attempt, role, node, cpu_milli, memory_bytes, model, gpus in rows:
-        found[attempt].append(Holder(role, NodeId(node), cpu_milli, memory_bytes, model, len(gpus)))
+    for attempt, role, node, cpu_milli, memory_bytes, model, gpus, gpu_milli in rows:
+        part = (0, gpus[0], gpu_milli) if gpu_milli else (len(gpus),)
+        found[attempt].append(Holder(role, NodeId(node), cpu_milli, memory_bytes, model, *part))
     return found
 
 
@@ -171,6 +180,7 @@ def _left(total: Amounts, used: Amounts) -> Amounts:
         max(0, total.cpu_milli - used.cpu_milli),
         max(0, total.memory_bytes - used.memory_bytes),
         {model: max(0, count - used.gpus.get(model, 0)) for model, count in total.gpus.items()},
+        used.shares,
     )
 
 

@@ -17,6 +17,7 @@ from core.db.tables import Attempt, Job, Node, Replica
 from core.domain.errors import StaleWrite
 from core.domain.ids import AttemptId, JobId
 from core.domain.lifecycle import JobEvent, ReplicaEvent, advance
+from core.domain.parts import WHOLE, device_for, in_order
 from core.domain.resources import Amounts, Gang, Request
 from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
 from core.ids import new_id
@@ -36,10 +37,12 @@ class _Room:
     cpu_milli: int
     memory_bytes: int
     gpus: dict[str, list[str]]  # model -> ids of free devices
+    shared: dict[str, dict[str, int]]  # model -> device that is given in parts -> thousandths left of it
     why_not: str
 
     def copy(self) -> _Room:
-        return _Room(self.cpu_milli, self.memory_bytes, dict(self.gpus), self.why_not)
+        shared = {model: dict(left) for model, left in self.shared.items()}
+        return _Room(self.cpu_milli, self.memory_bytes, dict(self.gpus), shared, self.why_not)
 
     def take(self, request: Request, model: str | None) -> list[str]:
         if self.why_not:
@@ -48,6 +51,8 @@ class _Room:
         self.memory_bytes -= request.memory_bytes
         if self.cpu_milli < 0 or self.memory_bytes < 0:
             raise StaleWrite("a node has less room than the plan saw")
+        if request.gpu_milli:
+            return [self._part(request.gpu_milli, model or "")]
         if not request.gpu_count:
             return []
         free = self.gpus.get(model or "", [])
@@ -55,6 +60,21 @@ class _Room:
             raise StaleWrite("a node has fewer free GPUs than the plan saw")
         self.gpus[model or ""] = free[request.gpu_count :]
         return free[: request.gpu_count]
+
+    def _part(self, gpu_milli: int, model: str) -> str:
+        """The device that the planner would choose, too."""
+        left = self.shared.setdefault(model, {})
+        devices = sorted(left)
+        at = device_for([left[device] for device in devices], gpu_milli)
+        if at is not None:
+            left[devices[at]] -= gpu_milli
+            return devices[at]
+        free = self.gpus.get(model, [])
+        if not free:
+            raise StaleWrite("a node has no GPU with as large a part free as the plan saw")
+        self.gpus[model] = free[1:]
+        left[free[0]] = WHOLE - gpu_milli
+        return free[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +139,13 @@ def _draft(order: Order, rooms: dict[str, _Room]) -> _Draft:
     tried: dict[str, _Room] = {name: rooms[name].copy() for name in names}
     attempt_id = AttemptId(new_id("att"))
     requests = {role.role: role.request for role in order.gang.roles}
-    replicas = [
-        _replica(order.start.job_id, attempt_id, rank, placement, requests[placement.role], tried)
-        for rank, placement in enumerate(order.start.placements)
-    ]
+    placements = order.start.placements
+    replicas: dict[int, dict[str, object]] = {
+        rank: _replica(order.start.job_id, attempt_id, rank, placements[rank], requests[placements[rank].role], tried)
+        for rank in in_order([requests[placement.role].gpu_milli for placement in placements])
+    }
     rooms.update(tried)
-    return _Draft(order, attempt_id, replicas)
+    return _Draft(order, attempt_id, [replicas[rank] for rank in range(len(placements))])
 
 
 def _move_jobs(session: Session, drafts: Sequence[_Draft], now: datetime) -> dict[str, tuple[int, str]]:
@@ -144,6 +165,7 @@ def _move_jobs(session: Session, drafts: Sequence[_Draft], now: datetime) -> dic
             generation=Job.generation + 1,
             attempt_count=Job.attempt_count + 1,
             wait_reason=null(),
+            preempted=null(),
             not_before=None,
             exit=null(),
             updated_at=now,
@@ -235,6 +257,7 @@ def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> Attempt
             raise StaleWrite(f"{placement.role}-{placement.index} holds its place still")
         move = advance(ReplicaState(before.state), ReplicaEvent.RESTART)
         values |= {"state": move.state.value, "exit": None, "started_at": None, "ended_at": None, "heartbeat_at": None}
+        values["leaves"] = None
         values["generation"] = Replica.generation + 1
         del values["id"]
         session.execute(
@@ -272,6 +295,7 @@ def _replica(
         "node": placement.node,
         "gpus": rooms[placement.node].take(request, placement.gpu_model),
         "gpu_model": placement.gpu_model,
+        "gpu_milli": request.gpu_milli,
         "cpu_milli": request.cpu_milli,
         "memory_bytes": request.memory_bytes,
         "detail": "",
@@ -284,25 +308,34 @@ def _replica(
 def _rooms(session: Session, names: set[str]) -> dict[str, _Room]:
     """What is free now on those of these nodes that are there."""
     holders = session.execute(
-        select(Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpus, Replica.gpu_model).where(
-            is_holding(), Replica.node.in_(names)
-        )
-    ).all()
+        select(
+            Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpus, Replica.gpu_model, Replica.gpu_milli
+        ).where(is_holding(), Replica.node.in_(names))
+    ).all()  # fmt: skip
     used = usage(holders)
     held: defaultdict[str, set[str]] = defaultdict(set)
+    parts: defaultdict[tuple[str, str], int] = defaultdict(
+        int
+    )  # (node, device) -> thousandths; whole ones count as all
     for row in holders:
         held[row.node].update(row.gpus)
+        for gpu in row.gpus:
+            parts[row.node, gpu] += row.gpu_milli or WHOLE
     rooms: dict[str, _Room] = {}
     for node in session.scalars(select(Node).where(Node.name.in_(names))):
         view = node_view(node, used.get(node.name, Amounts()))
         gpus: defaultdict[str, list[str]] = defaultdict(list)
+        shared: defaultdict[str, dict[str, int]] = defaultdict(dict)
         for gpu in node.gpus:
-            if held[node.name].isdisjoint([gpu["id"], *gpu.get("formerly", ())]):
+            names_of_it = [gpu["id"], *gpu.get("formerly", ())]
+            if held[node.name].isdisjoint(names_of_it):
                 gpus[gpu["model"]].append(gpu["id"])
+            elif (left := WHOLE - sum(parts[node.name, name] for name in names_of_it)) > 0:
+                shared[gpu["model"]][gpu["id"]] = left
         # Where others use the engine, too, fewer may be free than there are ids: they are picked by the engine.
         free = {model: ids[: view.free.gpus.get(model, 0)] for model, ids in gpus.items()}
         why_not = f"node {node.name} {view.why_not}" if view.why_not else ""
-        rooms[node.name] = _Room(view.free.cpu_milli, view.free.memory_bytes, free, why_not)
+        rooms[node.name] = _Room(view.free.cpu_milli, view.free.memory_bytes, free, dict(shared), why_not)
     return rooms
 
 

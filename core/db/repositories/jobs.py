@@ -42,7 +42,7 @@ _VIEW_COLUMNS = (
     Job.priority,
     Job.spec["labels"].label("labels"),
     Job.gang,
-    Job.gpu_count,
+    Job.gpu_milli,
     Job.attempt_count,
     Job.restart_count,
     Job.wait_reason,
@@ -104,7 +104,7 @@ _KEYS: Final[Mapping[JobOrder, tuple[ColumnElement[Any], bool]]] = {
     JobOrder.STATE: (Job.state.expression, False),
     JobOrder.USER: (User.name.expression, False),
     JobOrder.STARTED: (func.coalesce(Job.started_at, _NEVER), True),
-    JobOrder.GPUS: (Job.gpu_count.expression, True),
+    JobOrder.GPUS: (Job.gpu_milli.expression, True),
 }
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
 
 from sqlalchemy import ColumnElement, Table, and_, select
 
 from core.db.tables import Attempt, Node, Replica
-from core.domain.resources import Amounts
+from core.domain.parts import WHOLE
+from core.domain.resources import Amounts, as_gpus
 from core.domain.states import AttemptState, ReplicaState
 
 # Of the tables, not of their classes: both kinds of statement may use them.
@@ -47,12 +49,44 @@ def is_holding() -> ColumnElement[bool]:
 
 
 def usage(holders: Iterable[Any]) -> dict[str, Amounts]:
-    """What the rows (node, cpu_milli, memory_bytes, gpus, gpu_model) hold, by node."""
-    used: dict[str, Amounts] = {}
+    """What the rows (node, cpu_milli, memory_bytes, gpus, gpu_model, gpu_milli) hold, by node.
+
+    ``gpus`` counts the devices that are given whole and those that are given in parts; ``shares`` is what is left of the
+    latter.
+    """
+    sums: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+    whole: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    parts: defaultdict[str, dict[tuple[str, str], int]] = defaultdict(dict)
     for row in holders:
-        before = used.get(row.node, Amounts())
-        gpus = dict(before.gpus)
-        if row.gpu_model is not None:
-            gpus[row.gpu_model] = gpus.get(row.gpu_model, 0) + len(row.gpus)
-        used[row.node] = Amounts(before.cpu_milli + row.cpu_milli, before.memory_bytes + row.memory_bytes, gpus)
-    return used
+        total = sums[row.node]
+        total[0] += row.cpu_milli
+        total[1] += row.memory_bytes
+        if row.gpu_model is None:
+            continue
+        if row.gpu_milli:
+            add_part(parts[row.node], row.gpu_model, row.gpus, row.gpu_milli)
+        else:
+            whole[row.node][row.gpu_model] = whole[row.node].get(row.gpu_model, 0) + len(row.gpus)
+    return {node: taken(cpu, memory, whole[node], parts[node]) for node, (cpu, memory) in sums.items()}
+
+
+def add_part(parts: dict[tuple[str, str], int], model: str, gpus: Iterable[str], gpu_milli: int) -> None:
+    """Count a part of the device ``gpus`` (one) in ``parts``: (model, device) -> thousandths taken."""
+    for gpu in gpus:
+        parts[model, gpu] = parts.get((model, gpu), 0) + gpu_milli
+
+
+def taken(cpu_milli: int, memory_bytes: int, whole: Mapping[str, int], parts: Mapping[tuple[str, str], int]) -> Amounts:
+    """What is not free any more: ``whole`` devices by model, and devices of which ``parts`` are taken."""
+    gpus = dict(whole)
+    left: dict[str, list[int]] = {}
+    for (model, _), milli in parts.items():
+        gpus[model] = gpus.get(model, 0) + 1
+        left.setdefault(model, []).append(max(0, WHOLE - milli))
+    return Amounts(cpu_milli, memory_bytes, gpus, {model: tuple(sorted(each)) for model, each in left.items()})
+
+
+def used_gpus(used: Amounts) -> dict[str, int | float]:
+    """GPUs of each model that are used, for people: a part of a device counts as much as it is."""
+    unused = {model: sum(each) for model, each in used.shares.items()}
+    return {model: as_gpus(WHOLE * count - unused.get(model, 0)) for model, count in used.gpus.items()}

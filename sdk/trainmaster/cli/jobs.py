@@ -200,7 +200,7 @@ _CELLS: Final[dict[str, Any]] = {
     "user": lambda job, _now, _console: job.user,
     "state": lambda job, _now, console: output.state_text(job.state, console, wanted=job.wanted),
     "roles": lambda job, _now, _console: roles_text(job),
-    "gpus": lambda job, _now, _console: str(job.gpu_count) if job.gpu_count else None,
+    "gpus": lambda job, _now, _console: f"{job.gpu_count:g}" if job.gpu_count else None,
     "priority": lambda job, _now, _console: str(job.priority),
     "age": lambda job, now, _console: output.duration(now - job.created_at),
     "runtime": lambda job, now, _console: runtime_of(job, now),

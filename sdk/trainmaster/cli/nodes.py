@@ -75,7 +75,7 @@ def _gpus(node: NodeView) -> str | None:
     if not isinstance(has, dict):
         return str(has)
     used = used if isinstance(used, dict) else {}
-    return ", ".join(f"{used.get(model, 0)} / {count} {model}" for model, count in sorted(has.items()))
+    return ", ".join(f"{used.get(model, 0):g} / {count} {model}" for model, count in sorted(has.items()))
 
 
 @app.command()

@@ -181,9 +181,10 @@ def print_pairs(pairs: Iterable[tuple[str, Any]]) -> None:
 # --- times and amounts ----------------------------------------------------------------------------------------------
 
 
-def count(number: int, noun: str) -> str:
-    """``1 file``, ``3 files``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def count(number: float, noun: str) -> str:
+    """``1 file``, ``3 files``, ``0.5 GPU``."""
+    shown = number if isinstance(number, int) else f"{number:.10g}"
+    return f"{shown} {noun}" if 0 < number <= 1 else f"{shown} {noun}s"
 
 
 def now() -> datetime:

@@ -158,6 +158,11 @@ def _ran(attempt: AttemptView) -> str | None:
     return None if started is None or attempt.ended_at is None else output.duration(attempt.ended_at - started)
 
 
+def gpus_text(gpus: list[str], part: float | None) -> str:
+    """``0,1``, or ``0.5 of 3``."""
+    return f"{part:g} of {','.join(gpus)}" if part else ",".join(gpus)
+
+
 def _print_replicas(attempt: AttemptView, now: datetime) -> None:
     console = output.answers()
     output.print_table(
@@ -168,7 +173,7 @@ def _print_replicas(attempt: AttemptView, now: datetime) -> None:
                 output.state_text(replica.state, console),
                 replica.node,
                 replica.address,
-                ",".join(replica.gpus),
+                gpus_text(replica.gpus, replica.gpu_part),
                 output.ago(replica.heartbeat_at, now),
                 _replica_detail(replica),
             )

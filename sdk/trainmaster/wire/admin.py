@@ -128,7 +128,7 @@ class NodeView(WireModel):
     labels: dict[str, str]  # what holds: the executor's, overlaid by the admin's
     admin_labels: dict[str, str] = Field(default_factory=dict)
     allocatable: dict[str, Any]  # cpu_milli, memory_bytes, gpus {model: count}
-    used: dict[str, Any]
+    used: dict[str, Any]  # the same; parts of a GPU count as such
     gpus: list[dict[str, Any]] = Field(default_factory=list)
     is_ready: bool
     condition: str = ""
@@ -144,6 +144,7 @@ class HolderView(WireModel):
     node: str
     gpus: list[str] = Field(default_factory=list)
     gpu_model: str | None = None
+    gpu_part: float | None = None  # of its one device, which others may share; none: it has them whole
     cpu_milli: int
     memory_bytes: int
     job_id: str | None = None

@@ -52,6 +52,7 @@ class ReplicaView(WireModel):
     generation: int
     node: str
     gpus: list[str] = Field(default_factory=list)
+    gpu_part: float | None = None  # of its one device, which others may share; none: it has them whole
     address: str | None = None  # host:port of the framework
     exit: ExitView | None = None
     detail: str = ""
@@ -112,7 +113,7 @@ class JobView(WireModel):
     labels: dict[str, str] = Field(default_factory=dict)
     roles: dict[str, int] = Field(default_factory=dict)  # role -> replicas
     most_replicas: dict[str, int] = Field(default_factory=dict)  # of elastic roles: `roles` says how few may run
-    gpu_count: int = 0
+    gpu_count: float = 0  # of all replicas together
     attempt_count: int = 0
     restart_count: int = 0
     wait_reason: WaitReasonView | None = None  # only while it waits
