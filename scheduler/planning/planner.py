@@ -9,22 +9,25 @@ what is left then, so that equal shapes have equal reasons.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from core.domain.ids import JobId
 from scheduler.planning.capacity import Capacity
 from scheduler.planning.cluster import Cluster
-from scheduler.planning.demand import Demand, demand_of
+from scheduler.planning.demand import Demand
 from scheduler.planning.draft import Draft
 from scheduler.planning.feasibility import EmptyCluster
 from scheduler.planning.gang import place
-from scheduler.planning.grow import Growth, grow, with_more
-from scheduler.planning.holders import Holders
+from scheduler.planning.grow import Grower, Growth, with_more
 from scheduler.planning.ledger import NEVER, REFUSED, Ledger
-from scheduler.planning.model import Grow, Placement, Plan, QueuedGang, Reason, ReasonCode, Snapshot, Start
+from scheduler.planning.model import Grow, Plan, QueuedGang, Reason, Snapshot, Start
 from scheduler.planning.order import Queue
-from scheduler.planning.reasons import Explainer
+from scheduler.planning.quota import Excess
 from scheduler.planning.reservation import Holdings, Timeline
 from scheduler.planning.search import Budget
 from scheduler.planning.shares import Shares, of_draft
+from scheduler.planning.sights import Sights
+from scheduler.planning.why import Reasons, Refusals
 
 # Each looks at every stated end, which costs a few milliseconds; one is enough per set of nodes that compete. Gangs
 # beyond these claim their nodes by a rule that looks at no time.
@@ -32,16 +35,8 @@ MAX_TIMED_RESERVATIONS = 8
 
 
 def queue_order(job: QueuedGang) -> tuple[object, ...]:
-    """Sort key: larger priority first, then who queued first, then the id."""
+    """Sort key in one line by age: larger priority first, then who queued first, then the id."""
     return (-job.priority, job.queued_at, job.job_id)
-
-
-def _growth(job: QueuedGang, placements: tuple[Placement, ...]) -> Growth:
-    """An elastic gang that this plan starts with as few replicas as will do."""
-    role = job.gang.elastic
-    assert role is not None  # noqa: S101 - the caller chose it by that
-    placed = tuple((p.node, p.gpu_model) for p in placements if p.role == role.role)
-    return Growth(queue_order(job), job.gang, tuple(range(role.replicas, role.most or 0)), placed)
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -50,6 +45,20 @@ def plan(snapshot: Snapshot) -> Plan:
     Nothing is mutated; the same snapshot gives the same plan, in whatever order its parts are listed.
     """
     return _Planning(snapshot).run()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one job finds free when it is its turn: what it may use of that, whatever it is kept for."""
+
+    cluster: Cluster
+    free: Capacity
+
+
+def plan_with_turn(snapshot: Snapshot, job_id: JobId) -> tuple[Plan, Turn | None]:
+    """The plan, and what it leaves to a job that waits, when it comes to it; ``None`` if its quota leaves it nothing."""
+    planning = _Planning(snapshot, watched=job_id)
+    return planning.run(), planning.turn
 
 
 def room_behind(snapshot: Snapshot, max_run_time_s: float | None) -> tuple[Cluster, Capacity]:
@@ -61,26 +70,38 @@ def room_behind(snapshot: Snapshot, max_run_time_s: float | None) -> tuple[Clust
 
 
 class _Planning:
-    """The state of one call of :func:`plan`."""
+    """The state of one call of :func:`plan`. What is remembered of a shape is remembered per sight (:mod:`.sights`)."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, watched: JobId | None = None) -> None:
         self.snapshot = snapshot
+        self.watched = watched
+        self.turn: Turn | None = None
         self.cluster = Cluster(node for node in snapshot.nodes if node.is_schedulable)
         self.empty = EmptyCluster(self.cluster)
         self.free = Capacity.free(self.cluster)
         self.holdings = Holdings(self.cluster, snapshot.running)
-        self.timeline: Timeline | None = None
-        self.demands: dict[str, Demand] = {}
-        self.refusals: dict[str, ReasonCode | None] = {}  # shape -> why it can never run
-        self.refused_above_s: dict[str, float] = {}  # shape -> jobs that may run longer than this are refused
-        self.starts: list[tuple[QueuedGang, Draft]] = []
         self.shares = Shares(snapshot)
         self.queue = Queue(snapshot, self.shares)
+        self.sights = Sights(snapshot, self.cluster, self.shares)
+        self.refusals = Refusals(self.empty)
+        self.grower = Grower(self.cluster, self.shares, self.sights.quotas)
+        self.growths: dict[JobId, Growth] = {}
+        self.timeline: Timeline | None = None
+        self.refused_above_s: dict[str, float] = {}  # sight -> jobs that may run longer than this are refused
+        self.starts: list[tuple[QueuedGang, Draft]] = []
         # Of the current round:
         self.ledger = Ledger(self.free)
         self.budget = Budget()
         self.reserved: set[int] = set()  # nodes that a gang with a reservation competes for
-        self.blocked: set[str] = set()  # shapes that were considered for a reservation
+        self.blocked: set[str] = set()  # sights that were considered for a reservation
+
+    def run(self) -> Plan:
+        waiting = self.walk()
+        while self._grow(waiting):
+            waiting = self.walk()  # growing changes shares, and these the order
+        waits = self._reasons(waiting)
+        order = (*(job.job_id for job, _ in self.starts), *(job.job_id for job in self.queue.in_turn()))
+        return Plan(self._started(), waits, self._grown(), order=order)
 
     def walk(self) -> list[QueuedGang]:
         """Start what can start; who still waits, in order."""
@@ -89,56 +110,12 @@ class _Planning:
             if is_settled:
                 return waiting
 
-    def run(self) -> Plan:
-        waiting = self.walk()
-        order = (*(job.job_id for job, _ in self.starts), *(job.job_id for job in self.queue.in_turn()))
-        starts = [(job, draft.placements(self.demands[job.shape])) for job, draft in self.starts]
-        waits = self._reasons(waiting)
-        started, grows = self._grow(starts, waiting)
-        return Plan(started, waits, grows, order=order)
-
-    def _grow(
-        self, starts: list[tuple[QueuedGang, tuple[Placement, ...]]], waiting: list[QueuedGang]
-    ) -> tuple[tuple[Start, ...], tuple[Grow, ...]]:
-        """The starts, and what runs, with as many replicas of elastic roles as nobody who waits could use the place of."""
-        elastic = [(job, placements) for job, placements in starts if job.gang.elastic is not None]
-        running = sorted(self.snapshot.growing, key=lambda job: job.job_id)
-        if not elastic and not running:
-            return tuple(Start(job.job_id, placements) for job, placements in starts), ()
-        growths = [_growth(job, placements) for job, placements in elastic]
-        growths += [
-            Growth((-job.priority, job.queued_at, job.job_id), job.gang, job.indices, job.placed) for job in running
-        ]
-        given = grow(growths, self.ledger, self.cluster, self._claimed(waiting))
-        more = {job.job_id: placements for (job, _), placements in zip(elastic, given, strict=False)}
-        return (
-            tuple(
-                Start(job.job_id, with_more(placements, more.get(job.job_id, ()), job.gang))
-                for job, placements in starts
-            ),
-            tuple(
-                Grow(job.job_id, tuple(placements))
-                for job, placements in zip(running, given[len(elastic) :], strict=True)
-                if placements
-            ),
-        )
-
-    def _claimed(self, waiting: list[QueuedGang]) -> frozenset[int]:
-        """Nodes that somebody who waits may ever use."""
-        demands = {job.shape: self.demands[job.shape] for job in waiting}
-        return frozenset[int]().union(
-            *(
-                demand.touched_nodes(self.cluster)
-                for shape, demand in demands.items()
-                if not self._refusal(shape, demand)
-            )
-        )
-
     def _round(self) -> tuple[list[QueuedGang], bool]:
         """One walk through the queue: who still waits, and whether another walk would start nothing.
 
-        A start beside a reservation may shift where the reserved gang is to run, and so set nodes free for others.
-        Walking again until nothing starts makes a plan that stays the same when it is planned again.
+        A start beside a reservation may shift where the reserved gang is to run, and so set nodes free for others; it also
+        changes whose share is the smallest. Walking again until nothing starts makes a plan that stays the same when it
+        is planned again.
         """
         self.ledger = Ledger(self.free)
         self.reserved = set()
@@ -151,27 +128,41 @@ class _Planning:
         waiting: list[QueuedGang] = []
         is_settled = True
         for job in self.queue.walk():
+            if job.job_id == self.watched:
+                self._watch(job)
             if not self._try_start(job):
                 waiting.append(job)
             elif self.ledger.reservations:
                 is_settled = False
         return waiting, is_settled
 
+    def _watch(self, job: QueuedGang) -> None:
+        sight = self.sights.of(job)
+        if isinstance(sight, Excess):
+            self.turn = None
+            return
+        level = self.ledger.level(NEVER if job.max_run_time_s is None else job.max_run_time_s)
+        free = self.ledger.views[level].copy()
+        narrow = self.sights.narrowed(sight)
+        for number in () if narrow is None else narrow.hidden:
+            free.put(number, 0, 0, {})
+        self.turn = Turn(self.cluster, free)
+
     def _try_start(self, job: QueuedGang) -> bool:
+        sight = self.sights.of(job)
+        if isinstance(sight, Excess):
+            return False  # it waits for its quota and for nothing else: no room is kept for it
         run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s
-        above_s = self.refused_above_s.get(job.shape)
+        above_s = self.refused_above_s.get(sight)
         if above_s is not None and run_time_s > above_s:
-            if job.shape not in self.blocked:
-                self._reserve_for(job, self.demands[job.shape])
+            if sight not in self.blocked:
+                self._reserve_for(job, sight)
             return False
-        demand = self.demands.get(job.shape)
-        if demand is None:
-            demand = self.demands[job.shape] = demand_of(job.gang, self.cluster)
         level = self.ledger.level(run_time_s)
-        draft = place(demand, self.ledger.views[level], self.budget)
+        draft = place(self.sights.demand(job, sight), self.ledger.views[level], self.budget)
         if draft is None:
-            self.refused_above_s[job.shape] = self.ledger.floor_s(level)
-            self._reserve_for(job, demand)
+            self.refused_above_s[sight] = self.ledger.floor_s(level)
+            self._reserve_for(job, sight)
             return False
         self.ledger.start(draft, run_time_s)
         if self.timeline is not None:
@@ -181,40 +172,96 @@ class _Planning:
         self.queue.withdrawn.add(job.job_id)
         return True
 
-    def _reserve_for(self, job: QueuedGang, demand: Demand) -> None:
+    def _reserve_for(self, job: QueuedGang, sight: str) -> None:
         """Hold room for a gang that is the first to be blocked among those that compete for the same nodes."""
-        self.blocked.add(job.shape)
+        self.blocked.add(sight)
+        demand = self.sights.demand(job, sight)
         touched = demand.touched_nodes(self.cluster)
-        if not self.reserved.isdisjoint(touched) or self._refusal(job.shape, demand) is not None:
+        if not self.reserved.isdisjoint(touched) or self.refusals.of(sight, demand) is not None:
             return
         if self.timeline is None:
             self.timeline = Timeline(self.cluster, self.holdings, self.snapshot.now)
             for started, draft in self.starts:
                 self.timeline.add_start(started, draft)
+        lasting = self._lasting(job, sight, demand)
         if len(self.ledger.reservations) < MAX_TIMED_RESERVATIONS:
-            reservation = self.timeline.reserve(job, demand, self.free)
+            reservation = self.timeline.reserve(job, lasting, self.free)
         else:
-            reservation = self.timeline.claim(job, demand, self.empty.capacity)
+            reservation = self.timeline.claim(job, lasting, self.empty.capacity)
         if reservation is not None:
-            self.ledger.reserve(reservation)
+            self.ledger.reserve(replace(reservation, demand=demand))
             self.reserved |= touched
 
-    def _refusal(self, shape: str, demand: Demand) -> ReasonCode | None:
-        if shape not in self.refusals:
-            self.refusals[shape] = self.empty.refusal(demand)
-        return self.refusals[shape]
+    def _lasting(self, job: QueuedGang, sight: str, demand: Demand) -> Demand:
+        """The demand without nodes that will be booked for others when it starts, if it can do without them."""
+        later = self.sights.later(job, sight)
+        if later == sight:
+            return demand
+        lasting = self.sights.demand(job, later)
+        return lasting if self.refusals.of(later, lasting) is None else demand
+
+    def _grow(self, waiting: list[QueuedGang]) -> bool:
+        """Give elastic gangs what nobody who waits could use the place of; whether that was anything."""
+        bookings = self.sights.bookings
+        for job, draft in self.starts:
+            role = job.gang.elastic
+            if role is not None and job.job_id not in self.growths:
+                hidden = bookings.hidden(job.project, NEVER if job.max_run_time_s is None else job.max_run_time_s)
+                placements = draft.placements(self.sights.demand(job, job.shape))
+                self.growths[job.job_id] = Growth.of_start(job, role, placements, hidden)
+        if self.snapshot.growing and not any(job.job_id in self.growths for job in self.snapshot.growing):
+            running = {gang.job_id: gang for gang in self.snapshot.running}
+            for grown in self.snapshot.growing:
+                role, runs = grown.gang.elastic, running.get(grown.job_id)
+                if role is not None:
+                    end = runs.expected_end if runs is not None else None
+                    left_s = NEVER if end is None else (end - self.snapshot.now).total_seconds()
+                    hidden = bookings.hidden(runs.project if runs is not None else "", left_s)
+                    self.growths[grown.job_id] = Growth.of_running(grown, role, runs, hidden)
+        if not self.growths:
+            return False
+        return self.grower.grow(self.growths.values(), self.ledger, self._claimed(waiting))
+
+    def _claimed(self, waiting: list[QueuedGang]) -> frozenset[int]:
+        """Nodes that somebody who waits may ever use."""
+        demands: dict[str, Demand] = {}
+        for job in waiting:
+            sight = self.sights.of(job)
+            if not isinstance(sight, Excess) and sight not in demands:
+                demands[sight] = self.sights.demand(job, sight)
+        return frozenset[int]().union(
+            *(
+                demand.touched_nodes(self.cluster)
+                for sight, demand in demands.items()
+                if not self.refusals.of(sight, demand)
+            )
+        )
+
+    def _started(self) -> tuple[Start, ...]:
+        made = []
+        for job, draft in self.starts:
+            placements = draft.placements(self.sights.demand(job, job.shape))
+            growth = self.growths.get(job.job_id)
+            more = () if growth is None else growth.made
+            made.append(Start(job.job_id, with_more(placements, more, job.gang) if more else placements))
+        return tuple(made)
+
+    def _grown(self) -> tuple[Grow, ...]:
+        running = sorted(job.job_id for job in self.snapshot.growing)
+        return tuple(
+            Grow(job_id, tuple(growth.made))
+            for job_id in running
+            if (growth := self.growths.get(job_id)) is not None and growth.made
+        )
 
     def _reasons(self, waiting: list[QueuedGang]) -> dict[JobId, Reason]:
-        explainer = Explainer(
-            self.snapshot, self.empty, self.ledger, Holders(self.snapshot.now, self.holdings, self.starts)
+        reasons = Reasons(
+            self.snapshot,
+            refusals=self.refusals,
+            ledger=self.ledger,
+            holdings=self.holdings,
+            starts=self.starts,
+            sights=self.sights,
+            shares=self.shares,
         )
-        known: dict[str, Reason] = {}
-        waits: dict[JobId, Reason] = {}
-        for job in waiting:
-            reason = known.get(job.shape)
-            if reason is None:
-                demand = self.demands[job.shape]
-                explained = explainer.explain(demand, self._refusal(job.shape, demand))
-                reason = known[job.shape] = explained
-            waits[job.job_id] = reason
-        return waits
+        return reasons.of_all(waiting)

@@ -1,10 +1,22 @@
-"""Hard limits, and what is guaranteed: per project, per user of it, and per GPU model."""
+"""Hard limits, and what is guaranteed: per project, per user of it, and per GPU model.
+
+What counts is what jobs hold at the same moment. Of GPU models a job is never divided over a limit: if it could take a
+limited model only in part, it is placed on its other models whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
-from scheduler.planning.shares import GPUS, JOBS, Shares
+from core.domain.gpu_models import accepted_models, accepts
+from core.domain.resources import GangRole
+from scheduler.planning import words
+from scheduler.planning.model import QueuedGang, Reason, ReasonCode
+from scheduler.planning.shares import CPU, GPUS, JOBS, MEMORY, Shares, amount_in, gpu_milli
+
+_NOTHING: Final[frozenset[str]] = frozenset()
 
 
 def is_guaranteed(project: str, need: Mapping[str, int], shares: Shares, *, is_held: bool = False) -> bool:
@@ -15,10 +27,194 @@ def is_guaranteed(project: str, need: Mapping[str, int], shares: Shares, *, is_h
     account = shares.accounts.get(project)
     if account is None or not account.quota.guaranteed:
         return False
-    guaranteed, held = account.quota.guaranteed, shares.held.get(project, {})
-    keys = [
-        key
-        for key, amount in need.items()
-        if amount and key in guaranteed and key != JOBS and (not need[GPUS] or key.startswith(GPUS))
-    ]
-    return bool(keys) and all(held.get(key, 0) + (0 if is_held else need[key]) <= guaranteed[key] for key in keys)
+    held = shares.held.get(project, {})
+    is_covered = False
+    for key, guaranteed in account.quota.guaranteed.items():
+        wanted = amount_in(need, key)
+        if not wanted or key == JOBS or (need[GPUS] and not key.startswith(GPUS)):
+            continue
+        is_covered = True
+        if amount_in(held, key) + (0 if is_held else wanted) > guaranteed:
+            return False
+    return is_covered
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Of ``key`` (as in :class:`Quota`) at most ``most`` at once. ``user``: whose in the project; empty: all its users."""
+
+    project: str
+    user: str
+    key: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """A job would go beyond ``limit``, of which ``held`` is taken and it needs ``needed``."""
+
+    limit: Limit
+    held: int
+    needed: int
+
+    @property
+    def is_never(self) -> bool:
+        return self.needed > self.limit.most
+
+    def reason(self) -> Reason:
+        limit = self.limit
+        whose = f"user {limit.user}" if limit.user else f"project {limit.project}"
+        inside = f" of project {limit.project}" if limit.user else ""
+        numbers: dict[str, Any] = {
+            "project": limit.project,
+            "resource": limit.key,
+            "limit": limit.most,
+            "held": self.held,
+            "needed": self.needed,
+            "is_never": self.is_never,
+        }
+        if limit.user:
+            numbers["user"] = limit.user
+        if limit.key == JOBS:
+            noun = words.plural("job", limit.most)
+            sentence = f"{whose} may run {limit.most} {noun}{inside} at once, and has {self.held}"
+            never = f"{whose} may run no job{inside}; an administrator can raise the quota"
+            return Reason(ReasonCode.QUOTA, never if self.is_never else f"{sentence}; it starts after them", numbers)
+        most = told(limit.key, limit.most)
+        if self.is_never:
+            return Reason(
+                ReasonCode.QUOTA,
+                f"needs {told(limit.key, self.needed)} by itself, and {whose} may use {most}{inside} at once, so it can "
+                "never start. Ask for less, or ask an administrator for a larger quota",
+                numbers,
+            )
+        return Reason(
+            ReasonCode.QUOTA,
+            f"{whose} may use {most}{inside} at once and has {amount(limit.key, self.held)}; this job needs "
+            f"{amount(limit.key, self.needed)}, and starts by itself when enough of them are given back",
+            numbers,
+        )
+
+
+def told(key: str, value: int) -> str:
+    """``16 GPUs of h100``, ``8 CPUs``, ``512 GiB of memory``."""
+    head, _, model = key.partition("/")
+    if head == GPUS:
+        noun = "GPU" if value == 1000 else "GPUs"
+        return f"{value / 1000:g} {noun} of {model}" if model else f"{value / 1000:g} {noun}"
+    return words.memory(value) if head == MEMORY else words.cpus(value)
+
+
+def amount(key: str, value: int) -> str:
+    """The same without the noun where it is clear which: ``14``."""
+    return words.memory(value) if key == MEMORY else f"{value / 1000:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """A job may start, but not on GPUs of ``without``, for the sake of ``excess``."""
+
+    without: frozenset[str] = _NOTHING
+    excess: Excess | None = None
+
+
+_ALLOWED: Final = Allowed()
+
+
+class Quotas:
+    """What limits leave to each project and user. Asked again after every start; quick where nothing has changed."""
+
+    def __init__(self, shares: Shares) -> None:
+        self._shares = shares
+        self._limits: dict[tuple[str, str], list[Limit]] = {}
+        self._limited = {
+            account.project
+            for account in shares.accounts.values()
+            if account.quota.limit or account.quota.user_limit or account.quota.user_limits
+        }
+        self._known: dict[tuple[str, str, str], tuple[int, Allowed | Excess]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no limit at all."""
+        return not self._limited
+
+    def look(self, job: QueuedGang) -> Allowed | Excess:
+        """What a job may take; an :class:`Excess` holds for the rest of the plan, in which usage only grows."""
+        if job.project not in self._limited:
+            return _ALLOWED
+        key = (job.project, job.user, job.shape)
+        changes = self._shares.changes.get(job.project, 0)
+        known = self._known.get(key)
+        if known is not None and (known[0] == changes or isinstance(known[1], Excess)):
+            return known[1]
+        need = self._shares.likely(job.gang, job.shape)
+        answer = self._look(job.project, job.user, job.gang.roles, need)
+        self._known[key] = (changes, answer)
+        return answer
+
+    def look_at_replica(self, project: str, user: str, role: GangRole) -> Allowed | Excess:
+        """The same for one more replica of a job that runs."""
+        if project not in self._limited:
+            return _ALLOWED
+        request = role.request
+        need = {JOBS: 0, CPU: request.cpu_milli, MEMORY: request.memory_bytes, GPUS: gpu_milli(request)}
+        return self._look(project, user, (GangRole(role.role, 1, request),), need)
+
+    def limits_of(self, project: str, user: str) -> Sequence[Limit]:
+        """Those of the project, then those of the user."""
+        found = self._limits.get((project, user))
+        if found is None:
+            account = self._shares.accounts.get(project)
+            found = []
+            if account is not None:
+                quota = account.quota
+                found = [Limit(project, "", key, most) for key, most in sorted(quota.limit.items())]
+                of_user = quota.user_limits.get(user, quota.user_limit)
+                found += [Limit(project, user, key, most) for key, most in sorted(of_user.items())]
+            self._limits[project, user] = found
+        return found
+
+    def _look(self, project: str, user: str, roles: Sequence[GangRole], need: Mapping[str, int]) -> Allowed | Excess:
+        exceeded: list[Excess] = []
+        narrowing: list[tuple[Excess, frozenset[str]]] = []
+        for limit in self.limits_of(project, user):
+            amounts = (
+                self._shares.user_held.get((project, user), {}) if limit.user else self._shares.held.get(project, {})
+            )
+            held = amount_in(amounts, limit.key)
+            if "/" not in limit.key:
+                needed = need[limit.key]
+                if needed and held + needed > limit.most:
+                    exceeded.append(Excess(limit, held, needed))
+                continue
+            models = frozenset(m for m in self._shares.models if accepts(limit.key.partition("/")[2], m))
+            possible = [(role, self._accepted(role)) for role in roles if gpu_milli(role.request)]
+            forced = sum(_devices(role) for role, accepted in possible if accepted and accepted <= models)
+            if forced and held + forced > limit.most:
+                exceeded.append(Excess(limit, held, forced))
+                continue
+            most = sum(_devices(role) for role, accepted in possible if accepted & models)
+            if held + most > limit.most:
+                narrowing.append((Excess(limit, held, most), models))
+        if exceeded:
+            return min(exceeded, key=lambda excess: not excess.is_never)
+        if not narrowing:
+            return _ALLOWED
+        without = frozenset[str]().union(*(models for _, models in narrowing))
+        for role in roles:
+            accepted = self._accepted(role)
+            if accepted and accepted <= without and not any(accepted <= models for _, models in narrowing):
+                return narrowing[0][0]
+        return Allowed(without, narrowing[0][0])
+
+    def _accepted(self, role: GangRole) -> frozenset[str]:
+        """Models that the role could take, of those that there are."""
+        if not gpu_milli(role.request):
+            return _NOTHING
+        wishes, models = role.request.gpu_models, self._shares.models
+        return frozenset(accepted_models(wishes, models) if wishes else models)
+
+
+def _devices(role: GangRole) -> int:
+    return role.replicas * gpu_milli(role.request)

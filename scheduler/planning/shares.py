@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Final
 
-from core.domain.gpu_models import accepted_models
+from core.domain.gpu_models import accepted_models, accepts
 from core.domain.resources import Gang, Request
 from scheduler.planning.draft import Draft
 from scheduler.planning.model import Account, RunningGang, Snapshot
@@ -28,6 +28,18 @@ _LEAST_WEIGHT: Final = 1e-9
 def of_model(model: str) -> str:
     """The key of one GPU model in quotas and in what is held."""
     return f"{GPUS}/{model}"
+
+
+def amount_in(amounts: Mapping[str, int], key: str) -> int:
+    """What of ``key`` there is in ``amounts``. A quota names models as people do: ``gpu_milli/h100`` counts all H100s."""
+    head, slash, wish = key.partition("/")
+    if not slash:
+        return amounts.get(key, 0)
+    return sum(
+        amount
+        for name, amount in amounts.items()
+        if (model := name.removeprefix(f"{head}/")) != name and accepts(wish, model)
+    )
 
 
 def gpu_milli(request: Request) -> int:

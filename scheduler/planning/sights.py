@@ -1,0 +1,100 @@
+"""What of the cluster each job may use: without nodes that are booked for others, and models of which it has its quota.
+
+Everything that a plan remembers of a shape it remembers under a *sight*: the shape itself where a job may use all that
+fits it, else the shape with what is left out. So a refusal in one sight says nothing about another one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from scheduler.planning.bookings import Bookings
+from scheduler.planning.cluster import Cluster
+from scheduler.planning.demand import Demand, Group, demand_of
+from scheduler.planning.ledger import NEVER
+from scheduler.planning.model import QueuedGang, Snapshot
+from scheduler.planning.quota import Excess, Quotas
+from scheduler.planning.shares import Shares
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """What is left out. ``excess``: the limit that says so for the models."""
+
+    hidden: frozenset[int]
+    without: frozenset[str]
+    excess: Excess | None
+
+
+class Sights:
+    """The sight of each job, and the demand of each sight.
+
+    Attributes:
+        is_open: there are no limits and no bookings: the sight of every job is its shape.
+    """
+
+    def __init__(self, snapshot: Snapshot, cluster: Cluster, shares: Shares) -> None:
+        self.cluster = cluster
+        self.quotas = Quotas(shares)
+        self.bookings = Bookings(snapshot, cluster)
+        self.is_open = self.quotas.is_empty and self.bookings.is_empty
+        self.demands: dict[str, Demand] = {}
+        self._narrow: dict[str, Narrow] = {}
+        self._numbers: dict[tuple[frozenset[int], frozenset[str]], str] = {}
+
+    def of(self, job: QueuedGang) -> str | Excess:
+        """The job's sight; an :class:`Excess` where its quota does not let it start whatever is free."""
+        if self.is_open:
+            return job.shape
+        allowed = self.quotas.look(job)
+        if isinstance(allowed, Excess):
+            return allowed
+        run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s
+        return self._named(job, Narrow(self.bookings.hidden(job.project, run_time_s), allowed.without, allowed.excess))
+
+    def later(self, job: QueuedGang, sight: str) -> str:
+        """The sight in which a reservation may be made: without all nodes that are ever booked for others."""
+        ever = self.bookings.ever_hidden(job.project)
+        narrow = self._narrow.get(sight, Narrow(frozenset(), frozenset(), None))
+        return sight if ever == narrow.hidden else self._named(job, replace(narrow, hidden=ever))
+
+    def narrowed(self, sight: str) -> Narrow | None:
+        """What is left out; ``None``: nothing."""
+        return self._narrow.get(sight)
+
+    def _named(self, job: QueuedGang, narrow: Narrow) -> str:
+        if not narrow.hidden and not narrow.without:
+            return job.shape
+        parts = (narrow.hidden, narrow.without)
+        sight = job.shape + self._numbers.setdefault(parts, f"/{len(self._numbers)}")
+        self._narrow[sight] = narrow
+        return sight
+
+    def demand(self, job: QueuedGang, sight: str) -> Demand:
+        """What ``job`` asks for, in its sight."""
+        demand = self.demands.get(sight)
+        if demand is None:
+            narrow = self._narrow.get(sight)
+            if narrow is None:
+                demand = demand_of(job.gang, self.cluster)
+            else:
+                demand = without(self.demand(job, job.shape), narrow.hidden, narrow.without, self.cluster)
+            self.demands[sight] = demand
+        return demand
+
+
+def without(demand: Demand, hidden: frozenset[int], models: frozenset[str], cluster: Cluster) -> Demand:
+    """``demand`` on other nodes than ``hidden``, and on other GPU models where its groups accept any other."""
+    pool = cluster.pool([n for n in demand.pool.members if n not in hidden]) if hidden else demand.pool
+    if not models:
+        return replace(demand, pool=pool)
+
+    def narrow(group: Group) -> Group:
+        return replace(group, models=tuple(m for m in group.models if m not in models) or group.models)
+
+    return replace(
+        demand,
+        pool=pool,
+        merged=tuple(map(narrow, demand.merged)),
+        trainers=tuple(map(narrow, demand.trainers)),
+    )
