@@ -64,6 +64,11 @@ class Ledger:
         """Everything that is free now, reserved or not."""
         return self.views[0]
 
+    @property
+    def held_nodes(self) -> frozenset[int]:
+        """Nodes on which something is reserved."""
+        return frozenset(self._holder)
+
     def level(self, run_time_s: float) -> int:
         """The view that a job of this length may use."""
         return bisect_left(self.opens_s, run_time_s)

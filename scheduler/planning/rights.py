@@ -1,0 +1,170 @@
+"""By what right a waiting job may take the place of one that runs, if by any.
+
+No two jobs have a right over each other, so that whoever was stopped cannot at once stop the other one:
+`docs/decisions/0024-preemption.md` has the argument, right by right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Final
+
+from scheduler.planning.model import PreemptCode, QueuedGang, RunningGang, Snapshot
+from scheduler.planning.policy import Policy, QueueOrder
+from scheduler.planning.quota import is_guaranteed
+from scheduler.planning.shares import GPUS, JOBS, Shares, gpus_of
+
+# Where durations are estimates, half as much must be left of the one as of the other: a swap costs both of them time,
+# and an estimate is often off by as much. Where they are known it is enough that the swap pays for itself.
+_CLEARLY_LESS: Final = 0.5
+
+
+class Rights:
+    """The rights of one snapshot, with what is held according to ``shares``, which may change meanwhile."""
+
+    def __init__(self, snapshot: Snapshot, shares: Shares) -> None:
+        self.policy: Policy = snapshot.policy
+        self.now: datetime = snapshot.now
+        self.shares = shares
+        self._held: dict[str, Mapping[str, int]] = {}
+        self._has_guarantees = any(account.quota.guaranteed for account in snapshot.accounts)
+        policy = self.policy
+        self._by_share = policy.is_fair and policy.preempts_shares
+        self.is_by_priority_only = not (
+            self._by_share or policy.time_slice_s is not None or (policy.reclaims and self._has_guarantees)
+        )
+
+    def may_stop(self, gang: RunningGang) -> bool:
+        """Whether anybody may stop it at all: it is preemptible, not stopping already, and has had its guaranteed time."""
+        return (
+            gang.is_preemptible
+            and not gang.is_stopping
+            and gang.started_at is not None
+            and self.ran_s(gang) >= self.policy.min_run_time_s
+        )
+
+    def ran_s(self, gang: RunningGang) -> float:
+        """Since when it runs, in its present attempt."""
+        return 0.0 if gang.started_at is None else (self.now - gang.started_at).total_seconds()
+
+    def held(self, gang: RunningGang) -> Mapping[str, int]:
+        known = self._held.get(gang.job_id)
+        if known is None:
+            known = self._held[gang.job_id] = self.shares.of_running(gang)
+        return known
+
+    def need(self, job: QueuedGang) -> Mapping[str, int]:
+        return self.shares.likely(job.gang, job.shape)
+
+    def has_any(self, job: QueuedGang, least_priority: int) -> bool:
+        """No, if it surely has a right over nobody. ``least_priority``: of those who run."""
+        if self.policy.preempts_priority and job.priority > least_priority:
+            return True
+        return not self.is_by_priority_only and (
+            self._by_share or self.policy.time_slice_s is not None or self.is_owed(job)
+        )
+
+    def is_owed(self, job: QueuedGang) -> bool:
+        """Whether what it needs is guaranteed to its project, and is to be given back by those who borrow it."""
+        return self.policy.reclaims and self._has_guarantees and is_guaranteed(job.project, self.need(job), self.shares)
+
+    def over(self, job: QueuedGang, gang: RunningGang) -> PreemptCode | None:
+        """By what right ``job`` may take the place of ``gang``; ``None``: it may not."""
+        policy = self.policy
+        is_apart = job.project != gang.project
+        if is_apart and self._has_guarantees and self._is_protected(gang):
+            return None
+        if policy.preempts_priority and job.priority > gang.priority:
+            return PreemptCode.PRIORITY
+        if self.is_by_priority_only:
+            return None
+        if is_apart and self.is_owed(job) and self._borrows(gang, self.need(job)):
+            return PreemptCode.GUARANTEE
+        if is_apart and self._by_share and job.priority >= gang.priority and self._evens_out(job, gang, strictly=True):
+            return PreemptCode.FAIR_SHARE
+        if self._may_take_turns(job, gang):
+            return PreemptCode.TIME_SLICE
+        return None
+
+    def over_growth(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Whether ``job`` may have the replicas that ``gang`` has beyond those that it needs."""
+        if job.priority >= gang.priority:
+            return True
+        return not self.is_by_priority_only and self.over(job, gang) is not None
+
+    def _is_protected(self, gang: RunningGang) -> bool:
+        """Within what is guaranteed to its project: no other project takes that, whatever its priority."""
+        return is_guaranteed(gang.project, self.held(gang), self.shares, is_held=True)
+
+    def _borrows(self, gang: RunningGang, need: Mapping[str, int]) -> bool:
+        """Whether its project has more than its guarantee of something that ``need`` asks for and ``gang`` has."""
+        account = self.shares.accounts.get(gang.project)
+        guaranteed: Mapping[str, int] = account.quota.guaranteed if account is not None else {}
+        has, all_held = self.held(gang), self.shares.held.get(gang.project, {})
+        keys = [
+            key
+            for key, amount in need.items()
+            if amount and has.get(key) and key != JOBS and (not need[GPUS] or key.startswith(GPUS))
+        ]
+        named = [key for key in keys if key in guaranteed]
+        return bool(keys) and (not named or any(all_held.get(key, 0) > guaranteed[key] for key in named))
+
+    def _evens_out(self, job: QueuedGang, gang: RunningGang, *, strictly: bool) -> bool:
+        """Whether the one project, with the job, has a smaller share than the other one has with the gang.
+
+        Then the larger of the two shares falls by the exchange, and with it the sorted vector of all shares.
+        """
+        mine = self._share_with(job)
+        theirs = self.shares.of_project(gang.project)
+        return mine < theirs if strictly else mine <= theirs
+
+    def _share_with(self, job: QueuedGang) -> float:
+        need = self.need(job)
+        held = self.shares.held.get(job.project, {})
+        less = {key: -amount for key, amount in need.items()}
+        missing = {key: 0 for key in need if key not in held}
+        if missing:
+            self.shares.held.setdefault(job.project, {}).update(missing)
+        return self.shares.of_project(job.project, less)
+
+    # ---- turns ----
+
+    def _may_take_turns(self, job: QueuedGang, gang: RunningGang) -> bool:
+        slice_s = self.policy.time_slice_s
+        if slice_s is None or job.priority != gang.priority or self.ran_s(gang) < slice_s:
+            return False
+        if not self._comes_first(job, gang):
+            return False
+        # Turns are taken inside a share: nobody's turn makes shares less even.
+        return not self.policy.is_fair or job.project == gang.project or self._evens_out(job, gang, strictly=False)
+
+    def _comes_first(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Strictly, by the policy's order, and by so much that the exchange pays."""
+        if self.policy.order is QueueOrder.FIFO:
+            return gang.queued_at is not None and job.queued_at < gang.queued_at
+        if self.policy.order is QueueOrder.SHORTEST_FIRST and (job.estimate is not None or gang.estimate is not None):
+            return self._is_shorter(job, gang)
+        return self.level(job) < self.policy.level(gang.attained_gpu_s)
+
+    def level(self, job: QueuedGang) -> int:
+        """Of attained service; who has waited for too long counts as of the first."""
+        waited_s = (self.now - (job.waits_since or job.queued_at)).total_seconds()
+        return 0 if waited_s >= self.policy.starvation_s else self.policy.level(job.attained_gpu_s)
+
+    def _is_shorter(self, job: QueuedGang, gang: RunningGang) -> bool:
+        if job.estimate is None:
+            return False
+        mine = job.estimate.likely_s * gpus_of(job.gang)
+        costs = self.costs_gpu_s(gang)
+        if gang.estimate is None:
+            # Nobody knows how long it takes: who has run for long is likely to run for as long again.
+            return mine + costs < _CLEARLY_LESS * gang.attained_gpu_s
+        theirs = gang.estimate.likely_s * gpus_of(gang.gang)
+        are_known = all(one.early_s == one.late_s for one in (job.estimate, gang.estimate))
+        return mine + costs < theirs * (1.0 if are_known else _CLEARLY_LESS)
+
+    def costs_gpu_s(self, gang: RunningGang) -> float:
+        """GPU-seconds that stopping it loses: the work since its last checkpoint, and the time that a restart takes."""
+        held = self.held(gang)[GPUS] / 1000 or 1.0
+        return gang.lost_gpu_s + self.policy.restart_cost_s * held
