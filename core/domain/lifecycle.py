@@ -151,6 +151,8 @@ REPLICA_MOVES: Final[Mapping[tuple[ReplicaState, ReplicaEvent], Move[ReplicaStat
     (ReplicaState.RUNNING, ReplicaEvent.STOP): _R_STOPPED,
     (ReplicaState.FAILED, ReplicaEvent.RESTART): _R_RESTARTED,
     (ReplicaState.LOST, ReplicaEvent.RESTART): _R_RESTARTED,
+    # Of an elastic gang that gave its place to another job, and has room again.
+    (ReplicaState.STOPPED, ReplicaEvent.RESTART): _R_RESTARTED,
 }
 
 # Why the usual wrong moves are refused, in words with a way out.

@@ -11,7 +11,7 @@ from typing import Final
 
 from executors.base import ChangesWorlds, Observation, Phase, ReplicaKey
 from scheduler.control.context import Control
-from scheduler.control.facts import Member
+from scheduler.control.facts import Member, stop_grace
 from scheduler.control.look import Memory
 from scheduler.control.orders import OrderBook, world_order
 from scheduler.control.rows import AttemptRows
@@ -35,7 +35,7 @@ class Asks:
     def stop(self, members: Sequence[Member]) -> None:
         """Have them end within their grace; again, in case the engine lost it."""
         now = self.control.clock()
-        grace = timedelta(seconds=self.job.spec.grace.stop)
+        grace = stop_grace(self.job.spec, self.attempt.stop)
         for member in members:
             key = self._key(member)
             asked = self.memory.stops.get(key)

@@ -25,6 +25,7 @@ from scheduler.control.worlds import (
     LATEST,
     WorldChange,
     given_up,
+    has_left,
     is_in_world,
     left_behind,
     may_go_on_without,
@@ -148,7 +149,7 @@ class _Draft:
     def _ended(self, member: Member, seen: Observation) -> None:
         told = seen.exit or ReplicaExit(ExitCause.UNKNOWN, None, "", self.now)
         facts = ExitFacts(member.name, member.role, told.cause, told.exit_code, told.at, told.sentence, told.log_tail)
-        if told.cause is ExitCause.STOPPED and self._is_ending:
+        if (told.cause is ExitCause.STOPPED and self._is_ending) or has_left(self.sight, member):
             self._move(member, ReplicaEvent.STOP, told.at, facts)
         elif seen.phase is Phase.SUCCEEDED:
             self._ran(member, seen)  # it was too quick to be seen running
@@ -159,7 +160,7 @@ class _Draft:
             self._move(member, ReplicaEvent.FAIL, told.at, facts)
 
     def _vanished(self, member: Member, why: str) -> None:
-        if self._is_ending:
+        if self._is_ending or has_left(self.sight, member):
             self._move(member, ReplicaEvent.STOP, self.now)
         else:
             self._move(member, ReplicaEvent.LOSE, self.now, self._facts(member, ExitCause.UNKNOWN, why))
@@ -181,8 +182,7 @@ class _Draft:
             self._judge_time()
         if self.stop is None and self.decided_at is None:
             self._judge_start()
-        if self.stop is not None or self.decided_at is not None:
-            self._drop_unborn()
+        self._drop_unborn()
 
     def _judge_success(self) -> None:
         deciders = [m for m in self._counting() if m.role in self.rules.deciders]
@@ -335,7 +335,7 @@ class _Draft:
             elif member.state is ReplicaState.PENDING:
                 self.creates.append(member)
         if self.stop is not None and live:
-            patience = self.stop.at + self.sight.stop_grace + KILL_SLACK
+            patience = self.stop.at + self.sight.stop_grace(self.stop) + KILL_SLACK
             if patience <= self.now:
                 # The engine does not end them: it is told to remove all, and that is their end.
                 for member in live:
@@ -348,6 +348,8 @@ class _Draft:
     def _must_stop(self, member: Member) -> bool:
         """Whether ``member`` has to end now; if it has to later, that time is noted."""
         if self.stop is not None:
+            return True
+        if has_left(self.sight, member):
             return True
         if self.decided_at is None:
             return False

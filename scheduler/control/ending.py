@@ -73,6 +73,10 @@ def outcome(sight: Sight, members: tuple[Member, ...], stop: Stop | None, now: d
         case StopCause.PAUSE:
             event = JobEvent.PAUSE if sight.job.wanted is Wanted.PAUSE else JobEvent.REQUEUE
             return End(event, ExitKind.CANCELLED, stop.sentence, has_progressed=progressed, streak=0)
+        case StopCause.PREEMPT:
+            # Neither the job's fault nor a failure: it waits for its turn again, at once, and nothing is counted.
+            event = JobEvent.PAUSE if sight.job.wanted is Wanted.PAUSE else JobEvent.REQUEUE
+            return End(event, ExitKind.PLATFORM, stop.sentence, has_progressed=True, streak=0)
         case StopCause.DEADLINE:
             return End(JobEvent.EXPIRE, ExitKind.DEADLINE, stop.sentence, has_progressed=progressed)
         case StopCause.REFUSED:

@@ -33,16 +33,24 @@ class StopCause(StrEnum):
     REFUSED = "refused"  # the executor said no
     CAPACITY = "capacity"  # the executor could not start it for too long
     REMOVED = "removed"  # the executor removed it before, as after a database was restored from a backup
+    PREEMPT = "preempt"  # the planner gives its place to another job; it goes on later
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """``is_final``: no other attempt follows, whatever the exit means."""
+    """``is_final``: no other attempt follows, whatever the exit means.
+
+    Of a preemption: ``grace``, what replicas get for their last checkpoint instead of what their job states; ``code``, by
+    what right; ``for_job``, who gets the place.
+    """
 
     cause: StopCause
     sentence: str
     at: datetime
     is_final: bool = False
+    grace: timedelta | None = None
+    code: str = ""
+    for_job: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -50,12 +58,20 @@ class Stop:
             "sentence": self.sentence,
             "at": self.at.isoformat(),
             "is_final": self.is_final,
+            **({} if self.grace is None else {"grace_s": self.grace.total_seconds()}),
+            **({"code": self.code, "for_job": self.for_job} if self.code else {}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Stop:
         return cls(
-            StopCause(data["cause"]), data["sentence"], datetime.fromisoformat(data["at"]), bool(data.get("is_final"))
+            StopCause(data["cause"]),
+            data["sentence"],
+            datetime.fromisoformat(data["at"]),
+            bool(data.get("is_final")),
+            None if data.get("grace_s") is None else timedelta(seconds=data["grace_s"]),
+            data.get("code", ""),
+            data.get("for_job"),
         )
 
 
@@ -77,6 +93,7 @@ class Member:
     ended_at: datetime | None = None
     step: int = 0  # the last that it told of; 0: none
     is_holding: bool = True  # its place is its own; an elastic gang gives back what it goes on without
+    leaves: str = ""  # why its elastic gang is to go on without it, though it runs
 
     @property
     def name(self) -> str:
@@ -162,9 +179,16 @@ class Sight:
     can_change: bool = False
     joining_since: Mapping[str, datetime] = field(default_factory=dict)
 
-    @property
-    def stop_grace(self) -> timedelta:
-        return timedelta(seconds=self.job.spec.grace.stop)
+    def stop_grace(self, stop: Stop | None) -> timedelta:
+        """From SIGTERM to SIGKILL."""
+        return stop_grace(self.job.spec, stop)
+
+
+def stop_grace(spec: JobSpec, stop: Stop | None) -> timedelta:
+    """What replicas get from SIGTERM to SIGKILL."""
+    if stop is not None and stop.grace is not None:
+        return stop.grace
+    return timedelta(seconds=spec.grace.stop)
 
 
 @dataclass(frozen=True, slots=True)

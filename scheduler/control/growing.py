@@ -18,7 +18,7 @@ from scheduler.control.backoff import restart_delay
 from scheduler.planning.model import GrowingGang
 
 _GROWS: Final = (AttemptState.STARTING.value, AttemptState.RUNNING.value)
-_GONE: Final = (ReplicaState.FAILED.value, ReplicaState.LOST.value)
+_GONE: Final = (ReplicaState.FAILED.value, ReplicaState.LOST.value, ReplicaState.STOPPED.value)
 
 
 def load_growing(
@@ -36,7 +36,7 @@ def load_growing(
         select(
             Job.id, Job.priority, Job.queued_at, Job.shape,
             Replica.role, Replica.index.label("number"), Replica.state, Replica.generation, Replica.ended_at, Replica.node,
-            Replica.gpu_model, Replica.memory_bytes,
+            Replica.gpu_model, Replica.memory_bytes, Replica.leaves,
         )
         .join(Attempt, Attempt.job_id == Job.id)
         .join(Replica, Replica.attempt_id == Attempt.id)
@@ -72,6 +72,6 @@ def load_growing(
         dues += [at for at in due.values() if at > now]
         free = tuple(index for index in lacking if index not in due or due[index] <= now)
         if free:
-            placed = tuple((NodeId(row.node), row.gpu_model) for row in present)
+            placed = tuple((NodeId(row.node), row.gpu_model) for row in present if row.leaves is None)
             growing.append(GrowingGang(JobId(job_id), replicas[0].priority, replicas[0].queued_at, gang, free, placed))
     return tuple(growing), min(dues, default=None)

@@ -50,6 +50,7 @@ _REPLICAS: Final[AnySelect] = (
         _replicas.c.id, _replicas.c.role, _replicas.c.replica_index, _replicas.c.generation, _replicas.c.state,
         _replicas.c.node, _replicas.c.gpus, _replicas.c.exit, _replicas.c.detail, _replicas.c.facts,
         _replicas.c.started_at, _replicas.c.ended_at, _replicas.c.progress, _replicas.c.memory_bytes,
+        _replicas.c.leaves,
         _nodes.c.is_ready, _nodes.c.seen_at,
     )
     .outerjoin(_nodes, _nodes.c.name == _replicas.c.node)
@@ -202,6 +203,7 @@ def _member(row: AnyRow) -> Member:
         ended_at=row.ended_at,
         step=row.progress.get("step") or 0,
         is_holding=row.memory_bytes > 0,
+        leaves=row.leaves or "",
     )
 
 

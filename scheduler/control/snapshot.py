@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -11,25 +11,35 @@ from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from core.db.repositories.nodes import is_holding, is_live
+from core.db.repositories.planning import UsageKey
 from core.db.tables import Attempt, Job, Project, Replica, User, WaitReason
-from core.domain.ids import JobId
+from core.domain.ids import AttemptId, JobId
 from core.domain.resources import Gang
 from core.domain.states import JobState, Wanted
+from core.domain.usage import Held
+from scheduler.control.accounts import changed_usage, load_rules, rules_fingerprint
+from scheduler.control.estimates import Estimates
 from scheduler.control.fleet import Fleet, raw_nodes, usage_of
 from scheduler.control.growing import load_growing
-from scheduler.planning.model import QueuedGang, Reason, ReasonCode, RunningGang, Snapshot
+from scheduler.control.running import load_running, running_rows
+from scheduler.planning.durations import Traits
+from scheduler.planning.model import QueuedGang, Reason, ReasonCode, Snapshot
 
 _GANG_CACHE_SIZE: Final = 20_000
 # SQLite takes a limited number of parameters; with more news than this all is read in one go.
 _CHUNK: Final = 500
 _ALL_AT_ONCE: Final = 2000
+_LEAST_TURN: Final = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A snapshot and what applying its plan compares with.
 
-    ``next_due``: when the next back-off is over, of a job or of a lost replica. ``shape_reasons`` and ``own_reasons`` are what is written now.
+    ``next_due``: when time alone may change the plan: a back-off is over, of a job or of a lost replica, a booking begins or
+    ends, somebody's guaranteed run time or turn is over, or one has waited for long enough to come first again.
+    ``shape_reasons`` and ``own_reasons`` are what is written now. ``attempts``: the live one of each job that runs.
+    ``preempted``: why waiting jobs were made to give their places. ``usage``: shares that changed, to be written.
     """
 
     snapshot: Snapshot
@@ -37,6 +47,21 @@ class Loaded:
     shape_reasons: Mapping[str, Reason]
     own_reasons: Mapping[JobId, Reason]
     next_due: datetime | None
+    attempts: Mapping[JobId, AttemptId] = field(default_factory=dict)
+    preempted: Mapping[JobId, str] = field(default_factory=dict)
+    usage: Mapping[UsageKey, Held] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A waiting job as it was read; ``version``: of the estimates that it was told with."""
+
+    generation: int
+    queued: QueuedGang
+    traits: Traits
+    ran_s: float
+    preempted: str
+    version: int = 0
 
 
 @dataclass(slots=True)
@@ -47,7 +72,8 @@ class TickCache:
     """
 
     gangs: dict[str, Gang] = field(default_factory=dict)
-    jobs: dict[str, tuple[int, QueuedGang]] = field(default_factory=dict)
+    jobs: dict[str, _Waiting] = field(default_factory=dict)
+    estimates: Estimates = field(default_factory=Estimates)
     fleet: Fleet = field(default_factory=Fleet)
 
 
@@ -61,10 +87,15 @@ def fingerprint(session: Session) -> tuple[Any, ...]:
         select(func.count(), func.max(Job.queued_at)).where(Job.state == JobState.QUEUED.value)
     ).one()
     attempts = session.execute(
-        select(func.count(), func.max(Attempt.id), func.sum(Attempt.world)).where(is_live())
+        select(
+            func.count(), func.max(Attempt.id), func.sum(Attempt.world), func.count(Attempt.stop),
+            func.count(Attempt.started_at),
+        ).where(is_live())
+    ).one()  # fmt: skip
+    holders = session.execute(
+        select(func.count(), func.max(Replica.id), func.count(Replica.leaves)).where(is_holding())
     ).one()
-    holders = session.execute(select(func.count(), func.max(Replica.id)).where(is_holding())).one()
-    return (tuple(queue), tuple(attempts), tuple(holders), raw_nodes(session))
+    return (tuple(queue), tuple(attempts), tuple(holders), raw_nodes(session), rules_fingerprint(session))
 
 
 def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow: bool = False) -> Loaded:
@@ -73,45 +104,59 @@ def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow
     Jobs in back-off are left out; they keep their own reason. ``can_grow``: whether the executor can give a running gang
     another replica.
     """
-    running_rows = session.execute(
-        select(
-            Job.id, Job.name, Job.priority, Job.shape, Job.max_run_time_s,
-            Project.name.label("project"), Attempt.started_at, Attempt.id.label("attempt_id"),
-        )
-        .join(Attempt, Attempt.job_id == Job.id)
-        .join(Project, Project.id == Job.project_id)
-        .where(is_live())
-    ).all()  # fmt: skip
-    _fill_gangs(session, cache.gangs, {row.shape for row in running_rows})
+    rows = running_rows(session)
+    _fill_gangs(session, cache.gangs, {row.shape for row in rows})
+    cache.estimates.refresh(session, now)
     _refresh(session, cache, now)
+    rules = load_rules(session, now)
     held = cache.fleet.holders(session)
-    gangs = {row.shape: cache.gangs[row.shape] for row in running_rows}
+    gangs = {row.shape: cache.gangs[row.shape] for row in rows}
     growing, grows_at = load_growing(session, gangs, now) if can_grow else ((), None)
+    live, leaving = load_running(session, rows, gangs, held, cache.estimates, now)
+    # An engine that cannot tell replicas of another world cannot let a gang go on with fewer.
+    policy = rules.policy if can_grow else replace(rules.policy, shrinks=False)
     snapshot = Snapshot(
         now=now,
         nodes=cache.fleet.nodes(session, usage_of(held.values())),
-        queued=tuple(queued for _, queued in cache.jobs.values()),
-        running=tuple(
-            RunningGang(
-                JobId(r.id), r.name, r.project, r.priority, cache.gangs[r.shape],
-                tuple((one.role, one.node) for one in held.get(r.attempt_id, ())),
-                _expected_end(r.started_at, r.max_run_time_s),
-                tuple(one.gpu_model for one in held.get(r.attempt_id, ())),
-            )
-            for r in running_rows
-        ),
+        queued=tuple(one.queued for one in cache.jobs.values()),
+        running=(*(one.view for one in live), *leaving),
         growing=growing,
-    )  # fmt: skip
+        accounts=rules.accounts,
+        bookings=rules.bookings,
+        policy=policy,
+    )
     ends = session.execute(
         select(func.min(Job.not_before)).where(Job.state == JobState.QUEUED.value, Job.not_before > now)
     ).scalar_one()
+    dues = (ends, grows_at, rules.next_change(now), _next_turn(snapshot))
     return Loaded(
         snapshot=snapshot,
-        generations={JobId(job_id): generation for job_id, (generation, _) in cache.jobs.items()},
+        generations={JobId(job_id): one.generation for job_id, one in cache.jobs.items()},
         shape_reasons=_shape_reasons(session),
         own_reasons=_own_reasons(session, now),
-        next_due=min((at for at in (ends, grows_at) if at is not None), default=None),
+        next_due=min((at for at in dues if at is not None), default=None),
+        attempts={one.job_id: one.attempt_id for one in live},
+        preempted={JobId(job_id): one.preempted for job_id, one in cache.jobs.items() if one.preempted},
+        usage=changed_usage(rules, snapshot, {one.view.user: one.user_id for one in live}),
     )
+
+
+def _next_turn(snapshot: Snapshot) -> datetime | None:
+    """When the next guaranteed run time or turn of a job that runs is over, or a waiting one has starved for long enough."""
+    if not snapshot.queued:
+        return None
+    now, policy = snapshot.now, snapshot.policy
+    spans = [timedelta(seconds=s) for s in (policy.min_run_time_s, policy.time_slice_s) if s is not None]
+    began = [one.started_at for one in snapshot.running if one.started_at is not None and not one.is_stopping]
+    starves = timedelta(seconds=policy.starvation_s)
+    waits = min((one.waits_since or one.queued_at for one in snapshot.queued), default=now)
+    times = [at + span for at in began for span in spans if at + span > now]
+    if waits + starves > now:
+        times.append(waits + starves)
+    if not times:
+        return None
+    # One by one a thousand jobs come of age; who waits need not be looked at for each of them.
+    return max(min(times), now + _LEAST_TURN)
 
 
 def _is_due(now: datetime) -> Any:
@@ -123,7 +168,11 @@ def _refresh(session: Session, cache: TickCache, now: datetime) -> None:
     is_waiting = and_(Job.state == JobState.QUEUED.value, Job.wanted == Wanted.RUN.value, _is_due(now))
     present = {row.id: row.generation for row in session.execute(select(Job.id, Job.generation).where(is_waiting))}
     known = cache.jobs
-    cache.jobs = {job_id: known[job_id] for job_id in present if known.get(job_id, (0,))[0] == present[job_id]}
+    cache.jobs = {
+        job_id: _learn(known[job_id], cache.estimates)
+        for job_id, generation in present.items()
+        if job_id in known and known[job_id].generation == generation
+    }
     fresh = [job_id for job_id in present if job_id not in cache.jobs]
     if len(fresh) > _ALL_AT_ONCE:
         _read_queued(session, cache, is_waiting)
@@ -132,23 +181,39 @@ def _refresh(session: Session, cache: TickCache, now: datetime) -> None:
         _read_queued(session, cache, Job.id.in_(fresh[begin : begin + _CHUNK]))
 
 
+def _learn(waiting: _Waiting, estimates: Estimates) -> _Waiting:
+    if waiting.version == estimates.version:
+        return waiting
+    queued = waiting.queued
+    estimate = estimates.of_waiting(waiting.traits, waiting.ran_s, queued.max_run_time_s)
+    if estimate != queued.estimate:
+        queued = replace(queued, estimate=estimate)
+    return replace(waiting, queued=queued, version=estimates.version)
+
+
 def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool]) -> None:
     rows = session.execute(
         select(
             Job.id, Job.name, Job.priority, Job.queued_at, Job.shape, Job.generation, Job.max_run_time_s,
-            Project.name.label("project"), User.name.label("user"),
+            Job.attained_gpu_s, Job.run_s, Job.waits_since, Job.preempted,
+            Job.spec["code"].as_string().label("code"), Project.name.label("project"), User.name.label("user"),
         )
         .join(Project, Project.id == Job.project_id)
         .join(User, User.id == Job.user_id)
         .where(where)
     ).all()  # fmt: skip
     _fill_gangs(session, cache.gangs, {row.shape for row in rows})
+    estimates = cache.estimates
     for r in rows:
-        gang = cache.gangs[r.shape]
+        traits = Traits(r.project, r.user, r.name, r.code or "", r.shape)
         queued = QueuedGang(
-            JobId(r.id), r.name, r.project, r.user, r.priority, r.queued_at, gang, r.shape, r.max_run_time_s
-        )
-        cache.jobs[r.id] = (r.generation, queued)
+            JobId(r.id), r.name, r.project, r.user, r.priority, r.queued_at, cache.gangs[r.shape], r.shape, r.max_run_time_s,
+            attained_gpu_s=r.attained_gpu_s,
+            estimate=estimates.of_waiting(traits, r.run_s, r.max_run_time_s),
+            waits_since=r.waits_since if r.waits_since is not None and r.waits_since > r.queued_at else None,
+        )  # fmt: skip
+        preempted = "" if r.preempted is None else str(r.preempted["sentence"])
+        cache.jobs[r.id] = _Waiting(r.generation, queued, traits, r.run_s, preempted, estimates.version)
 
 
 def _fill_gangs(session: Session, gangs: dict[str, Gang], shapes: set[str]) -> None:
@@ -162,12 +227,6 @@ def _fill_gangs(session: Session, gangs: dict[str, Gang], shapes: set[str]) -> N
         firsts = select(func.min(Job.id)).where(Job.shape.in_(chunk)).group_by(Job.shape).scalar_subquery()
         for shape, gang in session.execute(select(Job.shape, Job.gang).where(Job.id.in_(firsts))):
             gangs[shape] = Gang.from_json(gang)
-
-
-def _expected_end(started_at: datetime | None, max_run_time_s: float | None) -> datetime | None:
-    if started_at is None or max_run_time_s is None:
-        return None
-    return started_at + timedelta(seconds=max_run_time_s)
 
 
 def _shape_reasons(session: Session) -> dict[str, Reason]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from core.bell import TOPIC_RECONCILE
 from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
+from core.db.repositories.planning import write_usage
 from core.db.tables import Job, WaitReason
 from core.domain.errors import StaleWrite, Unavailable
 from core.domain.ids import JobId
@@ -25,6 +26,7 @@ from executors.base import ChangesWorlds
 from scheduler.control import fence
 from scheduler.control.context import Control
 from scheduler.control.place import Order, grow, place_all
+from scheduler.control.preempt import claims_of, take
 from scheduler.control.queue import move_queued
 from scheduler.control.snapshot import Loaded, TickCache, fingerprint, load_snapshot, reason_to_json
 from scheduler.planning import plan
@@ -43,12 +45,15 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class TickReport:
-    """``next_look``: when the next back-off is over. ``is_skipped``: nothing had changed, or another process ticks."""
+    """``next_look``: when time alone may change the plan. ``taken``: attempts that were told to end or to go on with fewer.
+    ``is_skipped``: nothing had changed, or another process ticks.
+    """
 
     started: int = 0
     waiting: int = 0
     next_look: datetime | None = None
     is_skipped: bool = False
+    taken: int = 0
 
 
 class _Turn:
@@ -115,11 +120,11 @@ class Ticker:
             self._mark_done(session)
         self._ticked_at, self._next_due = now, report.next_look
         # After a start the queue and the nodes are others: look once more.
-        self._settled = None if report.started else seen
+        self._settled = None if report.started or report.taken else seen
         return report
 
     def _is_settled(self, seen: tuple[Any, ...], now: datetime) -> bool:
-        (queued, _), *_ = seen
+        (queued, *_), *_ = seen
         return (
             seen == self._settled
             and self._ticked_at is not None
@@ -142,11 +147,15 @@ class Ticker:
             loaded = load_snapshot(session, self._cache, control.clock(), can_grow=can_grow)
         made = plan(loaded.snapshot)
         started = self._apply_starts(turn, loaded, made)
+        taken = self._apply_claims(turn, loaded, made)
         started += self._apply_grows(turn, loaded, made)
         self._apply_waits(turn, loaded, made)
+        if loaded.usage:
+            with turn.write() as session:
+                write_usage(session, loaded.usage)
         if started or loaded.snapshot.queued:
-            log.info("tick.applied", started=started, planned=len(made.starts), waiting=len(made.waits))
-        return TickReport(started, len(made.waits), loaded.next_due)
+            log.info("tick.applied", started=started, taken=taken, planned=len(made.starts), waiting=len(made.waits))
+        return TickReport(started, len(made.waits), loaded.next_due, taken=taken)
 
     def _settle_wish(self, turn: _Turn, job_id: JobId, event: JobEvent) -> None:
         try:
@@ -191,6 +200,36 @@ class Ticker:
             control.bell.ring(TOPIC_RECONCILE, attempt)
         return started
 
+    def _apply_claims(self, turn: _Turn, loaded: Loaded, made: Plan) -> int:
+        """Tell those who are to give their places; how many attempts were told. What was told before counts not."""
+        control = self.control
+        grace = timedelta(seconds=loaded.snapshot.policy.grace_s)
+        taken = 0
+        for claim in claims_of(made):
+            try:
+                with turn.write() as session:
+                    told = take(
+                        session,
+                        claim,
+                        generations=loaded.generations,
+                        attempts=loaded.attempts,
+                        grace=grace,
+                        now=control.clock(),
+                    )
+            except StaleWrite as stale:
+                log.info("claim.not_taken", job=claim.for_job, why=str(stale))
+                continue
+            except Unavailable:
+                raise  # the next one would fare no better
+            except Exception:
+                log.exception("claim.failed", job=claim.for_job)
+                continue
+            taken += len(told)
+            for attempt_id in told:
+                log.info("attempt.preempted", attempt=attempt_id, for_job=claim.for_job)
+                control.bell.ring(TOPIC_RECONCILE, attempt_id)
+        return taken
+
     def _apply_grows(self, turn: _Turn, loaded: Loaded, made: Plan) -> int:
         control = self.control
         gangs = {gang.job_id: gang.gang for gang in loaded.snapshot.growing}
@@ -217,9 +256,12 @@ class Ticker:
         shapes = {gang.job_id: gang.shape for gang in loaded.snapshot.queued}
         by_shape: dict[str, Reason] = {}
         own: dict[JobId, Reason] = {}
-        for job_id, reason in made.waits.items():
-            if by_shape.setdefault(shapes[job_id], reason) != reason:
-                own[job_id] = reason  # noqa: PERF403 (the first of a shape speaks for the shape)
+        for job_id, bare in made.waits.items():
+            reason = _with_story(bare, loaded.preempted.get(job_id, ""))
+            if reason is not bare:
+                own[job_id] = reason
+            elif by_shape.setdefault(shapes[job_id], reason) != reason:
+                own[job_id] = reason  # the first of a shape speaks for the shape
         news = {shape: r for shape, r in by_shape.items() if loaded.shape_reasons.get(shape) != r}
         own_news: dict[JobId, Reason | None] = {
             job_id: r for job_id, r in own.items() if loaded.own_reasons.get(job_id) != r
@@ -239,6 +281,15 @@ class Ticker:
         for begin in range(0, len(items), _ROWS_PER_WRITE):
             with turn.write() as session:
                 _write_own(session, dict(items[begin : begin + _ROWS_PER_WRITE]))
+
+
+def _with_story(reason: Reason, story: str) -> Reason:
+    """Who was stopped for another job reads why, as long as it waits."""
+    if not story:
+        return reason
+    return replace(
+        reason, sentence=f"{reason.sentence.rstrip('.')}. {story}", numbers={**reason.numbers, "preempted": story}
+    )
 
 
 def _write_shapes(session: Session, news: Mapping[str, Reason], loaded: Loaded, now: datetime) -> None:

@@ -17,7 +17,7 @@ from core.domain.states import AttemptState, ReplicaState
 from executors.base import Phase
 from scheduler.control.facts import AttemptFacts, Member, Sight
 
-GONE = (ReplicaState.FAILED, ReplicaState.LOST)
+GONE = (ReplicaState.FAILED, ReplicaState.LOST, ReplicaState.STOPPED)
 # One that joins and cannot be created gives its place back after this time; it is longer where the engine has it, for
 # it may pull an image and import for long (trainmaster_train.elastic waits as long for its world).
 CREATE_PATIENCE: Final = timedelta(minutes=10)
@@ -42,6 +42,11 @@ def elastic_role(sight: Sight) -> str | None:
 def is_in_world(sight: Sight, member: Member) -> bool:
     """Whether the others count on it: what joins is not in yet, what was given up is not in any more."""
     return not may_do_without(sight.attempt, member)
+
+
+def has_left(sight: Sight, member: Member) -> bool:
+    """Whether it was asked to give its place, and the others go on without it: then it may end."""
+    return bool(member.leaves) and sight.attempt.layout is not None and not is_in_world(sight, member)
 
 
 def may_go_on_without(sight: Sight, members: Iterable[Member], lost: Member) -> bool:
@@ -71,10 +76,11 @@ def next_world(sight: Sight, members: Sequence[Member], why: Sequence[str]) -> W
     by_name = {(m.role, m.index): m for m in members}
     inside = [by_name[r.role, r.index] for r in layout.replicas]
     left = [m for m in inside if m.role != role or m.state not in GONE]
-    ready = [m for m in members if not is_in_world(sight, m) and _is_ready(sight, m)]
+    ready = [m for m in members if not is_in_world(sight, m) and not m.leaves and _is_ready(sight, m)]
+    spec = sight.job.spec.roles[role]
+    left, why = _without_leavers(left, role, (spec.min_replicas or 1) - len(ready), why)
     if len(left) == len(inside) and not ready:
         return None
-    spec = sight.job.spec.roles[role]
     if not left:
         return " ".join((*why, "None of those that trained is left."))
     count = sum(m.role == role for m in left) + len(ready)
@@ -83,6 +89,22 @@ def next_world(sight: Sight, members: Sequence[Member], why: Sequence[str]) -> W
     joined = f"{_names(ready)} joined." if ready else ""
     now = f"{count} of {spec.min_replicas} to {spec.replicas} {role}s go on."
     return WorldChange((*left, *ready), " ".join(part for part in (*why, joined, now) if part))
+
+
+def _without_leavers(
+    members: list[Member], role: str, least: int, why: Sequence[str]
+) -> tuple[list[Member], Sequence[str]]:
+    """Those who stay, and ``why`` with what the leavers leave for. Not below ``least``: what was lost meanwhile may have
+    taken the place of a leaver, who then stays.
+    """
+    spare = sum(m.role == role for m in members) - max(1, least)
+    leavers = [m for m in members if m.leaves and m.role == role][-spare:] if spare > 0 else []
+    if not leavers:
+        return members, why
+    sentences = dict.fromkeys(m.leaves for m in leavers)
+    told = f"{_names(leavers)} {'gives its place' if len(leavers) == 1 else 'give their places'}: {' '.join(sentences)}"
+    gone = {m.id for m in leavers}
+    return [m for m in members if m.id not in gone], (*why, told)
 
 
 def untold(sight: Sight, members: Iterable[Member]) -> tuple[Member, ...]:
@@ -153,7 +175,7 @@ def left_behind(sight: Sight, members: Iterable[Member], change: WorldChange | N
 def too_late(sight: Sight, member: Member) -> datetime | None:
     """When one that joins has had its time to get ready; ``None``: it does not join, or nobody knows since when."""
     since = sight.joining_since.get(member.id)
-    if since is None or member.is_over or is_in_world(sight, member):
+    if since is None or member.is_over or member.leaves or is_in_world(sight, member):
         return None
     return since + (CREATE_PATIENCE if member.state is ReplicaState.PENDING else JOIN_PATIENCE)
 

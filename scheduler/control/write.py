@@ -23,6 +23,7 @@ from scheduler.control.environment import EnvironmentNote
 from scheduler.control.facts import AttemptFacts, JobFacts, Member, Stop, StopCause
 from scheduler.control.journal import EXECUTOR, Journal
 from scheduler.control.rows import AttemptRows, exit_to_json
+from scheduler.control.service_had import service_of
 from scheduler.control.worlds import WorldChange
 from scheduler.planning.model import ReasonCode
 
@@ -45,6 +46,10 @@ _NOTE_PENDING: Final = _NOTE_REPLICA.where(_replicas.c.state == ReplicaState.PEN
 _TOUCH_JOB: Final = update(_jobs).where(_jobs.c.id == bindparam("is_id"))
 _START_JOB: Final = _TOUCH_JOB.where(_jobs.c.started_at.is_(None))
 _COUNT_RESTARTS: Final = _TOUCH_JOB.values(restart_count=_jobs.c.restart_count + bindparam("more"))
+_COUNT_SERVICE: Final = _TOUCH_JOB.values(
+    attained_gpu_s=_jobs.c.attained_gpu_s + bindparam("had"), run_s=_jobs.c.run_s + bindparam("ran")
+)
+_COUNT_PREEMPTION: Final = _TOUCH_JOB.values(preempt_count=_jobs.c.preempt_count + 1)
 _CHANGE_JOB: Final = _TOUCH_JOB.where(_jobs.c.state == bindparam("is_state")).values(generation=_jobs.c.generation + 1)
 _CHANGE_SAME_JOB: Final = _CHANGE_JOB.where(_jobs.c.generation == bindparam("is_generation"))
 
@@ -104,6 +109,8 @@ class AttemptWriter:
         self._notes(decision.notes)
         if decision.world is not None:
             self._world(decision.world)
+        again = [item.member for item in decision.moves if item.event is ReplicaEvent.RESTART]
+        self._count_service([*decision.given_up, *again], is_whole=False)
         for member in decision.given_up:
             # Its place is free from here on; that it was there stays written.
             self.session.execute(
@@ -148,6 +155,7 @@ class AttemptWriter:
         )
         if end.event is JobEvent.CONFIRM_CANCEL and self.job_state is not JobState.CANCELLING:
             self._job(JobEvent.CANCEL, end.sentence)
+        self._count_service(self.rows.members)
         effects = self._job(end.event, self._end_reason(end), end)
         return [(TOPIC_TICK, "")] if Effect.RING_TICK in effects | move.effects else []
 
@@ -184,6 +192,8 @@ class AttemptWriter:
     def _end_reason(self, end: End) -> str:
         if end.event is not JobEvent.REQUEUE:
             return end.sentence
+        if self._preemption is not None:
+            return f"{end.sentence} It waits for its turn, and goes on from its last checkpoint."
         when = f"in {end.delay.total_seconds():g} s" if end.delay else "at once"
         return f"{end.sentence} Attempt {self.attempt.number + 1} starts {when}."
 
@@ -206,12 +216,22 @@ class AttemptWriter:
             self.session.connection().execute(_START_JOB, {"is_id": self.job.id, "started_at": self.now})
         if end is not None and event is JobEvent.REQUEUE and end.is_counted:
             self._count_restarts(1)
+        if end is not None and event is JobEvent.REQUEUE and self._preemption is not None:
+            self.session.connection().execute(_COUNT_PREEMPTION, {"is_id": self.job.id})
         self.job_state = move.state
         self.journal.tell(move.kind, reason, at=self.now, data={"attempt": self.attempt.number})
         return move.effects
 
     def _requeue(self, end: End) -> dict[str, Any]:
-        values: dict[str, Any] = {"wait_reason": None, "not_before": None}
+        values: dict[str, Any] = {"wait_reason": None, "not_before": None, "waits_since": self.now}
+        stop = self._preemption
+        if stop is not None:
+            values["preempted"] = {
+                "code": stop.code,
+                "sentence": stop.sentence,
+                "for_job": stop.for_job,
+                "at": stop.at.isoformat(),
+            }
         if end.delay:
             at = self.now + end.delay
             values["not_before"] = at
@@ -221,6 +241,20 @@ class AttemptWriter:
                 "numbers": {"not_before": at.isoformat(), "delay_s": end.delay.total_seconds(), "failures": end.streak},
             }
         return values
+
+    @property
+    def _preemption(self) -> Stop | None:
+        stop = self.attempt.stop
+        return stop if stop is not None and stop.cause is StopCause.PREEMPT else None
+
+    def _count_service(self, members: Iterable[Member], *, is_whole: bool = True) -> None:
+        """Add what these replicas have had to what the job has had. ``is_whole``: they are what is left of the attempt."""
+        had = service_of(self.rows, members, self.now)
+        ran_s = 0.0
+        if is_whole and self.attempt.started_at is not None:
+            ran_s = max(0.0, (self.now - self.attempt.started_at).total_seconds())
+        if had or ran_s:
+            self.session.connection().execute(_COUNT_SERVICE, {"is_id": self.job.id, "had": had, "ran": ran_s})
 
     def _attempt(self, **values: Any) -> None:
         """Change the attempt; even without values it is locked and its generation compared."""

@@ -70,9 +70,9 @@ def test_an_attempt_ends_from_wherever_it_was_and_only_once():
         assert ((state, AttemptEvent.END) in ATTEMPT_MOVES) == (state is not AttemptState.ENDED)
 
 
-def test_a_replica_restarts_only_after_it_failed_or_was_lost():
+def test_a_replica_restarts_only_after_it_failed_or_was_lost_or_gave_its_place():
     can_restart = {state for state in ReplicaState if (state, ReplicaEvent.RESTART) in REPLICA_MOVES}
-    assert can_restart == {ReplicaState.FAILED, ReplicaState.LOST}
+    assert can_restart == {ReplicaState.FAILED, ReplicaState.LOST, ReplicaState.STOPPED}
 
 
 def test_an_illegal_move_says_in_one_short_sentence_why_and_what_to_do():

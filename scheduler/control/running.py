@@ -1,0 +1,185 @@
+"""Jobs that hold resources, as the planner sees them: for how long they have run, what a stop would cost, which are ending."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from core.db.repositories.nodes import is_holding, is_live
+from core.db.tables import Attempt, Checkpoint, Job, Project, Replica, User
+from core.domain.ids import AttemptId, JobId, NodeId
+from core.domain.resources import Gang
+from core.domain.states import AttemptState, JobState, Wanted
+from scheduler.control.estimates import Estimates
+from scheduler.control.facts import Stop
+from scheduler.control.fleet import Holder
+from scheduler.planning.durations import Traits
+from scheduler.planning.model import RunningGang
+from scheduler.planning.shares import gpus_of
+
+# What is ending without a time of its own is expected to be gone after this; it is looked at again anyway.
+_SOON: Final = timedelta(seconds=30)
+# An end that is overdue comes at any moment.
+_OVERDUE: Final = timedelta(seconds=1)
+# The part of an elastic gang that gives its place is told to the planner as a gang of its own, which is stopping.
+_LEAVING: Final = "~leaving"
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """An attempt that has not ended, with its job."""
+
+    job_id: JobId
+    attempt_id: AttemptId
+    user_id: str
+    view: RunningGang
+
+
+def running_rows(session: Session) -> Sequence[Any]:
+    return session.execute(
+        select(
+            Job.id, Job.name, Job.priority, Job.shape, Job.max_run_time_s, Job.queued_at, Job.state, Job.wanted,
+            Job.attained_gpu_s, Job.run_s, Job.user_id, Job.spec["code"].as_string().label("code"),
+            Job.spec["preemptible"].as_boolean().label("preemptible"),
+            Project.name.label("project"), User.name.label("user"),
+            Attempt.id.label("attempt_id"), Attempt.state.label("attempt_state"), Attempt.started_at,
+            Attempt.stop, Attempt.decided_at,
+        )
+        .join(Attempt, Attempt.job_id == Job.id)
+        .join(Project, Project.id == Job.project_id)
+        .join(User, User.id == Job.user_id)
+        .where(is_live())
+    ).all()  # fmt: skip
+
+
+def load_running(
+    session: Session,
+    rows: Sequence[Any],
+    gangs: Mapping[str, Gang],
+    held: Mapping[str, tuple[Holder, ...]],
+    estimates: Estimates,
+    now: datetime,
+) -> tuple[list[Live], list[RunningGang]]:
+    """One for each of ``rows``; and those parts of elastic gangs that are giving their places."""
+    saved_at = _last_checkpoints(session)
+    leavers = _leavers(session) if any(gang.elastic for gang in gangs.values()) else {}
+    live, leaving = [], []
+    for row in rows:
+        gang = gangs[row.shape]
+        holders = list(held.get(row.attempt_id, ()))
+        view = _view(row, gang, holders, saved_at.get(row.attempt_id), estimates, now)
+        gone = leavers.get(row.attempt_id)
+        if gone and not view.is_stopping:
+            view, part = _split(view, holders, gone, now)
+            leaving.append(part)
+        live.append(Live(view.job_id, AttemptId(row.attempt_id), row.user_id, view))
+    return live, leaving
+
+
+def _view(
+    row: Any, gang: Gang, holders: Sequence[Holder], saved_at: datetime | None, estimates: Estimates, now: datetime
+) -> RunningGang:
+    ran_s = _since(row.started_at, now)
+    gpus = _gpus(gang, holders)
+    is_stopping, ends_at = _ending(row, now)
+    if ends_at is None and row.started_at is not None and row.max_run_time_s is not None:
+        ends_at = row.started_at + timedelta(seconds=row.max_run_time_s)
+    traits = Traits(row.project, row.user, row.name, row.code or "", row.shape)
+    since = row.started_at if saved_at is None or row.started_at is None else max(saved_at, row.started_at)
+    return RunningGang(
+        JobId(row.id),
+        row.name,
+        row.project,
+        row.priority,
+        gang,
+        tuple((one.role, one.node) for one in holders),
+        ends_at,
+        tuple(one.gpu_model for one in holders),
+        user=row.user,
+        queued_at=row.queued_at,
+        started_at=row.started_at,
+        attained_gpu_s=row.attained_gpu_s + ran_s * gpus,
+        lost_gpu_s=_since(since, now) * gpus,
+        estimate=estimates.of_running(row.attempt_id, traits, row.run_s + ran_s, row.max_run_time_s, now),
+        is_preemptible=row.preemptible is not False,
+        is_stopping=is_stopping,
+    )
+
+
+def _ending(row: Any, now: datetime) -> tuple[bool, datetime | None]:
+    """Whether it is being ended, and when its place is expected back then."""
+    if row.stop is not None:
+        stop = Stop.from_json(row.stop)
+        return True, max(now + _OVERDUE, stop.at + (stop.grace if stop.grace is not None else _SOON))
+    if row.decided_at is not None or row.wanted != Wanted.RUN.value or row.state == JobState.CANCELLING.value:
+        return True, now + _SOON
+    return False, None
+
+
+def _since(at: datetime | None, now: datetime) -> float:
+    return 0.0 if at is None else max(0.0, (now - at).total_seconds())
+
+
+def _gpus(gang: Gang, holders: Iterable[Holder]) -> float:
+    """GPUs that it holds; 1 for a gang without."""
+    if not any(role.request.gpu_count or role.request.gpu_milli for role in gang.roles):
+        return 1.0
+    milli = {role.role: 1000 * role.request.gpu_count + role.request.gpu_milli for role in gang.roles}
+    return sum(milli.get(one.role, 0) for one in holders) / 1000 or gpus_of(gang)
+
+
+def _split(
+    view: RunningGang, holders: Sequence[Holder], gone: Counter[tuple[str, NodeId, str | None]], now: datetime
+) -> tuple[RunningGang, RunningGang]:
+    """What stays of the gang, and what leaves it."""
+    left = Counter(gone)
+    stays: list[Holder] = []
+    leaves: list[Holder] = []
+    for one in reversed(holders):
+        key = (one.role, one.node, one.gpu_model)
+        is_leaving = left[key] > 0
+        left[key] -= is_leaving
+        (leaves if is_leaving else stays).insert(0, one)
+
+    def part(of: Sequence[Holder]) -> dict[str, Any]:
+        return {"nodes": tuple((o.role, o.node) for o in of), "gpu_models": tuple(o.gpu_model for o in of)}
+
+    leaver = replace(
+        view,
+        job_id=JobId(f"{view.job_id}{_LEAVING}"),
+        expected_end=now + _SOON,
+        is_stopping=True,
+        is_preemptible=False,
+        **part(leaves),
+    )
+    return replace(view, **part(stays)), leaver
+
+
+def _last_checkpoints(session: Session) -> dict[str, datetime]:
+    """When the live attempts told of their newest checkpoint, of those that told of any."""
+    live = select(Attempt.job_id).where(is_live(), Attempt.state == AttemptState.RUNNING.value)
+    rows = session.execute(
+        select(Checkpoint.attempt_id, func.max(Checkpoint.created_at))
+        .where(Checkpoint.job_id.in_(live))
+        .group_by(Checkpoint.attempt_id)
+    )
+    return {attempt_id: at for attempt_id, at in rows if at is not None}
+
+
+def _leavers(session: Session) -> dict[str, Counter[tuple[str, NodeId, str | None]]]:
+    """By attempt, the places that elastic gangs are giving back."""
+    rows = session.execute(
+        select(Replica.attempt_id, Replica.role, Replica.node, Replica.gpu_model).where(
+            is_holding(), Replica.leaves.is_not(None)
+        )
+    )
+    found: dict[str, Counter[tuple[str, NodeId, str | None]]] = {}
+    for attempt_id, role, node, model in rows:
+        found.setdefault(attempt_id, Counter())[role, NodeId(node), model] += 1
+    return found
