@@ -12,12 +12,12 @@ a choice of whom to put there:
 A loss of nothing means that no hole was spoilt; below nothing, that something unusable was used. Ties go to the smaller
 hole, then to the node with the least CPU.
 
-Nodes with the same free amounts are one *state*, and each state is looked at once per request, in bulk with numpy.
+Nodes with the same free amounts are one *state*, and a state is scored once per request, in bulk with numpy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -41,14 +41,20 @@ _MOST_REQUESTS: Final = 160
 # node's CPU and memory. It decides where little is known, and fades as more is.
 _PRIOR_WEIGHT: Final = 8.0
 _PRIOR_SIZES: Final = (1, 2, 4, 8)
-# A request that comes rarely is compared on so many of the tightest nodes; on all, if it comes often enough to pay for that.
+# So many states that are new to a request are scored each time it comes, the tightest first: whoever comes often soon knows
+# all, and a request of its own costs little. Often is as many members as this.
 _FEW_STATES: Final = 48
-_STATES_PER_MEMBER: Final = 64
+_RARE_STATES: Final = 12
+_OFTEN: Final = 16.0
 
 _NEVER: Final = np.iinfo(np.int64).max
+_UNSEEN: Final = _NEVER - 1
 _Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
-_State = tuple[object, ...]
+_Flags = NDArray[np.bool_]
+_Amounts = tuple[int, int, int, tuple[int, ...]]  # CPU, memory, whole devices, left of shared ones
+_State = tuple[str, int, int, int, tuple[int, ...]]  # the GPU model before these
+_Asked = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,7 @@ class _Table:
             total = weight.sum()
             self.columns[model] = (np.maximum(cpu, 1), np.maximum(memory, 1), whole, part, weight / (total or 1.0))
 
-    def usable(self, model: str, states: Sequence[tuple[int, int, int, tuple[int, ...]]]) -> _Floats:
+    def usable(self, model: str, states: Sequence[_Amounts]) -> _Floats:
         """Thousandths of GPUs that will be used of each state (CPU, memory, whole devices, left of shared ones)."""
         cpu, memory, whole, part, weight = self.columns[model]
         if not len(weight):
@@ -133,17 +139,18 @@ class _Table:
         # The chance that the best of all draws is not above the sorted value.
         below = weight[order].cumsum(axis=1) ** _DRAWS
         chance = np.diff(below, axis=1, prepend=0.0)
-        return (np.take_along_axis(filled, order, axis=1) * chance).sum(axis=1)
+        usable: _Floats = (np.take_along_axis(filled, order, axis=1) * chance).sum(axis=1)
+        return usable
 
 
 class _Scores:
-    """One request's losses by state, as sortable whole numbers; states from ``seen`` on are not looked at yet."""
+    """One request's losses by state, as sortable whole numbers, or ``_NEVER`` (no room), or ``_UNSEEN``."""
 
-    __slots__ = ("keys", "seen")
+    __slots__ = ("few", "keys")
 
-    def __init__(self) -> None:
-        self.keys: _Ints = np.full(64, _NEVER, dtype=np.int64)
-        self.seen = 0
+    def __init__(self, few: int) -> None:
+        self.keys: _Ints = np.full(64, _UNSEEN, dtype=np.int64)
+        self.few = few
 
 
 class Fragments:
@@ -156,7 +163,7 @@ class Fragments:
         self.capacity = capacity
         cluster = capacity.cluster
         self.table = _Table(typical, cluster.gpu_models)
-        self.weights = dict(typical.requests)
+        self.weights = {_asked(request): weight for request, weight in typical.requests}
         self.rows = [(number, model) for number, models in enumerate(cluster.models_of) for model in models]
         self.rows_of: dict[int, list[int]] = {}
         for row, (number, _) in enumerate(self.rows):
@@ -165,23 +172,23 @@ class Fragments:
         self.models = {model: n for n, model in enumerate(cluster.gpu_models)}
         self.model_of: _Ints = np.array([self.models[model] for _, model in self.rows], dtype=np.int64)
         self.numbers: dict[_State, int] = {}  # state -> its number
-        self.states: list[tuple[str, int, int, int, tuple[int, ...]]] = []
-        self.holders: list[int] = []  # rows in each state
+        self.states: list[_State] = []
+        self.amounts: _Ints = np.zeros((64, 4), dtype=np.int64)  # CPU, memory, whole devices, most left of a shared one
         self.values: dict[int, float] = {}
-        self.scores: dict[tuple[object, ...], _Scores] = {}
-        self.flags: dict[int, tuple[Pool, NDArray[np.bool_] | None]] = {}
-        self.by_models: dict[tuple[str, ...], NDArray[np.bool_] | None] = {}
+        self.scores: dict[_Asked, _Scores] = {}
+        self.flags: dict[int, tuple[Pool, _Flags | None]] = {}
+        self.by_models: dict[tuple[str, ...], _Flags | None] = {}
         self.state_of: _Ints = np.array([self._state(row) for row in range(len(self.rows))], dtype=np.int64)
 
     def copy(self, capacity: Capacity) -> Fragments:
-        """The same for a copy of the capacity. What is known of states is kept together."""
+        """The same for a copy of the capacity."""
         twin = Fragments.__new__(Fragments)
         for name in ("table", "weights", "rows", "rows_of", "node_of", "models", "model_of", "flags", "by_models"):
             setattr(twin, name, getattr(self, name))
         twin.capacity = capacity
         twin.numbers = self.numbers.copy()
         twin.states = self.states.copy()
-        twin.holders = self.holders.copy()
+        twin.amounts = self.amounts.copy()
         twin.values = self.values.copy()
         twin.scores = {}
         twin.state_of = self.state_of.copy()
@@ -190,25 +197,21 @@ class Fragments:
     def changed(self, number: int) -> None:
         """What is free on a node is another amount now."""
         for row in self.rows_of.get(number, ()):
-            self.holders[self.state_of[row]] -= 1
             self.state_of[row] = self._state(row)
 
     def _state(self, row: int) -> int:
         number, model = self.rows[row]
         capacity = self.capacity
-        state = (
-            model,
-            capacity.cpu[number],
-            capacity.memory[number],
-            max(0, capacity.gpus[number].get(model, 0)),
-            capacity.shares[number].get(model, ()),
-        )
+        whole = capacity.gpus[number].get(model, 0)
+        shares = capacity.shares[number].get(model, ())
+        state = (model, capacity.cpu[number], capacity.memory[number], max(0, whole), shares)
         known = self.numbers.get(state)
         if known is None:
             known = self.numbers[state] = len(self.states)
             self.states.append(state)
-            self.holders.append(0)
-        self.holders[known] += 1
+            if known == len(self.amounts):
+                self.amounts = np.concatenate([self.amounts, np.zeros_like(self.amounts)])
+            self.amounts[known] = (state[1], state[2], state[3], shares[-1] if shares else 0)
         return known
 
     def choose(self, request: Request, models: Sequence[str], pool: Pool) -> int | None:
@@ -220,14 +223,18 @@ class Fragments:
         if not self.rows:
             return None
         scores = self._scores(request)
-        keys = scores.keys[self.state_of]
         allowed = self._allowed(pool, models)
+        keys = scores.keys[self.state_of]
+        unseen = keys == _UNSEEN if allowed is None else (keys == _UNSEEN) & allowed
+        if unseen.any():
+            self._look(request, scores, self.state_of[unseen])
+            keys = scores.keys[self.state_of]
         if allowed is not None:
-            keys = np.where(allowed, keys, _NEVER)
+            keys[~allowed] = _NEVER
         row = int(keys.argmin())
-        return None if keys[row] == _NEVER else self.rows[row][0]
+        return None if keys[row] >= _UNSEEN else self.rows[row][0]
 
-    def _allowed(self, pool: Pool, models: Sequence[str]) -> NDArray[np.bool_] | None:
+    def _allowed(self, pool: Pool, models: Sequence[str]) -> _Flags | None:
         found = self.flags.get(id(pool))
         if found is None or found[0] is not pool:
             inside = np.frombuffer(bytes(pool.flags), dtype=np.uint8)[self.node_of].astype(np.bool_)
@@ -235,7 +242,7 @@ class Fragments:
         wanted = tuple(models)
         if wanted not in self.by_models:
             is_any = not wanted or len(wanted) == len(self.models)
-            numbers = [self.models[model] for model in wanted]
+            numbers = [self.models[model] for model in wanted if model in self.models]
             self.by_models[wanted] = None if is_any else np.isin(self.model_of, numbers)
         among = self.by_models[wanted]
         if found[1] is None or among is None:
@@ -243,61 +250,61 @@ class Fragments:
         return found[1] & among
 
     def _scores(self, request: Request) -> _Scores:
-        key = (request.cpu_milli, request.memory_bytes, request.gpu_count, request.gpu_milli)
-        scores = self.scores.get(key)
+        asked = _asked(request)
+        scores = self.scores.get(asked)
         if scores is None:
-            scores = self.scores[key] = _Scores()
-        if scores.seen < len(self.states):
-            if len(scores.keys) < len(self.states):
-                grown = np.full(2 * len(self.states), _NEVER, dtype=np.int64)
-                grown[: len(scores.keys)] = scores.keys
-                scores.keys = grown
-            self._look(request, scores)
+            scores = self.scores[asked] = _Scores(_FEW_STATES if self.weights.get(asked, 0) >= _OFTEN else _RARE_STATES)
+        if len(scores.keys) < len(self.states):
+            grown = np.full(2 * len(self.states), _UNSEEN, dtype=np.int64)
+            grown[: len(scores.keys)] = scores.keys
+            scores.keys = grown
         return scores
 
-    def _look(self, request: Request, scores: _Scores) -> None:
-        """Score the states that are new to this request."""
-        fresh = range(scores.seen, len(self.states))
-        scores.seen = len(self.states)
-        by_model: dict[str, list[tuple[int, tuple[int, int, int, tuple[int, ...]]]]] = {}
-        for number in fresh:
-            if self.holders[number] > 0:
-                model, *_ = state = self.states[number]
-                after = _after(state, request)
-                if after is not None:
-                    by_model.setdefault(model, []).append((number, after))
+    def _look(self, request: Request, scores: _Scores, unseen: _Ints) -> None:
+        """Score states that are new to this request: all on which it has no room, and some of the others, the tightest."""
+        marked = np.zeros(len(self.states), dtype=np.bool_)
+        marked[unseen] = True
+        fresh = np.flatnonzero(marked)
+        cpu, memory, whole, part = self.amounts[fresh].T
+        has_room = (cpu >= request.cpu_milli) & (memory >= request.memory_bytes) & (whole >= request.gpu_count)
+        if request.gpu_milli:
+            has_room &= (part >= request.gpu_milli) | (whole > 0)
+        scores.keys[fresh[~has_room]] = _NEVER
+        fresh = fresh[has_room]
+        if len(fresh) > scores.few:
+            tight = whole[has_room] * (1 << 40) + cpu[has_room]
+            if request.gpu_milli:  # an open device is tighter than any hole
+                tight[part[has_room] >= request.gpu_milli] -= 1 << 50
+            fresh = fresh[np.argpartition(tight, scores.few)[: scores.few]]
         own = WHOLE * request.gpu_count + request.gpu_milli
+        by_model: dict[str, list[tuple[int, _Amounts]]] = {}
+        for number in fresh.tolist():
+            state = self.states[number]
+            by_model.setdefault(state[0], []).append((number, _after(state, request)))
         for model, found in by_model.items():
             unknown = [number for number, _ in found if number not in self.values]
             asked = [self.states[number][1:] for number in unknown] + [after for _, after in found]
-            usable = self.table.usable(model, asked)
-            self.values.update(zip(unknown, usable.tolist(), strict=False))
-            for (number, after), value in zip(found, usable[len(unknown) :].tolist(), strict=True):
-                loss = self.values[number] - value - own
-                scores.keys[number] = _key(loss, after)
+            usable = self.table.usable(model, asked).tolist()
+            self.values.update(zip(unknown, usable, strict=False))
+            for (number, after), value in zip(found, usable[len(unknown) :], strict=True):
+                scores.keys[number] = _key(self.values[number] - value - own, after)
 
 
-def _after(
-    state: tuple[str, int, int, int, tuple[int, ...]], request: Request
-) -> tuple[int, int, int, tuple[int, ...]] | None:
-    """The state once the member is there; ``None`` if it has no room."""
+def _asked(request: Request) -> _Asked:
+    return (request.cpu_milli, request.memory_bytes, request.gpu_count, request.gpu_milli)
+
+
+def _after(state: _State, request: Request) -> _Amounts:
+    """The amounts once the member is there; it must have room."""
     _, cpu, memory, whole, shares = state
-    cpu, memory, whole = cpu - request.cpu_milli, memory - request.memory_bytes, whole - request.gpu_count
     if request.gpu_milli:
         shares, opened = after_part(shares, request.gpu_milli)
         whole -= opened
-    return None if cpu < 0 or memory < 0 or whole < 0 else (cpu, memory, whole, shares)
+    return cpu - request.cpu_milli, memory - request.memory_bytes, whole - request.gpu_count, shares
 
 
-def _key(loss: float, after: tuple[int, int, int, tuple[int, ...]]) -> int:
+def _key(loss: float, after: _Amounts) -> int:
     """Losses in tenths of a thousandth, then the GPUs left, then the CPU left (up to a million in a bucket)."""
     cpu, _, whole, shares = after
     left = min(WHOLE * whole + sum(shares), (1 << 17) - 1)
     return (round(loss * 10) << 38) + (left << 21) + min(cpu >> 3, (1 << 21) - 1)
-
-
-def members_of(gangs: Iterable[tuple[Mapping[Request, int], float]]) -> Iterable[tuple[Request, float]]:
-    """The members of gangs and how many there are of each."""
-    for requests, weight in gangs:
-        for request, count in requests.items():
-            yield request, count * weight
