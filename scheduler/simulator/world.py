@@ -37,6 +37,7 @@ class Running:
     placements: tuple[Placement, ...]
     started_at: datetime
     stops_at: datetime | None = None  # it was preempted and is in its grace
+    stops_for: JobId | None = None
 
     def view(self) -> RunningGang:
         limit = self.job.max_run_time_s
@@ -55,6 +56,8 @@ class Running:
             attained_gpu_s=self.job.attained_gpu_s,
             estimate=self.job.estimate,
             is_stopping=self.stops_at is not None,
+            stopping_for=self.stops_for,
+            indices=tuple(placement.index for placement in self.placements),
         )
 
     def growing(self) -> GrowingGang | None:
@@ -122,7 +125,7 @@ class World:
         for preempt in plan.preempts:
             self.preempt(preempt, now)
         for shrink in plan.shrinks:
-            self.shrink(shrink)
+            self.shrink(shrink, now)
         for grow in plan.grows:
             self.grow(grow)
         if plan.waits.keys() != self.queued.keys():
@@ -144,7 +147,7 @@ class World:
         for placement in start.placements:
             self._take(job.gang, requests[placement.role], placement)
         self._check_topology(job.gang, start.job_id, start.placements)
-        self._run(Running(job, start.placements, now))
+        self._run(Running(replace(job, room_since=None), start.placements, now))
 
     def preempt(self, preempt: Preempt, now: datetime) -> None:
         """The job is told to stop, and holds its place until :meth:`release`, after its grace."""
@@ -153,7 +156,15 @@ class World:
             raise WrongPlan(f"{preempt.job_id} is preempted but does not run, or stops already")
         if not self._views[preempt.job_id].is_preemptible:
             raise WrongPlan(f"{preempt.job_id} is preempted but must not be")
-        self._run(replace(running, stops_at=now + timedelta(seconds=self.policy.grace_s)))
+        stops_at = now + timedelta(seconds=self.policy.grace_s)
+        self._run(replace(running, stops_at=stops_at, stops_for=preempt.for_job))
+        self._promise(preempt.for_job, now)
+
+    def _promise(self, job_id: JobId | None, now: datetime) -> None:
+        """Others make room for it from now on, unless they do so already."""
+        job = self.queued.get(job_id) if job_id is not None else None
+        if job is not None and job.room_since is None:
+            self.enqueue(replace(job, room_since=now))
 
     def release(self, job_id: JobId, queued: QueuedGang) -> Running:
         """A preempted job has stopped: it gives its place back and waits again, as ``queued``."""
@@ -161,7 +172,7 @@ class World:
         self.enqueue(queued)
         return running
 
-    def shrink(self, shrink: Shrink) -> None:
+    def shrink(self, shrink: Shrink, now: datetime) -> None:
         """These replicas of an elastic job go; it runs on with the others."""
         running = self.running.get(shrink.job_id)
         role = running.job.gang.elastic if running is not None else None
@@ -177,6 +188,7 @@ class World:
             node = self.nodes[placement.node]
             self.nodes[node.id] = replace(node, free=_moved(node.free, role.request, placement, 1))
         self._run(replace(running, placements=kept))
+        self._promise(shrink.for_job, now)
 
     def lose(self, job_id: JobId, lost: int) -> None:
         """An elastic job goes on without its last ``lost`` elastic replicas; it may grow again."""

@@ -1,0 +1,191 @@
+"""Workloads and throughput profiles of Pollux (Qiao et al., OSDI 2021), run rigid: each job with the GPUs it asks for.
+
+A workload is a CSV with ``name, time, application, num_replicas, batch_size``; the profiles are a folder with one folder for
+each application: ``placements.csv`` and ``scalability.csv`` (seconds of a step and of its synchronisation by placement and
+local batch size) and ``validation-<batch size>.csv`` (progress and gradient noise by epoch).
+
+How long a job takes is worked out as the artifact's simulator does for its Tiresias (``Job.step`` with ``target_num_replicas``
+and ``target_batch_size``): the batch is split evenly over the replicas, with gradient accumulation where a part is larger than
+the largest that was profiled; the replicas stand on as few nodes of four GPUs as possible; an epoch takes its progress
+divided by goodput, which is throughput x statistical efficiency at this batch size in this epoch; and each start costs 30 s,
+the first one too, which is part of the duration here. What this leaves out: in the artifact a job that is spread over
+more nodes than it needs is slower, and 60 s rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from scheduler.simulator.arrival import Arrival
+from scheduler.simulator.gangs import single_gpus
+from scheduler.simulator.mistakes import ScenarioError
+from scheduler.simulator.traces.rows import number, read_rows
+
+START_S: Final = 30.0  # `rescale_time` of the artifact
+NODE_GPUS: Final = 4
+# What its `applications.py` says of each application: epochs, and the largest batch on one GPU if not the largest profiled.
+_EPOCHS: Final = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50}
+_MOST_LOCAL: Final = {"yolov3": 8}
+_COLUMNS: Final = ("name", "time", "application", "num_replicas", "batch_size")
+
+
+def read(path: Path, profiles: Path) -> list[Arrival]:
+    """The jobs of one workload, each with as many workers of one GPU as it has replicas.
+
+    Raises:
+        ScenarioError: with file, line and column.
+    """
+    applications: dict[str, Application] = {}
+    durations: dict[tuple[str, int, int], float] = {}
+    arrivals: list[Arrival] = []
+    for line, row in read_rows(path, _COLUMNS):
+        where = f"{path.name}, line {line}"
+        name = row["application"]
+        if name not in applications:
+            if name not in _EPOCHS or not (profiles / name / "placements.csv").is_file():
+                raise ScenarioError(f"{where}: application: there is no profile of {name!r} in {profiles.name}")
+            applications[name] = Application.read(profiles / name)
+        replicas = int(number(row, "num_replicas", where, least=1))
+        gang = single_gpus(replicas)
+        batch = int(number(row, "batch_size", where, least=1))
+        kind = (name, replicas, batch)
+        if kind not in durations:
+            durations[kind] = applications[name].duration_s(replicas, batch)
+        arrivals.append(
+            Arrival(
+                row["name"],
+                number(row, "time", where),
+                durations[kind],
+                gang,
+                gang.shape(),
+                title=row["name"],
+                code=name,
+            )
+        )
+    first_s = min((arrival.at_s for arrival in arrivals), default=0.0)
+    return [replace(arrival, at_s=arrival.at_s - first_s) for arrival in arrivals]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """After one epoch with one batch size. ``noise``: squared gradient and its variance."""
+
+    progress: float
+    metric: float
+    noise: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Application:
+    """The profile of one kind of training."""
+
+    name: str
+    epochs: int
+    most_local: int
+    validation: Mapping[int, Sequence[Epoch]]  # by batch size, ascending
+    steps: Mapping[
+        str, Sequence[tuple[float, float, float]]
+    ]  # by placement: local batch, step and sync seconds, ascending
+    scaling: Sequence[tuple[int, int, float, float, float]]  # nodes, replicas, local batch, step and sync seconds
+
+    @classmethod
+    def read(cls, folder: Path) -> Application:
+        validation: dict[int, list[Epoch]] = {}
+        for path in folder.glob("validation-*.csv"):
+            epochs: list[Epoch] = []
+            for line, row in read_rows(path, ("progress", "metric", "grad_sqr", "grad_var")):
+                where = f"{folder.name}/{path.name}, line {line}"
+                noise = (number(row, "grad_sqr", where), number(row, "grad_var", where))
+                epochs.append(
+                    Epoch(number(row, "progress", where), number(row, "metric", where, least=-math.inf), noise)
+                )
+            validation[int(path.stem.partition("-")[2])] = epochs
+        steps: dict[str, list[tuple[float, float, float]]] = {}
+        scaling: list[tuple[int, int, float, float, float]] = []
+        for line, row in read_rows(folder / "placements.csv", ("placement", "local_bsz", "step_time", "sync_time")):
+            where = f"{folder.name}/placements.csv, line {line}"
+            local, step, sync = (number(row, column, where) for column in ("local_bsz", "step_time", "sync_time"))
+            placement = row["placement"]
+            steps.setdefault(placement, []).append((local, step, sync))
+            scaling.append((len(placement), sum(map(int, placement)), local, step, sync))
+        path = folder / "scalability.csv"
+        for line, row in read_rows(path, ("num_nodes", "num_replicas", "local_bsz", "step_time", "sync_time")):
+            where = f"{folder.name}/scalability.csv, line {line}"
+            scaling.append(
+                (
+                    int(number(row, "num_nodes", where)), int(number(row, "num_replicas", where)),
+                    number(row, "local_bsz", where), number(row, "step_time", where), number(row, "sync_time", where),
+                )
+            )  # fmt: skip
+        most_local = _MOST_LOCAL.get(folder.name) or int(max(local for same in steps.values() for local, _, _ in same))
+        return cls(
+            folder.name,
+            _EPOCHS[folder.name],
+            most_local,
+            dict(sorted(validation.items())),
+            {placement: sorted(same) for placement, same in steps.items()},
+            scaling,
+        )
+
+    def duration_s(self, replicas: int, batch: int) -> float:
+        """With so many GPUs and this batch size, from its start to its end."""
+        smallest, largest = min(self.validation), max(self.validation)
+        local = math.ceil(batch / replicas - 1e-8)
+        more = math.ceil(local / self.most_local - 1e-8) - 1
+        if replicas == 1 and batch > smallest:
+            more = max(1, more)
+        local = min(math.ceil(local / (more + 1) - 1e-8), int(largest / (replicas * (more + 1))))
+        step_s, sync_s = self.step_s(replicas, local)
+        whole = replicas * local * (more + 1)
+        step_s += more * (step_s - sync_s)
+        total_s, done = START_S, 0.0
+        for epoch in range(self.epochs):
+            squared, variance = self._between(whole, epoch)
+            gain = (variance + squared) / (variance / (whole / smallest) + squared)
+            reached = min(epochs[epoch].progress for epochs in self.validation.values())
+            total_s += round((reached - done) / (gain / step_s))
+            done = reached
+        return total_s
+
+    def _between(self, batch: int, epoch: int) -> tuple[float, float]:
+        """Gradient noise at a batch size between two that were measured."""
+        sizes = list(self.validation)
+        low = max((size for size in sizes if size <= batch), default=sizes[0])
+        high = min((size for size in sizes if size >= batch), default=sizes[-1])
+        part = 0.0 if low == high else (batch - low) / (high - low)
+        below, above = self.validation[low][epoch].noise, self.validation[high][epoch].noise
+        return (1 - part) * below[0] + part * above[0], (1 - part) * below[1] + part * above[1]
+
+    def step_s(self, replicas: int, local: int) -> tuple[float, float]:
+        """Seconds of a step and of its synchronisation, on as few nodes of four GPUs as possible."""
+        full, rest = divmod(replicas, NODE_GPUS)
+        nodes = [NODE_GPUS] * full + ([rest] if rest else [])
+        turns = ["".join(map(str, nodes[at:] + nodes[:at])) for at in range(len(nodes))]
+        measured = self.steps.get(min(turns))
+        if measured is None:
+            measured = self._scaled(len(nodes), replicas)
+        return _interpolated(measured, local)
+
+    def _scaled(self, nodes: int, replicas: int) -> Sequence[tuple[float, float, float]]:
+        """Measured at the nearest numbers of nodes and replicas, where this placement was not."""
+        near = min(
+            {(n, r) for n, r, *_ in self.scaling}, key=lambda one: (abs(one[1] - replicas), abs(one[0] - nodes), one)
+        )
+        return sorted(
+            {local: (local, step, sync) for n, r, local, step, sync in self.scaling if (n, r) == near}.values()
+        )
+
+
+def _interpolated(measured: Sequence[tuple[float, float, float]], local: float) -> tuple[float, float]:
+    if local <= measured[0][0]:
+        return measured[0][1:]
+    for (low, step, sync), (high, step_above, sync_above) in pairwise(measured):
+        if low <= local <= high:
+            part = (local - low) / (high - low)
+            return step + part * (step_above - step), sync + part * (sync_above - sync)
+    return measured[-1][1:]

@@ -1,0 +1,53 @@
+"""Rows of a CSV file, with errors that name file, line and column."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from scheduler.simulator.mistakes import ScenarioError
+
+
+def read_text(path: Path) -> str:
+    """Also of a file that is packed with gzip."""
+    try:
+        if path.suffix == ".gz":
+            with gzip.open(path, "rt", encoding="utf-8") as file:
+                return file.read()
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def read_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """(line, row) of each; the first line names the columns.
+
+    Raises:
+        ScenarioError: the file cannot be read, or a needed column is not there.
+    """
+    lines = read_text(path).splitlines()
+    reader = csv.DictReader(lines)
+    missing = [column for column in needed if column not in (reader.fieldnames or ())]
+    if missing:
+        there = ", ".join(reader.fieldnames or ()) or "none"
+        raise ScenarioError(f"{path.name}, line 1: the column {missing[0]!r} is missing; there are {there}")
+    for row in reader:
+        where = f"{path.name}, line {reader.line_num}"
+        for column in needed:
+            if row.get(column) is None:
+                raise ScenarioError(f"{where}: {column}: is missing, the line is too short")
+        yield reader.line_num, row
+
+
+def number(row: Mapping[str, str], column: str, where: str, *, least: float = 0.0) -> float:
+    """Raises :class:`ScenarioError` with line and column for what is no number, or below ``least``."""
+    try:
+        value = float(row[column])
+    except ValueError:
+        raise ScenarioError(f"{where}: {column}: {row[column]!r} is not a number") from None
+    if math.isnan(value) or value < least:
+        raise ScenarioError(f"{where}: {column}: {row[column]!r} is less than {least:g}")
+    return value
