@@ -33,8 +33,9 @@ from scheduler.planning.model import (
 _MOMENT_S: Final = 1.0
 # Of a job of which only the longest time is known, one in ten is taken to end in the first tenth of it.
 _EARLY_PART: Final = 0.1
-# Ends that lie this near to each other, as a part of how far off they are, are looked at together.
-_TOGETHER: Final = 0.02
+# Ends that lie this near to each other, in seconds or as a part of how far off they are, are looked at together.
+_TOGETHER_S: Final = 10.0
+_TOGETHER: Final = 0.03
 
 _Moved: TypeAlias = Callable[[Amounts, Request, str | None], Amounts]
 
@@ -134,7 +135,7 @@ class Course:
         if not upcoming:
             return False
         first = upcoming[0]
-        together = first + _TOGETHER * first
+        together = first + max(_TOGETHER_S, _TOGETHER * first)
         self.now_s = max(end_s for end_s in upcoming if end_s <= together)
         for job_id in [job_id for job_id, running in self.running.items() if running.end_s <= self.now_s]:
             self._end(job_id)

@@ -1,222 +1,97 @@
-"""What would become of one job now, and what would start in its place: the planner asked before anything is submitted.
-
-The answer to the job itself is the plan's own. What would start instead is looked for in what the walk through the
-queue leaves to a job at its place.
+"""What would become of one job, now and later, and what would start in its place: the planner asked before anything is
+submitted, or about one that waits; with the cluster as it is, or another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Final
 
-from core.domain.gpu_models import accepted_models
-from core.domain.resources import Gang, GangRole, Request
+from core.domain.ids import NodeId
+from core.domain.resources import Amounts
 from core.domain.waiting import said_to
-from scheduler.planning import words
-from scheduler.planning.capacity import Capacity
-from scheduler.planning.cluster import Cluster
-from scheduler.planning.demand import demand_of
-from scheduler.planning.draft import Draft
-from scheduler.planning.gang import place
-from scheduler.planning.model import Placement, QueuedGang, Reason, Snapshot
-from scheduler.planning.planner import plan, queue_order, room_behind
-from scheduler.planning.search import Budget
+from scheduler.planning.model import NodeView, Placement, Preempt, QueuedGang, Reason, Snapshot
+from scheduler.planning.options import Option, OptionCode, Options
+from scheduler.planning.outlook import BUDGET, Expected, outlook, positions
+from scheduler.planning.planner import plan_with_turn
+from scheduler.planning.sooner import sooner
 
-# Amounts are offered in round numbers, small ones in smaller steps.
-_SMALL_CPU, _SMALL_MEMORY = 4000, 4 * 2**30
-_MODELS: Final = 3  # of those that were not wished for, as many are told
-
-
-class OptionCode(StrEnum):
-    """What to ask for instead."""
-
-    FEWER_REPLICAS = "fewer_replicas"
-    FEWER_GPUS = "fewer_gpus"
-    OTHER_MODEL = "other_model"
-    LESS_CPU = "less_cpu"
-    LESS_MEMORY = "less_memory"
-    ANYWHERE = "anywhere"  # not inside one node, rack or zone
-    ANY_NODE = "any_node"  # without labels that nodes must carry
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """A change with which the job would start now.
-
-    ``field``: of the roles in ``roles`` (``replicas``, ``gpus``, ``gpu_type``, ``cpu``, ``memory``), or of the spec itself where
-    there are none. ``value``: what to write there; ``None``: leave it out.
-    """
-
-    code: OptionCode
-    sentence: str
-    roles: tuple[str, ...]
-    field: str
-    value: int | str | None
+__all__ = ["Forecast", "Option", "OptionCode", "another_cluster", "forecast"]
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Either it would start, at ``placements``, or wait, for ``reason``. ``position``: its place in the queue, 1 is next."""
+    """Either it would start, at ``placements``, or wait, for ``reason``.
+
+    ``position``: its place in the queue, 1 is next; ``None``: it has none, as it can never run. ``start``: when it is expected
+    to. ``options`` would start at once, ``later`` sooner than the job itself, the soonest first. ``victims``: who would be
+    stopped to make room.
+    """
 
     placements: tuple[Placement, ...] = ()
     reason: Reason | None = None
-    position: int = 1
+    position: int | None = 1
+    start: Expected | None = None
     options: tuple[Option, ...] = ()
+    later: tuple[Option, ...] = ()
+    victims: tuple[Preempt, ...] = ()
 
 
-def forecast(snapshot: Snapshot, job: QueuedGang) -> Forecast:
-    """What the next plan would do with ``job``, whether it waits in ``snapshot`` or is only thought of."""
+def forecast(snapshot: Snapshot, job: QueuedGang, *, budget: int = BUDGET) -> Forecast:
+    """What the next plan would do with ``job``, whether it waits in ``snapshot`` or is only thought of, and what after that.
+
+    The whole queue is planned once. ``budget``: what the looks into the time to come may cost together (see ``outlook``).
+    """
     others = tuple(other for other in snapshot.queued if other.job_id != job.job_id)
-    before = tuple(other for other in others if queue_order(other) < queue_order(job))
-    made = plan(replace(snapshot, queued=(*others, job)))
+    asked = replace(snapshot, queued=(*others, job))
+    made, turn = plan_with_turn(asked, job.job_id)
+    expected = outlook(asked, made, only=job.job_id, budget=budget // 2).of(job.job_id)
     start = next((start for start in made.starts if start.job_id == job.job_id), None)
     if start is not None:
-        return Forecast(start.placements, position=len(before) + 1)
+        return Forecast(start.placements, start=expected)
     reason = made.waits[job.job_id]
     sentence = said_to(job.job_id, job.name, reason.sentence, reason.numbers)
-    cluster, room = room_behind(replace(snapshot, queued=before), job.max_run_time_s)
+    options = () if turn is None else tuple(Options(job.gang, turn.cluster, turn.free).found())
+    told = frozenset((option.code, option.roles) for option in options)
     return Forecast(
         reason=replace(reason, sentence=sentence),
-        position=len(before) + 1,
-        options=tuple(_Alternatives(job.gang, cluster, room).found()),
+        position=positions(made).get(job.job_id),
+        start=expected,
+        options=options,
+        later=tuple(sooner(asked, made, job, expected, told, budget // 2)),
+        victims=tuple(preempt for preempt in made.preempts if preempt.for_job == job.job_id),
     )
 
 
-class _Alternatives:
-    """Changes of one thing each; of every kind the smallest that is enough."""
+def another_cluster(
+    snapshot: Snapshot, *, more_nodes: int = 0, like: NodeId | None = None, without: Collection[NodeId] = ()
+) -> Snapshot:
+    """``snapshot`` with so many more empty nodes of the kind of ``like``, and in which those of ``without`` take no work.
 
-    def __init__(self, gang: Gang, cluster: Cluster, room: Capacity) -> None:
-        self.gang = gang
-        self.cluster = cluster
-        self.room = room
-        self.budget = Budget()
-
-    def found(self) -> Iterator[Option]:
-        yield from self._replicas()
-        yield from self._gpus()
-        yield from self._models()
-        yield from self._amounts()
-        yield from self._places()
-
-    def _replicas(self) -> Iterator[Option]:
-        many = [role for role in self.gang.roles if role.replicas > 1]
-        for role in sorted(many, key=lambda role: (role.request.gpu_count, role.replicas), reverse=True):
-
-            def fewer(count: int, role: GangRole = role) -> Gang:
-                return self._with_roles([role], lambda one: replace(one, replicas=count))
-
-            count, draft = self._most(role.replicas - 1, fewer)
-            if draft is None:
-                continue
-            most = "" if role.most is None else f" to {role.most}"
-            told = f"{count}{most} {words.plural(role.role, role.most or count)} instead of {role.replicas}{most}"
-            yield self._option(OptionCode.FEWER_REPLICAS, told, [role], "replicas", count, draft)
-            return
-
-    def _gpus(self) -> Iterator[Option]:
-        request = max((role.request for role in self.gang.roles), key=lambda request: request.gpu_count)
-        if request.gpu_count < 2:
-            return
-        roles = self._asking(request)
-        count, draft = self._most(request.gpu_count - 1, lambda count: self._with_request(roles, gpu_count=count))
-        if draft is not None:
-            told = f"{words.gpus(count, request.gpu_models)} {_each(roles)} instead of {request.gpu_count}"
-            yield self._option(OptionCode.FEWER_GPUS, told, roles, "gpus", count, draft)
-
-    def _models(self) -> Iterator[Option]:
-        roles = [role for role in self.gang.roles if role.request.gpu_count and role.request.gpu_models]
-        if not roles:
-            return
-        wished = roles[0].request.gpu_models
-        known = set(accepted_models(wished, self.cluster.gpu_models))
-        told = 0
-        for model in self.cluster.gpu_models:
-            if model in known or told == _MODELS:
-                continue
-            draft = self._place(self._with_request(roles, gpu_models=(model,)))
-            if draft is not None:
-                told += 1
-                sentence = f"GPUs of {model} instead of {words.any_of(wished)}"
-                yield self._option(OptionCode.OTHER_MODEL, sentence, roles, "gpu_type", model, draft)
-
-    def _amounts(self) -> Iterator[Option]:
-        request = max((role.request for role in self.gang.roles), key=lambda request: request.cpu_milli)
-        roles = self._asking(request)
-        cpu_step = 100 if request.cpu_milli <= _SMALL_CPU else 1000
-        count, draft = self._most(
-            (request.cpu_milli - 1) // cpu_step, lambda count: self._with_request(roles, cpu_milli=count * cpu_step)
-        )
-        if draft is not None:
-            milli = count * cpu_step
-            told = f"{words.cpus(milli)} {_each(roles)} instead of {request.cpu_milli / 1000:g}"
-            value = f"{milli}m" if milli % 1000 else milli // 1000
-            yield self._option(OptionCode.LESS_CPU, told, roles, "cpu", value, draft)
-        request = max((role.request for role in self.gang.roles), key=lambda request: request.memory_bytes)
-        roles = self._asking(request)
-        unit, size = ("Mi", 2**20) if request.memory_bytes <= _SMALL_MEMORY else ("Gi", 2**30)
-        step = 64 if unit == "Mi" else 1
-        count, draft = self._most(
-            (request.memory_bytes - 1) // (step * size),
-            lambda count: self._with_request(roles, memory_bytes=count * step * size),
-        )
-        if draft is not None:
-            asked = words.memory(request.memory_bytes).removesuffix(" of memory")
-            told = f"{words.memory(count * step * size)} {_each(roles)} instead of {asked}"
-            yield self._option(OptionCode.LESS_MEMORY, told, roles, "memory", f"{count * step}{unit}", draft)
-
-    def _places(self) -> Iterator[Option]:
-        gang = self.gang
-        if gang.topology_required:
-            draft = self._place(replace(gang, topology=None, topology_required=False))
-            if draft is not None:
-                told = f"replicas on more than one {gang.topology}"
-                yield self._option(OptionCode.ANYWHERE, told, [], "topology", None, draft)
-        if gang.node_selector:
-            draft = self._place(replace(gang, node_selector=()))
-            if draft is not None:
-                labels = words.all_of([f"{key}={value}" for key, value in gang.node_selector])
-                told = f"nodes that need not carry {labels}"
-                yield self._option(OptionCode.ANY_NODE, told, [], "node_selector", None, draft)
-
-    def _most(self, most: int, changed: Callable[[int], Gang]) -> tuple[int, Draft | None]:
-        """The largest amount, from 1 to ``most``, with which the gang has room, and where."""
-        low, draft = 0, None
-        high = most
-        while low < high:
-            middle = (low + high + 1) // 2
-            fits = self._place(changed(middle))
-            if fits is None:
-                high = middle - 1
-            else:
-                low, draft = middle, fits
-        return low, draft
-
-    def _place(self, gang: Gang) -> Draft | None:
-        return place(demand_of(gang, self.cluster), self.room, self.budget)
-
-    def _asking(self, request: Request) -> list[GangRole]:
-        return [role for role in self.gang.roles if role.request == request]
-
-    def _with_request(self, roles: Sequence[GangRole], **changes: object) -> Gang:
-        return self._with_roles(roles, lambda one: replace(one, request=replace(one.request, **changes)))  # type: ignore[arg-type]
-
-    def _with_roles(self, roles: Sequence[GangRole], changed: Callable[[GangRole], GangRole]) -> Gang:
-        names = {role.role for role in roles}
-        return replace(
-            self.gang, roles=tuple(changed(role) if role.role in names else role for role in self.gang.roles)
-        )
-
-    def _option(
-        self, code: OptionCode, told: str, roles: Sequence[GangRole], field: str, value: int | str | None, draft: Draft
-    ) -> Option:
-        on = words.some_of([self.cluster.nodes[number].id for number in sorted(draft.left)])
-        names = tuple(role.role for role in roles)
-        return Option(code, f"With {told} it would start now, on {on}.", names, field, value)
+    Raises:
+        ValueError: there is no such node; it names the field.
+    """
+    known = {node.id: node for node in snapshot.nodes}
+    for name in without:
+        if name not in known:
+            raise ValueError(f"without: there is no node {name}")
+    nodes = [
+        replace(node, is_schedulable=False, why_not="is left out") if node.id in without else node
+        for node in snapshot.nodes
+    ]
+    if more_nodes:
+        model = known.get(like) if like is not None else None
+        if model is None:
+            raise ValueError(f"like: there is no node {like}; name one whose kind there shall be more of")
+        nodes += [_another(model, number, known) for number in range(1, more_nodes + 1)]
+    return replace(snapshot, nodes=tuple(nodes))
 
 
-def _each(roles: Sequence[GangRole]) -> str:
-    if sum(role.replicas for role in roles) == 1:
-        return f"for its {roles[0].role}"
-    return f"for each {words.any_of([role.role for role in roles])}"
+def _another(model: NodeView, number: int, known: Collection[NodeId]) -> NodeView:
+    """An empty node like ``model``, on a rack of its own unless that one says which."""
+    name = f"{model.id}-more-{number}"
+    while name in known:
+        name += "-"
+    whole = model.allocatable
+    free = Amounts(whole.cpu_milli, whole.memory_bytes, whole.gpus)
+    return NodeView(NodeId(name), model.labels, whole, free)

@@ -9,24 +9,36 @@ from typing import Any
 
 from scheduler.planning import words
 from scheduler.planning.draft import Draft
-from scheduler.planning.model import QueuedGang
+from scheduler.planning.model import Estimate, QueuedGang
 from scheduler.planning.reservation import Holdings
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """What one job holds on one node. ``end``: its stated end, if any."""
+    """What one job holds on one node. ``end``: its stated end, if any; ``likely``: when it is expected to end."""
 
     job: str
     job_id: str
     end: datetime | None
     gpus: int
     model: str | None
+    likely: datetime | None = None
+
+    @property
+    def until(self) -> datetime | None:
+        """When it ends as far as anybody can tell: what is likely, or at the latest."""
+        known = [at for at in (self.end, self.likely) if at is not None]
+        return min(known, default=None)
+
+    @property
+    def is_guess(self) -> bool:
+        return self.likely is not None and self.until == self.likely != self.end
 
     @property
     def order(self) -> tuple[object, ...]:
         """Who ends first, as far as is known; then the smallest, so that few names say it."""
-        return (self.end is None, self.end.timestamp() if self.end else 0.0, -self.gpus, self.job_id)
+        until = self.until
+        return (until is None, until.timestamp() if until else 0.0, -self.gpus, self.job_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +50,35 @@ class Held:
 
     @property
     def until(self) -> datetime | None:
-        ends = [holder.end for holder in self.holders]
-        return None if None in ends else max(end for end in ends if end is not None)
+        return _last([holder.until for holder in self.holders])
+
+    @property
+    def surely_until(self) -> datetime | None:
+        return _last([holder.end for holder in self.holders])
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether ``until`` is an estimate, not what somebody stated."""
+        return any(holder.is_guess for holder in self.holders)
 
     def phrase(self, now: datetime) -> str:
         """``job sweep-31 until about 14:20 UTC``."""
         names = words.jobs([holder.job for holder in self.holders])
-        return names + words.until(self.until, now, one=len(self.holders) == 1)
+        return names + words.until(self.until, now, one=len(self.holders) == 1, is_likely=self.is_guess)
 
     def numbers(self) -> dict[str, Any]:
-        until = self.until
+        until, likely = self.surely_until, self.until if self.is_guess else None
         return {
             "held_by": [holder.job_id for holder in self.holders],
             "held_gpus": self.gpus,
             "until": until.isoformat() if until else None,
+            **({"likely_until": likely.isoformat()} if likely else {}),
         }
+
+
+def _last(ends: Sequence[datetime | None]) -> datetime | None:
+    known = [end for end in ends if end is not None]
+    return max(known) if len(known) == len(ends) else None
 
 
 class Holders:
@@ -70,15 +96,20 @@ class Holders:
             for running, held in self._holdings:
                 for at, request, model, members in held:
                     gpus = members * request.gpu_count
-                    self._add(at, Holder(running.name, running.job_id, running.expected_end, gpus, model))
+                    likely = self._likely(running.estimate)
+                    self._add(at, Holder(running.name, running.job_id, running.expected_end, gpus, model, likely))
             for job, draft in self._starts:
                 run_time = job.max_run_time_s
                 end = None if run_time is None else self._now + timedelta(seconds=run_time)
                 for at, request, model, members in draft.used():
-                    self._add(at, Holder(job.name, job.job_id, end, members * request.gpu_count, model))
+                    gpus, likely = members * request.gpu_count, self._likely(job.estimate)
+                    self._add(at, Holder(job.name, job.job_id, end, gpus, model, likely))
             for holders in self._by_node.values():
                 holders.sort(key=lambda holder: holder.order)
         return self._by_node.get(number, [])
+
+    def _likely(self, estimate: Estimate | None) -> datetime | None:
+        return None if estimate is None else words.on_grid(estimate.likely_s, self._now)
 
     def _add(self, number: int, holder: Holder) -> None:
         if self._by_node is not None:
@@ -121,8 +152,8 @@ class Holders:
             return ""
         names = list(dict.fromkeys(holder.job for holder in holders))
         if len(names) == 1:
-            return f" beside {words.jobs(names)}{words.until(holders[0].end, self._now, one=True)}"
+            return f" beside {words.jobs(names)}{words.until(holders[0].until, self._now, one=True, is_likely=holders[0].is_guess)}"
         first = holders[0]
-        if first.end is None:
+        if first.until is None:
             return f" beside {words.jobs(names)}"
-        return f" beside {words.jobs(names)} ({first.job}{words.until(first.end, self._now, one=True)})"
+        return f" beside {words.jobs(names)} ({first.job}{words.until(first.until, self._now, one=True, is_likely=first.is_guess)})"

@@ -36,7 +36,7 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
             f"no node carries the {noun} {label} of its node_selector; {there}. Change the selector, or label a node",
             {"node_selector": dict(selector), "known": known},
         )
-    group = next(g for g in demand.merged if g.request.gpu_count and not empty.has_model(g, demand.pool))
+    group = next(g for g in demand.merged if g.request.uses_gpu and not empty.has_model(g, demand.pool))
     present = sorted({model for whole, _, _ in empty.kinds(demand.pool) for model in whole.gpus})
     models = group.request.gpu_models
     where = f"no node with {label}" if selector else "no node"
@@ -61,7 +61,7 @@ def _no_match(demand: Demand, empty: EmptyCluster) -> Reason:
         )
     return Reason(
         ReasonCode.NO_MATCHING_NODE,
-        f"needs {words.gpus(group.request.gpu_count, group.request.gpu_models)} {words.each(group)}, and {asked}{advice}",
+        f"needs {words.wanted_gpus(group.request)} {words.each(group)}, and {asked}{advice}",
         {"gpu_models": list(group.request.gpu_models), "present": present, **numbers},
     )
 

@@ -26,8 +26,8 @@ from scheduler.planning.model import Placement, Plan, QueuedGang, ReasonCode, Ru
 from scheduler.planning.planner import plan
 
 MOST: Final = 200
-# Nodes, running and waiting jobs that all plans of an outlook together look at: about five seconds of one core.
-BUDGET: Final = 400_000
+# Nodes, running and waiting jobs that all plans of an outlook together look at: about two seconds of one core.
+BUDGET: Final = 200_000
 # Of all that, as much goes to the likely course, the late one may have, and the early one.
 _PARTS: Final = ((Ends.LIKELY, 0.5), (Ends.LATE, 0.75), (Ends.EARLY, 1.0))
 _NEVER: Final = frozenset({ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE})

@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from core.domain.parts import WHOLE
 from core.domain.resources import Request
 from core.domain.waiting import RESERVED_FOR, kept_for, starts_first
 from scheduler.planning import words
@@ -121,6 +122,7 @@ class Explainer:
         """Why one group alone finds no room now; ``None`` if it does."""
         request = group.request
         wanted = self._wanted(group)
+        short: tuple[str, dict[str, Any]] | None = None
         if request.gpu_count:
             hole, phrase, numbers = self._largest_hole(demand.pool, group)
             if hole < request.gpu_count:
@@ -128,10 +130,12 @@ class Explainer:
                     f"needs {words.gpus(request.gpu_count, request.gpu_models)} on one node {words.each(group)}; "
                 )
                 return Reason(ReasonCode.NO_ROOM, sentence + phrase, {**wanted, **numbers})
+        elif request.gpu_milli:
+            short = self._short_of_parts(demand.pool, group)
         else:
             short = self._short_of_bare(demand.pool, group)
-            if short is not None:
-                return Reason(ReasonCode.NO_ROOM, short[0], {**wanted, **short[1]})
+        if short is not None:
+            return Reason(ReasonCode.NO_ROOM, short[0], {**wanted, **short[1]})
 
         def members(asked: Request) -> int:
             return sum(slots for _, slots in self.free.rooms(asked, group.models, demand.pool, group.count))
@@ -154,6 +158,8 @@ class Explainer:
         numbers: dict[str, Any] = {"role": group.roles[0][0], "replicas": group.count}
         if request.gpu_count:
             numbers |= {"gpus": request.gpu_count, "gpu_models": list(request.gpu_models)}
+        elif request.gpu_milli:
+            numbers |= {"gpu_milli": request.gpu_milli, "gpu_models": list(request.gpu_models)}
         return numbers | {"cpu_milli": request.cpu_milli, "memory_bytes": request.memory_bytes}
 
     def _largest_hole(self, pool: Pool, group: Group) -> tuple[int, str, dict[str, Any]]:
@@ -180,6 +186,27 @@ class Explainer:
             phrase += f"; {held.gpus} of {where} held by {held.phrase(self.snapshot.now)}"
             numbers |= held.numbers()
         return phrase, numbers
+
+    def _short_of_parts(self, pool: Pool, group: Group) -> tuple[str, dict[str, Any]] | None:
+        """For members that want a part of a GPU: no device has so much left."""
+        part = group.request.gpu_milli
+        left, first = max((self._most_left(number, group.models), -number) for number in pool.members)
+        if left >= part:
+            return None
+        name = self.cluster.nodes[-first].id
+        phrase = (
+            f"the most that is left of one is {words.part_of_gpu(left)}, on {name}"
+            if left
+            else "nothing is left of any"
+        )
+        sentence = f"needs {words.wanted_gpus(group.request)} {words.each(group)}; {phrase}"
+        on = self.holders.on(-first) if left else ""
+        return sentence + on, {"largest_part_milli": left, "node": name}
+
+    def _most_left(self, number: int, models: tuple[str, ...]) -> int:
+        """Thousandths of the device on the node with the most left."""
+        gpus, shares = self.free.gpus[number], self.free.shares[number]
+        return max((WHOLE if gpus.get(m, 0) > 0 else max(shares.get(m, (0,)), default=0) for m in models), default=0)
 
     def _short_of_bare(self, pool: Pool, group: Group) -> tuple[str, dict[str, Any]] | None:
         """For members without GPUs: not even one finds the CPU, or the memory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from core.domain.resources import UNSTATED_CPU_MILLI, UNSTATED_MEMORY_BYTES, Request
@@ -19,6 +19,19 @@ def gpus(count: int, models: Sequence[str]) -> str:
     """``8 GPUs of H100 or A100``."""
     noun = "GPU" if count == 1 else "GPUs"
     return f"{count} {noun} of {any_of(models)}" if models else f"{count} {noun}"
+
+
+def wanted_gpus(wanted: Request, models: Sequence[str] | None = None) -> str:
+    """``8 GPUs of H100 or A100``; of a part of one device ``0.5 GPU of H100``."""
+    models = wanted.gpu_models if models is None else models
+    if not wanted.gpu_milli:
+        return gpus(wanted.gpu_count, models)
+    part = f"{part_of_gpu(wanted.gpu_milli)} GPU"
+    return f"{part} of {any_of(models)}" if models else part
+
+
+def part_of_gpu(milli: int) -> str:
+    return f"{milli / 1000:g}"
 
 
 def cpus(milli: int) -> str:
@@ -48,7 +61,7 @@ def request(wanted: Request, binding: Collection[str] = ()) -> str:
 
     ``binding``: which of ``cpu`` and ``memory`` are scarce; they are told in any case.
     """
-    parts = [gpus(wanted.gpu_count, wanted.gpu_models)] if wanted.gpu_count else []
+    parts = [wanted_gpus(wanted)] if wanted.uses_gpu else []
     if wanted.cpu_milli != UNSTATED_CPU_MILLI or "cpu" in binding:
         parts.append(wanted_cpus(wanted.cpu_milli))
     if wanted.memory_bytes != UNSTATED_MEMORY_BYTES or "memory" in binding:
@@ -122,10 +135,24 @@ def about(at: datetime, now: datetime) -> str:
     return f"about {at:%H:%M} UTC" if at.date() == now.date() else f"about {at:%Y-%m-%d %H:%M} UTC"
 
 
-def until(at: datetime | None, now: datetime, *, one: bool) -> str:
-    """How long somebody goes on, after its name: `` until about 14:20 UTC``."""
+def until(at: datetime | None, now: datetime, *, one: bool, is_likely: bool = False) -> str:
+    """How long somebody goes on, after its name: `` until about 14:20 UTC``; ``is_likely``: that is only estimated."""
     if at is None:
         return f", whose {'end is' if one else 'ends are'} not known"
     if at <= now:
-        return ", which should end any moment"
-    return f" until {about(at, now)}"
+        return f", which {'should' if not is_likely else 'will probably'} end any moment"
+    return f"{', probably' if is_likely else ''} until {about(at, now)}"
+
+
+# An estimate is told on a grid that is as coarse as it is far off: a reason that still holds reads the same next time.
+_GRID: Final = ((3600.0, 300.0), (6 * 3600.0, 900.0), (2 * 86400.0, 3600.0), (float("inf"), 6 * 3600.0))
+
+
+def on_grid(left_s: float, now: datetime) -> datetime | None:
+    """The moment ``left_s`` from now, later by at most the grid's width; ``None`` after the last year that a date can have."""
+    width = next(width for limit, width in _GRID if left_s < limit)
+    try:
+        at_s = (now + timedelta(seconds=left_s)).timestamp()
+        return datetime.fromtimestamp(-(-at_s // width) * width, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None

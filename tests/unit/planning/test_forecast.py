@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
-from core.domain.ids import JobId
+from core.domain.ids import JobId, NodeId
 from core.domain.resources import Gang, Request
-from scheduler.planning import QueuedGang, Snapshot, plan
-from scheduler.planning.forecast import Forecast, Option, OptionCode, forecast
+from scheduler.planning import Estimate, QueuedGang, Snapshot, plan
+from scheduler.planning.forecast import Forecast, Option, OptionCode, another_cluster, forecast
 from tests.properties.planner_worlds import NOW, any_snapshots, gangs
 from tests.unit.planning.test_reasons import GIB, gang, job, node, runs
 
@@ -43,7 +44,7 @@ def test_one_that_would_wait_is_told_why_its_place_and_what_would_start_at_once(
     )
     assert not found.placements
     assert found.reason is not None
-    assert found.position == 2
+    assert found.position is None  # no rack is large enough, so it waits for nobody
     assert told(found) == {
         OptionCode.FEWER_REPLICAS: (1, "With 1 worker instead of 4 it would start now, on a."),
         OptionCode.FEWER_GPUS: (1, "With 1 GPU of H100 for each worker instead of 4 it would start now, on a."),
@@ -94,6 +95,8 @@ def changed(wanted: Gang, option: Option) -> Gang:
 
     def one(request: Request) -> Request:
         match option.field:
+            case "gpus" if option.code is OptionCode.PART_OF_GPU:
+                return replace(request, gpu_count=0, gpu_milli=round(1000 * option.value))
             case "gpus":
                 return replace(request, gpu_count=option.value)
             case "gpu_type":
@@ -114,6 +117,40 @@ def changed(wanted: Gang, option: Option) -> Gang:
         for role in wanted.roles
     ]
     return replace(wanted, roles=tuple(roles))
+
+
+def ends(view, early: float, likely: float, late: float):
+    return replace(view, estimate=Estimate(likely * 60, early * 60, late * 60, "learnt"))
+
+
+def test_it_is_told_when_it_will_probably_start_and_with_which_changes_sooner() -> None:
+    nodes = (node("a", free=0), node("b", free=0), node("c", free=0, model="A100"))
+    running = [ends(runs(name, 8, on, None), *when) for name, on, when in (
+        ("r", "a", (20, 30, 60)), ("s", "b", (200, 300, 600)), ("t", "c", (5, 10, 20)))]  # fmt: skip
+    found = asked(gang(2, 8, "H100"), *nodes, running=running)
+    assert found.start is not None
+    assert found.start.sentence == "probably at about 17:00 UTC, between 15:20 UTC and 22:00 UTC"
+    assert found.position == 1
+    assert [option.sentence for option in found.later] == [
+        "With 4 GPUs of H100 for each worker instead of 8 it would probably start at about 12:30 UTC.",
+        "With 1 worker instead of 2 it would probably start at about 12:30 UTC.",
+    ]
+    one = asked(gang(1, 8, "H100"), *nodes, running=running)
+    assert [(option.code, option.value) for option in one.later] == [(OptionCode.OTHER_MODEL, "A100")]
+
+
+def test_what_if_the_cluster_were_another_one() -> None:
+    me = job("me", gang(2, 8, "H100"))
+    snapshot = Snapshot(NOW, (node("a", free=0), node("b", free=8)), (), (runs("r", 8, "a", None),))
+    assert forecast(snapshot, me).reason is not None
+    more = another_cluster(snapshot, more_nodes=1, like=NodeId("a"))
+    assert {p.node for p in forecast(more, me).placements} == {"a-more-1", "b"}
+    less = another_cluster(more, without=[NodeId("b")])
+    assert forecast(less, me).reason is not None
+    with pytest.raises(ValueError, match="like: there is no node x"):
+        another_cluster(snapshot, more_nodes=1, like=NodeId("x"))
+    with pytest.raises(ValueError, match="without: there is no node x"):
+        another_cluster(snapshot, without=[NodeId("x")])
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import NodeView, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot, plan
+from scheduler.planning import Estimate, NodeView, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot, plan
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GIB = 2**30
@@ -246,3 +246,34 @@ def test_that_there_is_no_gpu_at_all_is_said_once() -> None:
     assert why([node("a", gpus=0)], gang(1, 4)).sentence == (
         "needs 4 GPUs for its worker, and no node has a GPU. Ask for no GPUs, or add a node"
     )
+
+
+def test_an_end_that_is_only_estimated_is_told_as_probable_on_a_grid_and_kept_apart_from_what_is_stated() -> None:
+    guess = Estimate(likely_s=62 * 60, early_s=10 * 60, late_s=5 * 3600)
+    learnt = replace(runs("sweep-31", 8, "a", None), estimate=guess)
+    reason = why([node("a", free=0)], gang(1, 8), [learnt])
+    assert "8 of the GPUs of a are held by job sweep-31, probably until about 13:15 UTC" in reason.sentence
+    assert (reason.numbers["until"], reason.numbers["likely_until"]) == (None, "2026-11-21T13:15:00+00:00")
+    stated = replace(runs("sweep-31", 8, "a", 30), estimate=guess)
+    both = why([node("a", free=0)], gang(1, 8), [stated])
+    assert "held by job sweep-31 until about 12:30 UTC" in both.sentence
+    assert "likely_until" not in both.numbers
+    # A moment later the same estimate reads the same.
+    soon = NOW + timedelta(seconds=50)
+    later = replace(learnt, estimate=replace(guess, likely_s=guess.likely_s - 50))
+    made = plan(Snapshot(soon, (node("a", free=0),), (job("me", gang(1, 8)),), (later,)))
+    assert made.waits[JobId("me")].sentence == reason.sentence
+
+
+def test_a_part_of_a_gpu_is_told_as_what_it_is() -> None:
+    def part(milli: int, *models: str) -> Gang:
+        return Gang((GangRole("worker", 1, Request(100, 2**27, 0, models, milli)),))
+
+    whole = Amounts(64_000, 256 * GIB, {"H100": 2})
+    shared = NodeView(NodeId("a"), {}, whole, replace(whole, gpus={"H100": 0}, shares={"H100": (200, 300)}))
+    assert why([shared], part(500, "H100")).sentence.startswith(
+        "needs 0.5 GPU of H100 for its worker; the most that is left of one is 0.3, on a"
+    )
+    full = replace(shared, free=replace(whole, gpus={"H100": 0}))
+    assert "nothing is left of any" in why([full], part(500)).sentence
+    assert "needs 0.5 GPU for its worker, and no node has a GPU" in why([node("b", gpus=0)], part(500)).sentence
