@@ -252,7 +252,8 @@ class AttemptWriter:
         had = service_of(self.rows, members, self.now)
         ran_s = 0.0
         if is_whole and self.attempt.started_at is not None:
-            ran_s = max(0.0, (self.now - self.attempt.started_at).total_seconds())
+            ended = [m.ended_at for m in self.rows.members if m.ended_at is not None]
+            ran_s = max(0.0, (max(ended, default=self.now) - self.attempt.started_at).total_seconds())
         if had or ran_s:
             self.session.connection().execute(_COUNT_SERVICE, {"is_id": self.job.id, "had": had, "ran": ran_s})
 

@@ -1,0 +1,300 @@
+"""Jobs that give their places to others, over a real database and the fake engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from core.db.engine import unit_of_work
+from core.db.repositories.planning import KeptPolicy, write_policy
+from core.db.tables import Attempt, BookingRow, Event, Job, Project, Replica, Usage
+from core.domain.ids import AttemptId, JobId
+from executors.fake import Script
+from scheduler.control import tick
+from scheduler.planning import plan
+from scheduler.planning.model import Plan, Preempt, PreemptCode, Shrink
+
+FOREVER = Script(run_for=timedelta(hours=9))
+
+
+def set_policy(plane, **settings) -> None:
+    with unit_of_work(plane.sessions) as session:
+        write_policy(session, settings, seen=KeptPolicy(None, {}), by="ann", now=plane.engine.now)  # type: ignore[arg-type]
+
+
+def say(monkeypatch: pytest.MonkeyPatch, **more) -> None:
+    """The next plans say this besides what they say anyway, without preemptions of their own."""
+
+    def planned(snapshot) -> Plan:
+        return replace(plan(snapshot), **{"preempts": (), "shrinks": (), **more})
+
+    monkeypatch.setattr(tick, "plan", planned)
+
+
+def stop(job: str, for_job: str | None = "job-urgent") -> Preempt:
+    return Preempt(
+        JobId(job), JobId(for_job) if for_job else None, PreemptCode.PRIORITY, "Job urgent has a larger priority."
+    )
+
+
+@pytest.fixture
+def full(plane):
+    """Job low has the whole node, job urgent waits for it."""
+    plane.engine.script("worker", FOREVER)
+    plane.submit("low", cpu=8, priority=10)
+    plane.settle()
+    plane.advance(400)
+    plane.submit("urgent", cpu=8, priority=90)
+    return plane
+
+
+def test_a_preempted_job_waits_again_uncounted_and_its_place_goes_to_the_other(full, monkeypatch):
+    say(monkeypatch, preempts=(stop("job-low"),))
+    queued_at = full.one(Job, id="job-low").queued_at
+    full.ticker.tick()
+    attempt = full.one(Attempt, job_id="job-low")
+    assert attempt.stop["cause"] == "preempt"
+    assert attempt.stop["for_job"] == "job-urgent"
+    assert ("reconcile", attempt.id) in full.rings
+    say(monkeypatch)
+    full.settle()
+    full.advance(31)  # its grace
+    assert full.state("job-urgent") == "running"
+    low = full.one(Job, id="job-low")
+    assert (low.state, low.restart_count, low.not_before, low.queued_at) == ("queued", 0, None, queued_at)
+    assert low.preempt_count == 1
+    assert low.preempted["sentence"] == "Job urgent has a larger priority."
+    assert low.waits_since is not None
+    assert "Job urgent has a larger priority." in low.wait_reason["sentence"]
+    assert low.run_s == pytest.approx(low.attained_gpu_s)  # without GPUs, the gang's seconds
+    assert 400 <= low.run_s < 500
+    told = [event.reason for event in full.all(Event, job_id="job-low", kind="job.requeued")]
+    assert told == ["Job urgent has a larger priority. It waits for its turn, and goes on from its last checkpoint."]
+
+
+def test_it_starts_again_when_there_is_room_and_the_story_is_over(full, monkeypatch):
+    say(monkeypatch, preempts=(stop("job-low"),))
+    full.ticker.tick()
+    say(monkeypatch)
+    full.settle()
+    full.advance(31)
+    full.want("job-urgent", "cancel")
+    full.settle()
+    full.advance(31)
+    assert full.state("job-low") == "running"
+    low = full.one(Job, id="job-low")
+    assert low.preempted is None
+    assert low.attempt_count == 2
+
+
+def test_replicas_get_the_grace_that_the_policy_gives(full, monkeypatch):
+    set_policy(full, grace_s=77.0)
+    say(monkeypatch, preempts=(stop("job-low"),))
+    graces = []
+    executor_stop = full.control.executor.stop
+    monkeypatch.setattr(
+        full.control.executor, "stop", lambda key, *, grace: (graces.append(grace), executor_stop(key, grace=grace))
+    )
+    full.ticker.tick()
+    full.reconciler.reconcile(AttemptId(full.one(Attempt, job_id="job-low").id))
+    assert graces == [timedelta(seconds=77)]
+
+
+@pytest.mark.parametrize(("wanted", "state"), [("pause", "paused"), ("cancel", "cancelled")])
+def test_what_its_user_wants_meanwhile_counts_more(full, monkeypatch, wanted, state):
+    say(monkeypatch, preempts=(stop("job-low"),))
+    full.ticker.tick()
+    full.want("job-low", wanted)
+    say(monkeypatch)
+    full.settle()
+    full.advance(31)
+    assert full.state("job-low") == state
+
+
+def test_nobody_is_stopped_whose_user_asked_for_something_else_first(full, monkeypatch):
+    loaded = plan
+
+    def planned(snapshot) -> Plan:
+        full.want("job-low", "pause")  # between the snapshot and the write
+        return replace(loaded(snapshot), preempts=(stop("job-low"),), shrinks=())
+
+    monkeypatch.setattr(tick, "plan", planned)
+    full.ticker.tick()
+    assert full.one(Attempt, job_id="job-low").stop is None
+
+
+def test_nobody_is_stopped_for_a_job_that_waits_no_more(full, monkeypatch):
+    def planned(snapshot) -> Plan:
+        made = replace(plan(snapshot), preempts=(stop("job-low"),), shrinks=())
+        full.want("job-urgent", "cancel")
+        return made
+
+    monkeypatch.setattr(tick, "plan", planned)
+    full.ticker.tick()
+    assert full.one(Attempt, job_id="job-low").stop is None
+
+
+def test_of_several_that_are_to_make_room_all_or_none_are_stopped(plane, monkeypatch):
+    plane.engine.script("worker", FOREVER)
+    plane.submit("one", cpu=4, priority=10)
+    plane.submit("two", cpu=4, priority=10)
+    plane.settle()
+    plane.submit("urgent", cpu=8, priority=90)
+
+    def planned(snapshot) -> Plan:
+        plane.want("job-two", "pause")
+        return replace(plan(snapshot), preempts=(stop("job-one"), stop("job-two")), shrinks=())
+
+    monkeypatch.setattr(tick, "plan", planned)
+    plane.ticker.tick()
+    assert plane.one(Attempt, job_id="job-one").stop is None
+
+
+def test_a_plan_that_is_applied_twice_stops_once(full, monkeypatch):
+    say(monkeypatch, preempts=(stop("job-low"),))
+    full.ticker.tick()
+    full.ticker.tick()
+    assert full.story("job-low").count("attempt.stopping") == 1
+
+
+def test_a_job_that_is_being_started_can_be_stopped(plane, monkeypatch):
+    plane.submit("low", cpu=8, priority=10)
+    plane.ticker.tick()
+    assert plane.one(Attempt, job_id="job-low").state == "placed"
+    plane.submit("urgent", cpu=8, priority=90)
+    say(monkeypatch, preempts=(stop("job-low"),))
+    plane.ticker.tick()
+    say(monkeypatch)
+    plane.engine.script("worker", FOREVER)
+    plane.settle()
+    assert (plane.state("job-low"), plane.state("job-urgent")) == ("queued", "running")
+
+
+def test_a_control_plane_that_dies_after_the_write_is_followed_by_one_that_acts(full, monkeypatch):
+    say(monkeypatch, preempts=(stop("job-low"),))
+    full.ticker.tick()
+    say(monkeypatch)
+    full.start()
+    full.settle()
+    full.advance(31)
+    assert full.state("job-urgent") == "running"
+
+
+# Elastic gangs
+
+
+def shrink(job: str, *indices: int) -> Shrink:
+    return Shrink(JobId(job), "worker", indices, JobId("job-urgent"), "Job urgent needs the place.")
+
+
+@pytest.fixture
+def wide(plane):
+    """An elastic gang of four has the whole node, job urgent waits for half of it."""
+    plane.engine.script("worker", FOREVER)
+    plane.submit("elastic", workers={"min": 2, "max": 4}, cpu=2, priority=10)
+    plane.settle()
+    plane.submit("urgent", cpu=4, priority=90)
+    return plane
+
+
+def members(plane, job: str) -> list[str]:
+    attempt = plane.one(Attempt, job_id=job)
+    return [f"{one['role']}-{one['index']}" for one in attempt.layout]
+
+
+def test_an_elastic_gang_gives_replicas_and_goes_on_in_the_same_attempt(wide, monkeypatch):
+    say(monkeypatch, shrinks=(shrink("job-elastic", 2, 3),))
+    wide.ticker.tick()
+    say(monkeypatch)
+    wide.settle()
+    attempt = wide.one(Attempt, job_id="job-elastic")
+    assert (attempt.state, attempt.number) == ("running", 1)
+    assert attempt.world_reason == (
+        "worker-2 and worker-3 give their places: Job urgent needs the place. 2 of 2 to 4 workers go on."
+    )
+    wide.advance(31)
+    assert wide.state("job-urgent") == "running"
+    assert wide.one(Attempt, job_id="job-elastic").number == 1
+    assert {r.state for r in wide.all(Replica, job_id="job-elastic")} == {"running", "stopped"}
+    assert wide.one(Job, id="job-elastic").restart_count == 0
+
+
+def test_it_grows_back_when_there_is_room_again(wide, monkeypatch):
+    say(monkeypatch, shrinks=(shrink("job-elastic", 2, 3),))
+    wide.ticker.tick()
+    say(monkeypatch)
+    wide.settle()
+    wide.advance(31)
+    wide.want("job-urgent", "cancel")
+    wide.settle()
+    wide.advance(31)
+    wide.advance(31)
+    assert len([r for r in wide.all(Replica, job_id="job-elastic") if r.state == "running"]) == 4
+    assert wide.one(Attempt, job_id="job-elastic").state == "running"
+
+
+def test_no_gang_is_taken_below_its_least(wide, monkeypatch):
+    say(monkeypatch, shrinks=(shrink("job-elastic", 1, 2, 3),))
+    wide.ticker.tick()
+    assert all(r.leaves is None for r in wide.all(Replica, job_id="job-elastic"))
+
+
+def test_a_place_is_free_only_when_the_engine_shows_that_its_replica_is_gone(wide, monkeypatch):
+    say(monkeypatch, shrinks=(shrink("job-elastic", 2, 3),))
+    monkeypatch.setattr(wide.control.executor, "stop", lambda *_args, **_more: None)
+    wide.ticker.tick()
+    say(monkeypatch)
+    wide.settle()
+    assert wide.state("job-urgent") == "queued"
+    assert len([r for r in wide.all(Replica, job_id="job-elastic") if r.memory_bytes]) == 4
+
+
+# Bookings
+
+
+def test_booked_nodes_are_given_over_when_their_time_comes(plane):
+    plane.engine.script("worker", FOREVER)
+    now = plane.engine.now
+    with unit_of_work(plane.sessions) as session:
+        session.add(Project(id="project-2", name="vision", created_at=now, quota={}))
+        session.flush()
+        session.add(
+            BookingRow(
+                id="booking-1", name="demo", project_id="project-2", nodes=["node-0"], created_by="ann", created_at=now,
+                begins_at=now + timedelta(hours=1), ends_at=now + timedelta(hours=2),
+            )
+        )  # fmt: skip
+    plane.submit("tenant", cpu=2)
+    plane.settle()
+    assert plane.state("job-tenant") in ("queued", "running")
+    plane.submit("short", cpu=2, max_run_time="10m")
+    plane.settle()
+    assert plane.state("job-short") == "running"
+    report = plane.ticker.tick()
+    assert report.next_look is not None
+    assert report.next_look <= now + timedelta(hours=1)
+
+
+# Usage
+
+
+def test_what_a_project_has_had_is_written_once_and_fades(plane):
+    plane.engine.script("worker", FOREVER)
+    plane.submit("half", cpu=4)
+    plane.settle()
+    plane.ticker.tick()
+    rows = {(row.project_id, row.user_id): row for row in plane.all(Usage)}
+    assert set(rows) == {("project-1", ""), ("project-1", "user-1")}
+    assert rows["project-1", ""].share == pytest.approx(0.5)
+    plane.engine.advance(timedelta(days=7))
+    plane.start()  # killed, and begun again: nothing is lost, nothing counts twice
+    plane.ticker.tick()
+    plane.want("job-half", "cancel")
+    plane.settle()
+    plane.advance(31)
+    plane.ticker.tick()
+    row = next(row for row in plane.all(Usage) if not row.user_id)
+    assert row.share == 0
+    assert row.value == pytest.approx(0.25, rel=0.01)
