@@ -1,19 +1,24 @@
-"""Who comes next: larger priority, then the project and in it the user with the smallest share, then the policy's order.
+"""Who comes next: larger priority, then the project and in it the user whose turn it is by shares, then the policy's order.
 
-The simple equivalent sorts all jobs again after every start, by :func:`claim`. Here only what a start can change is kept
-in heaps: projects by share, in each its users; the jobs of one user are sorted once. Of a project (a user) only its own
-starts change the share, and they only raise it, so an entry that is not on top of its heap is never too far down.
+Projects fill up progressively: a start raises its project's share, and then it is the turn of another one. Whose turn it
+is, is decided as in worst-case fair weighted fair queueing (Bennett and Zhang, "WF2Q", INFOCOM 1996): among those that
+do not have more than the mean by their weights, the one that has least once its next job has started. "The least before"
+alone would let many light projects each get ahead by a gang, and a heavy one pay for all of them; so everybody ends
+within one gang of what the weights entitle to. Users take turns inside their project in the same way.
+
+The simple equivalent works out all keys again after every start. Here only what a start can change is kept in heaps; the
+jobs of one user are sorted once, and go by in one go while nothing starts.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from operator import itemgetter
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from core.domain.ids import JobId
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
@@ -24,10 +29,10 @@ from scheduler.planning.shares import Shares, gpus_of
 # What the policy compares: GPU-seconds or a level; then when it queued, in seconds from now; then the id.
 Turn = tuple[float, float, str]
 _EVERYBODY: Final = ("", "")
-_Key = tuple[bool, float, Turn]
 _Entry = tuple[Turn, QueuedGang]
 # Behind so many nobody needs to know the place in the queue exactly.
 _LOOKED_AHEAD: Final = 1000
+_ROUNDING: Final = 1e-9  # of shares, which are 0 to 1
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -140,85 +145,143 @@ class Queue:
                 if not self._is_fair:
                     yield from (job for _, job in jobs)
                     continue
-                by_project.setdefault(project, []).append(_Line(user, jobs))
-            yield from _fill([_Project(name, lines, shares) for name, lines in by_project.items()])
+                by_project.setdefault(project, []).append(_Line(user, shares.weight_of_user(project, user), jobs=jobs))
+            projects = [_Project(name, lines, shares) for name, lines in sorted(by_project.items())]
+            yield from _fill(projects, shares)
 
 
-def _fill(projects: list[_Project]) -> Iterator[QueuedGang]:
-    """Progressive filling: the project with the smallest key gives its next jobs, until another one has a smaller key."""
-    heap = [(project.key(), project.name, project) for project in projects]
-    heapify(heap)
-    while heap:
-        project = heap[0][2]
-        rival = min(heap[1:3], default=None)  # below the top of a heap, the smaller of two
-        yield from project.jobs_before(None if rival is None else rival[:2])
-        if project.is_empty:
-            heappop(heap)
+def _fill(projects: list[_Project], shares: Shares) -> Iterator[QueuedGang]:
+    turns = _Turns(projects)
+    while (project := turns.first()) is not None:
+        yield from project.take(shares)
+        turns.update(project)
+
+
+@dataclass(slots=True, eq=False)
+class _Side:
+    """Somebody who takes turns. ``share``: by weight; ``size``: by how much the next job raises it; ``is_owed``: comes first."""
+
+    name: str
+    weight: float = 1.0
+    share: float = 0.0
+    size: float = 0.0
+    turn: Turn = (0.0, 0.0, "")
+    is_owed: bool = False
+    is_empty: bool = False
+
+
+_Some = TypeVar("_Some", bound=_Side)
+
+
+class _Turns(Generic[_Some]):
+    """Whose turn it is among sides of which only the one whose turn it is changes."""
+
+    __slots__ = ("_counted", "_later", "_ready", "_weighted", "_weights")
+
+    def __init__(self, sides: Sequence[_Some]) -> None:
+        self._ready: list[tuple[bool, float, Turn, str, _Some]] = []
+        self._later = [(side.share, side.name, side) for side in sides]
+        heapify(self._later)
+        self._counted = {side.name: side.weight * side.share for side in sides}
+        self._weights = sum(side.weight for side in sides)
+        self._weighted = sum(self._counted.values())
+        for side in sides:
+            if side.is_owed:
+                self._ready.append(self._entry(side))
+        if self._ready:
+            heapify(self._ready)
+            self._later = [entry for entry in self._later if not entry[2].is_owed]
+            heapify(self._later)
+
+    def _entry(self, side: _Some) -> tuple[bool, float, Turn, str, _Some]:
+        return not side.is_owed, side.share + side.size, side.turn, side.name, side
+
+    def first(self) -> _Some | None:
+        """Whose turn it is; ``None`` when all are empty."""
+        mean = self._weighted / self._weights + _ROUNDING if self._counted else 0.0
+        while self._later and self._later[0][0] <= mean:
+            heappush(self._ready, self._entry(heappop(self._later)[2]))
+        while self._ready:
+            side = self._ready[0][4]
+            if side.is_owed or side.share <= mean:
+                return side
+            heappop(self._ready)
+            heappush(self._later, (side.share, side.name, side))
+        if not self._later:
+            return None
+        side = heappop(self._later)[2]
+        self._ready.append(self._entry(side))
+        return side
+
+    def update(self, side: _Some) -> None:
+        """Whose turn it was has changed."""
+        self._weighted -= self._counted[side.name]
+        if side.is_empty:
+            heappop(self._ready)
+            self._weights -= side.weight
+            del self._counted[side.name]
         else:
-            heapreplace(heap, (project.key(), project.name, project))
+            heapreplace(self._ready, self._entry(side))
+            self._counted[side.name] = side.weight * side.share
+            self._weighted += self._counted[side.name]
 
 
-class _Line:
+@dataclass(slots=True, eq=False)
+class _Line(_Side):
     """The jobs of one user, sorted, and how far they have been taken."""
 
-    __slots__ = ("at", "jobs", "user")
+    jobs: list[_Entry] = field(default_factory=list)
+    at: int = 0
 
-    def __init__(self, user: str, jobs: list[_Entry]) -> None:
-        self.user = user
-        self.jobs = jobs
-        self.at = 0
-
-
-class _Project:
-    """The waiting users of one project, by share."""
-
-    __slots__ = ("_changes", "_guarantees", "_heap", "_shares", "name", "share")
-
-    def __init__(self, name: str, lines: list[_Line], shares: Shares) -> None:
-        self.name = name
-        self.share = shares.of_project(name)
-        self._shares = shares
-        self._changes = shares.changes.get(name, 0)
-        self._guarantees = shares.guarantees(name)
-        self._heap = [(shares.of_user(name, line.user), line.jobs[0][0], line.user, line) for line in lines]
-        heapify(self._heap)
+    def look(self, shares: Shares, project: str) -> None:
+        """Take in what its share and its next job are now."""
+        self.is_empty = self.at >= len(self.jobs)
+        if not self.is_empty:
+            self.turn, job = self.jobs[self.at]
+            self.share = shares.of_user(project, self.name)
+            self.size = shares.step(job.gang, job.shape) / self.weight
 
     @property
-    def is_empty(self) -> bool:
-        return not self._heap
+    def head(self) -> QueuedGang:
+        return self.jobs[self.at][1]
 
-    def key(self) -> _Key:
-        _, turn, _, line = self._heap[0]
-        is_owed = False
-        if self._guarantees:
-            job = line.jobs[line.at][1]
-            is_owed = is_guaranteed(self.name, self._shares.likely(job.gang, job.shape), self._shares)
-        return not is_owed, self.share, turn
 
-    def jobs_before(self, rival: tuple[_Key, str] | None) -> Iterator[QueuedGang]:
-        """The next jobs, at least one, while no other project has a smaller key than this one."""
-        changes, name = self._shares.changes, self.name
-        while self._heap:
-            share, _, user, line = self._heap[0]
-            jobs = line.jobs
-            other = min(self._heap[1:3], default=None)
-            # While nothing starts, shares stay: one that is really the smallest stays so for all jobs of the user.
-            is_alone = (
-                not self._guarantees
-                and (other is None or share < other[0])
-                and (rival is None or (True, self.share) < rival[0][:2])
-            )
-            for at in range(line.at, len(jobs)) if is_alone else (line.at,):
-                line.at = at + 1
-                yield jobs[at][1]
-                if changes.get(name, 0) != self._changes:
-                    self._changes = changes[name]
-                    self.share = self._shares.of_project(name)
-                    share = self._shares.of_user(name, user)
-                    break
-            if line.at < len(jobs):
-                heapreplace(self._heap, (share, jobs[line.at][0], user, line))
-            else:
-                heappop(self._heap)
-            if rival is not None and self._heap and (self.key(), name) > rival:
-                return
+class _Project(_Side):
+    """One project, and the turns of its users."""
+
+    __slots__ = ("_changes", "_guarantees", "_lines")
+
+    def __init__(self, name: str, lines: list[_Line], shares: Shares) -> None:
+        super().__init__(name, shares.weight_of(name))
+        for line in lines:
+            line.look(shares, name)
+        self._lines = _Turns(sorted(lines, key=lambda line: line.name))
+        self._changes = shares.changes.get(name, 0)
+        self._guarantees = shares.guarantees(name)
+        self._look(shares)
+
+    def _look(self, shares: Shares) -> None:
+        line = self._lines.first()
+        self.is_empty = line is None
+        if line is not None:
+            job, self.turn = line.head, line.turn
+            self.share = shares.of_project(self.name)
+            self.size = shares.step(job.gang, job.shape) / self.weight
+            if self._guarantees:
+                self.is_owed = is_guaranteed(self.name, shares.likely(job.gang, job.shape), shares)
+
+    def take(self, shares: Shares) -> Iterator[QueuedGang]:
+        """The next jobs of one user until one of them starts, as that changes whose turn it is."""
+        line = self._lines.first()
+        if line is None:
+            return
+        changes, name, jobs = shares.changes, self.name, line.jobs
+        while line.at < len(jobs):
+            line.at += 1
+            yield jobs[line.at - 1][1]
+            if changes.get(name, 0) != self._changes or self._guarantees:
+                self._changes = changes.get(name, 0)
+                break
+        line.look(shares, name)
+        self._lines.update(line)
+        self._look(shares)

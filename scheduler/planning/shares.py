@@ -100,6 +100,7 @@ class Shares:
         self.user_held: dict[tuple[str, str], dict[str, int]] = {}
         self.changes: dict[str, int] = {}
         self._likely: dict[str, dict[str, int]] = {}
+        self._steps: dict[str, float] = {}
         for gang in snapshot.running:
             self.add(gang.project, gang.user, self.of_running(gang))
 
@@ -126,25 +127,37 @@ class Shares:
             for key, amount in amounts.items():
                 held[key] = held.get(key, 0) + sign * amount
 
+    def weight_of(self, project: str) -> float:
+        account = self.accounts.get(project)
+        return 1.0 if account is None else max(account.weight, _LEAST_WEIGHT)
+
+    def weight_of_user(self, project: str, user: str) -> float:
+        account = self.accounts.get(project)
+        return 1.0 if account is None else max(account.user_weights.get(user, 1.0), _LEAST_WEIGHT)
+
     def of_project(self, project: str, less: Mapping[str, int] | None = None) -> float:
         """Its share by its weight, in which the past counts. ``less``: as if it did not hold these amounts."""
         account = self.accounts.get(project)
         now, _ = self.dominant(self.held.get(project, {}), less)
-        if account is None:
-            return self._weighted(now, 0.0, 1.0)
-        return self._weighted(now, account.usage, account.weight)
+        return self._mixed(now, account.usage if account is not None else 0.0) / self.weight_of(project)
 
     def of_user(self, project: str, user: str, less: Mapping[str, int] | None = None) -> float:
         """The same of one user inside the project."""
         account = self.accounts.get(project)
         now, _ = self.dominant(self.user_held.get((project, user), {}), less)
-        if account is None:
-            return self._weighted(now, 0.0, 1.0)
-        return self._weighted(now, account.user_usage.get(user, 0.0), account.user_weights.get(user, 1.0))
+        past = account.user_usage.get(user, 0.0) if account is not None else 0.0
+        return self._mixed(now, past) / self.weight_of_user(project, user)
 
-    def _weighted(self, now: float, past: float, weight: float) -> float:
+    def _mixed(self, now: float, past: float) -> float:
         part = self.policy.usage_weight
-        return ((1 - part) * now + part * past) / max(weight, _LEAST_WEIGHT)
+        return (1 - part) * now + part * past
+
+    def step(self, gang: Gang, shape: str) -> float:
+        """By how much a gang that starts raises a share of weight 1, if what it takes most of is what is held most of."""
+        known = self._steps.get(shape)
+        if known is None:
+            known = self._steps[shape] = self._mixed(self.dominant(self.likely(gang, shape))[0], 0.0)
+        return known
 
     def dominant(self, held: Mapping[str, int], less: Mapping[str, int] | None = None) -> tuple[float, str]:
         """The largest part of any resource (0 to 1), and of which."""
