@@ -26,6 +26,7 @@ import sys
 import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -91,11 +92,11 @@ def through_place(nodes: tuple[NodeView, ...], pods: list[Request], known: list[
     ledger = Ledger(capacity)
     demands: dict[Request, Demand] = {}
     if known is not None:
-        capacity.expect(Typical.of(Counter(known).items(), cluster))
+        capacity.expect(partial(Typical.of, Counter(known).items(), cluster))
     every, given = max(1, len(pods) // 20), 0
     for number, request in enumerate(pods):
         if known is None and number % every == 0:
-            capacity.expect(Typical.of(Counter(pods[:number]).items(), cluster))
+            capacity.expect(partial(Typical.of, Counter(pods[:number]).items(), cluster))
         if request not in demands:
             demands[request] = demand_of(Gang((GangRole("worker", 1, request),)), cluster)
         draft = place(demands[request], capacity, Budget())

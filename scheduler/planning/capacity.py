@@ -9,7 +9,7 @@ stand beside that, by node, ascending by what is left of each.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from core.domain.parts import WHOLE, room_for_parts
 from core.domain.resources import Request
@@ -50,6 +50,7 @@ class Capacity:
         "rich",
         "shared",
         "shares",
+        "typical",
     )
 
     def __init__(
@@ -66,6 +67,7 @@ class Capacity:
         self.gpus: list[Mapping[str, int]] = list(gpus)
         self.shares: list[Shares] = list(shares)
         self.fragments: Fragments | None = None
+        self.typical: Callable[[], Typical] | None = None
         self.refused: dict[tuple[int, tuple[str, ...]], list[tuple[int, int, int, int]]] = {}
         self.kept = [_kept(each) for each in zip(cluster.cpu_share, self.gpus, self.shares, strict=True)]
         self.shared: dict[str, set[int]] = {model: set() for model in cluster.largest}
@@ -108,9 +110,17 @@ class Capacity:
             cluster, [a.cpu_milli for a in alls], [a.memory_bytes for a in alls], [a.gpus for a in alls], nothing
         )
 
-    def expect(self, typical: Typical) -> None:
-        """Judge holes by what is asked for typically; without it the smallest that suffices is taken."""
-        self.fragments = Fragments(self, typical) if typical.requests else None
+    def expect(self, typical: Callable[[], Typical]) -> None:
+        """Judge holes by what is asked for typically (asked once it matters); without it the smallest that suffices is taken."""
+        self.typical = typical
+        self.fragments = None
+
+    def _judge(self) -> Fragments | None:
+        if self.fragments is None and self.typical is not None:
+            typical = self.typical()
+            self.typical = None
+            self.fragments = Fragments(self, typical) if typical.requests else None
+        return self.fragments
 
     def copy(self) -> Capacity:
         twin = Capacity.__new__(Capacity)
@@ -121,6 +131,7 @@ class Capacity:
         twin.kept = self.kept.copy()
         twin.shares = self.shares.copy()
         twin.shared = {model: numbers.copy() for model, numbers in self.shared.items()}
+        twin.typical = self.typical
         twin.fragments = None if self.fragments is None else self.fragments.copy(twin)
         twin.refused = {key: refused.copy() for key, refused in self.refused.items()}
         twin.bare = self.bare.copy()
@@ -289,8 +300,9 @@ class Capacity:
 
     def tightest(self, request: Request, models: Sequence[str], pool: Pool) -> int | None:
         """The node that one member with GPUs fills best: the smallest hole, then the least CPU left."""
-        if self.fragments is not None:
-            return self.fragments.choose(request, models, pool)
+        fragments = self._judge()
+        if fragments is not None:
+            return fragments.choose(request, models, pool)
         if request.gpu_milli:
             return self._tightest_for_part(request, models, pool)
         floor, flags, memory = (request.cpu_milli, -1), pool.flags, self.memory
@@ -329,8 +341,9 @@ class Capacity:
 
     def tightest_spare(self, request: Request, pool: Pool) -> int | None:
         """The node with GPUs that one member without fills best while its free GPUs keep their share of CPUs."""
-        if self.fragments is not None:
-            return self.fragments.choose(request, (), pool)
+        fragments = self._judge()
+        if fragments is not None:
+            return fragments.choose(request, (), pool)
         flags, memory, kept = pool.flags, self.memory, self.kept
         wanted, wanted_memory = request.cpu_milli, request.memory_bytes
         for cpu, number in self.rich[bisect_left(self.rich, (wanted, -1)) :]:

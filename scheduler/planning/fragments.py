@@ -17,6 +17,7 @@ Nodes with the same free amounts are one *state*, and a state is scored once per
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,7 @@ from core.domain.gpu_models import accepted_models
 from core.domain.parts import WHOLE, after_part
 from core.domain.resources import Request
 from scheduler.planning.cluster import Cluster, Pool
+from scheduler.planning.model import Snapshot
 
 if TYPE_CHECKING:
     from scheduler.planning.capacity import Capacity
@@ -62,6 +64,20 @@ class Typical:
     """What is asked for lately: requests that use GPUs, and how many members do so."""
 
     requests: tuple[tuple[Request, float], ...] = ()
+
+    @classmethod
+    def of_snapshot(cls, snapshot: Snapshot, cluster: Cluster) -> Typical:
+        """From all gangs that run or wait: starting one changes nothing."""
+        shapes = Counter(job.shape for job in snapshot.queued)
+        gangs = {job.shape: job.gang for job in snapshot.queued}
+        members = Counter[Request]()
+        for shape, jobs in shapes.items():
+            for role in gangs[shape].roles:
+                members[role.request] += jobs * role.replicas
+        for running in snapshot.running:
+            for role in running.gang.roles:
+                members[role.request] += role.replicas
+        return cls.of(members.items(), cluster)
 
     @classmethod
     def of(cls, members: Iterable[tuple[Request, float]], cluster: Cluster) -> Typical:
@@ -220,7 +236,7 @@ class Fragments:
         Args:
             models: that it accepts; none where it needs no GPU, and then nodes without GPUs are not looked at.
         """
-        if not self.rows:
+        if not self.rows or (request.uses_gpu and not models):
             return None
         scores = self._scores(request)
         allowed = self._allowed(pool, models)
