@@ -17,6 +17,7 @@ from scheduler.planning.cluster import Cluster
 from scheduler.planning.demand import Demand
 from scheduler.planning.draft import Draft
 from scheduler.planning.feasibility import EmptyCluster
+from scheduler.planning.fragments import Typical
 from scheduler.planning.gang import place
 from scheduler.planning.grow import Grower, Growth, with_more
 from scheduler.planning.ledger import NEVER, REFUSED, Ledger
@@ -79,6 +80,7 @@ class _Planning:
         self.cluster = Cluster(node for node in snapshot.nodes if node.is_schedulable)
         self.empty = EmptyCluster(self.cluster)
         self.free = Capacity.free(self.cluster)
+        self.free.expect(lambda: Typical.of_snapshot(snapshot, self.cluster))
         self.holdings = Holdings(self.cluster, snapshot.running)
         self.shares = Shares(snapshot)
         self.queue = Queue(snapshot, self.shares)
