@@ -23,9 +23,13 @@ from scheduler.planning.grow import Grower, Growth, with_more
 from scheduler.planning.ledger import NEVER, REFUSED, Ledger
 from scheduler.planning.model import Grow, Plan, QueuedGang, Reason, Snapshot, Start
 from scheduler.planning.order import Queue
+from scheduler.planning.preempt import Preempted, Preemption
+from scheduler.planning.promises import Promises
 from scheduler.planning.quota import Excess
 from scheduler.planning.reservation import Holdings, Timeline
+from scheduler.planning.rights import Rights
 from scheduler.planning.search import Budget
+from scheduler.planning.settle import settled
 from scheduler.planning.shares import Shares, of_draft
 from scheduler.planning.sights import Sights
 from scheduler.planning.why import Reasons, Refusals
@@ -45,7 +49,7 @@ def plan(snapshot: Snapshot) -> Plan:
 
     Nothing is mutated; the same snapshot gives the same plan, in whatever order its parts are listed.
     """
-    return _Planning(snapshot).run()
+    return settled(snapshot, lambda one: _Planning(one).run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,8 @@ class _Planning:
         self.shares = Shares(snapshot)
         self.queue = Queue(snapshot, self.shares)
         self.sights = Sights(snapshot, self.cluster, self.shares)
+        self.promises = Promises(snapshot, self.holdings, Rights(snapshot, self.shares))
+        self.kept: dict[JobId, Draft] = {}  # where those will be for whom others are being stopped
         self.refusals = Refusals(self.empty)
         self.grower = Grower(self.cluster, self.shares, self.sights.quotas)
         self.growths: dict[JobId, Growth] = {}
@@ -101,9 +107,11 @@ class _Planning:
         waiting = self.walk()
         while self._grow(waiting):
             waiting = self.walk()  # growing changes shares, and these the order
-        waits = self._reasons(waiting)
+        taken = self._preempt(waiting)
+        waits = self._reasons(waiting) | taken.reasons
         order = (*(job.job_id for job, _ in self.starts), *(job.job_id for job in self.queue.in_turn()))
-        return Plan(self._started(), waits, self._grown(), order=order)
+        grows = tuple(grow for grow in self._grown() if grow.job_id not in taken.touched)
+        return Plan(self._started(), waits, grows, tuple(taken.preempts), tuple(taken.shrinks), order=order)
 
     def walk(self) -> list[QueuedGang]:
         """Start what can start; who still waits, in order."""
@@ -130,13 +138,52 @@ class _Planning:
         waiting: list[QueuedGang] = []
         is_settled = True
         for job in self.queue.walk():
+            if self._keep_promises(job.priority) and (waiting or self.ledger.reservations):
+                is_settled = False
             if job.job_id == self.watched:
                 self._watch(job)
-            if not self._try_start(job):
+            if job.job_id in self.queue.withdrawn:
+                continue  # what was promised to it is free
+            if job.job_id in self.kept or not self._try_start(job):
                 waiting.append(job)
             elif self.ledger.reservations:
                 is_settled = False
         return waiting, is_settled
+
+    def _keep_promises(self, priority: int) -> bool:
+        """Start those for whom others were stopped, or hold for them what will be free; whether anybody started.
+
+        They come before everybody else of their priority.
+        """
+        has_started = False
+        while (job := self.promises.next_before(priority)) is not None:
+            sight = self.sights.of(job)
+            if isinstance(sight, Excess):
+                continue
+            demand = self.sights.demand(job, sight)
+            run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s
+            if place(demand, self.ledger.views[self.ledger.level(run_time_s)], self.budget) is not None:
+                has_started |= self._try_start(job)
+                continue
+            draft = self.promises.room_for(job, demand, self.ledger)
+            if draft is not None:
+                self.ledger.start(draft, run_time_s)
+                if self.timeline is not None:
+                    self.timeline.add_start(job, draft)
+                self.kept[job.job_id] = draft
+        return has_started
+
+    def _preempt(self, waiting: list[QueuedGang]) -> Preempted:
+        """Who goes so that some of those who wait may start."""
+        blocked: list[tuple[QueuedGang, Demand]] = []
+        for job in waiting:
+            sight = self.sights.of(job)
+            if not isinstance(sight, Excess):
+                demand = self.sights.demand(job, sight)
+                if self.refusals.of(sight, demand) is None:
+                    blocked.append((job, demand))
+        preemption = Preemption(self.snapshot, self.ledger, self.holdings, self.shares, self.promises, self.kept)
+        return preemption.run(blocked)
 
     def _watch(self, job: QueuedGang) -> None:
         sight = self.sights.of(job)
@@ -185,6 +232,8 @@ class _Planning:
             self.timeline = Timeline(self.cluster, self.holdings, self.snapshot.now)
             for started, draft in self.starts:
                 self.timeline.add_start(started, draft)
+            for job_id, draft in self.kept.items():
+                self.timeline.add_start(self.promises.jobs[job_id], draft)
         lasting = self._lasting(job, sight, demand)
         if len(self.ledger.reservations) < MAX_TIMED_RESERVATIONS:
             reservation = self.timeline.reserve(job, lasting, self.free)

@@ -18,6 +18,8 @@ from scheduler.planning.shares import GPUS, JOBS, Shares, gpus_of
 # Where durations are estimates, half as much must be left of the one as of the other: a swap costs both of them time,
 # and an estimate is often off by as much. Where they are known it is enough that the swap pays for itself.
 _CLEARLY_LESS: Final = 0.5
+# Nobody is started and stopped in one moment, whatever the policy says.
+_LEAST_RUN_S: Final = 1e-3
 
 
 class Rights:
@@ -41,7 +43,7 @@ class Rights:
             gang.is_preemptible
             and not gang.is_stopping
             and gang.started_at is not None
-            and self.ran_s(gang) >= self.policy.min_run_time_s
+            and self.ran_s(gang) >= max(self.policy.min_run_time_s, _LEAST_RUN_S)
         )
 
     def ran_s(self, gang: RunningGang) -> float:

@@ -11,13 +11,15 @@ from hypothesis import strategies as st
 
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import NodeView, QueuedGang, Snapshot
+from scheduler.planning import NodeView, Policy, QueuedGang, Snapshot
 from scheduler.planning.planner import queue_order
 from scheduler.simulator.world import World
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 # Two of one family, so that one wish may mean two models.
 MODELS = ("a100-sxm4-80gb", "h100-80gb-hbm3", "a100-pcie-40gb")
+# Whoever runs stays: what preemption may do has properties of its own.
+NOBODY_GOES = Policy(preempts_priority=False, reclaims=False, shrinks=False)
 WISHES = ((), ("H100",), ("A100",), ("A100-80GB",), ("A100", "H100"), ("h100", "NVIDIA A100-PCIE-40GB"), ("A100-8",))
 
 
@@ -82,7 +84,7 @@ def queues(draw: st.DrawFn, *, most: int = 8, prefix: str = "q") -> tuple[Queued
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
     """A cluster on which some jobs run (placed by the slow planner) and some wait."""
-    world = World(draw(nodes()))
+    world = World(draw(nodes()), policy=NOBODY_GOES)
     for job in draw(queues(prefix="r", most=5)):
         first_fit(world, job, NOW - timedelta(seconds=draw(st.integers(0, 700))))
     for job in draw(queues()):
@@ -94,7 +96,8 @@ def busy_snapshot(chance: Random) -> Snapshot:
     """Nodes full of small jobs, large gangs before all others in the queue, and small jobs behind them."""
     sizes = [chance.randint(2, 6) for _ in range(chance.randint(1, 5))]
     wholes = [Amounts(8, 8, {"H100": size}) for size in sizes]
-    world = World([NodeView(NodeId(f"n{number}"), {}, whole, whole) for number, whole in enumerate(wholes)])
+    nodes = [NodeView(NodeId(f"n{number}"), {}, whole, whole) for number, whole in enumerate(wholes)]
+    world = World(nodes, policy=NOBODY_GOES)
 
     def job(name: str, members: int, gpus: int, priority: int) -> QueuedGang:
         gang = Gang((GangRole("worker", members, Request(1, 1, gpus)),))

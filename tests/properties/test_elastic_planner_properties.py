@@ -12,7 +12,7 @@ from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import NodeView, QueuedGang, plan
 from scheduler.simulator.world import World
-from tests.properties.planner_worlds import NOW, assignment, first_fit, nodes, queues
+from tests.properties.planner_worlds import NOBODY_GOES, NOW, assignment, first_fit, nodes, queues
 
 often = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -44,7 +44,7 @@ def elastic_jobs(draw: st.DrawFn, prefix: str) -> tuple[QueuedGang, ...]:
 @st.composite
 def worlds(draw: st.DrawFn, *, with_queue: bool = True) -> World:
     """Elastic gangs that run with as few as they must, or fewer than they had, beside others; and some that wait."""
-    world = World(draw(nodes(most=4)))
+    world = World(draw(nodes(most=4)), policy=NOBODY_GOES)
     for job in (*draw(elastic_jobs("e")), *draw(queues(prefix="r", most=2))):
         first_fit(world, job, NOW)
     if draw(st.booleans()):
