@@ -17,7 +17,7 @@ from executors.base import ReplicaKey
 from executors.containers import labels
 from executors.kubernetes.client import Cluster, Gone, Json, path
 from executors.kubernetes.reflect import Reflector
-from executors.kubernetes.use import NOTHING, Use, excess_use, planned_use, pod_use
+from executors.kubernetes.use import NOTHING, Use, excess_use, planned_use, pod_use, without_devices
 
 # Pods that were deleted, so that an answer which comes late cannot bring them back.
 _REMEMBERED_DEAD: Final = 10_000
@@ -27,6 +27,8 @@ _KEPT_METADATA: Final = (
 )  # fmt: skip
 # On the Pod of an elastic gang: all that the replica must know of its newest world. Only the replica reads it.
 WORLD_TOLD: Final = "trainmaster/world-told"
+# On a Pod that holds a device for those that have parts of it (:mod:`executors.kubernetes.reservations`).
+RESERVATION: Final = "trainmaster/reservation"
 _KEPT_SPEC: Final = ("nodeName", "terminationGracePeriodSeconds", "activeDeadlineSeconds", "affinity")
 
 
@@ -86,6 +88,7 @@ class PodCache:
         self._changed = threading.Condition()
         self._own: dict[AttemptId, dict[str, Json]] = {}  # by uid
         self._attempt_of: dict[str, AttemptId] = {}
+        self._reserved: dict[str, Json] = {}  # by uid
         self._counted: dict[str, tuple[str, Use]] = {}  # uid -> node and what is not the planner's own there
         self._use: dict[str, Use] = {}  # their sums by node
         self._dead: OrderedDict[str, None] = OrderedDict()
@@ -99,6 +102,12 @@ class PodCache:
         self.reflector.require()
         with self._changed:
             return tuple(self._own.get(attempt_id, {}).values())
+
+    def reservations(self) -> tuple[Json, ...]:
+        """Our Pods that hold shared devices. No request is made."""
+        self.reflector.require()
+        with self._changed:
+            return tuple(self._reserved.values())
 
     def marks(self) -> Sequence[Mapping[str, str]]:
         """The labels of one pod of each attempt that has any. No request is made."""
@@ -121,6 +130,12 @@ class PodCache:
                         if entry is not None:
                             node, use = entry
                             taken[node] = taken.get(node, NOTHING).plus(use)
+            for pod in self._reserved.values():
+                if labels.is_of_another_database(pod["metadata"]["labels"], database_id):
+                    entry = _entry(pod, Use(devices=pod_use(pod).devices))
+                    if entry is not None:
+                        node, use = entry
+                        taken[node] = taken.get(node, NOTHING).plus(use)
             return taken
 
     def fresh(self, attempt_id: AttemptId) -> tuple[Json, ...]:
@@ -185,14 +200,15 @@ class PodCache:
         own: list[Json] = []
         counted: dict[str, tuple[str, Use]] = {}
         for pod in items:
-            if self._attempt(pod) is not None:
+            if self._attempt(pod) is not None or self._is_reservation(pod):
                 own.append(pod)
             elif (entry := _entry(pod, pod_use(pod))) is not None:
                 counted[pod["metadata"]["uid"]] = entry
         listed = int(resource_version)
         with self._changed:
             present = {pod["metadata"]["uid"] for pod in own}
-            for uid in list(self._counted.keys() - self._attempt_of.keys() - counted.keys()):
+            kept = self._attempt_of.keys() | self._reserved.keys()
+            for uid in list(self._counted.keys() - kept - counted.keys()):
                 self._count(uid, None)
             for uid, foreign in counted.items():
                 self._count(uid, foreign)
@@ -202,9 +218,18 @@ class PodCache:
                 # What was put here after the list was made stays.
                 if uid not in present and _version(self._own[attempt_id][uid]) <= listed:
                     self._forget(uid)
+            for uid, pod in list(self._reserved.items()):
+                if uid not in present and _version(pod) <= listed:
+                    self._forget(uid)
 
     def _put(self, pod: Json) -> None:
         uid = pod["metadata"]["uid"]
+        if self._is_reservation(pod):
+            before = self._reserved.get(uid)
+            if uid not in self._dead and (before is None or _version(before) < _version(pod)):
+                self._reserved[uid] = self._keep(pod)
+                self._count(uid, _entry(pod, without_devices(pod_use(pod))))
+            return
         attempt_id = self._attempt(pod)
         if attempt_id is None:
             self._count(uid, _entry(pod, pod_use(pod)))
@@ -220,16 +245,21 @@ class PodCache:
     def _forget(self, uid: str) -> None:
         self._count(uid, None)
         attempt_id = self._attempt_of.pop(uid, None)
+        if self._reserved.pop(uid, None) is not None:
+            self._bury(uid)
         if attempt_id is None:
             return
         pods = self._own[attempt_id]
         del pods[uid]
         if not pods:
             del self._own[attempt_id]
+        self._bury(uid)
+        self._tell(attempt_id)
+
+    def _bury(self, uid: str) -> None:
         self._dead[uid] = None
         if len(self._dead) > _REMEMBERED_DEAD:
             self._dead.popitem(last=False)
-        self._tell(attempt_id)
 
     def _count(self, uid: str, entry: tuple[str, Use] | None) -> None:
         before = self._counted.get(uid)
@@ -251,6 +281,11 @@ class PodCache:
     def _tell(self, attempt_id: AttemptId) -> None:
         self._news.add(attempt_id)
         self._changed.notify_all()
+
+    def _is_reservation(self, pod: Json) -> bool:
+        own = pod["metadata"].get("labels") or {}
+        is_ours = own.get(labels.INSTANCE) == self._instance and bool(own.get(RESERVATION))
+        return is_ours and self._is_home(pod["metadata"]["namespace"])
 
     def _attempt(self, pod: Json) -> AttemptId | None:
         own = pod["metadata"].get("labels") or {}

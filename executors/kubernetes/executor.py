@@ -7,6 +7,7 @@ It keeps nothing: pods are found again by labels, through a copy that a watch ke
 ``starting``      sends them, in an order that survives being killed anywhere, and meets removals safely
 ``observe``       a Pod as an observation, in ``words``
 ``telling``       what a running Pod is told: another world of its gang
+``reservations``  Pods that hold devices of which others have parts
 ``ending``        stop and remove
 ================  ====================================================================================================
 """
@@ -31,6 +32,7 @@ from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.nodes import NodeCache
 from executors.kubernetes.observe import Patience, read_pod
 from executors.kubernetes.options import Options
+from executors.kubernetes.reservations import Reservations
 from executors.kubernetes.starting import Starting
 from executors.kubernetes.telling import Telling
 
@@ -69,7 +71,8 @@ class KubernetesExecutor:
             is_home=namespaces.may_hold,
         )
         self._nodes = NodeCache(cluster, self._pods, options.rules, selector=node_selector)
-        self._starting = Starting(cluster, options, namespaces, self._pods)
+        self._reservations = Reservations(cluster, options, namespaces, self._pods, self._clock)
+        self._starting = Starting(cluster, options, namespaces, self._pods, self._reservations)
         self._ending = Ending(cluster, options, namespaces, self._pods, self._clock)
         self._telling = Telling(cluster, self._pods)
         self._warnings = Warnings(cluster)
@@ -126,9 +129,13 @@ class KubernetesExecutor:
         return newest_of_each(map(self._read, pods))
 
     def attempts(self) -> Mapping[AttemptId, str]:
-        """Also forgets which attempts were removed long ago: it is the sweep's call, every few minutes."""
+        """Also forgets which attempts were removed long ago, and shared devices that nobody has any more: it is the
+        sweep's call, every few minutes.
+        """
         self._ending.forget_old_tombstones()
-        return labels.databases([*self._pods.marks(), *self._ending.marks()])
+        held = labels.databases([*self._pods.marks(), *self._ending.marks()])
+        self._reservations.sweep(held)
+        return held
 
     def remove(self, attempt_id: AttemptId) -> None:
         """Blocks while kubelet ends what still runs: a second or two, at most ten.
@@ -141,6 +148,7 @@ class KubernetesExecutor:
                 forgotten, too.
         """
         self._ending.remove(attempt_id)
+        self._reservations.let_go(attempt_id)
         self._starting.forget(attempt_id)
 
     def leftovers(self, attempt_id: AttemptId) -> Sequence[str]:

@@ -28,6 +28,8 @@ _ZONE_LABELS: Final = (ZONE, "topology.kubernetes.io/zone", "failure-domain.beta
 # An admin's word on a node, before all others.
 _MODEL: Final = "trainmaster/gpu-model"
 _MEMORY: Final = "trainmaster/gpu-memory"
+# "true": no devices are behind its GPUs, which are there for tests. Nobody can then tell which one a pod got.
+SIMULATED: Final = "trainmaster/simulated-gpus"
 # Where clouds write the model of any vendor's device.
 _CLOUD_MODELS: Final = (
     "cloud.google.com/gke-accelerator",

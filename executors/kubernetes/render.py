@@ -33,6 +33,12 @@ REMOVED: Final = "trainmaster/removed"
 # The runtime keeps stop_grace itself; kubelet's, for pods that somebody else deletes, must not end first.
 _GRACE_SLACK_S: Final = 5
 _JOIN_PATIENCE_S: Final = 7200
+# On the Pod of a replica with a part of a GPU: the device.
+DEVICE: Final = "trainmaster/gpu-device"
+# Which devices NVIDIA's container runtime shows to a container; a device plugin sets it where kubelet gives devices.
+_VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+# Devices that are shown to a container by their names alone.
+_SHARABLE: Final = "nvidia.com/"
 # Node trouble is the control loop's business: a pod stays until the platform has decided about its whole gang.
 _NODE_TROUBLE: Final = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
@@ -44,6 +50,11 @@ def check(order: ReplicaOrder, options: Options) -> None:
         raise ExecutorRefused(
             f"Role {role} names no image, and this platform has no default one (TRAINMASTER_DEFAULT_IMAGE); set `image`.",
             field=f"roles.{role}.image",
+        )
+    if order.request.gpu_milli and not gpu_resource(order.gpus[0], options.rules).startswith(_SHARABLE):
+        raise ExecutorRefused(
+            f"On Kubernetes only NVIDIA's GPUs are given in parts, and {order.node} has others; ask for whole ones.",
+            field=f"roles.{role}.resources.gpus",
         )
     if order.command:
         return
@@ -98,10 +109,20 @@ def render_service(order: ReplicaOrder, options: Options, namespace: str) -> Jso
     }
 
 
+def show_device(pod: Json, device: str) -> None:
+    """Let ``pod``, of a replica with a part of a GPU, see ``device``: kubelet gives it none by itself."""
+    (main,) = pod["spec"]["containers"]
+    for variable in main["env"]:
+        if variable["name"] == _VISIBLE:
+            variable["value"] = device
+    pod["metadata"]["annotations"][DEVICE] = device
+
+
 def render_pod(order: ReplicaOrder, options: Options, namespace: str, kept: Kept | None = None) -> Json:
     """The Pod, bound to the planner's node by affinity: kube-scheduler and kubelet still check that it fits.
 
-    ``kept``: where its secrets are; a Secret of its own where it is not told.
+    ``kept``: where its secrets are; a Secret of its own where it is not told. With a part of a GPU it sees none before
+    :func:`show_device`.
     """
     key = order.key
     kept = kept or own(order)
@@ -117,9 +138,9 @@ def render_pod(order: ReplicaOrder, options: Options, namespace: str, kept: Kept
         "terminationGracePeriodSeconds": math.ceil(order.stop_grace.total_seconds()) + _GRACE_SLACK_S,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "affinity": {"nodeAffinity": _on_node(order.node)},
-        "tolerations": _tolerations(options),
-        "securityContext": _pod_security(options),
+        "affinity": {"nodeAffinity": on_node(order.node)},
+        "tolerations": tolerations(options),
+        "securityContext": pod_security(options),
         "containers": [_main(order, options, mounts, kept)],
         "volumes": volumes,
     }
@@ -154,18 +175,21 @@ def _metadata(order: ReplicaOrder, options: Options, namespace: str) -> Json:
     }
 
 
-def _on_node(node: str) -> Json:
+def on_node(node: str) -> Json:
+    """A node affinity that lets a Pod onto this node alone."""
     # By the node's own name: the label kubernetes.io/hostname differs from it on some clouds. DaemonSets do the same.
     here = {"key": "metadata.name", "operator": "In", "values": [node]}
     return {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [here]}]}}
 
 
-def _tolerations(options: Options) -> list[Json]:
+def tolerations(options: Options) -> list[Json]:
+    """What all our Pods tolerate."""
     tolerated = [{"key": key, "operator": "Exists", "effect": "NoExecute"} for key in _NODE_TROUBLE]
     return [*tolerated, *(dict(one) for one in options.rules.tolerations)]
 
 
-def _pod_security(options: Options) -> Json:
+def pod_security(options: Options) -> Json:
+    """The security context of all our Pods."""
     context: Json = {"seccompProfile": {"type": "RuntimeDefault"}}
     if options.uid:
         context |= {
@@ -179,7 +203,8 @@ def _pod_security(options: Options) -> Json:
     return context
 
 
-def _container_security(options: Options) -> Json:
+def container_security(options: Options) -> Json:
+    """The security context of all our containers."""
     # An image that runs as root needs what root may do in a container (chown, changing users), but no raw packets.
     drop = ["ALL"] if options.uid else ["NET_RAW"]
     return {"allowPrivilegeEscalation": False, "capabilities": {"drop": drop}}
@@ -199,7 +224,7 @@ def _installer(order: ReplicaOrder, options: Options) -> Json:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         # As much as the main container: a quota that asks for limits gets them, and nothing more is reserved.
         "resources": resources,
-        "securityContext": _container_security(options),
+        "securityContext": container_security(options),
         "volumeMounts": [{"name": "runtime", "mountPath": "/into"}],
     }
 
@@ -213,11 +238,11 @@ def _main(order: ReplicaOrder, options: Options, mounts: Sequence[Json], kept: K
         # Where the runtime left no record, the end of the log says more than nothing.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": _resources(order, options),
-        "securityContext": _container_security(options),
+        "securityContext": container_security(options),
         "volumeMounts": list(mounts),
     }
     # Images of NVIDIA's kind ask for all devices, and get them where its container runtime is the node's default.
-    hidden = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}] if not order.request.gpu_count else []
+    hidden = [{"name": _VISIBLE, "value": "void"}] if not order.request.gpu_count else []
     if is_plain(order):
         told = [
             {"name": name, "valueFrom": {"secretKeyRef": {"name": kept.name, "key": f"{kept.prefix}{name}"}}}

@@ -31,6 +31,7 @@ from executors.kubernetes.namespaces import Namespaces
 from executors.kubernetes.observe import is_over
 from executors.kubernetes.options import Options
 from executors.kubernetes.policy import policies_url, render_policy
+from executors.kubernetes.reservations import Reservations
 from executors.kubernetes.secret import Bundle, bundle
 
 _REMEMBERED: Final = 10_000
@@ -42,11 +43,19 @@ _KILL_GRACE_S: Final = 1  # the shortest that kubelet still answers for; 0 would
 class Starting:
     """Creates replicas. What it remembers only saves requests."""
 
-    def __init__(self, cluster: Cluster, options: Options, namespaces: Namespaces, pods: PodCache) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: Options,
+        namespaces: Namespaces,
+        pods: PodCache,
+        reservations: Reservations,
+    ) -> None:
         self._cluster = cluster
         self._options = options
         self._namespaces = namespaces
         self._pods = pods
+        self._reservations = reservations
         self._services: OrderedDict[AttemptId, Json] = OrderedDict()
         self._lock = threading.Lock()
         self._hands = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="pods")
@@ -101,6 +110,10 @@ class Starting:
             raise AttemptRemoved(f"Attempt {first.key.attempt_id} was removed; start a new attempt.")
         if policy is not None:
             policy.result()
+        # After the Service: as long as it is there, the sweep leaves what is held for its attempt.
+        devices = self._reservations.hold([order for order in orders if order.request.gpu_milli])
+        for key, device in devices.items():
+            render.show_device(pods[key], device)
         self._end_earlier(orders)
         owned = {key: render.owned(pod, "Service", service) for key, pod in pods.items()}
         if len(owned) == 1:

@@ -79,6 +79,11 @@ def pod_use(pod: Mapping[str, Any]) -> Use:
     return Use(whole.cpu_milli, whole.memory_bytes, whole.devices, 1)
 
 
+def without_devices(use: Use) -> Use:
+    """What a reservation of a shared device takes beyond the device, which the planner counts itself."""
+    return Use(use.cpu_milli, use.memory_bytes, {}, use.pods)
+
+
 def excess_use(pod: Mapping[str, Any], main: str) -> Use:
     """What one of our own pods takes beyond its container ``main``: sidecars that a webhook put in, overhead.
 

@@ -296,7 +296,13 @@ class KubernetesBench(DockerBench):
             f"{one.rpartition('/')[2]}/{item['metadata']['name']}"
             for one in urls
             for item in self.engine.get(one, query)["items"]
-        ]
+        ] + [f"pods/{pod['metadata']['name']}" for pod in self.reservations()]
+
+    def reservations(self) -> list[Json]:
+        """The pods that hold shared GPUs."""
+        query = {"labelSelector": f"trainmaster/instance={self.instance},trainmaster/reservation"}
+        pods: list[Json] = self.engine.get(url("pods", self.namespace), query)["items"]
+        return pods
 
     def close(self) -> None:
         for attempt in self.executor.attempts():

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from executors.kubernetes.cache import PodCache
 from executors.kubernetes.namespaces import Namespaces
+from executors.kubernetes.reservations import Reservations
 from executors.kubernetes.starting import Starting
 from tests.unit.kubernetes.conftest import Answer
 
 from .test_render import OF_REPLICA, OPTIONS, ORDER
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOT_FOUND = Answer(404, {"kind": "Status", "reason": "NotFound"})
 
 
@@ -69,7 +72,9 @@ def start(server, cluster):
         def make(*pods):
             held = Cluster(server, pods)
             cache = PodCache(cluster, OPTIONS.instance, main="main", home="jobs")
-            starting = Starting(cluster, OPTIONS, Namespaces(cluster, OPTIONS), cache)
+            namespaces = Namespaces(cluster, OPTIONS)
+            reservations = Reservations(cluster, OPTIONS, namespaces, cache, lambda: NOW)
+            starting = Starting(cluster, OPTIONS, namespaces, cache, reservations)
             stack.callback(starting.close)
             stack.callback(cache.reflector.stop)
             return held, starting

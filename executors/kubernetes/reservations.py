@@ -1,0 +1,279 @@
+"""Parts of GPUs: a Pod of our own holds the whole device for all that share it.
+
+kubelet gives devices out whole, and chooses which. So for each device that is given away in parts there is one
+*reservation*: a Pod that requests one device, tells which one it got, and sleeps. The Pods that share it request no
+device: they are shown that one by ``NVIDIA_VISIBLE_DEVICES``. KAI-Scheduler does the same
+(https://github.com/NVIDIA/KAI-Scheduler/tree/main/docs/gpu-sharing); where its reservation writes to the API server, ours
+needs no right to anything: its init container leaves the device's name as its termination message.
+
+A reservation's name follows from the node and from the planner's name of the device, so that everybody meets the same one.
+It has an annotation for each attempt that holds it. Whoever takes the last one off deletes it, if nothing has changed
+since; what a killed process leaves is swept by :meth:`Reservations.sweep`. Why like this: docs/decisions/0025.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+
+from core.domain.errors import ExecutorTryAgain
+from core.domain.ids import AttemptId
+from executors.base import ReplicaKey, ReplicaOrder
+from executors.containers import labels, names, places
+from executors.kubernetes import render
+from executors.kubernetes.cache import RESERVATION, PodCache
+from executors.kubernetes.client import AlreadyExists, Cluster, Conflict, Json, NotFound, path
+from executors.kubernetes.namespaces import Namespaces
+from executors.kubernetes.nodes import SIMULATED, gpu_resource
+from executors.kubernetes.options import Options
+
+log = structlog.get_logger(__name__)
+
+# On a reservation, one for each attempt that holds it: since when.
+_HELD_BY: Final = "held.trainmaster/"
+_LOOK: Final = "look"
+# Long enough for a node that has the runtime's image; the control loop comes back anyway.
+_WAIT_S: Final = 4.0
+_STEP_S: Final = 0.2
+_TRIES: Final = 5
+# A creator marks the reservation a moment before anything else of its attempt can be seen.
+_YOUNG: Final = timedelta(seconds=60)
+# Of a program that sleeps. As much as it may have is guaranteed to it: so it is evicted last.
+_OWN_RESOURCES: Final = {"cpu": "10m", "memory": "16Mi"}
+# The device plugin's ways to tell a container its device: a variable, files (device-list-strategy), or only what the
+# driver shows there: https://github.com/NVIDIA/k8s-device-plugin#as-command-line-flags-or-envvars
+_SCRIPT: Final = """
+device=$NVIDIA_VISIBLE_DEVICES
+case $device in GPU-*|MIG-*) ;; *) device= ;; esac
+for file in /var/run/nvidia-container-devices/*; do [ -e "$file" ] && device=${file##*/}; done
+[ -n "$device" ] || device=$("$0" sed -n 's/^GPU UUID:[^G]*//p' /proc/driver/nvidia/gpus/*/information 2>/dev/null)
+printf %s "$device" > /dev/termination-log
+"""
+
+
+class Reservations:
+    """Makes, shares and ends them. Keeps nothing."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: Options,
+        namespaces: Namespaces,
+        pods: PodCache,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._namespaces = namespaces
+        self._pods = pods
+        self._clock = clock
+        self._rest = threading.Event()  # never set: a wait that needs no clock
+
+    def hold(self, orders: Sequence[ReplicaOrder]) -> Mapping[ReplicaKey, str]:
+        """For each order of a part of a GPU what ``NVIDIA_VISIBLE_DEVICES`` is to be: the device, held until :meth:`let_go`.
+
+        Raises:
+            ExecutorTryAgain: kubelet has not given a device, or it cannot be told which one.
+        """
+        wanted = {render_reservation(order, self._options)["metadata"]["name"]: order for order in orders}
+        if not wanted:
+            return {}
+        if self._options.is_per_project:
+            self._namespaces.ensure_own()
+        end_s = time.monotonic() + _WAIT_S
+        held = {name: self._held(order) for name, order in wanted.items()}
+        devices: dict[str, str] = {}
+        while held:
+            for name, pod in list(held.items()):
+                device = self._device(pod, wanted[name].node)
+                if device is not None:
+                    devices[name] = device
+                    del held[name]
+            if held:
+                if time.monotonic() >= end_s:
+                    raise ExecutorTryAgain(_why_waits(next(iter(held.values()))))
+                self._rest.wait(_STEP_S)
+                held = {name: self._again(pod, wanted[name]) for name, pod in held.items()}
+        return {order.key: devices[reservation_name(order, self._options)] for order in orders}
+
+    def let_go(self, attempt_id: AttemptId) -> None:
+        """The attempt runs no more: what nobody else holds is deleted."""
+        mark = _mark(attempt_id)
+        for pod in self._pods.reservations():
+            if mark in (pod["metadata"].get("annotations") or {}):
+                self._drop(pod, {mark})
+
+    def sweep(self, live: Collection[AttemptId]) -> None:
+        """Take off the marks of attempts that are not among ``live``, if they are older than a minute."""
+        marks = {_mark(attempt_id) for attempt_id in live}
+        oldest = self._clock() - _YOUNG
+        for pod in self._pods.reservations():
+            gone = {mark for mark, since in _holders(pod).items() if mark not in marks and _time(since) < oldest}
+            if gone or (not _holders(pod) and _time(pod["metadata"]["creationTimestamp"]) < oldest):
+                log.info("kubernetes.reservation_swept", pod=pod["metadata"]["name"], holders=sorted(gone))
+                self._drop(pod, gone)
+
+    def _held(self, order: ReplicaOrder) -> Json:
+        """The reservation, with the mark of the order's attempt on it."""
+        mark = _mark(order.key.attempt_id)
+        wanted = render_reservation(order, self._options)
+        url = path("pods", self._options.namespace)
+        for _ in range(_TRIES):
+            wanted["metadata"]["annotations"] |= {mark: self._clock().isoformat()}
+            try:
+                made = self._cluster.post(url, wanted)
+            except AlreadyExists:
+                found = self._marked(f"{url}/{wanted['metadata']['name']}", mark)
+                if found is None:
+                    self._rest.wait(_STEP_S)
+                    continue
+                made = found
+            self._pods.put(made)
+            return made
+        raise ExecutorTryAgain(f"The GPU on {order.node} that it shares is just being given back.")
+
+    def _marked(self, url: str, mark: str) -> Json | None:
+        """The Pod that is there, marked; ``None`` where it is going, or has ended and is sent away."""
+        try:
+            known = self._cluster.get(url)
+            if (known.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+                # Its node was shut down, or ran short of something: kubelet has the device back.
+                log.warning("kubernetes.reservation_ended", pod=known["metadata"]["name"])
+                self._delete(known)
+                return None
+            if known["metadata"].get("deletionTimestamp") is None and mark not in _holders(known):
+                # Always a patch, so that whoever is about to delete it as nobody's meets another version.
+                known = self._cluster.patch(url, {"metadata": {"annotations": {mark: self._clock().isoformat()}}})
+        except NotFound:
+            return None
+        return known if known["metadata"].get("deletionTimestamp") is None else None
+
+    def _again(self, pod: Json, order: ReplicaOrder) -> Json:
+        try:
+            return self._cluster.get(_url(pod))
+        except NotFound:
+            return self._held(order)
+
+    def _device(self, pod: Json, node: str) -> str | None:
+        """Which device it got; ``None``: not yet known. Raises ``ExecutorTryAgain`` where nobody can tell."""
+        statuses = (pod.get("status") or {}).get("initContainerStatuses") or ()
+        ended = next((one["state"].get("terminated") for one in statuses if one["name"] == _LOOK), None)
+        if ended is None:
+            return None
+        device = str(ended.get("message") or "").strip()
+        if device and len(device.split()) == 1:
+            return device
+        if self._is_simulated(node):
+            return "void"
+        raise ExecutorTryAgain(
+            f"Node {node} does not tell which GPU it gave for parts of it: its device plugin sets neither "
+            "NVIDIA_VISIBLE_DEVICES nor device files in the container. The administrator finds more in docs/kubernetes.md."
+        )
+
+    def _is_simulated(self, node: str) -> bool:
+        try:
+            own = self._cluster.get(path("nodes", name=node))["metadata"].get("labels") or {}
+        except NotFound:
+            return False
+        return own.get(SIMULATED) == "true"
+
+    def _drop(self, pod: Json, marks: Collection[str]) -> None:
+        """Take ``marks`` off, and delete it if that leaves none."""
+        for _ in range(_TRIES):
+            try:
+                if marks:
+                    gone = {"metadata": {"annotations": dict.fromkeys(marks)}}
+                    pod = self._cluster.patch(_url(pod), gone)
+                    self._pods.put(pod)
+                if not _holders(pod):
+                    self._delete(pod)
+            except NotFound:
+                return
+            except Conflict:
+                # Somebody marked it in this moment: then it stays, else it is tried again.
+                pod = self._cluster.get(_url(pod))
+                continue
+            return
+
+    def _delete(self, pod: Json) -> None:
+        metadata = pod["metadata"]
+        as_seen = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+        answer = self._cluster.delete(_url(pod), options={"preconditions": as_seen})
+        if answer.get("kind") == "Pod":
+            self._pods.put(answer)
+
+
+def reservation_name(order: ReplicaOrder, options: Options) -> str:
+    """The same for all that share the device."""
+    who = "\n".join((options.instance, order.database_id, order.node, order.gpus[0]))
+    return f"gpu-{hashlib.sha256(who.encode()).hexdigest()[:20]}"
+
+
+def render_reservation(order: ReplicaOrder, options: Options) -> Json:
+    """The Pod that holds the device of ``order``, without marks."""
+    resource = gpu_resource(order.gpus[0], options.rules)
+    device = {"limits": {**_OWN_RESOURCES, resource: "1"}, "requests": {**_OWN_RESOURCES, resource: "1"}}
+    name = reservation_name(order, options)
+    own = {labels.INSTANCE: options.instance, RESERVATION: name}
+    if order.database_id:
+        own[labels.DATABASE] = order.database_id
+    container: Json = {
+        "image": options.runtime_image,
+        "imagePullPolicy": "IfNotPresent",
+        # kubelet gives the main container the device that its init container had.
+        "resources": device,
+        "securityContext": render.container_security(options),
+    }
+    busybox = f"{places.RUNTIME}/busybox"
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "affinity": {"nodeAffinity": render.on_node(order.node)},
+        "tolerations": render.tolerations(options),
+        "securityContext": render.pod_security(options),
+        "initContainers": [{"name": _LOOK, **container, "command": [busybox, "sh", "-c", _SCRIPT, busybox]}],
+        "containers": [{"name": render.MAIN, **container, "command": [busybox, "sleep", "2147483647"]}],
+    }
+    if options.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": secret} for secret in options.pull_secrets]
+    about = {"trainmaster/node": order.node, "trainmaster/gpu": order.gpus[0]}
+    metadata = {"name": name, "namespace": options.namespace, "labels": own, "annotations": about}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _mark(attempt_id: AttemptId) -> str:
+    return f"{_HELD_BY}{names.attempt_name(attempt_id)}"
+
+
+def _holders(pod: Mapping[str, Any]) -> dict[str, str]:
+    own = pod["metadata"].get("annotations") or {}
+    return {key: value for key, value in own.items() if key.startswith(_HELD_BY)}
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def _url(pod: Json) -> str:
+    return path("pods", pod["metadata"]["namespace"], pod["metadata"]["name"])
+
+
+def _why_waits(pod: Json) -> str:
+    node = (pod["metadata"].get("annotations") or {}).get("trainmaster/node", "its node")
+    status = pod.get("status") or {}
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False" and condition.get("message"):
+            return f"It waits for the GPU on {node} that it shares: {condition['message']}"
+    for one in status.get("initContainerStatuses") or ():
+        waiting = (one.get("state") or {}).get("waiting") or {}
+        if waiting.get("message"):
+            return f"It waits for the GPU on {node} that it shares: {waiting['message']}"
+    return f"It waits for the GPU on {node} that it shares: {node} has not given it yet."
