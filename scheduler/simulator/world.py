@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 
 from core.domain.gpu_models import accepted_models
 from core.domain.ids import JobId, NodeId
+from core.domain.parts import in_order
 from core.domain.resources import Amounts, Gang, Request
 from scheduler.planning import (
     Grow,
@@ -23,6 +24,7 @@ from scheduler.planning import (
 )
 from scheduler.planning.model import Account, Booking, Preempt, Shrink
 from scheduler.planning.policy import Policy
+from scheduler.simulator.devices import SharedDevices
 
 
 class WrongPlan(Exception):
@@ -92,6 +94,7 @@ class World:
         self.queued: dict[JobId, QueuedGang] = {}
         self.running: dict[JobId, Running] = {}
         self._views: dict[JobId, RunningGang] = {}
+        self._shared = SharedDevices()
 
     def snapshot(self, now: datetime) -> Snapshot:
         return Snapshot(
@@ -144,9 +147,10 @@ class World:
         if members != [(placement.role, placement.index) for placement in start.placements]:
             raise WrongPlan(f"{start.job_id}: a gang starts with all its replicas, in rank order")
         requests = {role.role: role.request for role in job.gang.roles}
-        for placement in start.placements:
-            self._take(job.gang, requests[placement.role], placement)
+        for at in in_order([requests[placement.role].gpu_milli for placement in start.placements]):
+            self._take(job.job_id, job.gang, requests[start.placements[at].role], start.placements[at])
         self._check_topology(job.gang, start.job_id, start.placements)
+        self._check_servers(job.gang, start.job_id, start.placements)
         self._run(Running(replace(job, room_since=None), start.placements, now))
 
     def preempt(self, preempt: Preempt, now: datetime) -> None:
@@ -185,8 +189,7 @@ class World:
         if sum(p.role == role.role for p in kept) < role.replicas:
             raise WrongPlan(f"{shrink.job_id}: shrinks below the replicas that it needs")
         for placement in gone:
-            node = self.nodes[placement.node]
-            self.nodes[node.id] = replace(node, free=_moved(node.free, role.request, placement, 1))
+            self._give(shrink.job_id, role.request, placement)
         self._run(replace(running, placements=kept))
         self._promise(shrink.for_job, now)
 
@@ -200,8 +203,7 @@ class World:
         for _ in range(lost):
             gone = max((p for p in kept if p.role == role.role), key=lambda p: p.index)
             kept.remove(gone)
-            node = self.nodes[gone.node]
-            self.nodes[node.id] = replace(node, free=_moved(node.free, role.request, gone, 1))
+            self._give(job_id, role.request, gone)
         self._run(replace(running, placements=tuple(kept)))
 
     def grow(self, grow: Grow) -> None:
@@ -210,8 +212,9 @@ class World:
         if running is None or role is None:
             raise WrongPlan(f"{grow.job_id} grows but is no elastic job that runs")
         for placement in grow.placements:
-            self._take(running.job.gang, role.request, placement)
+            self._take(grow.job_id, running.job.gang, role.request, placement)
         placements = (*running.placements, *grow.placements)
+        self._check_servers(running.job.gang, grow.job_id, placements)
         indices = [placement.index for placement in placements if placement.role == role.role]
         if len(set(indices)) != len(indices) or len(indices) > (role.most or 0) or max(indices) >= (role.most or 0):
             raise WrongPlan(f"{grow.job_id}: more replicas than it may have, or one twice")
@@ -229,18 +232,25 @@ class World:
         del self._views[job_id]
         requests = {role.role: role.request for role in running.job.gang.roles}
         for placement in running.placements:
-            node = self.nodes[placement.node]
-            self.nodes[node.id] = replace(node, free=_moved(node.free, requests[placement.role], placement, 1))
+            self._give(job_id, requests[placement.role], placement)
         return running
 
-    def _take(self, gang: Gang, request: Request, placement: Placement) -> None:
+    def _give(self, job_id: JobId, request: Request, placement: Placement) -> None:
+        node = self.nodes[placement.node]
+        free = _moved(node.free, request, placement, 1)
+        if request.gpu_milli and placement.gpu_model is not None:
+            holder = (job_id, placement.role, placement.index)
+            free = self._shared.give(node.id, free, placement.gpu_model, holder)
+        self.nodes[node.id] = replace(node, free=free)
+
+    def _take(self, job_id: JobId, gang: Gang, request: Request, placement: Placement) -> None:
         node = self.nodes.get(placement.node)
         who = f"{placement.role}-{placement.index} on {placement.node}"
         if node is None or not node.is_schedulable:
             raise WrongPlan(f"{who}: the node takes no work")
         if any(node.labels.get(key) != value for key, value in gang.node_selector):
             raise WrongPlan(f"{who}: the node does not match the selector")
-        if bool(request.gpu_count) != (placement.gpu_model is not None):
+        if request.uses_gpu != (placement.gpu_model is not None):
             raise WrongPlan(f"{who}: a GPU model is told if and only if GPUs are asked for")
         if (
             placement.gpu_model
@@ -249,6 +259,9 @@ class World:
         ):
             raise WrongPlan(f"{who}: {placement.gpu_model} is not among the accepted models")
         free = _moved(node.free, request, placement, -1)
+        if request.gpu_milli and placement.gpu_model is not None:
+            holder = (job_id, placement.role, placement.index)
+            free = self._shared.take(node.id, free, placement.gpu_model, request.gpu_milli, holder)
         if min(free.cpu_milli, free.memory_bytes, *free.gpus.values(), 0) < 0:
             raise WrongPlan(f"{who}: the node is over-committed")
         self.nodes[node.id] = replace(node, free=free)
@@ -263,9 +276,18 @@ class World:
         if len(names) > 1:
             raise WrongPlan(f"{job_id}: all replicas inside one {gang.topology} were required")
 
+    def _check_servers(self, gang: Gang, job_id: JobId, placements: Iterable[Placement]) -> None:
+        servers = [placement.node for placement in placements if placement.role == "ps"]
+        others = {placement.node for placement in placements if placement.role != "ps"}
+        if gang.servers == "apart" and not others.isdisjoint(servers):
+            raise WrongPlan(f"{job_id}: a parameter server stands beside another replica, and is to be apart")
+        if gang.spread_servers and len(set(servers)) < len(servers):
+            raise WrongPlan(f"{job_id}: two parameter servers on one node, and they are to be spread")
+
 
 def _moved(free: Amounts, request: Request, placement: Placement, sign: int) -> Amounts:
     gpus: Mapping[str, int] = free.gpus
     if placement.gpu_model is not None:
         gpus = {**gpus, placement.gpu_model: gpus.get(placement.gpu_model, 0) + sign * request.gpu_count}
-    return Amounts(free.cpu_milli + sign * request.cpu_milli, free.memory_bytes + sign * request.memory_bytes, gpus)
+    cpu, memory = free.cpu_milli + sign * request.cpu_milli, free.memory_bytes + sign * request.memory_bytes
+    return Amounts(cpu, memory, gpus, free.shares)
