@@ -76,6 +76,12 @@ class Settings(BaseSettings):
     event_retention_days: float = Field(
         default=90.0, ge=0, description="Events of deleted jobs are kept for so long after the job's end."
     )
+    plan_record_days: float = Field(
+        default=7.0, ge=0, description="What the planner saw and planned is kept for so long, to be asked again."
+    )
+    plan_record_bytes: int = Field(
+        default=512 * 2**20, ge=0, description="Room that this takes at most in the database; the oldest goes first."
+    )
     job_log_limit_bytes: int = Field(
         default=2 * 2**30,
         ge=0,

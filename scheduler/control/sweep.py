@@ -42,6 +42,7 @@ from scheduler.control.context import Control
 from scheduler.control.journal import Journal
 from scheduler.control.leftovers import log_leftovers
 from scheduler.control.queue import move_queued
+from scheduler.control.records import prune
 from scheduler.control.retain import apply_retention
 from scheduler.control.strangers import note_strangers
 from scheduler.control.tick import TICK_LEASE
@@ -244,6 +245,17 @@ def forget_expired(control: Control) -> None:
         session.execute(delete(Lease).where(Lease.name.startswith("attempt:"), Lease.expires_at < now - _LEASE_AGE))
 
 
+def forget_plans(control: Control, settings: Settings) -> int:
+    """Drop records of plans that are too old or take too much room; how many."""
+    with unit_of_work(control.sessions) as session:
+        return prune(
+            session,
+            now=control.clock(),
+            keep=timedelta(days=settings.plan_record_days),
+            max_bytes=settings.plan_record_bytes,
+        )
+
+
 def housekeep(control: Control, settings: Settings) -> None:
     """Every slow step; what fails is logged and leaves the others alone."""
     lease = fence.acquire(control, SWEEP_LEASE)
@@ -253,6 +265,7 @@ def housekeep(control: Control, settings: Settings) -> None:
     steps: tuple[tuple[str, Callable[[], object]], ...] = (
         ("ttl", lambda: delete_outlived(control)),
         ("events", lambda: forget_events(control, timedelta(days=settings.event_retention_days))),
+        ("plans", lambda: forget_plans(control, settings)),
         ("metrics", lambda: forget_metrics(control)),
         ("runs", lambda: forget_runs(control)),
         ("expired", lambda: forget_expired(control)),

@@ -28,6 +28,7 @@ from scheduler.control.context import Control
 from scheduler.control.place import Order, grow, place_all
 from scheduler.control.preempt import claims_of, take
 from scheduler.control.queue import move_queued
+from scheduler.control.records import Recorder
 from scheduler.control.snapshot import Loaded, TickCache, fingerprint, load_snapshot, reason_to_json
 from scheduler.planning import plan
 from scheduler.planning.model import Plan, Reason
@@ -85,6 +86,7 @@ class Ticker:
     def __init__(self, control: Control) -> None:
         self.control = control
         self._cache = TickCache()
+        self._recorder = Recorder()
         self._settled: tuple[Any, ...] | None = None  # the fingerprint after a tick that left nothing to start
         self._ticked_at: datetime | None = None
         self._next_due: datetime | None = None
@@ -150,12 +152,21 @@ class Ticker:
         taken = self._apply_claims(turn, loaded, made)
         started += self._apply_grows(turn, loaded, made)
         self._apply_waits(turn, loaded, made)
-        if loaded.usage:
-            with turn.write() as session:
-                write_usage(session, loaded.usage)
+        self._keep(turn, loaded, made)
         if started or loaded.snapshot.queued:
             log.info("tick.applied", started=started, taken=taken, planned=len(made.starts), waiting=len(made.waits))
         return TickReport(started, len(made.waits), loaded.next_due, taken=taken)
+
+    def _keep(self, turn: _Turn, loaded: Loaded, made: Plan) -> None:
+        """Write what was seen and said, and who holds another share now."""
+        try:
+            with turn.write() as session:
+                if loaded.usage:
+                    write_usage(session, loaded.usage)
+                self._recorder.record(session, loaded.snapshot, made)
+        except BaseException:
+            self._recorder.forget()
+            raise
 
     def _settle_wish(self, turn: _Turn, job_id: JobId, event: JobEvent) -> None:
         try:

@@ -1,0 +1,189 @@
+"""Snapshots and plans as JSON and back, exactly: ``snapshot_from_json(snapshot_to_json(s)) == s``.
+
+The values' own types tell how each is written, so that a new field needs nothing here. A field that is as by default is
+left out, and one that is not known any more is passed over: what an older version wrote can still be read.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from datetime import datetime
+from enum import Enum
+from functools import cache
+from math import isfinite
+from typing import Any, Final, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from scheduler.planning.model import Plan, Reason, Snapshot
+
+_T = TypeVar("_T")
+_Code = tuple[Callable[[Any], Any], Callable[[Any], Any]]  # to JSON, and back
+
+# Values of no stated type that JSON does not know are written as an object with this one key.
+_TAG: Final = "$"
+_CODES: Final[dict[type[Any], _Code]] = {}  # the functions of each class, made once
+
+
+def snapshot_to_json(snapshot: Snapshot) -> dict[str, Any]:
+    return to_json(snapshot)
+
+
+def snapshot_from_json(data: Mapping[str, Any]) -> Snapshot:
+    return from_json(Snapshot, data)
+
+
+def plan_to_json(plan: Plan) -> dict[str, Any]:
+    """Equal reasons, of which a long queue has few, are written once."""
+    reasons: dict[int, int] = {}
+    told: list[Any] = []
+    waits: dict[str, int] = {}
+    for job_id, reason in plan.waits.items():
+        number = reasons.get(id(reason))
+        if number is None:
+            number = reasons[id(reason)] = len(told)
+            told.append(to_json(reason))
+        waits[job_id] = number
+    bare: dict[str, Any] = _of_class(Plan)[0](plan)
+    bare.pop("waits", None)
+    return {**bare, "reasons": told, "waits": waits}
+
+
+def plan_from_json(data: Mapping[str, Any]) -> Plan:
+    reasons = [from_json(Reason, one) for one in data["reasons"]]
+    bare = {name: value for name, value in data.items() if name not in ("reasons", "waits")}
+    made = from_json(Plan, bare)
+    waits = {job_id: reasons[number] for job_id, number in data["waits"].items()}
+    return Plan(**{one.name: getattr(made, one.name) for one in fields(Plan)} | {"waits": waits})
+
+
+def to_json(value: Any) -> dict[str, Any]:
+    """One of the planner's dataclasses."""
+    told: dict[str, Any] = _of_class(type(value))[0](value)
+    return told
+
+
+def from_json(kind: type[_T], data: Mapping[str, Any]) -> _T:
+    """What :func:`to_json` wrote of a value of this ``kind``."""
+    value: _T = _of_class(kind)[1](data)
+    return value
+
+
+def _of_class(kind: type[Any]) -> _Code:
+    code = _CODES.get(kind)
+    if code is None:
+        code = _CODES[kind] = _make_code(kind)
+    return code
+
+
+def _make_code(kind: type[Any]) -> _Code:
+    hints = get_type_hints(kind)
+    codes = [(field, _of_hint(hints[field.name])) for field in fields(kind)]
+
+    def write(value: Any) -> dict[str, Any]:
+        told: dict[str, Any] = {}
+        for field, (to, _) in codes:
+            one = getattr(value, field.name)
+            if not _is_default(field, one):
+                told[field.name] = to(one)
+        return told
+
+    def read(data: Mapping[str, Any]) -> Any:
+        return kind(**{field.name: back(data[field.name]) for field, (_, back) in codes if field.name in data})
+
+    return write, read
+
+
+def _is_default(field: Field[Any], value: Any) -> bool:
+    if field.default is not MISSING:
+        return bool(value == field.default) and type(value) is type(field.default)
+    if field.default_factory is not MISSING:
+        return bool(value == field.default_factory())
+    return False
+
+
+@cache
+def _of_hint(hint: Any) -> _Code:
+    while hasattr(hint, "__supertype__"):
+        hint = hint.__supertype__  # an id of its own type is a text
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        (inner,) = [one for one in args if one is not type(None)]
+        to, back = _of_hint(inner)
+        return (lambda v: None if v is None else to(v)), (lambda v: None if v is None else back(v))
+    if origin is tuple:
+        return _of_tuple(args)
+    if origin is frozenset:
+        to, back = _of_hint(args[0])
+        return (lambda v: sorted(map(to, v))), (lambda v: frozenset(map(back, v)))
+    if origin is not None and issubclass(origin, Mapping):
+        to, back = _of_hint(args[1])
+        return (
+            (lambda v: {key: to(one) for key, one in v.items()}),
+            (lambda v: {key: back(one) for key, one in v.items()}),
+        )
+    if hint is float:
+        return _write_float, float
+    if hint in (int, str, bool):
+        return _same, _same
+    if hint is datetime:
+        return datetime.isoformat, datetime.fromisoformat
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return (lambda v: v.value), hint
+    if is_dataclass(hint) and isinstance(hint, type):
+        return _of_class(hint)
+    if hint is Any:
+        return _write_any, _read_any
+    raise TypeError(f"no way is known to write {hint!r}")
+
+
+def _of_tuple(args: tuple[Any, ...]) -> _Code:
+    if len(args) == 2 and args[1] is Ellipsis:
+        to, back = _of_hint(args[0])
+        return (lambda v: [to(one) for one in v]), (lambda v: tuple(back(one) for one in v))
+    codes = [_of_hint(one) for one in args]
+    return (
+        (lambda v: [to(one) for (to, _), one in zip(codes, v, strict=True)]),
+        (lambda v: tuple(back(one) for (_, back), one in zip(codes, v, strict=True))),
+    )
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _write_float(value: float) -> float | str:
+    return value if isfinite(value) else str(value)  # JSON has no infinity
+
+
+def _write_any(value: Any) -> Any:
+    match value:
+        case float():
+            return value if isfinite(value) else {_TAG: str(value)}
+        case tuple():
+            return {_TAG: [_write_any(one) for one in value]}
+        case list():
+            return [_write_any(one) for one in value]
+        case datetime():
+            return {_TAG: {"at": value.isoformat()}}
+        case Enum():
+            return _write_any(value.value)
+        case Mapping():
+            return {str(key): _write_any(one) for key, one in value.items()}
+        case _:
+            return value
+
+
+def _read_any(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_read_any(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {_TAG}:
+        inner = value[_TAG]
+        if isinstance(inner, str):
+            return float(inner)
+        if isinstance(inner, list):
+            return tuple(_read_any(one) for one in inner)
+        return datetime.fromisoformat(inner["at"])
+    return {key: _read_any(one) for key, one in value.items()}
