@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, and_, func, literal, select, tuple_
+from sqlalchemy import ColumnElement, and_, case, func, literal, select, tuple_
 from sqlalchemy.orm import Session
 
 from core.db.leases import TICK_DONE
@@ -152,7 +152,7 @@ def _gpu_milli(session: Session) -> ColumnElement[Any]:
     """Thousandths of GPUs that a replica's row holds."""
     is_postgres = session.get_bind().dialect.name == "postgresql"
     devices = (func.jsonb_array_length if is_postgres else func.json_array_length)(Replica.gpus)
-    return 1000 * devices
+    return case((Replica.gpu_milli > 0, Replica.gpu_milli), else_=1000 * devices)
 
 
 def wanted_by_project(session: Session) -> dict[tuple[str, str], tuple[int, list[tuple[Gang, int]]]]:

@@ -10,7 +10,6 @@ import typer
 from trainmaster.cli import options, output, session
 from trainmaster.cli.forecast import fits_now
 from trainmaster.cli.jobs import progress_text, roles_text, runtime_of, waiting_text
-from trainmaster.spec.priorities import priority_words
 
 if TYPE_CHECKING:
     from trainmaster.wire.jobs import AttemptView, ExitView, JobDetail, ReplicaView
@@ -29,6 +28,8 @@ def show(
     json: options.Json = False,
 ) -> None:
     """One job: its state, why it waits, its attempts, replicas, checkpoints and end."""
+    from trainmaster.spec.priorities import priority_words
+
     with session.client() as client:
         detail = client.get_job(job)
         if json:

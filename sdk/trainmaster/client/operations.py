@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from trainmaster.client.binding import IterMethod, JobIterMethod, JobMethod, Method
-from trainmaster.client.calls import admin, checkpoints, jobs, metrics, output
+from trainmaster.client.calls import admin, checkpoints, jobs, metrics, output, planner
 from trainmaster.client.flows import pages, streams, transfer
 from trainmaster.client.flows.streams import StateNotice
 from trainmaster.wire.admin import (
@@ -29,6 +29,9 @@ from trainmaster.wire.jobs import (
     ReplicaView,
 )
 from trainmaster.wire.metrics import ChartSeries, MetricObjectView, MetricView
+from trainmaster.wire.queue import RunningJobView, WaitingJobView
+from trainmaster.wire.quotas import QuotaView
+from trainmaster.wire.reservations import ReservationView
 
 
 class Operations:
@@ -129,6 +132,23 @@ class Operations:
     list_secrets_page = Method(admin.list_secrets_page)
     set_secret = Method(admin.set_secret)
     delete_secret = Method(admin.delete_secret)
+
+    # the planner
+    list_queue = IterMethod(pages.list_queue, WaitingJobView)
+    list_queue_page = Method(planner.list_queue_page)
+    list_running = IterMethod(pages.list_running, RunningJobView)
+    list_running_page = Method(planner.list_running_page)
+    get_shares = Method(planner.get_shares)
+    list_quotas = IterMethod(pages.list_quotas, QuotaView)
+    list_quotas_page = Method(planner.list_quotas_page)
+    get_quota = Method(planner.get_quota)
+    update_quota = Method(planner.update_quota)
+    get_policy = Method(planner.get_policy)
+    update_policy = Method(planner.update_policy)
+    list_reservations = IterMethod(pages.list_reservations, ReservationView)
+    list_reservations_page = Method(planner.list_reservations_page)
+    create_reservation = Method(planner.create_reservation)
+    delete_reservation = Method(planner.delete_reservation)
 
     # users and tokens
     list_users = IterMethod(pages.list_users, UserView)

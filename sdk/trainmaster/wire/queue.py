@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pydantic import Field
 
-from trainmaster.wire.base import WireModel
+from trainmaster.wire.base import Page, WireModel
 from trainmaster.wire.forecasts import ExpectedStartView
 from trainmaster.wire.jobs import WaitReasonView
 
@@ -29,14 +29,12 @@ class WaitingJobView(WireModel):
     start: ExpectedStartView | None = None  # when it is expected to; `null`: not worked out
 
 
-class QueuePage(WireModel):
+class QueuePage(Page[WaitingJobView]):
     """One page of the waiting jobs in the planner's order. ``waiting``: how many there are in all, of everybody.
 
     ``planned_at``: when the planner last looked.
     """
 
-    items: list[WaitingJobView]
-    next_cursor: str | None = None
     waiting: int
     planned_at: datetime | None = None
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from trainmaster import errors as client_errors
-from trainmaster.client.calls import admin, checkpoints, jobs, metrics, output
+from trainmaster.client.calls import admin, checkpoints, jobs, metrics, output, planner
 from trainmaster.client.flows import streams
 from trainmaster.client.steps import Call, OpenStream, Request, RetryPolicy, Send
 from trainmaster.client.transport import API_PREFIX
@@ -55,11 +56,15 @@ ARGUMENTS: dict[str, Any] = {
     "window_s": 60,
     "system": False,
     "index": 0,
+    "settings": {"order": "fifo"},
+    "begins_at": datetime(2026, 12, 1, tzinfo=UTC),
+    "ends_at": datetime(2026, 12, 2, tzinfo=UTC),
+    "reservation": "reservation-1",
 }
 
 
 def builders() -> Iterator[Callable[..., Any]]:
-    for module in (admin, checkpoints, jobs, metrics, output):
+    for module in (admin, checkpoints, jobs, metrics, output, planner):
         for name, thing in vars(module).items():
             if inspect.isfunction(thing) and thing.__module__ == module.__name__ and not name.startswith("_"):
                 yield thing

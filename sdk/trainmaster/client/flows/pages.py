@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
-from trainmaster.client.calls import admin, checkpoints, metrics, output
+from trainmaster.client.calls import admin, checkpoints, metrics, output, planner
 from trainmaster.client.calls import jobs as calls
 from trainmaster.client.steps import Emit, Flow, Steps
 from trainmaster.wire.base import Page
@@ -207,3 +207,24 @@ def list_metric_objects(
             job, name, kind=kind, attempt=attempt, index=index, limit=_LARGE, cursor=cursor
         )
     )
+
+
+def list_queue(*, project: str | None = None, limit: int | None = None) -> Flow[None]:
+    """The jobs that wait, the next one first; at most ``limit``."""
+    size = _LARGE if limit is None else min(limit, _LARGE)
+    return all_pages(lambda cursor: planner.list_queue_page(project=project, limit=size, cursor=cursor), limit=limit)
+
+
+def list_running() -> Flow[None]:
+    """The jobs that hold resources, and until when."""
+    return all_pages(lambda cursor: planner.list_running_page(limit=_LARGE, cursor=cursor))
+
+
+def list_quotas() -> Flow[None]:
+    """The quotas of the caller's projects, by name."""
+    return all_pages(lambda cursor: planner.list_quotas_page(limit=_LARGE, cursor=cursor))
+
+
+def list_reservations() -> Flow[None]:
+    """The reservations that are not over, the first to begin first."""
+    return all_pages(lambda cursor: planner.list_reservations_page(limit=_LARGE, cursor=cursor))

@@ -1,0 +1,68 @@
+"""``policy``: the planner's settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trainmaster.cli import options, output, session
+
+if TYPE_CHECKING:
+    from trainmaster.wire.policy import PolicyView
+
+app = typer.Typer(help="In which order jobs are taken, and what is taken from whom.", invoke_without_command=True)
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="policy", rich_help_panel="Platform")
+
+
+@app.callback()
+def policy(ctx: typer.Context, json: options.Json = False) -> None:
+    """The planner's settings; alone: show them."""
+    if ctx.invoked_subcommand is None:
+        with session.client() as client:
+            _print(client.get_policy(), as_json=json)
+
+
+@app.command("set")
+def set_policy(
+    settings: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SETTING=VALUE…", help="time_slice=10m order=shortest-first; `default` for what it was at first."
+        ),
+    ],
+    json: options.Json = False,
+) -> None:
+    """Change settings (platform admins); they count from the next look at the queue on."""
+    from trainmaster.cli.values import pairs
+
+    with session.client() as client:
+        view = client.update_policy(pairs(settings, "SETTING=VALUE"))
+    _print(view, as_json=json)
+
+
+def _print(view: PolicyView, *, as_json: bool) -> None:
+    if as_json or session.current().as_json:
+        output.print_json(view)
+        return
+    output.print_table(
+        ("SETTING", "VALUE", "DEFAULT", "MEANING"),
+        [
+            (
+                setting.name,
+                setting.text,
+                None if setting.text == setting.default_text else setting.default_text,
+                setting.meaning,
+            )
+            for setting in view.settings
+        ],
+        empty="",
+    )
+    if view.updated_at is not None:
+        by = f" by {view.updated_by}" if view.updated_by else ""
+        output.note(f"Changed{by} {output.local_time(view.updated_at)}.", "dim")
+    for warning in view.warnings:
+        output.note(f"Warning: {warning}", "yellow")

@@ -1,0 +1,211 @@
+"""``quota``: what projects and their users may hold at once, what is guaranteed to them, and what they hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from trainmaster.cli import options, output, session
+from trainmaster.cli.completion import complete_project
+
+if TYPE_CHECKING:
+    from trainmaster.wire.quotas import QuotaLineView, QuotaView
+
+
+class _OrShow(TyperGroup):
+    """``quota vision`` is ``quota show vision``."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        is_project = bool(args) and args[0] not in self.commands and not args[0].startswith("-")
+        return super().resolve_command(ctx, ["show", *args] if is_project else args)
+
+
+app = typer.Typer(
+    cls=_OrShow,
+    help="What projects may hold at once; `quota PROJECT` shows one.",
+    invoke_without_command=True,
+    subcommand_metavar="[PROJECT] | COMMAND …",
+)
+Project = Annotated[str, typer.Argument(metavar="PROJECT", autocompletion=complete_project)]
+Assignments = Annotated[list[str] | None, typer.Argument(metavar="WHAT=AMOUNT…", show_default=False)]
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="quota", rich_help_panel="Platform")
+
+
+@app.callback()
+def quota(ctx: typer.Context, json: options.Json = False) -> None:
+    """Limits, guarantees and what is used now; alone: of all your projects."""
+    if ctx.invoked_subcommand is None:
+        with session.client() as client:
+            _print(list(client.list_quotas()), as_json=json)
+
+
+@app.command()
+def show(project: Project, json: options.Json = False) -> None:
+    """One project's quota, with its users."""
+    with session.client() as client:
+        view = client.get_quota(project)
+    if json or session.current().as_json:
+        output.print_json(view)
+        return
+    _print([view], as_json=False)
+    if view.users:
+        output.say()
+        output.print_table(
+            ("USER", "USES", "MAY USE", "WEIGHT"),
+            [
+                (user.user, _amounts(user.used), _amounts(user.limit) or "as each user", f"{user.weight:g}")
+                for user in view.users
+            ],
+            empty="",
+        )
+
+
+@app.command("set")
+def set_quota(
+    project: Project,
+    limits: Assignments = None,
+    guaranteed: Annotated[
+        list[str] | None, typer.Option("--guaranteed", "-g", metavar="WHAT=AMOUNT", help="Given back by preemption.")
+    ] = None,
+    user_limit: Annotated[
+        list[str] | None, typer.Option("--user-limit", metavar="WHAT=AMOUNT", help="Of each user of the project.")
+    ] = None,
+    user: Annotated[
+        list[str] | None, typer.Option("--user", metavar="USER:WHAT=AMOUNT", help="Of one user instead of that.")
+    ] = None,
+    user_weight: Annotated[
+        list[str] | None, typer.Option("--user-weight", metavar="USER=WEIGHT", help="A user's share in the project.")
+    ] = None,
+    weight: Annotated[float | None, typer.Option("--weight", help="The project's share against others.")] = None,
+    max_priority: Annotated[
+        str | None, typer.Option("--max-priority", help="The largest of its jobs: low, normal, high, urgent, 0 to 100.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Set limits, such as gpus=16 gpus/H100=8 cpu=256 memory=2Ti jobs=20 (platform admins). `quota unset` takes away."""
+    from trainmaster.cli.values import pairs
+
+    more: dict[str, Any] = {} if max_priority is None else {"max_priority": max_priority}
+    weights = {name: _weight(text) for name, text in pairs(user_weight or [], "--user-weight").items()}
+    changes: dict[str, Any] = {
+        "limits": pairs(limits or [], "WHAT=AMOUNT"),
+        "guaranteed": pairs(guaranteed or [], "--guaranteed"),
+        "user_limit": pairs(user_limit or [], "--user-limit"),
+        "users": _by_user(user or []),
+        "user_weights": weights,
+    }
+    if not any(changes.values()) and weight is None and not more:
+        raise typer.BadParameter("say what to set, such as gpus=16 or --guaranteed gpus=8", param_hint="WHAT=AMOUNT")
+    with session.client() as client:
+        view = client.update_quota(project, **{k: v for k, v in changes.items() if v}, weight=weight, **more)
+    _tell(view, as_json=json)
+
+
+@app.command()
+def unset(
+    project: Project,
+    limits: Annotated[list[str] | None, typer.Argument(metavar="WHAT…", show_default=False)] = None,
+    guaranteed: Annotated[list[str] | None, typer.Option("--guaranteed", "-g", metavar="WHAT")] = None,
+    user_limit: Annotated[list[str] | None, typer.Option("--user-limit", metavar="WHAT")] = None,
+    user: Annotated[list[str] | None, typer.Option("--user", metavar="USER", help="All limits of this user.")] = None,
+    user_weight: Annotated[list[str] | None, typer.Option("--user-weight", metavar="USER")] = None,
+    max_priority: Annotated[bool, typer.Option("--max-priority", help="Any priority again.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Take limits or guarantees away: they are unlimited, or not guaranteed, again (platform admins)."""
+    changes: dict[str, Any] = {
+        "limits": dict.fromkeys(limits or []),
+        "guaranteed": dict.fromkeys(guaranteed or []),
+        "user_limit": dict.fromkeys(user_limit or []),
+        "users": dict.fromkeys(user or []),
+        "user_weights": dict.fromkeys(user_weight or []),
+    }
+    more: dict[str, Any] = {"max_priority": None} if max_priority else {}
+    if not any(changes.values()) and not more:
+        raise typer.BadParameter("say what to take away, such as gpus or --guaranteed gpus", param_hint="WHAT")
+    with session.client() as client:
+        view = client.update_quota(project, **{k: v for k, v in changes.items() if v}, **more)
+    _tell(view, as_json=json)
+
+
+def _weight(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number", param_hint="--user-weight") from None
+
+
+def _by_user(given: list[str]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for assignment in given:
+        who, colon, rest = assignment.partition(":")
+        what, equals, amount = rest.partition("=")
+        if not (colon and equals and who and what):
+            raise typer.BadParameter(f"{assignment!r} is not USER:WHAT=AMOUNT, such as ann:gpus=4", param_hint="--user")
+        found.setdefault(who, {})[what] = amount
+    return found
+
+
+# --- how it looks -----------------------------------------------------------------------------------------------------
+
+
+def _tell(view: QuotaView, *, as_json: bool) -> None:
+    if as_json or session.current().as_json:
+        output.print_json(view)
+        return
+    _print([view], as_json=False)
+
+
+def _print(views: list[QuotaView], *, as_json: bool) -> None:
+    if as_json or session.current().as_json:
+        output.print_json(views)
+        return
+    output.print_table(
+        ("PROJECT", "WHAT", "USED", "LIMIT", "GUARANTEED", "EACH USER", "NODES HAVE"),
+        [_row(view, line, is_first=not number) for view in views for number, line in enumerate(_shown(view))],
+        empty="No projects.",
+    )
+    for view in views:
+        if view.max_priority is not None:
+            output.note(f"{view.project}: priority of its jobs at most {view.max_priority}.", "dim")
+        for warning in view.warnings:
+            output.note(f"Warning: {view.project}: {warning}", "yellow")
+
+
+def _shown(view: QuotaView) -> list[QuotaLineView]:
+    """What is limited, guaranteed or used; GPUs and jobs always."""
+    return [
+        line
+        for line in view.lines
+        if line.what in ("gpus", "jobs")
+        or line.used
+        or any(value is not None for value in (line.limit, line.guaranteed, line.user_limit))
+    ]
+
+
+def _row(view: QuotaView, line: QuotaLineView, *, is_first: bool) -> tuple[Any, ...]:
+    from rich.text import Text
+
+    is_full = line.limit is not None and line.used >= line.limit > 0
+    used = amount(line.what, line.used)
+    return (
+        f"{view.project} (weight {view.weight:g})" if is_first else " ",
+        line.what,
+        Text(used, "yellow") if is_full else used,
+        "no limit" if line.limit is None else amount(line.what, line.limit),
+        *(None if value is None else amount(line.what, value) for value in (line.guaranteed, line.user_limit)),
+        None if line.capacity is None else amount(line.what, line.capacity),
+    )
+
+
+def amount(what: str, value: float) -> str:
+    return (output.size(int(value)) or "0") if what == "memory" else f"{value:g}"
+
+
+def _amounts(amounts: dict[str, float]) -> str:
+    return ", ".join(f"{what} {amount(what, value)}" for what, value in amounts.items())

@@ -1,0 +1,123 @@
+"""The queue, shares, quotas, the planner's settings and reservations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from trainmaster.client.calls.build import params, path, silent, typed
+from trainmaster.client.steps import Call
+from trainmaster.wire.base import Page
+from trainmaster.wire.policy import PolicyUpdate, PolicyView
+from trainmaster.wire.queue import QueuePage, RunningJobView, SharesView
+from trainmaster.wire.quotas import AmountText, QuotaUpdate, QuotaView
+from trainmaster.wire.reservations import ReservationCreate, ReservationView
+
+
+def list_queue_page(
+    *, project: str | None = None, limit: int | None = None, cursor: str | None = None
+) -> Call[QueuePage]:
+    """One page of the jobs that wait, the next one first, and how many there are in all."""
+    query = params(project=project, limit=limit, cursor=cursor)
+    return typed(QueuePage, "list_queue", "GET", "/queue", query=query)
+
+
+def list_running_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[RunningJobView]]:
+    """One page of the jobs that hold resources, and until when."""
+    return typed(
+        Page[RunningJobView], "list_running", "GET", "/queue/running", query=params(limit=limit, cursor=cursor)
+    )
+
+
+def get_shares() -> Call[SharesView]:
+    """Who has which share of the cluster: now, over the past, and what is due by the weights."""
+    return typed(SharesView, "get_shares", "GET", "/shares")
+
+
+def list_quotas_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[QuotaView]]:
+    """One page of the quotas of the caller's projects, by name."""
+    return typed(Page[QuotaView], "list_quotas", "GET", "/quotas", query=params(limit=limit, cursor=cursor))
+
+
+def get_quota(project: str) -> Call[QuotaView]:
+    """What the project may hold at once, and what it holds now."""
+    return typed(QuotaView, "get_quota", "GET", path("/projects/{project}/quota", project=project))
+
+
+def update_quota(
+    project: str,
+    *,
+    limits: Mapping[str, AmountText] | None = None,
+    guaranteed: Mapping[str, AmountText] | None = None,
+    user_limit: Mapping[str, AmountText] | None = None,
+    users: Mapping[str, Mapping[str, AmountText] | None] | None = None,
+    user_weights: Mapping[str, float | None] | None = None,
+    weight: float | None = None,
+    max_priority: int | str | None = "",
+) -> Call[QuotaView]:
+    """Change what is named; ``None`` in a mapping takes away.
+
+    Args:
+        limits: such as ``{"gpus": 16, "gpus/H100": 8, "memory": "512Gi", "jobs": None}``.
+        user_limit: of each user of the project; ``users``: of some instead of that.
+        max_priority: the largest priority of its jobs, 0 to 100 or a name; ``None``: any; empty: as it is.
+    """
+    given: dict[str, Any] = {
+        "limit": limits,
+        "guaranteed": guaranteed,
+        "user_limit": user_limit,
+        "users": users,
+        "user_weights": user_weights,
+        "weight": weight,
+    }
+    changes = {name: value for name, value in given.items() if value is not None}
+    if max_priority != "":
+        changes["max_priority"] = max_priority
+    body = QuotaUpdate(**changes)
+    return typed(QuotaView, "update_quota", "PATCH", path("/projects/{project}/quota", project=project), body=body)
+
+
+def get_policy() -> Call[PolicyView]:
+    """The planner's settings."""
+    return typed(PolicyView, "get_policy", "GET", "/policy")
+
+
+def update_policy(settings: Mapping[str, Any]) -> Call[PolicyView]:
+    """Change the settings that are named: ``{"time_slice": "10m", "order": "shortest-first"}``."""
+    return typed(PolicyView, "update_policy", "PATCH", "/policy", body=PolicyUpdate(settings=dict(settings)))
+
+
+def list_reservations_page(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[ReservationView]]:
+    """One page of the reservations that are not over, the first to begin first."""
+    query = params(limit=limit, cursor=cursor)
+    return typed(Page[ReservationView], "list_reservations", "GET", "/reservations", query=query)
+
+
+def create_reservation(
+    name: str,
+    *,
+    project: str,
+    ends_at: datetime,
+    begins_at: datetime | None = None,
+    nodes: Sequence[str] = (),
+    node_selector: Mapping[str, str] | None = None,
+    count: int | None = None,
+) -> Call[ReservationView]:
+    """Keep nodes for a project: those that are named, or ``count`` of those that carry the labels."""
+    given: dict[str, Any] = {"begins_at": begins_at, "count": count}
+    body = ReservationCreate(
+        name=name,
+        project=project,
+        ends_at=ends_at,
+        **({"nodes": list(nodes)} if nodes else {}),
+        **({"node_selector": dict(node_selector)} if node_selector else {}),
+        **{key: value for key, value in given.items() if value is not None},
+    )
+    return typed(ReservationView, "create_reservation", "POST", "/reservations", body=body)
+
+
+def delete_reservation(reservation: str) -> Call[None]:
+    """Give its nodes back to all."""
+    at = path("/reservations/{reservation}", reservation=reservation)
+    return silent("delete_reservation", "DELETE", at)

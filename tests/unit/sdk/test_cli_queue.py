@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from trainmaster.cli.queue import bar, start_text
+from trainmaster.wire.forecasts import ExpectedStartView
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+QUOTA = {
+    "project": "vision",
+    "weight": 2.0,
+    "max_priority": 75,
+    "lines": [
+        {"what": "gpus", "used": 14, "limit": 16, "guaranteed": 8, "user_limit": 4, "capacity": 32},
+        {"what": "gpus/h100", "used": 0, "capacity": 16},
+        {"what": "memory", "used": 2**34, "capacity": 2**40},
+        {"what": "jobs", "used": 3, "limit": 20},
+    ],
+    "users": [{"user": "ann", "used": {"gpus": 4}, "limit": {"gpus": 8}, "weight": 1.0}],
+    "warnings": ["No node has the GPU model b200; the nodes have h100."],
+}
+SETTING = {
+    "name": "time_slice",
+    "kind": "duration",
+    "value": 600.0,
+    "text": "10m",
+    "default_text": "off",
+    "can_be_off": True,
+    "meaning": "Jobs take turns.",
+}
+RESERVATION = {
+    "id": "reservation-1",
+    "name": "demo",
+    "project": "vision",
+    "nodes": ["a", "b"],
+    "begins_at": NOW.isoformat(),
+    "ends_at": (NOW + timedelta(days=1)).isoformat(),
+    "is_active": False,
+    "warnings": ["a is cordoned now."],
+}
+
+
+def _waiting(position: int, **more: Any) -> dict[str, Any]:
+    return {"position": position, "priority": 50, "priority_class": "normal", "queued_at": NOW.isoformat(), **more}
+
+
+@pytest.fixture
+def queue_server(server: Any, page: Callable[..., Any]) -> Any:
+    known = _waiting(
+        1,
+        job_id="job-1",
+        name="digits",
+        project="vision",
+        user="ann",
+        gpus=8,
+        reason={"code": "no_room", "sentence": "Needs 8 GPUs.", "numbers": {}},
+    )
+    server.on("GET", "/queue", {"items": [known, _waiting(2, gpus=1)], "next_cursor": None, "waiting": 2})
+    running = {"job_id": "job-0", "name": "big", "project": "vision", "user": "ann", "state": "running", "priority": 50}
+    server.on("GET", "/queue/running", page({**running, "gpus": 4}, {"state": "running", "priority": 50}))
+    share = {"weight": 1.0, "held": 0.5, "wanted": 1.0, "entitlement": 0.25, "usage": 0.1, "running": 1, "waiting": 1}
+    others = {**share, "project": None, "held": 0.25, "usage": None}
+    projects = [{**share, "project": "vision", "gpus": {"h100": 4}}, others]
+    return server.on("GET", "/shares", {"projects": projects, "gpus": {"h100": 8}})
+
+
+def test_the_queue_tells_shares_running_and_waiting_jobs(cli: Any, queue_server: Any) -> None:
+    told = cli("queue").stdout
+    assert "vision" in told
+    assert "4/8 h100" in told
+    assert "2 jobs on the nodes" in told
+    assert "and 1 more" in told
+    assert "2 jobs wait:" in told
+    assert "Needs 8 GPUs." in told
+    assert "(others)" in told
+
+
+def test_the_queue_as_json_is_what_the_server_said(cli: Any, queue_server: Any) -> None:
+    told = json.loads(cli("queue", "--json", "--project", "vision").stdout)
+    assert told["waiting"] == 2
+    assert [job["position"] for job in told["jobs"]] == [1, 2]
+    assert [job["name"] for job in told["running"]] == ["big"]
+    assert told["shares"]["projects"][0]["entitlement"] == 0.25
+
+
+def test_a_bar_shows_what_is_held_and_marks_what_is_due() -> None:
+    assert bar(0.5, 0.25, 8) == "█│██····"
+    assert bar(0.0, 0.0, 4) == "····"
+    assert bar(2.0, 2.0, 4, is_fancy=False) == "###|"
+
+
+def test_an_expected_start_says_how_sure_it_is() -> None:
+    def at(hours: float) -> datetime:
+        return NOW + timedelta(hours=hours)
+
+    def clock(hours: float) -> str:
+        return at(hours).astimezone().strftime("%H:%M")
+
+    known = ExpectedStartView(code="expected", sentence="", early_at=at(1), likely_at=at(2), late_at=at(3))
+    assert start_text(known, NOW) == f"~{clock(2)} ({clock(1)}–{clock(3)})"
+    open_end = known.model_copy(update={"late_at": None})
+    assert start_text(open_end, NOW).endswith("–?)")
+    assert start_text(None, NOW) == "–"
+
+
+def test_a_quota_is_shown_with_what_is_used_and_warned_about(cli: Any, server: Any) -> None:
+    server.on("GET", "/projects/vision/quota", QUOTA)
+    shown = cli("quota", "vision")
+    assert "vision (weight 2)  gpus    14        16        8           4          32" in shown.stdout
+    assert "gpus/h100" not in shown.stdout
+    assert "16.0 GiB" in shown.stdout
+    assert "ann" in shown.stdout
+    assert "Warning: vision: No node has the GPU model b200" in shown.stderr
+    assert json.loads(cli("quota", "show", "vision", "--json").stdout)["max_priority"] == 75
+
+
+def test_setting_a_quota_sends_what_was_written(cli: Any, server: Any) -> None:
+    server.on("PATCH", "/projects/vision/quota", QUOTA)
+    given = ["gpus=16", "gpus/H100=8", "--guaranteed", "gpus=8", "--user-limit", "gpus=4", "--user", "ann:gpus=8"]
+    assert cli("quota", "set", "vision", *given, "--weight", "2", "--max-priority", "high").exit_code == 0
+    assert server.bodies("PATCH", "/projects/vision/quota") == [
+        {
+            "limit": {"gpus": "16", "gpus/H100": "8"},
+            "guaranteed": {"gpus": "8"},
+            "user_limit": {"gpus": "4"},
+            "users": {"ann": {"gpus": "8"}},
+            "weight": 2.0,
+            "max_priority": "high",
+        }
+    ]
+    assert cli("quota", "unset", "vision", "gpus", "--guaranteed", "gpus", "--max-priority").exit_code == 0
+    assert server.bodies("PATCH", "/projects/vision/quota")[1] == {
+        "limit": {"gpus": None},
+        "guaranteed": {"gpus": None},
+        "max_priority": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([], "say what to set"),
+        (["gpus"], "is not KEY=VALUE"),
+        (["--user", "ann=4"], "is not USER:WHAT=AMOUNT"),
+        (["--user-weight", "ann=much"], "is not a number"),
+    ],
+)
+def test_a_quota_that_is_written_wrongly_is_told_before_anything_is_sent(
+    cli: Any, server: Any, given: list[str], told: str
+) -> None:
+    wrong = cli("quota", "set", "vision", *given)
+    assert wrong.exit_code == 2
+    assert told in wrong.stderr
+    assert server.requests == []
+
+
+def test_settings_are_shown_with_their_meaning_and_sent_as_written(cli: Any, server: Any) -> None:
+    view = {"settings": [SETTING], "updated_at": NOW.isoformat(), "updated_by": "root", "warnings": ["It is short."]}
+    server.on("GET", "/policy", view).on("PATCH", "/policy", view)
+    shown = cli("policy")
+    assert "time_slice  10m    off      Jobs take turns." in shown.stdout
+    assert "Changed by root" in shown.stderr
+    assert "Warning: It is short." in shown.stderr
+    assert cli("policy", "set", "time_slice=10m", "order=shortest-first").exit_code == 0
+    assert server.bodies("PATCH", "/policy") == [{"settings": {"time_slice": "10m", "order": "shortest-first"}}]
+
+
+def test_reservations_are_made_listed_and_deleted(cli: Any, server: Any, page: Callable[..., Any]) -> None:
+    server.on("POST", "/reservations", RESERVATION).on("GET", "/reservations", page(RESERVATION))
+    server.on("DELETE", "/reservations/reservation-1", {})
+    made = cli(
+        "reservation", "create", "demo", "a", "b", "--project", "vision", "--from", "2026-11-21T12:00:00+00:00", "--for", "1d"
+    )  # fmt: skip
+    assert "reservation-1: a, b for vision" in made.stdout
+    assert "Warning: a is cordoned now." in made.stderr
+    (body,) = server.bodies("POST", "/reservations")
+    assert (body["name"], body["project"], body["nodes"]) == ("demo", "vision", ["a", "b"])
+    assert datetime.fromisoformat(body["ends_at"]) - datetime.fromisoformat(body["begins_at"]) == timedelta(days=1)
+    assert "demo" in cli("reservation").stdout
+    assert cli("reservation", "delete", "reservation-1").exit_code == 0
+    wrong = cli("reservation", "create", "demo", "a")
+    assert "--until" in wrong.stderr
