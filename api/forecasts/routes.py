@@ -1,35 +1,91 @@
 from __future__ import annotations
 
-from trainmaster.wire.forecasts import ForecastRequest, ForecastView
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import Query
+from trainmaster.wire.forecasts import ExplanationView, ForecastRequest, ForecastView
 
 from api.auth import Caller, JobAccess, JobViewer, Writer
-from api.forecasts.service import answer, ask_of, ask_of_job
-from api.jobs.service import check_submission, read_spec
+from api.forecasts.service import ask_of, ask_of_job, check_waits, explain, forecast, in_cluster
+from api.jobs.cloning import changed_spec
+from api.jobs.service import canonical, check_submission, read_spec
 from api.routing import new_router
 from api.work import Platform, PlatformDep
 from core.db.repositories.questions import Ask
+from core.db.tables import Job
+from core.domain.errors import InvalidRequest
 
 router = new_router("forecasts")
 
 
-@router.post("/forecasts", operation_id="forecast_spec", summary="Where a job would run if it were submitted now")
+@router.post(
+    "/forecasts", operation_id="forecast_spec", summary="When and where a job would run if it were submitted now"
+)
 async def forecast_spec(body: ForecastRequest, caller: Writer, platform: PlatformDep) -> ForecastView:
-    """The planner's own answer: nodes for its replicas, or why it would wait and what would start instead. Nothing is
-    submitted; the spec is checked as a submission is. Needs the role `member` in the project.
+    """The planner's own answer: nodes for its replicas, or why it would wait, until about when, and what would start
+    instead. Nothing is submitted; the spec is checked as a submission is. With `job` it is asked of one that waits, at
+    its place in the queue, with `changes` to its spec; with `cluster` of another cluster. Needs the role `member` in the
+    project.
     """
-    return await answer(platform, caller, await platform.run_hot(_checked, body, caller, platform))
+    return await forecast(platform, caller, await platform.run_hot(_checked, body, caller, platform))
 
 
 def _checked(body: ForecastRequest, caller: Caller, platform: Platform) -> Ask:
-    return ask_of(platform, caller, check_submission(platform, caller, read_spec(body)))
+    if body.job is not None:
+        if body.spec is not None or body.spec_text is not None:
+            raise InvalidRequest("Give a `spec` or the `job` that is meant, one of the two.", field="job")
+        return in_cluster(_changed(body, body.job, caller, platform), body.cluster)
+    spec = read_spec(body)
+    if body.changes:
+        spec = canonical(changed_spec(spec.model_dump(mode="json", exclude_none=True), body.changes))
+    return in_cluster(ask_of(platform, caller, check_submission(platform, caller, spec)), body.cluster)
 
 
-@router.get("/jobs/{job}/forecast", operation_id="forecast_job", summary="What would let a waiting job start now")
+def _changed(body: ForecastRequest, ref: str, caller: Caller, platform: Platform) -> Ask:
+    with platform.read() as work:
+        job = JobAccess(caller, ref, "viewer").load(work.session)
+        check_waits(job)
+        if not body.changes:
+            return ask_of_job(work.session, job)
+        work.session.expunge(job)
+    spec = canonical(changed_spec(job.spec, body.changes))
+    return ask_of(platform, caller, check_submission(platform, caller, spec), job)
+
+
+@router.get(
+    "/jobs/{job}/forecast", operation_id="forecast_job", summary="When a waiting job starts, and what would start now"
+)
 async def forecast_job(job: JobViewer, platform: PlatformDep) -> ForecastView:
-    """Why it waits, its place in the queue, and changes with which a clone of it would start at once."""
-    return await answer(platform, job.caller, await platform.run_hot(_waiting, job, platform))
+    """Why it waits, its place in the queue, when it is expected to start, and changes with which a clone of it would start
+    at once or sooner.
+    """
+    return await forecast(platform, job.caller, await platform.run_hot(_waiting, job, platform))
 
 
 def _waiting(job: JobAccess, platform: Platform) -> Ask:
     with platform.read() as work:
         return ask_of_job(work.session, job.load(work.session))
+
+
+@router.get("/jobs/{job}/explanation", operation_id="explain_job", summary="Why a job waits, or waited at a time")
+async def explain_job(
+    job: JobViewer,
+    platform: PlatformDep,
+    at: Annotated[
+        datetime | None, Query(description="The last plan up to this time is looked at; else the present.")
+    ] = None,
+) -> ExplanationView:
+    """The very planner is run again on what it saw at that time, and says what it did with the job and why. Of each tick
+    that changed anything it is kept for a while.
+    """
+    if at is not None and at.tzinfo is None:
+        raise InvalidRequest("at: needs a time zone, such as 2026-11-21T14:20:00Z.", field="at")
+    return await explain(platform, job.caller, await platform.run_hot(_any, job, platform), at)
+
+
+def _any(job: JobAccess, platform: Platform) -> Job:
+    with platform.read() as work:
+        found = job.load(work.session)
+        work.session.expunge(found)
+        return found

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
 
 import anyio
 from anyio import to_thread
 from sqlalchemy.orm import Session
-from trainmaster.wire.forecasts import ForecastView, OptionView, PlaceView
+from trainmaster.wire.forecasts import (
+    ClusterChange,
+    ExpectedStartView,
+    ExplanationView,
+    ForecastView,
+    OptionView,
+    PlaceView,
+    VictimView,
+)
 from trainmaster.wire.jobs import WaitReasonView
 
 from api.auth import Caller
@@ -15,9 +26,9 @@ from api.jobs.service import Submission
 from api.work import Platform
 from core.bell import TOPIC_FORECAST
 from core.db.repositories import questions
-from core.db.repositories.questions import Ask
+from core.db.repositories.questions import ERROR, Ask, Kind
 from core.db.tables import Job, Project, User
-from core.domain.errors import Conflict, Unavailable
+from core.domain.errors import Conflict, InvalidRequest, NotFound, TrainmasterError, Unavailable
 from core.domain.resources import gang_of
 from core.domain.states import JobState
 from core.domain.waiting import in_full
@@ -28,12 +39,24 @@ _LAST_LOOK_S: Final = 0.25
 _RING_AGAIN_S: Final = 1.0
 
 
-def ask_of(platform: Platform, caller: Caller, submission: Submission) -> Ask:
-    """The question about a job that is not submitted."""
+def ask_of(platform: Platform, caller: Caller, submission: Submission, job: Job | None = None) -> Ask:
+    """The question about a job that is not submitted, or about ``job``, which waits, with another spec."""
     spec = submission.spec
     gang = gang_of(spec).to_json()
-    now = platform.clock()
-    return Ask("", spec.name, spec.project, caller.user, spec.priority, now, gang, spec.max_run_time)
+    asked = Ask(
+        "",
+        spec.name,
+        spec.project,
+        caller.user,
+        spec.priority,
+        platform.clock(),
+        gang,
+        spec.max_run_time,
+        spec.code or "",
+    )
+    if job is None:
+        return asked
+    return replace(asked, job_id=job.id, name=job.name, queued_at=job.queued_at)
 
 
 def ask_of_job(session: Session, job: Job) -> Ask:
@@ -42,24 +65,76 @@ def ask_of_job(session: Session, job: Job) -> Ask:
     Raises:
         Conflict: it does not.
     """
-    if job.state != JobState.QUEUED:
-        raise Conflict(f"Job {job.name} does not wait for a place: it is {job.state}.")
+    check_waits(job)
     project = session.get_one(Project, job.project_id).name
     user = session.get_one(User, job.user_id).name
-    return Ask(job.id, job.name, project, user, job.priority, job.queued_at, job.gang, job.max_run_time_s)
+    code = job.spec.get("code") or ""
+    return Ask(job.id, job.name, project, user, job.priority, job.queued_at, job.gang, job.max_run_time_s, code)
 
 
-async def answer(platform: Platform, caller: Caller, ask: Ask) -> ForecastView:
-    """The planner's answer, mostly within a tenth of a second.
+def check_waits(job: Job) -> None:
+    if job.state != JobState.QUEUED:
+        raise Conflict(f"Job {job.name} does not wait for a place: it is {job.state}.")
+
+
+def in_cluster(ask: Ask, cluster: ClusterChange | None) -> Ask:
+    """``ask`` in another cluster.
+
+    Raises:
+        InvalidRequest: more nodes of no kind.
+    """
+    if cluster is None:
+        return ask
+    if cluster.more_nodes and cluster.like is None:
+        raise InvalidRequest("Name a node in `like` whose kind there shall be more of.", field="cluster.like")
+    return replace(ask, more_nodes=cluster.more_nodes, like=cluster.like, without=tuple(cluster.without))
+
+
+async def forecast(platform: Platform, caller: Caller, ask: Ask) -> ForecastView:
+    """The planner's own answer, mostly within a tenth of a second.
 
     Raises:
         Unavailable: no scheduler answers in time, or too much is asked.
     """
+    return forecast_view(await answer(platform, caller, Kind.FORECAST, ask.to_json()))
+
+
+async def explain(platform: Platform, caller: Caller, job: Job, at: datetime | None) -> ExplanationView:
+    """Why the job waited at that time, or waits now.
+
+    Raises:
+        NotFound: nothing of that time is kept.
+        Unavailable: no scheduler answers in time, or too much is asked.
+    """
+    asked = {"job_id": job.id, "name": job.name, "at": None if at is None else at.isoformat()}
+    told = await answer(platform, caller, Kind.EXPLANATION, asked)
+    return ExplanationView(
+        job_id=job.id,
+        at=told["at"],
+        verdict=told["verdict"],
+        sentence=in_full(told["sentence"]),
+        wait_reason=_reason(told["reason"]),
+        queue_position=told["position"],
+        places=[PlaceView(**place) for place in told["places"]],
+        waiting=told["waiting"],
+        running=told["running"],
+        nodes=told["nodes"],
+        is_same=told["is_same"],
+    )
+
+
+async def answer(platform: Platform, caller: Caller, kind: Kind, asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the scheduler says; who asks waits for it.
+
+    Raises:
+        Unavailable: no scheduler answers in time, or too much is asked.
+        TrainmasterError: it cannot be answered.
+    """
     question_id = new_id("question")
-    await to_thread.run_sync(_put, platform, question_id, caller.user_id, ask)
+    await to_thread.run_sync(put, platform, question_id, caller.user_id, kind, asked)
     try:
-        with anyio.move_on_after(questions.PATIENCE.total_seconds()):
-            return await _wait(platform, question_id)
+        with anyio.move_on_after(kind.patience.total_seconds()):
+            return unless_error(await _wait(platform, question_id))
     finally:
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(_drop, platform, question_id)
@@ -68,7 +143,21 @@ async def answer(platform: Platform, caller: Caller, ask: Ask) -> ForecastView:
     )
 
 
-async def _wait(platform: Platform, question_id: str) -> ForecastView:
+def unless_error(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``told``, unless it says that there is no answer."""
+    error = told.get(ERROR)
+    if error is None:
+        return told
+    sentence, field = in_full(error["sentence"]), error.get("field")
+    match error["code"]:
+        case "invalid_request":
+            raise InvalidRequest(sentence, field=field)
+        case "not_found":
+            raise NotFound(sentence)
+    raise TrainmasterError(sentence)
+
+
+async def _wait(platform: Platform, question_id: str) -> Mapping[str, Any]:
     pause_s, waited_s = _FIRST_LOOK_S, 0.0
     while True:
         await anyio.sleep(pause_s)
@@ -82,26 +171,49 @@ async def _wait(platform: Platform, question_id: str) -> ForecastView:
         pause_s = min(2 * pause_s, _LAST_LOOK_S)
 
 
-def _put(platform: Platform, question_id: str, user_id: str, ask: Ask) -> None:
+def put(platform: Platform, question_id: str, user_id: str, kind: Kind, asked: Mapping[str, Any]) -> None:
     with platform.write() as work:
-        questions.put(work.session, question_id, user_id, ask, work.now)
+        questions.put(work.session, question_id, user_id, asked, work.now, kind)
         work.ring(TOPIC_FORECAST)
 
 
-def _look(platform: Platform, question_id: str) -> ForecastView | None:
+def _look(platform: Platform, question_id: str) -> Mapping[str, Any] | None:
     with platform.read() as work:
-        told = questions.answer_to(work.session, question_id)
-    if told is None:
-        return None
-    reason = told["reason"]
-    return ForecastView(
-        places=[PlaceView(**place) for place in told["places"]],
-        wait_reason=None if reason is None else WaitReasonView(**{**reason, "sentence": in_full(reason["sentence"])}),
-        queue_position=told["position"],
-        options=[OptionView(**option) for option in told["options"]],
-    )
+        try:
+            return questions.answer_to(work.session, question_id)
+        except LookupError:  # dropped as too old, by a clock that is far ahead of ours
+            return None
 
 
 def _drop(platform: Platform, question_id: str) -> None:
     with platform.write() as work:
         questions.drop(work.session, question_id)
+
+
+def forecast_view(told: Mapping[str, Any]) -> ForecastView:
+    return ForecastView(
+        places=[PlaceView(**place) for place in told["places"]],
+        wait_reason=_reason(told["reason"]),
+        queue_position=told["position"],
+        start=_start(told["start"]),
+        options=[_option(option) for option in told["options"]],
+        later=[_option(option) for option in told["later"]],
+        victims=[VictimView(**{**one, "sentence": in_full(one["sentence"])}) for one in told["victims"]],
+    )
+
+
+def _reason(told: Mapping[str, Any] | None) -> WaitReasonView | None:
+    return None if told is None else WaitReasonView(**{**told, "sentence": in_full(told["sentence"])})
+
+
+def _option(told: Mapping[str, Any]) -> OptionView:
+    return OptionView(**{**told, "start": _start(told["start"])})
+
+
+def _start(told: Mapping[str, Any] | None) -> ExpectedStartView | None:
+    return None if told is None else ExpectedStartView(**{**told, "sentence": starts(told["sentence"])})
+
+
+def starts(sentence: str) -> str:
+    """The planner's words about a start as the sentence that a person reads alone."""
+    return in_full(f"it starts {sentence}")

@@ -253,17 +253,20 @@ class WaitReason(Base):
 
 
 class Question(Base):
-    """What would become of a job now: asked by the API, answered by the control loop, gone once the answer is read.
+    """What somebody asks the planner: put by the API, answered by the control loop, gone once the answer is read.
 
-    ``ask``: a planner's queued gang (``core.db.repositories.questions``). ``answer``: null until there is one.
+    ``kind``: what is asked; ``ask``: its arguments (``core.db.repositories.questions``). ``answer``: null until there is one.
+    ``expires_at``: nobody waits for an answer any longer then.
     """
 
     __tablename__ = "questions"
     id: Mapped[str] = mapped_column(primary_key=True)
     user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
     asked_at: Mapped[datetime] = mapped_column(index=True)
+    kind: Mapped[str] = mapped_column(default="forecast", server_default="forecast")
     ask: Mapped[dict[str, Any]]
     answer: Mapped[dict[str, Any] | None]
+    expires_at: Mapped[datetime] = mapped_column(index=True)
 
 
 class PolicyRow(Base):
@@ -309,8 +312,9 @@ class Usage(Base):
 
 
 class Outlook(Base):
-    """Where a waiting job stands in the line, and when it is expected to start: one time in ten before ``earliest``, half of
-    the times before ``likely``, nine times in ten before ``latest``. Written for the first jobs in the line, now and then.
+    """Where a waiting job stands in the line, and when it is expected to start: probably at ``likely``, between ``earliest``
+    and ``latest``. Written for the first jobs in the line, now and then. ``code``: what is known of it, ``sentence``: in
+    words that go on after "it starts" (``scheduler.planning.outlook``). ``nodes``: where, if all goes as is likely.
     """
 
     __tablename__ = "outlooks"
@@ -319,6 +323,9 @@ class Outlook(Base):
     earliest: Mapped[datetime | None]
     likely: Mapped[datetime | None]
     latest: Mapped[datetime | None]
+    code: Mapped[str] = mapped_column(default="expected", server_default="expected")
+    sentence: Mapped[str] = mapped_column(Text, default="", server_default="")
+    nodes: Mapped[list[Any]] = mapped_column(default=list)
     at: Mapped[datetime]
 
 

@@ -1,33 +1,57 @@
-"""Answering what would become of a job now: the planner's own look at the cluster as the tick sees it."""
+"""Answering what users ask the planner: with its own look at the cluster as the tick sees it, or as a tick saw it then."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any, Final
+
+import structlog
+from sqlalchemy.orm import Session
 
 from core.db.engine import unit_of_work
 from core.db.repositories import questions
-from core.db.repositories.questions import Ask
-from core.domain.ids import JobId
+from core.db.repositories.questions import ERROR, Ask, Asked, Kind
+from core.domain.ids import JobId, NodeId
 from core.domain.resources import Gang
 from executors.base import ChangesWorlds
 from scheduler.control.context import Control
+from scheduler.control.explain import Record, explanation
 from scheduler.control.snapshot import TickCache, load_snapshot, reason_to_json
-from scheduler.planning.forecast import Forecast, forecast
-from scheduler.planning.model import QueuedGang
+from scheduler.planning.durations import Traits
+from scheduler.planning.forecast import Forecast, Option, another_cluster, forecast
+from scheduler.planning.model import Placement, QueuedGang, Snapshot
+from scheduler.planning.outlook import Expected
+from scheduler.planning.planner import plan
 
-# Each answer plans the whole queue twice; between two rounds the thread is free for what else was rung for.
+log = structlog.get_logger(__name__)
+
+# Each answer plans the whole queue; between two rounds the thread is free for what else was rung for.
 _AT_ONCE: Final = 4
 # No job has such an id: those of one that is only thought of sort behind all others of its moment.
 _NOT_SUBMITTED: Final = JobId("~")
+_FAILED: Final = (
+    "The planner could not answer this, which is a bug; the scheduler's log says where (question.failed). Asking the "
+    "same again will not help."
+)
+
+LoadRecord = Callable[[Session, datetime], Record | None]
+
+
+def no_records(_session: Session, _at: datetime) -> Record | None:
+    """Nothing is kept."""
+    return None
 
 
 class Forecaster:
     """Answers; one per process. Two processes may answer the same: the answers are equally good."""
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, load_record: LoadRecord = no_records) -> None:
         self._control = control
         self._cache = TickCache()
+        self._load_record = load_record
 
     def answer(self) -> None:
         """Answer everybody who waits for it now. Harmless to repeat; without a question it costs one look.
@@ -42,39 +66,140 @@ class Forecaster:
                 asked = questions.unanswered(session, now, _AT_ONCE)
                 if not asked:
                     return
-                can_grow = isinstance(control.executor, ChangesWorlds)
-                snapshot = load_snapshot(session, self._cache, now, can_grow=can_grow).snapshot
-            answers = {question_id: to_json(forecast(snapshot, _gang_of(ask))) for question_id, ask in asked}
+                snapshot = self._snapshot(session, now)
+                records = {one.id: self._record_of(session, one, snapshot) for one in asked}
+            answers = {one.id: self._answer(one, snapshot, records[one.id]) for one in asked}
             with unit_of_work(control.sessions) as session:
                 questions.answer(session, answers, control.clock())
 
+    def _snapshot(self, session: Session, now: datetime) -> Snapshot:
+        can_grow = isinstance(self._control.executor, ChangesWorlds)
+        return load_snapshot(session, self._cache, now, can_grow=can_grow).snapshot
 
-def to_json(found: Forecast) -> dict[str, Any]:
-    """Replicas of a role that go to the same place are counted: a gang may have thousands."""
-    places = Counter((p.role, p.node, p.gpu_model) for p in found.placements)
+    def _record_of(self, session: Session, asked: Asked, snapshot: Snapshot) -> Record | None:
+        if asked.kind is not Kind.EXPLANATION:
+            return None
+        at = asked.ask.get("at")
+        if at is None:
+            return Record(snapshot.now, snapshot, None)
+        try:
+            return self._load_record(session, datetime.fromisoformat(at))
+        except Exception:
+            log.exception("record.unreadable", at=at)
+            return None
+
+    def _answer(self, asked: Asked, snapshot: Snapshot, record: Record | None) -> dict[str, Any]:
+        """One that makes the planner fail is answered all the same: asked again, it would fail again."""
+        try:
+            match asked.kind:
+                case Kind.FORECAST:
+                    return self._forecast(snapshot, Ask.from_json(asked.ask))
+                case Kind.EXPLANATION:
+                    return explain(asked.ask, record)
+                case Kind.SIMULATION:  # not asked for here
+                    return _error("internal", _FAILED)
+        except Exception:
+            log.exception("question.failed", question=asked.id, kind=asked.kind.value)
+            return _error("internal", _FAILED)
+
+    def _forecast(self, snapshot: Snapshot, ask: Ask) -> dict[str, Any]:
+        try:
+            seen = another_cluster(
+                snapshot,
+                more_nodes=ask.more_nodes,
+                like=None if ask.like is None else NodeId(ask.like),
+                without=[NodeId(name) for name in ask.without],
+            )
+        except ValueError as error:
+            field, _, _ = str(error).partition(":")
+            return _error("invalid_request", str(error), f"cluster.{field}")
+        return to_json(forecast(seen, self._gang_of(ask, snapshot)))
+
+    def _gang_of(self, ask: Ask, snapshot: Snapshot) -> QueuedGang:
+        """One that waits keeps what it had and since when it waits; only what it asks for may be another."""
+        gang = Gang.from_json(ask.gang)
+        traits = Traits(ask.project, ask.user, ask.name, ask.code, gang.shape())
+        estimate = self._cache.estimates.of_waiting(traits, 0.0, ask.max_run_time_s)
+        waits = next((job for job in snapshot.queued if job.job_id == ask.job_id), None)
+        if waits is not None:
+            return replace(
+                waits, gang=gang, shape=gang.shape(), priority=ask.priority, max_run_time_s=ask.max_run_time_s
+            )
+        return QueuedGang(
+            JobId(ask.job_id) if ask.job_id else _NOT_SUBMITTED,
+            ask.name, ask.project, ask.user, ask.priority, ask.queued_at, gang, gang.shape(), ask.max_run_time_s,
+            estimate=estimate,
+        )  # fmt: skip
+
+
+def explain(ask: Mapping[str, Any], record: Record | None) -> dict[str, Any]:
+    if record is None:
+        return _error(
+            "not_found",
+            "No plan of that time is kept. Plans are kept for a while from when the platform first ran this version; "
+            "without a time, the present is explained.",
+        )
+    found = explanation(record, JobId(ask["job_id"]), ask["name"], plan(record.snapshot))
     return {
-        "places": [
-            {"role": role, "node": node, "gpu_model": model, "replicas": count}
-            for (role, node, model), count in places.items()
-        ],
+        "at": found.at.isoformat(),
+        "verdict": found.verdict.value,
+        "sentence": found.sentence,
         "reason": None if found.reason is None else reason_to_json(found.reason),
         "position": found.position,
-        "options": [
-            {
-                "code": option.code.value,
-                "sentence": option.sentence,
-                "roles": list(option.roles),
-                "field": option.field,
-                "value": option.value,
-            }
-            for option in found.options
-        ],
+        "places": places_to_json(found.placements),
+        "waiting": found.waiting,
+        "running": found.running,
+        "nodes": found.nodes,
+        "is_same": found.is_same,
     }
 
 
-def _gang_of(ask: Ask) -> QueuedGang:
-    gang = Gang.from_json(ask.gang)
-    return QueuedGang(
-        JobId(ask.job_id) if ask.job_id else _NOT_SUBMITTED,
-        ask.name, ask.project, ask.user, ask.priority, ask.queued_at, gang, gang.shape(), ask.max_run_time_s,
-    )  # fmt: skip
+def _error(code: str, sentence: str, field: str | None = None) -> dict[str, Any]:
+    return {ERROR: {"code": code, "sentence": sentence, "field": field}}
+
+
+def to_json(found: Forecast) -> dict[str, Any]:
+    return {
+        "places": places_to_json(found.placements),
+        "reason": None if found.reason is None else reason_to_json(found.reason),
+        "position": found.position,
+        "start": None if found.start is None else start_to_json(found.start),
+        "options": [_option_to_json(option) for option in found.options],
+        "later": [_option_to_json(option) for option in found.later],
+        "victims": [{"job_id": one.job_id, "code": one.code.value, "sentence": one.sentence} for one in found.victims],
+    }
+
+
+def places_to_json(placements: Sequence[Placement]) -> list[dict[str, Any]]:
+    """Replicas of a role that go to the same place are counted: a gang may have thousands."""
+    places = Counter((p.role, p.node, p.gpu_model) for p in placements)
+    return [
+        {"role": role, "node": node, "gpu_model": model, "replicas": count}
+        for (role, node, model), count in places.items()
+    ]
+
+
+def start_to_json(start: Expected) -> dict[str, Any]:
+    return {
+        "code": start.code.value,
+        "sentence": start.sentence,
+        "early_at": _moment(start.early_at),
+        "likely_at": _moment(start.likely_at),
+        "late_at": _moment(start.late_at),
+        "nodes": list(start.nodes),
+    }
+
+
+def _moment(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
+
+
+def _option_to_json(option: Option) -> dict[str, Any]:
+    return {
+        "code": option.code.value,
+        "sentence": option.sentence,
+        "roles": list(option.roles),
+        "field": option.field,
+        "value": option.value,
+        "start": None if option.start is None else start_to_json(option.start),
+    }

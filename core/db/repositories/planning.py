@@ -76,13 +76,16 @@ def bookings(session: Session, *, ending_after: datetime | None = None) -> Seque
 
 @dataclass(frozen=True, slots=True)
 class OutlookOf:
-    """``position``: from 1. Times are ``None`` where there is no telling."""
+    """``position``: from 1. Times are ``None`` where there is no telling; ``code`` and ``sentence`` say what there is."""
 
     job_id: str
     position: int
     earliest: datetime | None = None
     likely: datetime | None = None
     latest: datetime | None = None
+    code: str = "expected"
+    sentence: str = ""
+    nodes: tuple[str, ...] = ()
 
 
 def write_outlooks(session: Session, outlooks: Iterable[OutlookOf], now: datetime) -> None:
@@ -95,6 +98,9 @@ def write_outlooks(session: Session, outlooks: Iterable[OutlookOf], now: datetim
             "earliest": one.earliest,
             "likely": one.likely,
             "latest": one.latest,
+            "code": one.code,
+            "sentence": one.sentence,
+            "nodes": list(one.nodes),
             "at": now,
         }
         for one in outlooks

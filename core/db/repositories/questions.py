@@ -1,13 +1,18 @@
-"""Questions to the planner: what would become of a job now. Who asks waits; an answer that nobody fetches is dropped."""
+"""Questions to the planner. Who asks waits; an answer that nobody fetches is dropped.
+
+Of each kind: what would become of a job (``forecast``), why it waited at a moment (``explanation``), how jobs of the past would
+have fared otherwise (``simulation``). An answer is a mapping; of a question that cannot be answered it has ``error``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
+from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from core.db.tables import Question
@@ -15,13 +20,31 @@ from core.domain.errors import Unavailable
 
 # Who asked waits no longer than this for an answer.
 PATIENCE: Final = timedelta(seconds=8)
+# A simulation of a month takes minutes, and its result stays for those who come back for it.
+_LONG_PATIENCE: Final = timedelta(hours=1)
 _OPEN: Final = 64
 _OPEN_OF_ONE: Final = 4
+_SIMULATIONS_OF_ONE: Final = 2
+ERROR: Final = "error"
+RUNNING: Final = "running"
+
+
+class Kind(StrEnum):
+    FORECAST = "forecast"
+    EXPLANATION = "explanation"
+    SIMULATION = "simulation"
+
+    @property
+    def patience(self) -> timedelta:
+        return _LONG_PATIENCE if self is Kind.SIMULATION else PATIENCE
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A job that waits, or that is only thought of: then ``job_id`` is empty. ``gang``: ``Gang.to_json``."""
+    """A job that waits, or that is only thought of: then ``job_id`` is empty. ``gang``: ``Gang.to_json``.
+
+    ``code``: the archive's digest, or the command. ``more_nodes`` like the node ``like``, and without those of ``without``: another cluster.
+    """
 
     job_id: str
     name: str
@@ -31,43 +54,101 @@ class Ask:
     queued_at: datetime
     gang: Mapping[str, Any]
     max_run_time_s: float | None
+    code: str = ""
+    more_nodes: int = 0
+    like: str | None = None
+    without: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "queued_at": self.queued_at.isoformat(), "without": list(self.without)}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Ask:
+        queued_at, without = datetime.fromisoformat(told["queued_at"]), tuple(told["without"])
+        return cls(**{**told, "queued_at": queued_at, "without": without})
 
 
-def put(session: Session, question_id: str, user_id: str, ask: Ask, now: datetime) -> None:
+def put(
+    session: Session, question_id: str, user_id: str, ask: Mapping[str, Any], now: datetime, kind: Kind = Kind.FORECAST
+) -> None:
     """Ask.
 
     Raises:
         Unavailable: this user, or everybody together, waits for too many answers already.
     """
-    counts = select(func.count(), func.count().filter(Question.user_id == user_id))
-    everybodys, own = session.execute(counts.where(Question.asked_at > now - PATIENCE)).one()
-    if own >= _OPEN_OF_ONE or everybodys >= _OPEN:
+    rows = session.execute(
+        select(Question.user_id, Question.answer).where(Question.expires_at > now, Question.kind == kind.value)
+    )
+    waiting = [row.user_id for row in rows if row.answer is None or RUNNING in row.answer]
+    most = _SIMULATIONS_OF_ONE if kind is Kind.SIMULATION else _OPEN_OF_ONE
+    if waiting.count(user_id) >= most or len(waiting) >= _OPEN:
         raise Unavailable("The planner is asked too much at once; ask again in a moment.", retry_after_s=1.0)
-    told = {name: getattr(ask, name) for name in Ask.__slots__} | {"queued_at": ask.queued_at.isoformat()}
-    session.add(Question(id=question_id, user_id=user_id, asked_at=now, ask=told))
+    session.add(
+        Question(
+            id=question_id,
+            user_id=user_id,
+            asked_at=now,
+            kind=kind.value,
+            ask=dict(ask),
+            expires_at=now + kind.patience,
+        )
+    )
 
 
-def answer_to(session: Session, question_id: str) -> Mapping[str, Any] | None:
-    return session.execute(select(Question.answer).where(Question.id == question_id)).scalar_one_or_none()
+def answer_to(session: Session, question_id: str, *, user_id: str | None = None) -> Mapping[str, Any] | None:
+    """``None``: there is none yet; ``{"running": …}``: somebody works on it.
+
+    Raises:
+        LookupError: nobody asks that any more, or another user.
+    """
+    query = select(Question.answer, Question.user_id).where(Question.id == question_id)
+    row = session.execute(query).one_or_none()
+    if row is None or (user_id is not None and row.user_id != user_id):
+        raise LookupError(question_id)
+    answer: Mapping[str, Any] | None = row.answer
+    return answer
 
 
 def drop(session: Session, question_id: str) -> None:
     session.execute(delete(Question).where(Question.id == question_id))
 
 
-def unanswered(session: Session, now: datetime, limit: int) -> Sequence[tuple[str, Ask]]:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    id: str
+    kind: Kind
+    ask: Mapping[str, Any]
+
+
+def unanswered(
+    session: Session, now: datetime, limit: int, kinds: Collection[Kind] = (Kind.FORECAST, Kind.EXPLANATION)
+) -> Sequence[Asked]:
     """The oldest of those for whose answers somebody still waits."""
     rows = session.execute(
-        select(Question.id, Question.ask)
-        .where(Question.answer.is_(None), Question.asked_at > now - PATIENCE)
-        .order_by(Question.asked_at)
+        select(Question.id, Question.kind, Question.ask)
+        .where(
+            Question.answer.is_(None),
+            Question.expires_at > now,
+            Question.kind.in_([kind.value for kind in kinds]),
+        )
+        .order_by(Question.asked_at, Question.id)
         .limit(limit)
     )
-    return [(row.id, Ask(**{**row.ask, "queued_at": datetime.fromisoformat(row.ask["queued_at"])})) for row in rows]
+    return [Asked(row.id, Kind(row.kind), row.ask) for row in rows]
+
+
+def claim(session: Session, question_id: str, holder: str, now: datetime) -> bool:
+    """Say that ``holder`` works on it; ``False``: somebody else does, or nobody asks any more."""
+    done = session.execute(
+        update(Question)
+        .where(Question.id == question_id, Question.answer.is_(None))
+        .values(answer={RUNNING: {"by": holder, "since": now.isoformat()}})
+    )
+    return bool(done.rowcount == 1)  # type: ignore[attr-defined]
 
 
 def answer(session: Session, answers: Mapping[str, Mapping[str, Any]], now: datetime) -> None:
     """Write the answers by the questions' ids, and drop what is left of those who went away."""
     for question_id, told in answers.items():
         session.execute(update(Question).where(Question.id == question_id).values(answer=dict(told)))
-    session.execute(delete(Question).where(Question.asked_at < now - 2 * PATIENCE))
+    session.execute(delete(Question).where(Question.expires_at < now - PATIENCE))

@@ -15,11 +15,12 @@ from core.bell import TOPIC_FORECAST
 from core.db.bootstrap import prepare_home, read_token
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories import questions
-from core.db.repositories.questions import PATIENCE, Ask
-from core.db.tables import Job, Question, User
+from core.db.repositories.questions import PATIENCE, Ask, Kind
+from core.db.tables import Job, Outlook, Question, User
 from core.domain.errors import Unavailable
 from core.settings import Settings
 from scheduler.control.forecasts import Forecaster
+from scheduler.control.outlooks import OutlookWriter
 
 SPEC = {"name": "asked", "command": "true", "gpus": 1}
 
@@ -79,11 +80,11 @@ def test_what_runs_and_waits_is_in_the_planner_s_way(plane, client) -> None:
     found = ask(client, workers=2)
     assert found["places"] == []
     assert found["wait_reason"]["code"] == "no_room"
-    assert found["queue_position"] == 2
-    assert found["options"] == []  # the one that is free is kept for the job before it
-    more_urgent = ask(client, workers=2, priority=90)
-    assert more_urgent["queue_position"] == 1
-    assert [(option["field"], option["value"]) for option in more_urgent["options"]] == [("replicas", 1)]
+    assert found["queue_position"] == 1  # who asks has nothing yet, and so the smaller share
+    assert [(option["field"], option["value"]) for option in found["options"]] == [("replicas", 1), ("gpus", 0.5)]
+    less_urgent = ask(client, workers=2, priority=10)
+    assert less_urgent["queue_position"] == 2
+    assert less_urgent["options"] == []  # the one that is free is kept for the job before it
 
 
 def test_a_job_that_waits_is_told_its_own_reason_and_what_would_start_now(plane, client) -> None:
@@ -95,7 +96,8 @@ def test_a_job_that_waits_is_told_its_own_reason_and_what_would_start_now(plane,
     assert found["queue_position"] == 1
     assert found["wait_reason"]["sentence"] == client.get(f"/api/v1/jobs/{job}").json()["wait_reason"]["sentence"]
     assert [option["sentence"] for option in found["options"]] == [
-        "With 1 worker instead of 2 it would start now, on node-0."
+        "With 1 worker instead of 2 it would start now, on node-0.",
+        "With half a GPU for each worker instead of a whole one it would start now, on node-0.",
     ]
     runs = client.get("/api/v1/jobs/first/forecast")
     assert (runs.status_code, runs.json()["detail"]) == (409, "Job first does not wait for a place: it is running.")
@@ -116,7 +118,8 @@ def test_nobody_has_many_questions_open_and_old_ones_are_forgotten(plane, sessio
     with unit_of_work(sessions) as session:
         now = plane.engine.now
         session.add(User(id="user-2", name="bob", is_admin=False, created_at=now))
-        about = Ask("", "a", "default", "ann", 50, now, {"roles": [], "select": [], "topology": [None, False]}, None)
+        gang = {"roles": [], "select": [], "topology": [None, False]}
+        about = Ask("", "a", "default", "ann", 50, now, gang, None).to_json()
         session.flush()
         for number in range(4):
             questions.put(session, f"q{number}", "user-1", about, now)
@@ -124,10 +127,89 @@ def test_nobody_has_many_questions_open_and_old_ones_are_forgotten(plane, sessio
         with pytest.raises(Unavailable, match="ask again in a moment"):
             questions.put(session, "q4", "user-1", about, now)
         questions.put(session, "q5", "user-2", about, now)
+        questions.put(session, "s1", "user-1", {}, now, Kind.SIMULATION)
         session.flush()
+        assert [one.id for one in questions.unanswered(session, now, 10)] == ["q0", "q1", "q2", "q3", "q5"]
         later = now + PATIENCE + timedelta(seconds=1)
         assert questions.unanswered(session, later, 10) == []
+        assert [one.id for one in questions.unanswered(session, later, 10, [Kind.SIMULATION])] == ["s1"]
+        assert questions.claim(session, "s1", "me", later)
+        assert not questions.claim(session, "s1", "you", later)
         questions.put(session, "q6", "user-1", about, later)
         session.flush()
         questions.answer(session, {"q6": {}}, now + 2 * PATIENCE + timedelta(seconds=1))
-        assert list(session.scalars(select(Question.id))) == ["q6"]
+        assert sorted(session.scalars(select(Question.id))) == ["q6", "s1"]
+
+
+def test_a_waiting_job_is_told_when_it_will_probably_start_and_what_if_it_asked_for_less(plane, client) -> None:
+    plane.submit("first", gpus=2, max_run_time="1h")
+    plane.settle()
+    plane.submit("second", workers=2, gpus=2, max_run_time="10m")
+    plane.settle()
+    found = client.get("/api/v1/jobs/second/forecast").json()
+    assert found["wait_reason"]["code"] in ("no_room", "too_large")
+    third = plane.submit("third", gpus=2, max_run_time="10m")
+    plane.settle()
+    waits = client.get(f"/api/v1/jobs/{third}/forecast").json()
+    assert waits["start"]["code"] == "expected"
+    assert waits["start"]["sentence"].startswith("It starts probably at about ")
+    less = client.post("/api/v1/forecasts", json={"job": "third", "changes": {"gpus": 1}}).json()
+    assert less["start"]["likely_at"] <= waits["start"]["likely_at"]
+    more = client.post(
+        "/api/v1/forecasts", json={"job": "third", "cluster": {"more_nodes": 1, "like": "node-0"}}
+    ).json()
+    assert more["places"][0]["node"] in ("node-0", "node-0-more-1")
+    for body, field in (
+        ({"cluster": {"more_nodes": 1, "like": "nowhere"}}, "cluster.like"),
+        ({"cluster": {"more_nodes": 1}}, "cluster.like"),
+        ({"cluster": {"without": ["nowhere"]}}, "cluster.without"),
+        ({"spec": SPEC}, "job"),
+        ({"changes": {"gpus": "many"}}, "gpus"),
+    ):
+        wrong = client.post("/api/v1/forecasts", json={"job": "third", **body})
+        assert (wrong.status_code, wrong.json()["field"]) == (422, field), wrong.json()
+
+
+def test_a_question_that_makes_the_planner_fail_is_answered_once_with_an_error(client, bell, monkeypatch) -> None:
+    def fail(*_arguments, **_more):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("scheduler.control.forecasts.forecast", fail)
+    failed = client.post("/api/v1/forecasts", json={"spec": SPEC})
+    assert (failed.status_code, failed.json()["code"]) == (500, "internal")
+    assert "could not answer this" in failed.json()["detail"]
+    assert bell.heard == 1
+
+
+def test_why_a_job_waits_is_explained_by_the_planner_itself(plane, client) -> None:
+    plane.submit("first", gpus=2)
+    plane.settle()
+    plane.submit("second", gpus=2)
+    plane.settle()
+    waits = client.get("/api/v1/jobs/second/explanation").json()
+    assert (waits["verdict"], waits["queue_position"], waits["is_same"]) == ("waits", 1, True)
+    assert waits["sentence"] == client.get("/api/v1/jobs/second").json()["wait_reason"]["sentence"]
+    assert (waits["waiting"], waits["running"]) == (1, 1)
+    runs = client.get("/api/v1/jobs/first/explanation").json()
+    assert (runs["verdict"], runs["sentence"]) == ("runs", "Runs on node-0.")
+    never = client.get("/api/v1/jobs/second/explanation", params={"at": "2020-01-01T00:00:00Z"})
+    assert (never.status_code, never.json()["code"]) == (404, "not_found")
+    vague = client.get("/api/v1/jobs/second/explanation", params={"at": "2020-01-01T00:00:00"})
+    assert (vague.status_code, vague.json()["field"]) == (422, "at")
+
+
+def test_expected_starts_are_written_for_everybody_who_looks_at_the_queue(plane, sessions) -> None:
+    plane.submit("first", gpus=2, max_run_time="1h")
+    plane.settle()
+    job = plane.submit("second", gpus=2)
+    endless = plane.submit("third", gpus=2)
+    plane.settle()
+    writer = OutlookWriter(plane.control)
+    assert writer.write()
+    assert not writer.write()  # nothing is new
+    with unit_of_work(sessions) as session:
+        rows = {row.job_id: row for row in session.scalars(select(Outlook))}
+        assert (rows[job].position, rows[job].code, rows[job].nodes) == (1, "expected", ["node-0"])
+        assert rows[job].likely is not None
+        assert (rows[endless].position, rows[endless].code, rows[endless].likely) == (2, "not_known", None)
+        assert "states no max_run_time" in rows[endless].sentence

@@ -1,0 +1,102 @@
+"""Why a job waited at a moment: the very planner, run again on what it saw then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+
+from core.domain.ids import JobId
+from core.domain.waiting import said_to
+from scheduler.planning import words
+from scheduler.planning.model import Placement, Plan, Reason, Snapshot
+from scheduler.planning.outlook import positions
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What the planner saw, and what it planned; ``None``: that was not kept."""
+
+    at: datetime
+    snapshot: Snapshot
+    kept: Plan | None
+
+
+class Verdict(StrEnum):
+    """What the plan says of a job."""
+
+    WAITS = "waits"
+    STARTS = "starts"
+    STOPS = "stops"  # it had to make room
+    RUNS = "runs"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """``is_same``: the plan that was kept says the same of the job."""
+
+    at: datetime
+    verdict: Verdict
+    sentence: str
+    reason: Reason | None = None
+    position: int | None = None
+    placements: tuple[Placement, ...] = ()
+    waiting: int = 0
+    running: int = 0
+    nodes: int = 0
+    is_same: bool = True
+
+
+def explanation(record: Record, job_id: JobId, name: str, made: Plan) -> Explanation:
+    """What ``made``, the plan of the record's snapshot, says of the job."""
+    seen = record.snapshot
+    verdict, said, placements = _verdict(job_id, made, seen)
+    reason = made.waits.get(job_id)
+    position = positions(made).get(job_id)
+    if reason is not None:
+        reason = replace(reason, sentence=said_to(job_id, name, reason.sentence, reason.numbers))
+        said = reason.sentence
+    return Explanation(
+        at=record.at,
+        verdict=verdict,
+        sentence=said,
+        reason=reason,
+        position=position,
+        placements=placements,
+        waiting=len(seen.queued),
+        running=len(seen.running),
+        nodes=len(seen.nodes),
+        is_same=record.kept is None or _same(job_id, made, record.kept, seen),
+    )
+
+
+def _verdict(job_id: JobId, made: Plan, seen: Snapshot) -> tuple[Verdict, str, tuple[Placement, ...]]:
+    for start in made.starts:
+        if start.job_id == job_id:
+            return Verdict.STARTS, f"is started on {_on(start.placements)}", start.placements
+    if job_id in made.waits:
+        return Verdict.WAITS, "", ()
+    for preempt in made.preempts:
+        if preempt.job_id == job_id:
+            return Verdict.STOPS, preempt.sentence, ()
+    running = next((view for view in seen.running if view.job_id == job_id), None)
+    if running is not None:
+        on = words.some_of(sorted({node for _, node in running.nodes}))
+        return Verdict.RUNS, f"{'is being stopped' if running.is_stopping else 'runs'} on {on}", ()
+    return Verdict.ABSENT, "neither waits for a place nor runs at that time", ()
+
+
+def _same(job_id: JobId, made: Plan, kept: Plan, seen: Snapshot) -> bool:
+    """Numbers in a reason may differ in kind from version to version; what counts is what happens and why."""
+    return _verdict(job_id, made, seen) == _verdict(job_id, kept, seen) and _words(made, job_id) == _words(kept, job_id)
+
+
+def _words(made: Plan, job_id: JobId) -> str:
+    reason = made.waits.get(job_id)
+    return "" if reason is None else reason.sentence
+
+
+def _on(placements: Sequence[Placement]) -> str:
+    return words.some_of(sorted({one.node for one in placements}))

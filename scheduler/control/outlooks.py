@@ -1,0 +1,59 @@
+"""Writing down when those that wait are expected to start, for everybody who looks at the queue."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from core.db.engine import unit_of_work
+from core.db.repositories.planning import OutlookOf, write_outlooks
+from executors.base import ChangesWorlds
+from scheduler.control.context import Control
+from scheduler.control.snapshot import TickCache, fingerprint, load_snapshot
+from scheduler.planning.outlook import Outlook, StartCode, outlook
+
+# Moments move on although nothing changes; and a queue that changes all the time is not looked at each time.
+_AGAIN: Final = timedelta(minutes=1)
+_AT_MOST: Final = timedelta(seconds=5)
+
+
+class OutlookWriter:
+    """One per process; two that write at the same time write the same."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self._cache = TickCache()
+        self._seen: tuple[Any, ...] | None = None
+        self._at: datetime | None = None
+
+    def write(self) -> bool:
+        """Look and write, if there is anything new or the last look is old; whether it did.
+
+        Raises:
+            Unavailable: the database is away.
+        """
+        control = self._control
+        with unit_of_work(control.sessions, read_only=True) as session:
+            now = control.clock()
+            if self._at is not None and now - self._at < _AT_MOST:
+                return False
+            seen = fingerprint(session)
+            if seen == self._seen and self._at is not None and now - self._at < _AGAIN:
+                return False
+            loaded = load_snapshot(session, self._cache, now, can_grow=isinstance(control.executor, ChangesWorlds))
+        found = outlook(loaded.snapshot)
+        with unit_of_work(control.sessions) as session:
+            write_outlooks(session, to_rows(found), now)
+        self._seen, self._at = seen, now
+        return True
+
+
+def to_rows(found: Outlook) -> list[OutlookOf]:
+    """Those that wait behind this plan: who starts now is no longer in the queue when this is read."""
+    return [
+        OutlookOf(
+            one.job_id, one.position, one.early_at, one.likely_at, one.late_at, one.code.value, one.sentence, one.nodes
+        )
+        for one in found.starts
+        if one.position is not None and one.code is not StartCode.NOW
+    ]
