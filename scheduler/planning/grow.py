@@ -146,6 +146,8 @@ class Grower:
         here = {number_of[node] for node, _ in growth.placed if node in number_of}
         beside = self.cluster.pool(sorted(number for number in here if flags[number]))
         draft = place(replace(demand, pool=beside), ledger.free, Budget())
+        if draft is None and growth.gang.servers == "apart":
+            return None  # on any other node there may be a server of its own
         draft = draft if draft is not None else place(demand, ledger.free, Budget())
         if draft is None:
             self._refused.add(id(demand))
