@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
+# A slice of a device as NVIDIA names it: ``A100-SXM4-40GB MIG 1g.5gb``, a seventh of the compute units and 5 GB.
+_SLICED: Final = "mig"
+_SLICE: Final = re.compile(r"[1-9]g")
 _MAKERS: Final = ("nvidia", "amd", "intel", "tesla", "geforce", "instinct")
 
 
@@ -27,11 +30,15 @@ def accepts(asked: str, model: str) -> bool:
     """Whether a node's ``model`` is what the user ``asked`` for, each in any spelling.
 
     All parts of what is asked occur in the model as whole parts, in this order: ``A100`` and ``a100-80gb`` accept
-    ``a100-sxm4-80gb``; ``h100`` does not accept ``h1000``.
+    ``a100-sxm4-80gb``; ``h100`` does not accept ``h1000``. A slice of a device is meant only where it is said:
+    ``1g.5gb``, ``mig-1g.5gb`` and ``a100-mig`` accept ``a100-sxm4-40gb-mig-1g-5gb``, ``a100`` does not.
     """
-    wanted = normal_model(asked)
-    parts = iter(normal_model(model).split("-"))
-    return bool(wanted) and all(part in parts for part in wanted.split("-"))
+    wanted = normal_model(asked).split("-")
+    there = normal_model(model).split("-")
+    if _SLICED in there and not any(part == _SLICED or _SLICE.fullmatch(part) for part in wanted):
+        return False
+    parts = iter(there)
+    return wanted != [""] and all(part in parts for part in wanted)
 
 
 def accepted_models(asked: Iterable[str], present: Iterable[str]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from core.domain.errors import AttemptRemoved, ExecutorRefused
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports, ReplicaAddress
+from core.domain.parts import WHOLE
 from core.domain.resources import Amounts
 from executors.base import ExitCause, NodeInfo, Observation, Phase, ReplicaExit, ReplicaKey, ReplicaOrder
 from executors.holdings import Held, without
@@ -199,6 +200,7 @@ class FakeEngine:
             if script.refuse is not None:
                 raise ExecutorRefused(script.refuse)
             self._note_conflicts(key)
+            self._note_crowding(order)
             node = self._nodes.get(order.node)
             self._replicas[key] = _Replica(order, script, self.now, is_lost=node is None or not node.is_ready)
             self._keys.setdefault(key.attempt_id, []).append(key)
@@ -264,6 +266,19 @@ class FakeEngine:
             if scripts:
                 return scripts.pop(0) if len(scripts) > 1 else scripts[0]
         return self.script_for(order) if self.script_for is not None else Script()
+
+    def _note_crowding(self, order: ReplicaOrder) -> None:
+        """A device is one replica's, or belongs in parts, together no more than all of it, to several."""
+        for gpu in order.gpus:
+            taken = sum(
+                replica.order.request.gpu_milli or WHOLE
+                for replica in self._replicas.values()
+                if replica.is_live and replica.order.node == order.node and gpu in replica.order.gpus
+            )
+            if taken + (order.request.gpu_milli or WHOLE) > WHOLE:
+                self.violations.append(
+                    f"{self.now}: {order.key} was given GPU {gpu} of {order.node}, which others have."
+                )
 
     def _note_conflicts(self, key: ReplicaKey) -> None:
         for other, replica in self._replicas.items():

@@ -173,8 +173,10 @@ def _model(resource: str, own: Mapping[str, str]) -> str:
     """
     domain, _, name = resource.partition("/")
     if name.startswith("mig-"):
-        # A slice is asked for by its own name, so that nobody who asks for an A100 gets a seventh of one.
-        return name
+        # A slice has its profile in its name, so that nobody who asks for an A100 gets a seventh of one.
+        keys = (f"{resource}.product", _MODEL, f"{domain}/gpu.product")
+        product = next((own[key] for key in keys if own.get(key)), "")
+        return product if "mig" in product.lower() else f"{product}-{name}".lstrip("-")
     for key in (_MODEL, f"{resource}.product", f"{resource}.product-name", f"{domain}/product", *_CLOUD_MODELS):
         if own.get(key):
             return own[key]

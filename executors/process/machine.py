@@ -89,15 +89,43 @@ def find_gpus(nvml: Any = None, *, visible: str | None = None) -> tuple[Gpu, ...
                 name = nvml.nvmlDeviceGetName(handle)
                 memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
                 uuid = nvml.nvmlDeviceGetUUID(handle)
+                slices = _slices(nvml, handle)
             except nvml.NVMLError:
                 continue  # fallen off the bus, or not ours to use
-            if visible is None or {str(index), _text(uuid)} & set(visible.split(",")):
-                found.append(Gpu(_text(uuid), normal_model(_text(name)), int(memory), formerly=(str(index),)))
+            own = {str(index), _text(uuid)}
+            shown = None if visible is None else set(visible.split(","))
+            if slices is None:
+                if shown is None or own & shown:
+                    found.append(Gpu(_text(uuid), normal_model(_text(name)), int(memory), formerly=(str(index),)))
+                continue
+            found += [one for one in slices if shown is None or ({*own, one.id}) & shown]
         return tuple(found)
     except nvml.NVMLError:
         return ()
     finally:
         nvml.nvmlShutdown()
+
+
+def _slices(nvml: Any, handle: Any) -> tuple[Gpu, ...] | None:
+    """The MIG devices of a device, each a GPU of its own, as ``a100-sxm4-40gb-mig-1g-5gb``; ``None`` where it is not sliced.
+
+    A device in MIG mode without any is none that a program could use. https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
+    """
+    try:
+        current, _ = nvml.nvmlDeviceGetMigMode(handle)
+    except (AttributeError, nvml.NVMLError):
+        return None  # an older binding, or a device that cannot be sliced
+    if not current:
+        return None
+    found = []
+    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            one = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+            name, uuid = nvml.nvmlDeviceGetName(one), nvml.nvmlDeviceGetUUID(one)
+            found.append(Gpu(_text(uuid), normal_model(_text(name)), int(nvml.nvmlDeviceGetMemoryInfo(one).total)))
+        except nvml.NVMLError:
+            continue  # there are fewer than could be
+    return tuple(found)
 
 
 def _text(value: str | bytes) -> str:

@@ -136,7 +136,7 @@ def test_the_last_one_that_goes_gives_the_device_back_and_a_whole_one_waits_unti
     assert not [one for one in cluster.executor.observe(whole.key.attempt_id) if is_running(one)]
     remove(cluster.executor, sharers[1].key.attempt_id)
     cluster.until(whole, is_running, 90)
-    assert cluster.reservations() == []
+    cluster.wait_for(lambda: not cluster.reservations(), what="the end of the reservation")
 
 
 @kubernetes

@@ -37,6 +37,11 @@ def test_a_model_has_one_spelling(name: str, model: str) -> None:
         ("T4", "t4"),
         ("RTX_4090", "NVIDIA GeForce RTX 4090"),
         ("A6000", "rtx-a6000"),
+        ("1g.5gb", "mig-1g.5gb"),
+        ("1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
+        ("mig-1g.5gb", "a100-sxm4-40gb-mig-1g-5gb"),
+        ("a100-mig-1g.5gb", "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"),
+        ("A100 MIG", "a100-sxm4-40gb-mig-3g-20gb"),
     ],
 )
 def test_a_family_in_any_spelling_accepts_its_models(asked: str, model: str) -> None:
@@ -55,6 +60,13 @@ def test_a_family_in_any_spelling_accepts_its_models(asked: str, model: str) -> 
         ("-", "a100"),
         ("", "a100"),
         ("a100", ""),
+        ("A100", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
+        ("a100-40gb", "a100-sxm4-40gb-mig-1g-5gb"),
+        ("5gb", "mig-1g.5gb"),
+        ("1g.5gb", "mig-1g.10gb"),
+        ("2g.10gb", "mig-1g.10gb"),
+        ("h100-mig-1g.5gb", "a100-sxm4-40gb-mig-1g-5gb"),
+        ("a100-mig", "a100-sxm4-40gb"),
     ],
 )
 def test_parts_are_whole_and_in_order(asked: str, model: str) -> None:

@@ -111,11 +111,16 @@ def test_other_vendors_are_told_by_their_labels_and_an_admins_word_wins():
     assert (info.gpus[0].model, info.gpus[0].memory_bytes) == ("mi300x", 192 * 2**30)
 
 
-def test_slices_of_a_gpu_are_plain_counts_under_their_own_name():
+def test_slices_of_a_gpu_are_counted_under_their_profiles_and_their_devices_names():
     labels = {"nvidia.com/mig-1g.5gb.product": "A100-SXM4-40GB-MIG-1g.5gb", "nvidia.com/mig-1g.5gb.memory": "4864"}
     info = read_node(node(labels=labels, **{"nvidia.com/mig-1g.5gb": "7"}), Use(), RULES)
-    assert info.allocatable.gpus == {"mig-1g.5gb": 7}
+    assert info.allocatable.gpus == {"A100-SXM4-40GB-MIG-1g.5gb": 7}
     assert info.gpus[0].memory_bytes == 4864 * 2**20
+    of_device = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}
+    info = read_node(node(labels=of_device, **{"nvidia.com/mig-2g.10gb": "3", "nvidia.com/gpu": "1"}), Use(), RULES)
+    assert info.allocatable.gpus == {"NVIDIA-A100-SXM4-40GB-mig-2g.10gb": 3, "NVIDIA-A100-SXM4-40GB": 1}
+    info = read_node(node(**{"nvidia.com/mig-1g.5gb": "7"}), Use(), RULES)
+    assert info.allocatable.gpus == {"mig-1g.5gb": 7}
 
 
 def test_a_devices_name_leads_back_to_its_resource():

@@ -62,6 +62,58 @@ def test_devices_that_the_platform_may_not_see_are_not_given_out(visible, ids):
     assert [gpu.id for gpu in found] == ids
 
 
+def sliced(profiles, *, is_sliced=True):
+    """A machine with one A100 that is sliced into ``profiles``, of seven that could be, and one that is whole."""
+    fake = nvml([("NVIDIA A100-SXM4-40GB", 40 * 2**30), ("NVIDIA A100-SXM4-40GB", 40 * 2**30)])
+    whole_name, whole_uuid, whole_memory = fake.nvmlDeviceGetName, fake.nvmlDeviceGetUUID, fake.nvmlDeviceGetMemoryInfo
+
+    def slice_of(_, number):
+        if number >= len(profiles):
+            raise NoDriver
+        return ("mig", number)
+
+    def either(of_whole, of_slice):
+        return lambda handle: of_slice(handle[1]) if isinstance(handle, tuple) else of_whole(handle)
+
+    fake.nvmlDeviceGetMigMode = lambda index: (int(is_sliced and index == 0), 0)
+    fake.nvmlDeviceGetMaxMigDeviceCount = lambda _: 7
+    fake.nvmlDeviceGetMigDeviceHandleByIndex = slice_of
+    fake.nvmlDeviceGetName = either(whole_name, lambda number: f"NVIDIA A100-SXM4-40GB MIG {profiles[number]}")
+    fake.nvmlDeviceGetUUID = either(whole_uuid, lambda number: f"MIG-{number}")
+    fake.nvmlDeviceGetMemoryInfo = either(whole_memory, lambda _: SimpleNamespace(total=5 * 2**30))
+    return fake
+
+
+def test_slices_are_devices_of_a_model_named_by_their_profile_and_their_device_is_none():
+    found = machine.find_gpus(sliced(["1g.5gb", "1g.5gb", "3g.20gb"]))
+    assert [(gpu.id, gpu.model) for gpu in found] == [
+        ("MIG-0", "a100-sxm4-40gb-mig-1g-5gb"),
+        ("MIG-1", "a100-sxm4-40gb-mig-1g-5gb"),
+        ("MIG-2", "a100-sxm4-40gb-mig-3g-20gb"),
+        ("GPU-1", "a100-sxm4-40gb"),
+    ]
+    assert found[0].memory_bytes == 5 * 2**30
+    assert dict(machine.describe_machine(found).allocatable.gpus) == {
+        "a100-sxm4-40gb-mig-1g-5gb": 2,
+        "a100-sxm4-40gb-mig-3g-20gb": 1,
+        "a100-sxm4-40gb": 1,
+    }
+
+
+def test_a_device_that_could_be_sliced_and_is_not_is_whole():
+    assert [gpu.id for gpu in machine.find_gpus(sliced([], is_sliced=False))] == ["GPU-0", "GPU-1"]
+
+
+def test_a_sliced_device_without_slices_is_no_gpu():
+    assert [gpu.id for gpu in machine.find_gpus(sliced([]))] == ["GPU-1"]
+
+
+@pytest.mark.parametrize(("visible", "ids"), [("0", ["MIG-0", "MIG-1"]), ("MIG-1", ["MIG-1"]), ("1", ["GPU-1"])])
+def test_the_platform_may_be_kept_to_single_slices(visible, ids):
+    found = machine.find_gpus(sliced(["1g.5gb", "1g.5gb"]), visible=visible)
+    assert [gpu.id for gpu in found] == ids
+
+
 def test_no_driver_means_no_gpus():
     assert machine.find_gpus(nvml([], fails=True)) == ()
 
