@@ -39,11 +39,6 @@ from scheduler.planning.why import Reasons, Refusals
 MAX_TIMED_RESERVATIONS = 8
 
 
-def queue_order(job: QueuedGang) -> tuple[object, ...]:
-    """Sort key in one line by age: larger priority first, then who queued first, then the id."""
-    return (-job.priority, job.queued_at, job.job_id)
-
-
 def plan(snapshot: Snapshot) -> Plan:
     """What starts now, in order, and a reason for every job that waits.
 
@@ -64,14 +59,6 @@ def plan_with_turn(snapshot: Snapshot, job_id: JobId) -> tuple[Plan, Turn | None
     """The plan, and what it leaves to a job that waits, when it comes to it; ``None`` if its quota leaves it nothing."""
     planning = _Planning(snapshot, watched=job_id)
     return planning.run(), planning.turn
-
-
-def room_behind(snapshot: Snapshot, max_run_time_s: float | None) -> tuple[Cluster, Capacity]:
-    """What a job that comes after all of ``snapshot``'s queue, and may run for so long, would find free."""
-    planning = _Planning(snapshot)
-    planning.walk()
-    ledger = planning.ledger
-    return planning.cluster, ledger.views[ledger.level(NEVER if max_run_time_s is None else max_run_time_s)]
 
 
 class _Planning:
@@ -111,7 +98,7 @@ class _Planning:
         waits = self._reasons(waiting) | taken.reasons
         order = (*(job.job_id for job, _ in self.starts), *(job.job_id for job in self.queue.in_turn()))
         grows = tuple(grow for grow in self._grown() if grow.job_id not in taken.touched)
-        return Plan(self._started(), waits, grows, tuple(taken.preempts), tuple(taken.shrinks), order=order)
+        return Plan(self._started(), waits, grows, tuple(taken.preempts), tuple(taken.shrinks), tuple(taken.moves), order)
 
     def walk(self) -> list[QueuedGang]:
         """Start what can start; who still waits, in order."""
@@ -123,9 +110,9 @@ class _Planning:
     def _round(self) -> tuple[list[QueuedGang], bool]:
         """One walk through the queue: who still waits, and whether another walk would start nothing.
 
-        A start beside a reservation may shift where the reserved gang is to run, and so set nodes free for others; it also
-        changes whose share is the smallest. Walking again until nothing starts makes a plan that stays the same when it
-        is planned again.
+        A start beside a reservation may shift where the reserved gang is to run, and so set nodes free for others; behind
+        anybody who waits it changes whose turn it would have been. Walking again until nothing starts makes a plan that
+        stays the same when it is planned again.
         """
         self.ledger = Ledger(self.free)
         self.reserved = set()
@@ -146,7 +133,7 @@ class _Planning:
                 continue  # what was promised to it is free
             if job.job_id in self.kept or not self._try_start(job):
                 waiting.append(job)
-            elif self.ledger.reservations:
+            elif waiting:
                 is_settled = False
         return waiting, is_settled
 

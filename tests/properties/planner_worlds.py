@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import NodeView, Policy, QueuedGang, Snapshot
-from scheduler.planning.planner import queue_order
 from scheduler.simulator.world import World
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -205,4 +204,5 @@ def _domains(nodes: Sequence[NodeView], gang: Gang) -> list[list[NodeView]]:
 
 
 def in_order(snapshot: Snapshot) -> list[QueuedGang]:
-    return sorted(snapshot.queued, key=queue_order)
+    """One project, one user, nobody had anything yet: by priority, then by age."""
+    return sorted(snapshot.queued, key=lambda job: (-job.priority, job.queued_at, job.job_id))
