@@ -72,6 +72,14 @@ class Clearing:
         self._away: dict[int, dict[tuple[str, int], Piece]] = {}  # node -> pieces
         self._taken: dict[int, list[Held]] = {}
 
+    def copy(self) -> Clearing:
+        """A twin that may be changed."""
+        twin = Clearing(self.room, self.closed)
+        twin.base = self.base
+        twin._away = {number: pieces.copy() for number, pieces in self._away.items()}
+        twin._taken = {number: taken.copy() for number, taken in self._taken.items()}
+        return twin
+
     def fits(self, demand: Demand) -> Draft | None:
         return place(demand, self.room, Budget())
 

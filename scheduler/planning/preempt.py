@@ -15,7 +15,9 @@ from scheduler.planning.cluster import Cluster
 from scheduler.planning.demand import Demand
 from scheduler.planning.draft import Draft
 from scheduler.planning.ledger import NEVER, Ledger
-from scheduler.planning.model import Preempt, PreemptCode, QueuedGang, Reason, RunningGang, Shrink, Snapshot
+from scheduler.planning.model import Move, Preempt, PreemptCode, QueuedGang, Reason, RunningGang, Shrink, Snapshot
+from scheduler.planning.moves import find_moves
+from scheduler.planning.policy import Defragment
 from scheduler.planning.preempt_words import Teller
 from scheduler.planning.promises import Promises
 from scheduler.planning.replicas import held_by_index, indices, spare
@@ -29,6 +31,8 @@ from scheduler.planning.victims import Choice, Victims
 MAX_CHOICES: Final = 16
 # Kinds of claims for which nothing was found. A claim that was refused once is refused to all shapes like it at no cost.
 MAX_REFUSALS: Final = 64
+# Waiting gangs for which moves are looked for in one plan, in order.
+MAX_MOVED_FOR: Final = 4
 # What it costs an elastic gang to do with a replica less, in GPU-seconds per GPU: next to nothing, but the fewer the better.
 _SHRINK_COST: Final = 1e-3
 
@@ -39,6 +43,7 @@ class Preempted:
 
     preempts: list[Preempt] = field(default_factory=list)
     shrinks: list[Shrink] = field(default_factory=list)
+    moves: list[Move] = field(default_factory=list)
     reasons: dict[JobId, Reason] = field(default_factory=dict)
 
     @property
@@ -90,6 +95,12 @@ class Preemption:
         if not self._whole and not self._growth:
             return self.made
         self.rights = Rights(self.snapshot, self.rights.shares.copy())  # what is decided here is not yet so
+        self._take_by_right(blocked)
+        if self.policy.defragment is not Defragment.OFF:
+            self._move(blocked)
+        return self.made
+
+    def _take_by_right(self, blocked: Sequence[tuple[QueuedGang, Demand]]) -> None:
         least = min((piece.gang.priority for piece in self._whole), default=1 << 30)
         choices = 0
         for job, demand in blocked:
@@ -109,13 +120,42 @@ class Preemption:
             if choice.pieces:
                 choices += 1
                 self._accept(job, choice)
-        return self.made
+
+    def _move(self, blocked: Sequence[tuple[QueuedGang, Demand]]) -> None:
+        """Moves with which gangs start that nobody is stopped for."""
+        tried = 0
+        movable = [piece for piece in self._whole if self._is_there(piece)]
+        if not movable:
+            return
+        for job, demand in blocked:
+            if job.job_id in self.kept or job.job_id in self.made.reasons or self._starts_soon(job):
+                continue
+            if tried >= MAX_MOVED_FOR:
+                return
+            tried += 1
+            moved = find_moves(job, demand, movable, self._clearing(job))
+            if moved is None:
+                continue
+            self.made.moves += moved.moves
+            if self.policy.defragment is Defragment.APPLY:
+                self._accept(job, Choice(moved.pieces, moved.draft), PreemptCode.MOVE)
+            return  # one at a time: where the others would go is not free any more
+
+    def _starts_soon(self, job: QueuedGang) -> bool:
+        """Whether room is reserved for it from a moment on that comes before a move would be over."""
+        soon_s = self.policy.grace_s + self.policy.restart_cost_s
+        return any(
+            held.job.job_id == job.job_id and held.start_s is not None and held.start_s <= soon_s
+            for held in self.ledger.reservations
+        )
 
     # ---- who may be stopped ----
 
     def _list_pieces(self) -> None:
+        # Who gives back replicas already is left alone until these are gone: they stand beside it as one that stops.
+        busy = {piece.gang.job_id for piece in self.promises.stopping}
         for gang, held in self._holdings:
-            if gang.is_stopping or gang.job_id in self._gone or not held:
+            if gang.job_id in busy or gang.job_id in self._gone or not held:
                 continue
             if self.rights.may_stop(gang):
                 self._whole.append(Piece(gang, tuple(held), self.rights.costs_gpu_s(gang)))
@@ -218,12 +258,12 @@ class Preemption:
             shares.add(gang.project, gang.user, self.rights.held(gang))
         return wrong
 
-    def _accept(self, job: QueuedGang, choice: Choice) -> None:
+    def _accept(self, job: QueuedGang, choice: Choice, by: PreemptCode | None = None) -> None:
         shares = self.rights.shares
         whole = [piece for piece in choice.pieces if piece.index is None]
         gone = {piece.gang.job_id for piece in whole}
         for piece in whole:
-            code = self.rights.over(job, piece.gang) or PreemptCode.PRIORITY
+            code = by or self.rights.over(job, piece.gang) or PreemptCode.PRIORITY
             sentence = self.teller.stopped(piece.gang, job, code)
             self.made.preempts.append(Preempt(piece.gang.job_id, job.job_id, code, sentence))
             shares.add(piece.gang.project, piece.gang.user, self.rights.held(piece.gang), -1)

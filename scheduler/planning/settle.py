@@ -65,8 +65,9 @@ def _both(first: Plan, second: Plan) -> Plan:
 def after(snapshot: Snapshot, made: Plan) -> Snapshot:
     """The snapshot in the moment after ``made`` was applied: nobody who is stopped, or goes, has given anything back yet."""
     waiting = {job.job_id: job for job in snapshot.queued}
-    running = {gang.job_id: gang for gang in snapshot.running}
-    others = [gang for gang in snapshot.running if running[gang.job_id] is not gang]  # replicas that leave
+    # Replicas that leave a job stand beside the others as one that stops.
+    running = {gang.job_id: gang for gang in sorted(snapshot.running, key=lambda gang: not gang.is_stopping)}
+    others = [gang for gang in snapshot.running if running[gang.job_id] is not gang]
     taken: list[_Taken] = []
     for start in made.starts:
         job = waiting.pop(start.job_id)

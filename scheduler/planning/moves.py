@@ -1,0 +1,80 @@
+"""Small jobs that could go on elsewhere, so that a large gang finds room: nobody loses a place, only the time of a restart.
+
+A move is proposed only if all of it surely works: the gang fits when those are gone, and each of them fits where nobody
+else is to be, all placed as a plan places them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from core.domain.ids import JobId
+from scheduler.planning.clearing import Clearing, Piece
+from scheduler.planning.cluster import Cluster
+from scheduler.planning.demand import Demand, demand_of
+from scheduler.planning.draft import Draft
+from scheduler.planning.model import Move, QueuedGang
+from scheduler.planning.victims import Victims
+
+# Other sets of jobs that are tried when some of the first do not fit elsewhere.
+_TRIES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """``pieces``: who goes on elsewhere, and where. ``draft``: the place of the gang."""
+
+    pieces: tuple[Piece, ...]
+    moves: tuple[Move, ...]
+    draft: Draft
+
+
+def find_moves(job: QueuedGang, demand: Demand, pieces: Sequence[Piece], clearing: Clearing) -> Moved | None:
+    """The cheapest set of moves that is found with which ``job`` starts. ``clearing`` is left as it was.
+
+    Args:
+        pieces: whole gangs that may be moved.
+    """
+    size = job.gang.gpu_count
+    if not size or not _is_enough(demand, clearing):
+        return None
+    smaller = [piece for piece in pieces if piece.gang.gang.gpu_count < size and piece.gang.priority <= job.priority]
+    for _ in range(_TRIES):
+        choice = Victims(demand, smaller, clearing).choose()
+        if choice is None:
+            return None
+        found = _elsewhere(job, choice.pieces, choice.draft, clearing)
+        if not isinstance(found, Piece):
+            return Moved(choice.pieces, found, choice.draft)
+        smaller = [piece for piece in smaller if piece.gang.job_id != found.gang.job_id]
+    return None
+
+
+def _is_enough(demand: Demand, clearing: Clearing) -> bool:
+    """Whether as many GPUs are free in all as the gang needs: moving makes no more of them."""
+    free = clearing.room.gpus
+    for group in demand.merged:
+        wanted = group.request.gpu_count * group.count
+        there = sum(max(0, free[number].get(model, 0)) for number in demand.pool.members for model in group.models)
+        if there < wanted:
+            return False
+    return True
+
+
+def _elsewhere(job: QueuedGang, pieces: Sequence[Piece], draft: Draft, clearing: Clearing) -> tuple[Move, ...] | Piece:
+    """Places for all of them beside the gang; the first that finds none."""
+    room = clearing.copy()
+    cluster: Cluster = room.base.cluster
+    room.clear(pieces)
+    room.take(draft)
+    moves: dict[JobId, Move] = {}
+    for piece in sorted(pieces, key=lambda piece: (-piece.gang.gang.gpu_count, piece.key)):
+        demand = demand_of(piece.gang.gang, cluster)
+        found = room.fits(demand)
+        if found is None:
+            return piece
+        room.take(found)
+        moves[piece.gang.job_id] = Move(piece.gang.job_id, job.job_id, found.placements(demand))
+    return tuple(moves[piece.gang.job_id] for piece in pieces)
