@@ -70,17 +70,18 @@ def claim(job: QueuedGang | RunningGang, snapshot: Snapshot, shares: Shares) -> 
 def turn_of(job: QueuedGang | RunningGang, policy: Policy, now: datetime) -> Turn:
     """The place of a job among those of one user, by ``policy.order``."""
     queued_s = 0.0 if job.queued_at is None else (job.queued_at - now).total_seconds()
-    measure = 0.0
+    compared = 0.0
     if policy.order is not QueueOrder.FIFO:
         waits_s = 0.0
         if isinstance(job, QueuedGang):
             waits_s = -queued_s if job.waits_since is None else (now - job.waits_since).total_seconds()
         if waits_s < policy.starvation_s:
-            measure = _measure(job, policy)
-    return measure, queued_s, job.job_id
+            compared = measure(job, policy)
+    return compared, queued_s, job.job_id
 
 
-def _measure(job: QueuedGang | RunningGang, policy: Policy) -> float:
+def measure(job: QueuedGang | RunningGang, policy: Policy) -> float:
+    """What the policy compares, the smaller first: GPU-seconds that are left, or the level of attained service."""
     ends = policy.levels_gpu_s
     level = bisect_right(ends, job.attained_gpu_s)
     if policy.order is QueueOrder.ATTAINED_SERVICE:

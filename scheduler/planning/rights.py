@@ -11,9 +11,10 @@ from datetime import datetime
 from typing import Final
 
 from scheduler.planning.model import PreemptCode, QueuedGang, RunningGang, Snapshot
+from scheduler.planning.order import measure
 from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.planning.quota import is_guaranteed
-from scheduler.planning.shares import GPUS, JOBS, Shares, gpus_of
+from scheduler.planning.shares import GPUS, JOBS, Shares
 
 # Where durations are estimates, half as much must be left of the one as of the other: a swap costs both of them time,
 # and an estimate is often off by as much. Where they are known it is enough that the swap pays for itself.
@@ -155,16 +156,15 @@ class Rights:
         return 0 if waited_s >= self.policy.starvation_s else self.policy.level(job.attained_gpu_s)
 
     def _is_shorter(self, job: QueuedGang, gang: RunningGang) -> bool:
-        if job.estimate is None:
-            return False
-        mine = job.estimate.likely_s * gpus_of(job.gang)
-        costs = self.costs_gpu_s(gang)
-        if gang.estimate is None:
-            # Nobody knows how long it takes: who has run for long is likely to run for as long again.
-            return mine + costs < _CLEARLY_LESS * gang.attained_gpu_s
-        theirs = gang.estimate.likely_s * gpus_of(gang.gang)
+        """By the measure of the queue's order, so that a job of which nobody knows anything yet gets the time in which it
+        tells how long it is. The measure of such a job only rises while it runs, the other one's only falls: no circle.
+        """
+        mine = measure(job, self.policy) + self.costs_gpu_s(gang)
+        theirs = measure(gang, self.policy)
+        if job.estimate is None or gang.estimate is None:
+            return mine < theirs
         are_known = all(one.early_s == one.late_s for one in (job.estimate, gang.estimate))
-        return mine + costs < theirs * (1.0 if are_known else _CLEARLY_LESS)
+        return mine < theirs * (1.0 if are_known else _CLEARLY_LESS)
 
     def costs_gpu_s(self, gang: RunningGang) -> float:
         """GPU-seconds that stopping it loses: the work since its last checkpoint, and the time that a restart takes."""
