@@ -123,3 +123,22 @@ def test_no_device_is_ever_over_committed(plane, wanted):
         for gpu in replica.gpus:
             taken[gpu] += replica.gpu_milli or 1000
     assert all(milli <= 1000 for milli in taken.values())
+
+
+def test_the_control_loop_starts_jobs_on_parts_and_the_next_one_when_room_is(plane):
+    for name in ("one", "two", "three"):
+        plane.submit(name, gpus=0.5)
+    plane.settle()
+    assert [plane.state(f"job-{name}") for name in ("one", "two", "three")] == ["running"] * 3
+    taken = Counter(gpu for name in ("one", "two", "three") for gpu in devices(plane, name))
+    assert sorted(taken.values()) == [1, 2]
+    plane.submit("whole", gpus=1, priority=60)
+    plane.submit("late", gpus=0.75)
+    plane.settle()
+    assert plane.state("job-whole") == plane.state("job-late") == "queued"
+    lonely = next(name for name in ("one", "two", "three") if taken[devices(plane, name)[0]] == 1)
+    plane.want(f"job-{lonely}", "cancel")
+    plane.settle()
+    assert plane.state("job-whole") == "running"
+    assert plane.state("job-late") == "queued"
+    assert plane.engine.violations == []
