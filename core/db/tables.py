@@ -194,6 +194,7 @@ class Job(Base):
     restart_count: Mapped[int] = mapped_column(Integer, default=0)  # those that count against max_restarts
     not_before: Mapped[datetime | None]
     exit: Mapped[dict[str, Any] | None]  # classification of the end, with its sentence
+    room_since: Mapped[datetime | None]  # since when others are, or were, stopped for it while it waits
     output_volume: Mapped[str]
     output_path: Mapped[str] = mapped_column(Text)
     resume_from: Mapped[str | None] = mapped_column(Text)
@@ -400,7 +401,8 @@ class Replica(Base):
     heartbeat_at: Mapped[datetime | None]
     report_seq: Mapped[int] = mapped_column(BigInteger, default=0)
     progress: Mapped[dict[str, Any]] = mapped_column(default=dict)  # step, steps, epoch, metrics (last values)
-    leaves: Mapped[str | None] = mapped_column(Text)  # why an elastic gang is to go on without it, which still runs
+    # {"sentence", "for_job"}: why an elastic gang is to go on without it, which still runs
+    leaves: Mapped[dict[str, Any] | None]
     __table_args__ = (
         UniqueConstraint("attempt_id", "role", "replica_index"),
         Index("ix_replicas_state_node", "state", "node"),

@@ -88,7 +88,7 @@ def upgrade() -> None:
         batch_op.add_column(sa.Column("waits_since", time_type, nullable=True))
         batch_op.create_index("ix_jobs_finished_at", ["finished_at"], unique=False)
     with op.batch_alter_table("replicas", schema=None) as batch_op:
-        batch_op.add_column(sa.Column("leaves", sa.Text(), nullable=True))
+        batch_op.add_column(sa.Column("leaves", json_type, nullable=True))
 
 
 def downgrade() -> None:

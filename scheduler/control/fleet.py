@@ -66,6 +66,7 @@ class Holder:
     gpu_count: int
     gpu: str = ""
     gpu_milli: int = 0
+    index: int = 0
 
 
 @dataclass(slots=True)
@@ -142,15 +143,15 @@ def _read_holders(session: Session, attempts: list[str]) -> dict[str, list[Holde
     rows = session.execute(
         select(
             Replica.attempt_id, Replica.role, Replica.node, Replica.cpu_milli, Replica.memory_bytes, Replica.gpu_model,
-            Replica.gpus, Replica.gpu_milli,
+            Replica.gpus, Replica.gpu_milli, Replica.index,
         )
         .where(is_holding(), Replica.attempt_id.in_(attempts))
         .order_by(Replica.attempt_id, Replica.rank)
     )  # fmt: skip
     found: dict[str, list[Holder]] = {attempt: [] for attempt in attempts}
-    for attempt, role, node, cpu_milli, memory_bytes, model, gpus, gpu_milli in rows:
-        part = (0, gpus[0], gpu_milli) if gpu_milli else (len(gpus),)
-        found[attempt].append(Holder(role, NodeId(node), cpu_milli, memory_bytes, model, *part))
+    for attempt, role, node, cpu_milli, memory_bytes, model, gpus, gpu_milli, index in rows:
+        count, gpu = (0, gpus[0]) if gpu_milli else (len(gpus), "")
+        found[attempt].append(Holder(role, NodeId(node), cpu_milli, memory_bytes, model, count, gpu, gpu_milli, index))
     return found
 
 

@@ -166,6 +166,7 @@ def _move_jobs(session: Session, drafts: Sequence[_Draft], now: datetime) -> dic
             attempt_count=Job.attempt_count + 1,
             wait_reason=null(),
             preempted=null(),
+            room_since=None,
             not_before=None,
             exit=null(),
             updated_at=now,
@@ -257,7 +258,7 @@ def grow(session: Session, grow_: Grow, *, gang: Gang, now: datetime) -> Attempt
             raise StaleWrite(f"{placement.role}-{placement.index} holds its place still")
         move = advance(ReplicaState(before.state), ReplicaEvent.RESTART)
         values |= {"state": move.state.value, "exit": None, "started_at": None, "ended_at": None, "heartbeat_at": None}
-        values["leaves"] = None
+        values["leaves"] = null()
         values["generation"] = Replica.generation + 1
         del values["id"]
         session.execute(

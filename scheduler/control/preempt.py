@@ -75,19 +75,33 @@ def take(
         StaleWrite: the waiting job or one of the others is not any more what the plan saw; nothing is written.
     """
     if claim.for_job is not None:
-        _check_waits(session, claim.for_job, generations.get(claim.for_job))
+        _hold_for(session, claim.for_job, generations.get(claim.for_job), now)
     found = [_preempt(session, one, attempts.get(one.job_id), grace, now) for one in claim.preempts]
     found += [_shrink(session, one, attempts.get(one.job_id), now) for one in claim.shrinks]
     return [attempt_id for attempt_id in found if attempt_id is not None]
 
 
-def _check_waits(session: Session, job_id: JobId, generation: int | None) -> None:
+def _hold_for(session: Session, job_id: JobId, generation: int | None, now: datetime) -> None:
+    """Write since when others make room for it, if that is not written yet."""
     waits = session.execute(
-        select(Job.generation).where(
+        select(Job.generation, Job.room_since).where(
             Job.id == job_id, Job.state == JobState.QUEUED.value, Job.wanted == Wanted.RUN.value
         )
-    ).scalar_one_or_none()
-    if waits is None or waits != generation:
+    ).one_or_none()
+    if waits is not None and waits.generation == generation and waits.room_since is not None:
+        return
+    hit = session.execute(
+        update(Job)
+        .where(
+            Job.id == job_id,
+            Job.state == JobState.QUEUED.value,
+            Job.wanted == Wanted.RUN.value,
+            Job.generation == generation,
+        )
+        .values(room_since=now, generation=Job.generation + 1)
+        .execution_options(synchronize_session=False)
+    )
+    if hit.rowcount != 1:  # type: ignore[attr-defined]
         raise StaleWrite(f"job {job_id} does not wait any more, for which others were to give their places")
 
 
@@ -173,7 +187,7 @@ def _shrink(session: Session, shrink: Shrink, attempt_id: AttemptId | None, now:
     session.execute(
         update(Replica)
         .where(Replica.attempt_id == attempt_id, Replica.role == shrink.role, Replica.index.in_(sorted(wanted)))
-        .values(leaves=shrink.sentence)
+        .values(leaves={"sentence": shrink.sentence, "for_job": shrink.for_job})
         .execution_options(synchronize_session=False)
     )
     names = [f"{shrink.role}-{number}" for number in sorted(wanted)]

@@ -203,7 +203,7 @@ def _member(row: AnyRow) -> Member:
         ended_at=row.ended_at,
         step=row.progress.get("step") or 0,
         is_holding=row.memory_bytes > 0,
-        leaves=row.leaves or "",
+        leaves="" if row.leaves is None else str(row.leaves["sentence"]),
     )
 
 

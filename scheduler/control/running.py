@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -13,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from core.db.repositories.nodes import is_holding, is_live
 from core.db.tables import Attempt, Checkpoint, Job, Project, Replica, User
-from core.domain.ids import AttemptId, JobId, NodeId
+from core.domain.ids import AttemptId, JobId
 from core.domain.resources import Gang
 from core.domain.states import AttemptState, JobState, Wanted
 from scheduler.control.estimates import Estimates
@@ -76,8 +75,8 @@ def load_running(
         view = _view(row, gang, holders, saved_at.get(row.attempt_id), estimates, now)
         gone = leavers.get(row.attempt_id)
         if gone and not view.is_stopping:
-            view, part = _split(view, holders, gone, now)
-            leaving.append(part)
+            view, parts = _split(view, holders, gone, now)
+            leaving += parts
         live.append(Live(view.job_id, AttemptId(row.attempt_id), row.user_id, view))
     return live, leaving
 
@@ -88,6 +87,7 @@ def _view(
     ran_s = _since(row.started_at, now)
     gpus = _gpus(gang, holders)
     is_stopping, ends_at = _ending(row, now)
+    for_job = None if row.stop is None else Stop.from_json(row.stop).for_job
     if ends_at is None and row.started_at is not None and row.max_run_time_s is not None:
         ends_at = row.started_at + timedelta(seconds=row.max_run_time_s)
     traits = Traits(row.project, row.user, row.name, row.code or "", row.shape)
@@ -109,6 +109,8 @@ def _view(
         estimate=estimates.of_running(row.attempt_id, traits, row.run_s + ran_s, row.max_run_time_s, now),
         is_preemptible=row.preemptible is not False,
         is_stopping=is_stopping,
+        stopping_for=None if for_job is None else JobId(for_job),
+        indices=tuple(one.index for one in holders),
     )
 
 
@@ -135,30 +137,31 @@ def _gpus(gang: Gang, holders: Iterable[Holder]) -> float:
 
 
 def _split(
-    view: RunningGang, holders: Sequence[Holder], gone: Counter[tuple[str, NodeId, str | None]], now: datetime
-) -> tuple[RunningGang, RunningGang]:
-    """What stays of the gang, and what leaves it."""
-    left = Counter(gone)
-    stays: list[Holder] = []
-    leaves: list[Holder] = []
-    for one in reversed(holders):
-        key = (one.role, one.node, one.gpu_model)
-        is_leaving = left[key] > 0
-        left[key] -= is_leaving
-        (leaves if is_leaving else stays).insert(0, one)
+    view: RunningGang, holders: Sequence[Holder], gone: Mapping[tuple[str, int], str | None], now: datetime
+) -> tuple[RunningGang, list[RunningGang]]:
+    """What stays of the gang, and what leaves it: a part for each job that gets its place."""
 
-    def part(of: Sequence[Holder]) -> dict[str, Any]:
-        return {"nodes": tuple((o.role, o.node) for o in of), "gpu_models": tuple(o.gpu_model for o in of)}
+    def part(of: Iterable[Holder]) -> dict[str, Any]:
+        these = tuple(of)
+        return {
+            "nodes": tuple((one.role, one.node) for one in these),
+            "gpu_models": tuple(one.gpu_model for one in these),
+            "indices": tuple(one.index for one in these),
+        }
 
-    leaver = replace(
-        view,
-        job_id=JobId(f"{view.job_id}{_LEAVING}"),
-        expected_end=now + _SOON,
-        is_stopping=True,
-        is_preemptible=False,
-        **part(leaves),
-    )
-    return replace(view, **part(stays)), leaver
+    leaving = [
+        replace(
+            view,
+            job_id=JobId(f"{view.job_id}{_LEAVING}{number or ''}"),
+            expected_end=now + _SOON,
+            is_stopping=True,
+            stopping_for=None if for_job is None else JobId(for_job),
+            is_preemptible=False,
+            **part(one for one in holders if (one.role, one.index) in gone and gone[one.role, one.index] == for_job),
+        )
+        for number, for_job in enumerate(sorted(set(gone.values()), key=str))
+    ]
+    return replace(view, **part(one for one in holders if (one.role, one.index) not in gone)), leaving
 
 
 def _last_checkpoints(session: Session) -> dict[str, datetime]:
@@ -172,14 +175,15 @@ def _last_checkpoints(session: Session) -> dict[str, datetime]:
     return {attempt_id: at for attempt_id, at in rows if at is not None}
 
 
-def _leavers(session: Session) -> dict[str, Counter[tuple[str, NodeId, str | None]]]:
-    """By attempt, the places that elastic gangs are giving back."""
+def _leavers(session: Session) -> dict[str, dict[tuple[str, int], str | None]]:
+    """By attempt, the replicas that elastic gangs go on without, each with the job that gets its place."""
     rows = session.execute(
-        select(Replica.attempt_id, Replica.role, Replica.node, Replica.gpu_model).where(
+        select(Replica.attempt_id, Replica.role, Replica.index.label("number"), Replica.leaves).where(
             is_holding(), Replica.leaves.is_not(None)
         )
     )
-    found: dict[str, Counter[tuple[str, NodeId, str | None]]] = {}
-    for attempt_id, role, node, model in rows:
-        found.setdefault(attempt_id, Counter())[role, NodeId(node), model] += 1
+    found: dict[str, dict[tuple[str, int], str | None]] = {}
+    for row in rows:
+        if row.leaves is not None:
+            found.setdefault(row.attempt_id, {})[row.role, row.number] = row.leaves.get("for_job")
     return found

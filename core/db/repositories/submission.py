@@ -51,6 +51,7 @@ _JOB_DEFAULTS: Final[dict[str, Any]] = {
     "preempted": None,
     "preempt_count": 0,
     "waits_since": None,
+    "room_since": None,
     "started_at": None,
     "finished_at": None,
     "deleted_at": None,

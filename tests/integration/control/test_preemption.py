@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import update
 
 from core.db.engine import unit_of_work
 from core.db.repositories.planning import KeptPolicy, write_policy
@@ -251,7 +252,40 @@ def test_a_place_is_free_only_when_the_engine_shows_that_its_replica_is_gone(wid
     assert len([r for r in wide.all(Replica, job_id="job-elastic") if r.memory_bytes]) == 4
 
 
-# Bookings
+# With the planner's own preemptions
+
+
+def test_a_larger_priority_takes_the_place_after_the_guaranteed_run_time(plane):
+    plane.engine.script("worker", FOREVER)
+    plane.submit("low", cpu=8, priority=10)
+    plane.settle()
+    plane.submit("urgent", cpu=8, priority=90)
+    plane.advance(60)
+    assert plane.state("job-low") == "running"
+    report = plane.ticker.tick()
+    assert report.next_look == plane.one(Attempt, job_id="job-low").started_at + timedelta(seconds=300)
+    plane.advance(241)
+    plane.advance(31)
+    assert (plane.state("job-low"), plane.state("job-urgent")) == ("queued", "running")
+
+
+def test_what_is_guaranteed_is_given_back(plane):
+    plane.engine.script("worker", FOREVER)
+    with unit_of_work(plane.sessions) as session:
+        session.add(
+            Project(id="project-2", name="vision", created_at=plane.engine.now, quota={"guaranteed": {"gpus": 1}})
+        )
+    plane.submit("borrower", gpus=1, priority=50)
+    plane.submit("other", gpus=1, priority=50)
+    plane.settle()
+    plane.advance(301)
+    plane.submit("owner", gpus=1, priority=10)
+    with unit_of_work(plane.sessions) as session:
+        session.execute(update(Job).where(Job.id == "job-owner").values(project_id="project-2"))
+    plane.settle()
+    plane.advance(31)
+    assert plane.state("job-owner") == "running"
+    assert sorted([plane.state("job-borrower"), plane.state("job-other")]) == ["queued", "running"]
 
 
 def test_booked_nodes_are_given_over_when_their_time_comes(plane):
