@@ -35,6 +35,7 @@ from executors.docker.images import ImageFacts, Images
 from executors.docker.runtime import RuntimeFiles
 from executors.docker.sights import Sights
 from executors.holdings import without
+from executors.parts import with_memory_limit
 
 T = TypeVar("T")
 _NETWORK_S: Final = 10.0  # for another creator to finish the attempt's network
@@ -116,6 +117,8 @@ class DockerExecutor:
     def create(self, order: ReplicaOrder) -> None:
         """Blocks for about half a second, more on a busy engine; never for a pull."""
         render.check(order, self._node_name(), self._rules)
+        if order.request.gpu_milli:
+            order = with_memory_limit(order, self._gpus())
         name = render.container_name(order.key)
         image = self._image_of(order)
         self._check_tombstone(order.key.attempt_id)

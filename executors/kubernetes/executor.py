@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from core.domain.errors import ExecutorError
+from core.domain.errors import ExecutorError, ExecutorTryAgain
 from core.domain.ids import AttemptId
 from core.domain.layout import Layout, Ports
 from executors.base import NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_of_each
@@ -35,6 +35,7 @@ from executors.kubernetes.options import Options
 from executors.kubernetes.reservations import Reservations
 from executors.kubernetes.starting import Starting
 from executors.kubernetes.telling import Telling
+from executors.parts import with_memory_limit
 
 
 class KubernetesExecutor:
@@ -107,11 +108,11 @@ class KubernetesExecutor:
         )
 
     def create(self, order: ReplicaOrder) -> None:
-        self._starting.create(order)
+        self._starting.create(self._with_memory_limit(order))
 
     def create_all(self, orders: Sequence[ReplicaOrder]) -> Sequence[ExecutorError | None]:
         """See :class:`executors.base.CreatesGangs`."""
-        return self._starting.create_all(orders)
+        return self._starting.create_all([self._with_memory_limit(order) for order in orders])
 
     def change_world(self, order: ReplicaOrder) -> None:
         """See :class:`executors.base.ChangesWorlds`. kubelet shows it to the replica within a second."""
@@ -169,6 +170,15 @@ class KubernetesExecutor:
         self._nodes.reflector.stop()
         self._cluster.close()
         self._starting.close()
+
+    def _with_memory_limit(self, order: ReplicaOrder) -> ReplicaOrder:
+        if not order.request.gpu_milli:
+            return order
+        try:
+            nodes = self._nodes.infos()
+        except ExecutorTryAgain:
+            return order  # no copy yet: it is only a limit for those who go by it
+        return with_memory_limit(order, (gpu for node in nodes if node.name == order.node for gpu in node.gpus))
 
     def _read(self, pod: Json) -> Observation | None:
         now = self._clock()

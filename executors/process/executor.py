@@ -26,6 +26,7 @@ from core.domain.ids import AttemptId
 from core.domain.layout import PORTS_PER_REPLICA, Layout, Ports
 from executors.base import Gpu, NodeInfo, Observation, ReplicaKey, ReplicaOrder, newest_of_each
 from executors.order_file import world_fields
+from executors.parts import with_memory_limit
 from executors.process import machine, procfs, sweep
 from executors.process.changes import Changes
 from executors.process.gpulook import GpuLook
@@ -114,7 +115,7 @@ class ProcessExecutor:
             ReplicaFolder(self._run_dir).write(self._api_file.name, {"url": api_url})
 
     def nodes(self, *, database_id: str = "") -> Sequence[NodeInfo]:  # noqa: ARG002 - the folder is this platform's alone
-        return (machine.describe_machine(self._look_for_gpus() if self._gpus is None else self._gpus),)
+        return (machine.describe_machine(self._known_gpus()),)
 
     def assign_addresses(
         self,
@@ -137,12 +138,17 @@ class ProcessExecutor:
     def create(self, order: ReplicaOrder) -> None:
         """Returns when the runtime has claimed the order. Blocks for up to half a minute on a machine in trouble."""
         check(order, self._node)
+        if order.request.gpu_milli:
+            order = with_memory_limit(order, self._known_gpus())
         folder = self._folder(order.key)
         with self._claim(folder) as lock:
             if lock is None:
                 return
             self._write_order(folder, order)
             self._start(folder, order, lock)
+
+    def _known_gpus(self) -> tuple[Gpu, ...]:
+        return self._look_for_gpus() if self._gpus is None else self._gpus
 
     def change_world(self, order: ReplicaOrder) -> None:
         folder = ReplicaFolder(self._folder(order.key))

@@ -83,6 +83,13 @@ def test_shared_memory_is_half_of_the_memory_where_nobody_says_more():
     assert render_container(replace(ORDER, memory_limit_bytes=2**30), "i", RULES)["HostConfig"]["ShmSize"] == 2**29
 
 
+def test_a_part_of_a_gpu_is_the_whole_device_to_the_engine():
+    order = replace(ORDER, gpus=("GPU-a",), request=replace(ORDER.request, gpu_count=0, gpu_milli=250))
+    body = render_container(order, "i", RULES)
+    assert body["HostConfig"]["DeviceRequests"][0]["DeviceIDs"] == ["GPU-a"]
+    assert body["Env"] == []
+
+
 def test_gpus_are_asked_for_by_what_they_are_called():
     body = render_container(replace(ORDER, gpus=("GPU-a", "GPU-b")), "i", RULES)
     assert body["Env"] == []
