@@ -125,7 +125,7 @@ class Queue:
         Where this is asked for, what the jobs would hold counts for the first thousand only; behind these whole users
         and projects follow one another.
         """
-        if not self._is_fair:
+        if all(len(users) == 1 for users in self._ranks):
             return list(self.walk())
         twin = self.shares.copy()
         taken: list[QueuedGang] = []
@@ -143,7 +143,7 @@ class Queue:
                 jobs = [entry for entry in entries if entry[1].job_id not in gone] if gone else entries
                 if not jobs:
                     continue
-                if not self._is_fair:
+                if len(users) == 1:  # nobody to take turns with
                     yield from (job for _, job in jobs)
                     continue
                 by_project.setdefault(project, []).append(_Line(user, shares.weight_of_user(project, user), jobs=jobs))

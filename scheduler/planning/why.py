@@ -68,7 +68,7 @@ class Reasons:
     def of(self, job: QueuedGang) -> Reason:
         sight = self.sights.of(job)
         if isinstance(sight, Excess):
-            excess_key = (job.shape, sight)
+            excess_key = id(sight)  # the quotas keep one for each project, user and shape
             reason = self._known.get(excess_key)
             if reason is None:
                 # What can never run for want of nodes says so first: a larger quota would not help.

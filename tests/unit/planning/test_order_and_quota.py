@@ -1,0 +1,246 @@
+"""Who comes next, who is passed over for a quota or a booking, and what they read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from core.domain.ids import JobId, NodeId
+from core.domain.resources import Amounts, Gang, GangRole, Request
+from scheduler.planning import (
+    Account,
+    Booking,
+    Estimate,
+    NodeView,
+    Plan,
+    Policy,
+    QueuedGang,
+    QueueOrder,
+    Quota,
+    ReasonCode,
+    RunningGang,
+    Snapshot,
+    plan,
+)
+from scheduler.planning.order import claim, turn_of
+from scheduler.planning.shares import Shares
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+QUIET = Policy(preempts_priority=False, reclaims=False, usage_weight=0.0)
+
+
+def node(name: str, gpus: int = 8, free: int | None = None, model: str = "h100-80gb-hbm3") -> NodeView:
+    whole = Amounts(640_000, 2**40, {model: gpus})
+    return NodeView(NodeId(name), {}, whole, whole if free is None else replace(whole, gpus={model: free}))
+
+
+def gang(gpus: int, *models: str, replicas: int = 1, **more) -> Gang:
+    return Gang((GangRole("worker", replicas, Request(100, 2**27, gpus, models)),), **more)
+
+
+def job(name: str, wanted: Gang, project: str = "vision", user: str = "ann", *, age: int = 0, **more) -> QueuedGang:
+    at = NOW - timedelta(seconds=age)
+    return QueuedGang(JobId(name), name, project, user, more.pop("priority", 50), at, wanted, wanted.shape(), **more)
+
+
+def runs(name: str, gpus: int, on: str, project: str = "vision", user: str = "ann", **more) -> RunningGang:
+    nodes = (("worker", NodeId(on)),)
+    return RunningGang(JobId(name), name, project, 50, gang(gpus), nodes, user=user, started_at=NOW, **more)
+
+
+def planned(nodes, queued, running=(), policy: Policy = QUIET, **more) -> Plan:
+    return plan(Snapshot(NOW, tuple(nodes), tuple(queued), tuple(running), policy=policy, **more))
+
+
+def started(made: Plan) -> list[str]:
+    return [start.job_id for start in made.starts]
+
+
+# ---- order ----
+
+
+def test_what_a_project_holds_already_counts_and_what_it_lately_had_by_the_weight_that_is_set() -> None:
+    nodes = [node("n0", 8, free=1)]
+    queued = [job("v", gang(1), "vision", age=9), job("n", gang(1), "nlp")]
+    assert started(planned(nodes, queued, [runs("r", 7, "n0", "vision")])) == ["n"]
+    assert started(planned(nodes, queued, [runs("r", 7, "n0", "nlp")])) == ["v"]
+    past = replace(QUIET, usage_weight=0.9)
+    had = (Account("nlp"), Account("vision", usage=0.9))
+    assert started(planned(nodes, queued, policy=past, accounts=had)) == ["n"]
+    assert started(planned(nodes, queued, policy=QUIET, accounts=had)) == ["v"]
+
+
+def test_without_fair_shares_there_is_one_line() -> None:
+    nodes = [node("n0", 8, free=1)]
+    queued = [job("v", gang(1), "vision", age=9), job("n", gang(1), "nlp")]
+    running = [runs("r", 7, "n0", "vision")]
+    assert started(planned(nodes, queued, running, replace(QUIET, is_fair=False))) == ["v"]
+
+
+def test_the_dominant_share_is_of_the_scarcest_resource_that_is_held() -> None:
+    # A project with all the CPUs has no less of the cluster than one with all of the A100s.
+    whole = Amounts(8000, 2**40, {"a100": 8})
+    view = NodeView(NodeId("n0"), {}, whole, whole)
+    cpus = RunningGang(
+        JobId("c"), "c", "cpus", 50, Gang((GangRole("worker", 1, Request(6000, 1)),)), (("worker", NodeId("n0")),)
+    )
+    gpus = RunningGang(JobId("g"), "g", "gpus", 50, gang(2), (("worker", NodeId("n0")),))
+    shares = Shares(Snapshot(NOW, (view,), (), (cpus, gpus), policy=QUIET))
+    assert shares.of_project("cpus") == pytest.approx(0.75)
+    assert shares.of_project("gpus") == pytest.approx(0.25)
+    assert shares.of_project("nobody") == 0
+
+
+def test_parts_of_a_gpu_count_as_parts() -> None:
+    part = Gang((GangRole("worker", 2, Request(100, 2**27, gpu_milli=500)),))
+    held = RunningGang(JobId("g"), "g", "p", 50, part, (("worker", NodeId("n0")), ("worker", NodeId("n0"))))
+    shares = Shares(Snapshot(NOW, (node("n0", 4),), (), (held,), policy=QUIET))
+    assert shares.of_project("p") == pytest.approx(0.25)
+
+
+def test_who_is_below_what_is_guaranteed_to_it_comes_before_smaller_shares() -> None:
+    nodes = [node("n0", 8, free=1)]
+    queued = [job("v", gang(1), "vision"), job("n", gang(1), "nlp", age=9)]
+    running = [runs("r", 7, "n0", "vision")]
+    accounts = (Account("vision", quota=Quota(guaranteed={"gpu_milli/h100": 8000})),)
+    assert started(planned(nodes, queued, running, accounts=accounts)) == ["v"]
+    accounts = (Account("vision", quota=Quota(guaranteed={"gpu_milli/h100": 7000})),)
+    assert started(planned(nodes, queued, running, accounts=accounts)) == ["n"]
+
+
+def test_shortest_first_goes_by_gpu_seconds_that_are_left_and_takes_the_unknown_to_need_what_its_level_allows() -> None:
+    policy = Policy(order=QueueOrder.SHORTEST_FIRST, levels_gpu_s=(3600.0, 7200.0))
+    known = job("known", gang(4), estimate=Estimate(1000, 500, 2000))  # 4000 GPU-seconds
+    cpu_only = job("cpu", Gang((GangRole("worker", 9, Request(100, 1)),)), estimate=Estimate(3700, 1, 9999))
+    fresh, second, last = (job(f"u{had}", gang(1), attained_gpu_s=had) for had in (0.0, 3600.0, 9000.0))
+    waits = job("starving", gang(8), attained_gpu_s=1e9, age=25 * 3600)
+    jobs = [known, cpu_only, fresh, second, last, waits]
+    ranked = sorted(jobs, key=lambda one: turn_of(one, policy, NOW))
+    assert [one.name for one in ranked] == ["starving", "u0.0", "cpu", "known", "u3600.0", "u9000.0"]
+
+
+def test_attained_service_goes_by_levels_then_age_and_raises_who_starves() -> None:
+    policy = Policy(order=QueueOrder.ATTAINED_SERVICE, levels_gpu_s=(3600.0, 7200.0))
+    jobs = [
+        job("old-with-much", gang(1), attained_gpu_s=8000, age=500),
+        job("young", gang(1), age=1),
+        job("older", gang(1), attained_gpu_s=3599, age=2),
+        job("preempted-long-ago", gang(1), attained_gpu_s=9e9, age=3, waits_since=NOW - timedelta(days=2)),
+        job("just-preempted", gang(1), attained_gpu_s=9e9, age=10**7, waits_since=NOW),
+    ]
+    ranked = [one.name for one in sorted(jobs, key=lambda one: turn_of(one, policy, NOW))]
+    assert ranked == ["preempted-long-ago", "older", "young", "just-preempted", "old-with-much"]
+
+
+def test_a_claim_of_a_job_that_runs_is_the_one_it_would_have_if_it_waited() -> None:
+    snapshot = Snapshot(NOW, (node("n0"),), (job("q", gang(4)),), (runs("r", 4, "n0", queued_at=NOW),), policy=QUIET)
+    shares = Shares(snapshot)
+    waits, held = claim(snapshot.queued[0], snapshot, shares), claim(snapshot.running[0], snapshot, shares)
+    assert held.project_share == 0
+    assert waits.project_share == pytest.approx(0.5)
+    assert held < waits
+    assert claim(replace(snapshot.queued[0], priority=90), snapshot, shares) < held
+
+
+def test_the_order_of_who_waits_is_the_one_in_which_they_would_start() -> None:
+    # Not all of vision before all of nlp: after each start it would be the other one's turn.
+    nodes = [node("n0", 8, free=0)]
+    queued = [job(f"v{n}", gang(1), "vision", age=10 - n) for n in range(3)]
+    queued += [job(f"n{n}", gang(1), "nlp", age=5 - n) for n in range(3)]
+    assert planned(nodes, queued).order == ("v0", "n0", "v1", "n1", "v2", "n2")
+
+
+# ---- quotas ----
+
+
+def reason(nodes, queued, running=(), **more):
+    return planned(nodes, queued, running, **more).waits[queued[0].job_id]
+
+
+def test_a_quota_says_what_is_allowed_what_is_held_and_what_is_needed() -> None:
+    accounts = (Account("vision", quota=Quota(limit={"gpu_milli": 16_000})),)
+    nodes = [node("n0"), node("n1", free=2), node("n2")]
+    running = [runs("a", 8, "n0"), runs("b", 6, "n1")]
+    told = reason(nodes, [job("me", gang(4))], running, accounts=accounts)
+    assert told.code is ReasonCode.QUOTA
+    assert told.sentence.startswith("project vision may use 16 GPUs at once and has 14; this job needs 4")
+    assert told.numbers == {
+        "project": "vision", "resource": "gpu_milli", "limit": 16_000, "held": 14_000, "needed": 4000, "is_never": False
+    }  # fmt: skip
+    assert "jobs" not in reason(nodes, [job("me", gang(32))], running, accounts=accounts).sentence
+
+
+def test_a_quota_that_a_job_exceeds_by_itself_says_that_it_never_starts_and_what_to_do() -> None:
+    accounts = (Account("vision", quota=Quota(user_limit={"memory_bytes": 2**27}, limit={"jobs": 0})),)
+    told = reason([node("n0")], [job("me", gang(1))], accounts=accounts)
+    assert told.numbers["is_never"]
+    assert "project vision may run no job" in told.sentence
+    accounts = (Account("vision", quota=Quota(user_limits={"ann": {"gpu_milli/H100": 2000}})),)
+    told = reason([node("n0")], [job("me", gang(4))], accounts=accounts)
+    assert told.sentence.startswith(
+        "needs 4 GPUs of H100 by itself, and user ann may use 2 GPUs of H100 of project vision"
+    )
+    assert "larger quota" in told.sentence
+
+
+def test_a_job_goes_to_another_model_that_it_accepts_when_its_quota_of_the_first_is_used_up() -> None:
+    accounts = (Account("vision", quota=Quota(limit={"gpu_milli/h100": 2000})),)
+    nodes = [node("h"), node("a", model="a100-sxm4-80gb")]
+    running = [runs("r", 2, "h", gpu_models=("h100-80gb-hbm3",))]
+    made = planned(nodes, [job("me", gang(2, "H100", "A100"))], running, accounts=accounts)
+    assert [placement.node for start in made.starts for placement in start.placements] == ["a"]
+    full = [node("h"), node("a", model="a100-sxm4-80gb", free=0)]
+    assert reason(full, [job("me", gang(2, "H100", "A100"))], running, accounts=accounts).code is ReasonCode.QUOTA
+    assert reason(full, [job("me", gang(2, "H100"))], running, accounts=accounts).code is ReasonCode.QUOTA
+
+
+def test_growing_stops_at_a_quota() -> None:
+    accounts = (Account("vision", quota=Quota(limit={"gpu_milli": 3000})),)
+    elastic = Gang((GangRole("worker", 1, Request(100, 2**27, 1), 8),))
+    made = planned([node("n0")], [job("me", elastic)], accounts=accounts)
+    assert len(made.starts[0].placements) == 3
+
+
+def test_fifty_thousand_jobs_over_one_quota_share_a_reason_for_each_user_and_shape() -> None:
+    accounts = (Account("vision", quota=Quota(limit={"gpu_milli": 0})),)
+    one = gang(1)
+    queued = [job(f"j{n}", one, user=f"u{n % 5}") for n in range(50_000)]
+    waits = planned([node("n0")], queued, accounts=accounts).waits
+    assert len({id(told) for told in waits.values()}) == 5
+
+
+# ---- bookings ----
+
+
+def test_a_booking_says_who_has_the_node_and_until_when() -> None:
+    booking = Booking("b", "demo", "nlp", frozenset({NodeId("n0")}), NOW, NOW + timedelta(hours=2))
+    told = reason([node("n0")], [job("me", gang(8))], bookings=(booking,))
+    assert told.code is ReasonCode.BOOKED
+    assert "n0 is booked for project nlp (demo) until about 14:00 UTC" in told.sentence
+    assert told.numbers["until"] == "2026-11-21T14:00:00+00:00"
+
+
+def test_a_blocked_gang_gets_no_reservation_on_nodes_that_will_be_booked_for_others() -> None:
+    booking = Booking("b", "demo", "nlp", frozenset({NodeId("n0")}), NOW + timedelta(hours=1), NOW + timedelta(hours=9))
+    running = [
+        runs("a", 8, "n0", expected_end=NOW + timedelta(minutes=10)),
+        runs("b", 8, "n1", expected_end=NOW + timedelta(hours=3)),
+    ]
+    told = reason([node("n0", free=0), node("n1", free=0)], [job("me", gang(8))], running, bookings=(booking,))
+    assert told.numbers["on"] == ["n1"]
+
+
+# ---- shares in words ----
+
+
+def test_who_would_fit_but_has_more_than_its_share_reads_whose_jobs_come_first_and_why() -> None:
+    nodes = [node("n0", 16, free=4)]
+    running = [runs("r", 12, "n0", "vision")]
+    queued = [job("me", gang(2), "vision", age=9), job("large", gang(8), "nlp")]
+    told = reason(nodes, queued, running)
+    assert told.code is ReasonCode.RESERVED
+    assert "project vision has 12 of 16 GPUs of h100-80gb-hbm3 (75%), and its share by weight is 50%" in told.sentence
+    assert "jobs of project nlp" in told.sentence
+    assert told.numbers["entitled"] == 0.5
