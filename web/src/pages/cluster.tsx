@@ -9,8 +9,9 @@ import { FormDialog } from "~/components/dialogs";
 import { Bones, Card, Empty, Failure, Field, PageHead } from "~/components/parts";
 import { toast } from "~/components/toasts";
 import { Ago } from "~/components/time";
-import { bytes, counted } from "~/lib/format";
+import { bytes, counted, number } from "~/lib/format";
 import { allocatable, gpuCount, isOpen, used } from "~/lib/room";
+import { devicesOf, hueOf, Slot } from "./devices";
 import { Why } from "./jobs/table";
 
 export function ClusterPage() {
@@ -48,7 +49,7 @@ function Totals({ nodes }: { nodes: readonly Node[] }) {
   const sum = (of: (node: Node) => number) => nodes.reduce((total, node) => total + of(node), 0);
   const gpus = sum((node) => gpuCount(allocatable(node)));
   const rows: [string, number, number, (value: number) => string][] = [
-    ["GPUs", sum((node) => gpuCount(used(node))), gpus, String],
+    ["GPUs", sum((node) => gpuCount(used(node))), gpus, number],
     [
       "CPUs",
       sum((node) => used(node).cpu),
@@ -91,32 +92,11 @@ function Bar({ label, share }: { label: string; share: number }) {
   );
 }
 
-const HUES = 8;
-
-/** Each job its colour, the same on every node. */
-function hueOf(job: string): number {
-  let hash = 0;
-  for (const character of job) hash = (hash * 31 + character.charCodeAt(0)) | 0;
-  return Math.abs(hash) % HUES;
-}
-
 function NodeCard({ node, holders, cordon }: { node: Node; holders: readonly Holder[]; cordon: () => void }) {
   const { data: me } = useQuery(meQuery);
   const client = useQueryClient();
   const [all, taken] = [allocatable(node), used(node)];
-  const count = gpuCount(all);
-  const byGpu = new Map(holders.flatMap((holder) => (holder.gpus ?? []).map((gpu) => [gpu, holder] as const)));
-  const devices = (node.gpus ?? []) as { index?: number; id?: string; uuid?: string; model?: string }[];
-  const slots = Array.from({ length: count }, (_, i) => {
-    const device = devices[i];
-    const names = [device?.id, device?.uuid, device?.index === undefined ? undefined : String(device.index), String(i)];
-    const holder = names.flatMap((name) => (name !== undefined && byGpu.has(name) ? [byGpu.get(name) as Holder] : []))[0];
-    return { key: `${device?.uuid ?? device?.id ?? i}`, model: device?.model ?? Object.keys(all.gpus)[0] ?? "GPU", holder };
-  });
-  // Engines that hand out devices themselves do not say which: the held ones stand first.
-  const unnamed = holders.filter((holder) => (holder.gpus ?? []).length > 0 && !slots.some((slot) => slot.holder === holder));
-  const rest = unnamed.flatMap((holder) => (holder.gpus ?? []).map(() => holder));
-  for (const slot of slots) slot.holder ??= rest.shift();
+  const devices = devicesOf(node, holders);
   const uncordon = async () => {
     try {
       await got(api.POST("/api/v1/nodes/{node}/uncordon", { params: { path: { node: node.name } } }));
@@ -155,11 +135,11 @@ function NodeCard({ node, holders, cordon }: { node: Node; holders: readonly Hol
       <div className="body stack">
         {!node.is_ready && node.condition && <p className="tone-red wrap">{node.condition}</p>}
         {node.is_cordoned && node.cordon_reason && <p className="dim wrap">{node.cordon_reason}</p>}
-        {count > 0 && (
+        {devices.length > 0 && (
           <ul className="gpus" aria-label={`GPUs of ${node.name}`}>
-            {slots.map((slot, i) => (
-              <li key={slot.key}>
-                <Slot name={`GPU ${i}`} model={slot.model} holder={slot.holder} />
+            {devices.map((device, i) => (
+              <li key={device.key}>
+                <Slot name={`GPU ${i}`} device={device} />
               </li>
             ))}
           </ul>
@@ -198,17 +178,6 @@ function NodeCard({ node, holders, cordon }: { node: Node; holders: readonly Hol
       </div>
     </li>
   );
-}
-
-function Slot({ name, model, holder }: { name: string; model: string; holder: Holder | undefined }) {
-  const words = holder
-    ? `${name}, ${model}: ${holder.job ?? "a job of another project"} ${holder.job ? `${holder.role}-${holder.index}` : ""}`
-    : `${name}, ${model}: free`;
-  const look = `gpu ${holder ? `hue-${hueOf(holder.job_id ?? "")}` : "free"}`;
-  if (holder?.job_id) {
-    return <Link to="/jobs/$job" params={{ job: holder.job_id }} className={look} title={words} aria-label={words} />;
-  }
-  return <span className={look} title={words} role="img" aria-label={words} />;
 }
 
 function HolderLink({ holder, count }: { holder: Holder; count: number }) {

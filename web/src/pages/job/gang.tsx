@@ -72,7 +72,8 @@ function Member({ replica }: { replica: Replica }) {
   const about = [
     replica.address && `address ${replica.address}`,
     replica.generation > 1 && `started ${replica.generation} times`,
-    (replica.gpus ?? []).length > 0 && `GPU ${(replica.gpus ?? []).join(", ")}`,
+    (replica.gpus ?? []).length > 0 &&
+      `${replica.gpu_part ? `${replica.gpu_part} of ` : ""}GPU ${(replica.gpus ?? []).join(", ")}`,
     replica.detail,
     replica.exit?.sentence,
   ].filter(Boolean);
@@ -89,7 +90,7 @@ function Member({ replica }: { replica: Replica }) {
         {typeof replica.rank === "number" && <span className="num">rank {replica.rank}</span>}
         {(replica.gpus ?? []).length > 0 && (
           <span className="row tight">
-            <Cpu size={12} aria-hidden="true" /> {(replica.gpus ?? []).length} GPU
+            <Cpu size={12} aria-hidden="true" /> {replica.gpu_part ?? (replica.gpus ?? []).length} GPU
           </span>
         )}
         {typeof step === "number" && <span className="num">step {number(step)}</span>}

@@ -28,7 +28,17 @@ export function withValue(text: string, name: string, value: string): string {
   if (document.errors.length > 0) return text;
   if (!isMap(document.contents)) return value === "" ? text : `${name}: ${value}\n`;
   if (value === "") document.delete(name);
-  else document.set(name, /^-?\d+$/.test(value) ? Number(value) : value === "true" ? true : value === "false" ? false : value);
+  else
+    document.set(
+      name,
+      /^-?\d+$/.test(value) || (name === "gpus" && /^\d*\.\d+$/.test(value))
+        ? Number(value)
+        : value === "true"
+          ? true
+          : value === "false"
+            ? false
+            : value,
+    );
   return document.toString({ lineWidth: 0 });
 }
 

@@ -55,7 +55,7 @@ export function Form({ document, mistakes, set }: FormProps) {
           <div className="fours">
             {field("workers", "Workers", { placeholder: "1" })}
             {field("ps", "Parameter servers", { placeholder: "0", type: "number" })}
-            {field("gpus", "GPUs each", { placeholder: "0", type: "number" })}
+            {field("gpus", "GPUs each", { placeholder: "0", hint: "0.5: half of one." })}
             {field("gpu_type", "GPU model", { placeholder: "any", list: gpuModels })}
             {field("cpu", "CPUs each", { placeholder: "shared" })}
             {field("memory", "Memory each", { placeholder: "shared" })}
