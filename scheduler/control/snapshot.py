@@ -196,7 +196,7 @@ def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool])
         select(
             Job.id, Job.name, Job.priority, Job.queued_at, Job.shape, Job.generation, Job.max_run_time_s,
             Job.attained_gpu_s, Job.run_s, Job.waits_since, Job.preempted, Job.room_since,
-            Job.spec["code"].as_string().label("code"), Project.name.label("project"), User.name.label("user"),
+            Job.spec["code"].as_string().label("code"), Job.spec["preemptible"].as_boolean().label("preemptible"), Project.name.label("project"), User.name.label("user"),
         )
         .join(Project, Project.id == Job.project_id)
         .join(User, User.id == Job.user_id)
@@ -212,6 +212,7 @@ def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool])
             estimate=estimates.of_waiting(traits, r.run_s, r.max_run_time_s),
             waits_since=r.waits_since if r.waits_since is not None and r.waits_since > r.queued_at else None,
             room_since=r.room_since if r.room_since is not None and r.room_since >= r.queued_at else None,
+            is_preemptible=r.preemptible is not False,
         )  # fmt: skip
         preempted = "" if r.preempted is None else str(r.preempted["sentence"])
         cache.jobs[r.id] = _Waiting(r.generation, queued, traits, r.run_s, preempted, estimates.version)

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from core.domain.ids import JobId
 from scheduler.planning.capacity import Capacity, Shares
 from scheduler.planning.demand import Demand
 from scheduler.planning.draft import Draft, Left, less
@@ -68,6 +69,10 @@ class Ledger:
     def held_nodes(self) -> frozenset[int]:
         """Nodes on which something is reserved."""
         return frozenset(self._holder)
+
+    def holders(self, draft: Draft) -> set[JobId]:
+        """For whom something is reserved on the nodes of ``draft``."""
+        return {self._holder[number].job.job_id for number in draft.left if number in self._holder}
 
     def level(self, run_time_s: float) -> int:
         """The view that a job of this length may use."""

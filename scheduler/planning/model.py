@@ -51,6 +51,7 @@ class QueuedGang:
     would still run; ``None``: nobody knows. ``waits_since``: when it was last without resources, if that is not
     ``queued_at``, which a job keeps when it is preempted. ``room_since``: since when others are, or were, stopped or made
     smaller for it (they have its id as ``for_job``) in the time that it waits now; it comes before others of its priority.
+    ``is_preemptible``: as of a job that runs.
     """
 
     job_id: JobId
@@ -66,6 +67,7 @@ class QueuedGang:
     estimate: Estimate | None = None
     waits_since: datetime | None = None
     room_since: datetime | None = None
+    is_preemptible: bool = True
 
 
 @dataclass(frozen=True, slots=True)

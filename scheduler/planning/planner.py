@@ -37,6 +37,8 @@ from scheduler.planning.why import Reasons, Refusals
 # Each looks at every stated end, which costs a few milliseconds; one is enough per set of nodes that compete. Gangs
 # beyond these claim their nodes by a rule that looks at no time.
 MAX_TIMED_RESERVATIONS = 8
+# Kinds of jobs for which no room was found that could be lent. Looking for more would cost more than it finds.
+MAX_LOANS_REFUSED = 16
 
 
 def plan(snapshot: Snapshot) -> Plan:
@@ -76,7 +78,9 @@ class _Planning:
         self.shares = Shares(snapshot)
         self.queue = Queue(snapshot, self.shares)
         self.sights = Sights(snapshot, self.cluster, self.shares)
-        self.promises = Promises(snapshot, self.holdings, Rights(snapshot, self.shares))
+        self.policy = snapshot.policy
+        self.rights = Rights(snapshot, self.shares)
+        self.promises = Promises(snapshot, self.holdings, self.rights)
         self.kept: dict[JobId, Draft] = {}  # where those will be for whom others are being stopped
         self.refusals = Refusals(self.empty)
         self.grower = Grower(self.cluster, self.shares, self.sights.quotas)
@@ -88,6 +92,7 @@ class _Planning:
         self.ledger = Ledger(self.free)
         self.budget = Budget()
         self.reserved: set[int] = set()  # nodes that a gang with a reservation competes for
+        self.unlent: set[str] = set()  # sights to which nobody lends
         self.blocked: set[str] = set()  # sights that were considered for a reservation
 
     def run(self) -> Plan:
@@ -98,7 +103,9 @@ class _Planning:
         waits = self._reasons(waiting) | taken.reasons
         order = (*(job.job_id for job, _ in self.starts), *(job.job_id for job in self.queue.in_turn()))
         grows = tuple(grow for grow in self._grown() if grow.job_id not in taken.touched)
-        return Plan(self._started(), waits, grows, tuple(taken.preempts), tuple(taken.shrinks), tuple(taken.moves), order)
+        return Plan(
+            self._started(), waits, grows, tuple(taken.preempts), tuple(taken.shrinks), tuple(taken.moves), order
+        )
 
     def walk(self) -> list[QueuedGang]:
         """Start what can start; who still waits, in order."""
@@ -117,6 +124,7 @@ class _Planning:
         self.ledger = Ledger(self.free)
         self.reserved = set()
         self.blocked = set()
+        self.unlent = set()
         if self.budget.ran_out:
             self.refused_above_s.clear()
         else:
@@ -193,20 +201,43 @@ class _Planning:
         if above_s is not None and run_time_s > above_s:
             if sight not in self.blocked:
                 self._reserve_for(job, sight)
-            return False
+            return above_s != REFUSED and self._borrow(job, sight)
         level = self.ledger.level(run_time_s)
         draft = place(self.sights.demand(job, sight), self.ledger.views[level], self.budget)
         if draft is None:
             self.refused_above_s[sight] = self.ledger.floor_s(level)
             self._reserve_for(job, sight)
+            return level > 0 and self._borrow(job, sight)
+        self._start(job, draft, run_time_s)
+        return True
+
+    def _borrow(self, job: QueuedGang, sight: str) -> bool:
+        """Start it in room that is held for others, if each of these may take it back when the rest of theirs is free.
+
+        Without that the room of a large gang would stand idle until the last of it is free, though whoever is there then
+        has to give it back after the time that is guaranteed to each.
+        """
+        if self.policy.time_slice_s is None or sight in self.unlent or len(self.unlent) >= MAX_LOANS_REFUSED:
             return False
+        lenders = [
+            one for one in self.ledger.reservations if one.start_s is None and self.rights.may_lend(one.job, job)
+        ]
+        if not lenders:
+            return False
+        draft = place(self.sights.demand(job, sight), self.ledger.free, self.budget)
+        if draft is None or not self.ledger.holders(draft) <= {one.job.job_id for one in lenders}:
+            self.unlent.add(sight)
+            return False
+        self._start(job, draft, REFUSED)
+        return True
+
+    def _start(self, job: QueuedGang, draft: Draft, run_time_s: float) -> None:
         self.ledger.start(draft, run_time_s)
         if self.timeline is not None:
             self.timeline.add_start(job, draft)
         self.starts.append((job, draft))
         self.shares.add(job.project, job.user, of_draft(draft))
         self.queue.withdrawn.add(job.job_id)
-        return True
 
     def _reserve_for(self, job: QueuedGang, sight: str) -> None:
         """Hold room for a gang that is the first to be blocked among those that compete for the same nodes."""

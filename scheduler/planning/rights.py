@@ -90,6 +90,20 @@ class Rights:
             return PreemptCode.TIME_SLICE
         return None
 
+    def may_lend(self, job: QueuedGang, other: QueuedGang) -> bool:
+        """Whether ``job``, for which room is held, will have the right to the place of ``other`` if that starts there now.
+
+        Only where both are of one project, or shares do not count: shares may be others by then.
+        """
+        policy = self.policy
+        if not other.is_preemptible:
+            return False
+        if job.priority != other.priority:
+            return job.priority > other.priority and policy.preempts_priority
+        if policy.time_slice_s is None or (policy.is_fair and job.project != other.project):
+            return False
+        return self._comes_first(job, _as_running(other, self.now))
+
     def over_growth(self, job: QueuedGang, gang: RunningGang) -> bool:
         """Whether ``job`` may have the replicas that ``gang`` has beyond those that it needs."""
         if job.priority >= gang.priority:
@@ -170,3 +184,20 @@ class Rights:
         """GPU-seconds that stopping it loses: the work since its last checkpoint, and the time that a restart takes."""
         held = self.held(gang)[GPUS] / 1000 or 1.0
         return gang.lost_gpu_s + self.policy.restart_cost_s * held
+
+
+def _as_running(job: QueuedGang, now: datetime) -> RunningGang:
+    """A job that waits, as if it had just started."""
+    return RunningGang(
+        job_id=job.job_id,
+        name=job.name,
+        project=job.project,
+        priority=job.priority,
+        gang=job.gang,
+        nodes=(),
+        user=job.user,
+        queued_at=job.queued_at,
+        started_at=now,
+        attained_gpu_s=job.attained_gpu_s,
+        estimate=job.estimate,
+    )

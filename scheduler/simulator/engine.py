@@ -212,6 +212,7 @@ class Simulation:
             attained_gpu_s=progress.attained_gpu_s,
             estimate=self.estimator.of(progress),
             waits_since=self._moment(now_s) if progress.starts else None,
+            is_preemptible=arrival.is_preemptible,
         )
 
     def _snapshot(self, now_s: float) -> Snapshot:
