@@ -16,6 +16,7 @@ from scheduler.planning.cluster import Cluster
 from scheduler.planning.demand import Demand, demand_of
 from scheduler.planning.draft import Draft
 from scheduler.planning.model import Move, QueuedGang
+from scheduler.planning.ranking import Ranking
 from scheduler.planning.victims import Victims
 
 # Other sets of jobs that are tried when some of the first do not fit elsewhere.
@@ -38,23 +39,24 @@ def find_moves(job: QueuedGang, demand: Demand, pieces: Sequence[Piece], clearin
         pieces: whole gangs that may be moved.
     """
     size = job.gang.gpu_count
-    if not size or not _is_enough(demand, clearing):
-        return None
     smaller = [piece for piece in pieces if piece.gang.gang.gpu_count < size and piece.gang.priority <= job.priority]
+    ranking = Ranking(smaller)
     for _ in range(_TRIES):
-        choice = Victims(demand, smaller, clearing).choose()
+        choice = Victims(demand, ranking, clearing).choose()
         if choice is None:
             return None
         found = _elsewhere(job, choice.pieces, choice.draft, clearing)
         if not isinstance(found, Piece):
             return Moved(choice.pieces, found, choice.draft)
-        smaller = [piece for piece in smaller if piece.gang.job_id != found.gang.job_id]
+        ranking.drop({found.gang.job_id})
     return None
 
 
-def _is_enough(demand: Demand, clearing: Clearing) -> bool:
-    """Whether as many GPUs are free in all as the gang needs: moving makes no more of them."""
+def is_enough(demand: Demand, clearing: Clearing) -> bool:
+    """Whether as many GPUs are free in all as the gang needs, so that moving could help: it makes no more of them."""
     free = clearing.room.gpus
+    if not demand.uses_gpus:
+        return False
     for group in demand.merged:
         wanted = group.request.gpu_count * group.count
         there = sum(max(0, free[number].get(model, 0)) for number in demand.pool.members for model in group.models)

@@ -16,10 +16,11 @@ from scheduler.planning.demand import Demand
 from scheduler.planning.draft import Draft
 from scheduler.planning.ledger import NEVER, Ledger
 from scheduler.planning.model import Move, Preempt, PreemptCode, QueuedGang, Reason, RunningGang, Shrink, Snapshot
-from scheduler.planning.moves import find_moves
-from scheduler.planning.policy import Defragment
+from scheduler.planning.moves import find_moves, is_enough
+from scheduler.planning.policy import Defragment, QueueOrder
 from scheduler.planning.preempt_words import Teller
 from scheduler.planning.promises import Promises
+from scheduler.planning.ranking import Ranking
 from scheduler.planning.replicas import held_by_index, indices, spare
 from scheduler.planning.reservation import Holdings
 from scheduler.planning.rights import Rights
@@ -32,7 +33,7 @@ MAX_CHOICES: Final = 16
 # Kinds of claims for which nothing was found. A claim that was refused once is refused to all shapes like it at no cost.
 MAX_REFUSALS: Final = 64
 # Waiting gangs for which moves are looked for in one plan, in order.
-MAX_MOVED_FOR: Final = 4
+MAX_MOVED_FOR: Final = 2
 # What it costs an elastic gang to do with a replica less, in GPU-seconds per GPU: next to nothing, but the fewer the better.
 _SHRINK_COST: Final = 1e-3
 
@@ -78,8 +79,9 @@ class Preemption:
         self.teller = Teller(snapshot)
         self.made = Preempted()
         self._holdings = holdings
-        self._whole: list[Piece] = []
-        self._growth: list[Piece] = []
+        self._all: list[Piece] | None = None
+        self._more: list[Piece] = []
+        self._rankings: dict[tuple[object, ...], Ranking] = {}
         self._gone: set[JobId] = set()
         self._accepted: list[tuple[Sequence[Piece], Draft]] = []
         self._clearings: dict[tuple[int, frozenset[int]], Clearing] = {}
@@ -91,22 +93,24 @@ class Preemption:
         self._begin_bookings()
         for job in (job for job, _ in blocked if job.job_id in self.kept):
             self.made.reasons[job.job_id] = self.teller.promised(self.promises.still_stopping(job))
-        self._list_pieces()
-        if not self._whole and not self._growth:
-            return self.made
         self.rights = Rights(self.snapshot, self.rights.shares.copy())  # what is decided here is not yet so
-        self._take_by_right(blocked)
+        waiting = [
+            (job, demand)
+            for job, demand in blocked
+            if job.job_id not in self.kept and not self.promises.still_stopping(job)
+        ]
+        self._take_by_right(waiting)
         if self.policy.defragment is not Defragment.OFF:
-            self._move(blocked)
+            self._move(waiting)
         return self.made
 
-    def _take_by_right(self, blocked: Sequence[tuple[QueuedGang, Demand]]) -> None:
-        least = min((piece.gang.priority for piece in self._whole), default=1 << 30)
+    def _take_by_right(self, waiting: Sequence[tuple[QueuedGang, Demand]]) -> None:
+        running = [gang for gang in self.snapshot.running if gang.is_preemptible]
+        least = min((gang.priority for gang in running), default=1 << 30)
+        has_growth = self.policy.shrinks and any(spare(gang) for gang in running)
         choices = 0
-        for job, demand in blocked:
-            if job.job_id in self.kept or self.promises.still_stopping(job):
-                continue
-            if not self._growth and not self.rights.has_any(job, least):
+        for job, demand in waiting:
+            if not has_growth and not self.rights.has_any(job, least):
                 continue
             key = self._claim(job, demand)
             if key in self._refused:
@@ -116,24 +120,25 @@ class Preemption:
             choice = self._choose(job, demand)
             if choice is None:
                 self._refused.add(key)
-                continue
-            if choice.pieces:
+            elif choice.pieces:
                 choices += 1
                 self._accept(job, choice)
 
-    def _move(self, blocked: Sequence[tuple[QueuedGang, Demand]]) -> None:
+    def _move(self, waiting: Sequence[tuple[QueuedGang, Demand]]) -> None:
         """Moves with which gangs start that nobody is stopped for."""
         tried = 0
-        movable = [piece for piece in self._whole if self._is_there(piece)]
-        if not movable:
-            return
-        for job, demand in blocked:
-            if job.job_id in self.kept or job.job_id in self.made.reasons or self._starts_soon(job):
+        asked: set[int] = set()
+        for job, demand in waiting:
+            if id(demand) in asked or job.job_id in self.made.reasons or self._starts_soon(job):
+                continue
+            asked.add(id(demand))
+            clearing = self._clearing(job)
+            if not is_enough(demand, clearing):
                 continue
             if tried >= MAX_MOVED_FOR:
                 return
             tried += 1
-            moved = find_moves(job, demand, movable, self._clearing(job))
+            moved = find_moves(job, demand, [piece for piece in self._whole() if self._is_there(piece)], clearing)
             if moved is None:
                 continue
             self.made.moves += moved.moves
@@ -151,16 +156,31 @@ class Preemption:
 
     # ---- who may be stopped ----
 
+    def _whole(self) -> list[Piece]:
+        """Everybody who may be stopped."""
+        if self._all is None:
+            self._list_pieces()
+        return self._all or []
+
+    def _growth(self) -> list[Piece]:
+        """Every replica of those that have more than they need."""
+        if self._all is None:
+            self._list_pieces()
+        return self._more
+
     def _list_pieces(self) -> None:
+        self._all = []
         # Who gives back replicas already is left alone until these are gone: they stand beside it as one that stops.
         busy = {piece.gang.job_id for piece in self.promises.stopping}
+        restart_s = self.policy.restart_cost_s
         for gang, held in self._holdings:
             if gang.job_id in busy or gang.job_id in self._gone or not held:
                 continue
             if self.rights.may_stop(gang):
-                self._whole.append(Piece(gang, tuple(held), self.rights.costs_gpu_s(gang)))
+                gpus = sum(members * (request.gpu_count + request.gpu_milli / 1000) for _, request, _, members in held)
+                self._all.append(Piece(gang, tuple(held), gang.lost_gpu_s + restart_s * (gpus or 1.0)))
             if self.policy.shrinks and gang.is_preemptible and gang.gang.elastic is not None:
-                self._growth += self._replicas(gang)
+                self._more += self._replicas(gang)
 
     def _replicas(self, gang: RunningGang) -> list[Piece]:
         """The elastic replicas of a gang that has more than it needs."""
@@ -175,13 +195,34 @@ class Preemption:
 
     def _claim(self, job: QueuedGang, demand: Demand) -> tuple[object, ...]:
         """Equal for jobs that may take the same places in the same way."""
-        base = (id(demand), job.priority, job.job_id in self._own, job.max_run_time_s)
+        return (id(demand), job.job_id in self._own, job.max_run_time_s, *self._standing(job))
+
+    def _standing(self, job: QueuedGang) -> tuple[object, ...]:
+        """Equal for jobs of one shape that have the same rights over everybody."""
         if self.rights.is_by_priority_only:
-            return base
+            return (job.priority,)
         turn: tuple[object, ...] = ()
         if self.policy.time_slice_s is not None:
-            turn = (self.rights.level(job), job.estimate, job.queued_at)
-        return (*base, job.project, job.user, *turn)
+            is_fifo = self.policy.order is QueueOrder.FIFO
+            turn = (self.rights.level(job), job.estimate, job.queued_at if is_fifo else None)
+        return (job.priority, job.project, job.user, job.shape, *turn)
+
+    def _ranked(self, job: QueuedGang, *, with_whole: bool, barred: frozenset[JobId] = frozenset()) -> Ranking:
+        """Whom ``job`` has a right over."""
+        key: tuple[object, ...] = (with_whole, barred, *self._standing(job))
+        if not self.rights.is_by_priority_only:
+            key = (*key, len(self._accepted))  # rights change with shares
+        known = self._rankings.get(key)
+        if known is None:
+            pieces = [p for p in self._growth() if self._is_there(p) and self.rights.over_growth(job, p.gang)]
+            if with_whole:
+                pieces += [
+                    piece
+                    for piece in self._whole()
+                    if piece.gang.job_id not in barred and self._is_there(piece) and self.rights.over(job, piece.gang)
+                ]
+            known = self._rankings[key] = Ranking(pieces)
+        return known
 
     # ---- one job ----
 
@@ -193,39 +234,35 @@ class Preemption:
             clearing.take(soon)
             self._accepted.append(((), soon))
             return Choice((), soon)
-        growth = [p for p in self._growth if self._is_there(p) and self.rights.over_growth(job, p.gang)]
-        if growth:
+        growth = self._ranked(job, with_whole=False)
+        if growth.pieces:
             choice = self._within_bounds(demand, growth, clearing)
             if choice is not None:
                 return choice
-        barred: set[JobId] = set()
+        barred: frozenset[JobId] = frozenset()
         while True:
-            whole = [
-                piece
-                for piece in self._whole
-                if piece.gang.job_id not in barred and self._is_there(piece) and self.rights.over(job, piece.gang)
-            ]
-            if not whole:
+            ranking = self._ranked(job, with_whole=True, barred=barred)
+            if not ranking.pieces:
                 return None
-            choice = self._within_bounds(demand, [*growth, *whole], clearing)
+            choice = self._within_bounds(demand, ranking, clearing)
             if choice is None:
                 return None
             wrong = self._first_without_right(job, choice)
             if wrong is None:
                 return choice
-            barred.add(wrong)
+            barred |= {wrong}
 
     def _is_there(self, piece: Piece) -> bool:
         return piece.gang.job_id not in self._gone
 
-    def _within_bounds(self, demand: Demand, pieces: list[Piece], clearing: Clearing) -> Choice | None:
+    def _within_bounds(self, demand: Demand, ranking: Ranking, clearing: Clearing) -> Choice | None:
         """A choice that leaves every elastic gang as many replicas as it needs, or none at all."""
-        choice = Victims(demand, pieces, clearing).choose()
+        choice = Victims(demand, ranking, clearing).choose()
         if choice is None or not self._too_small(choice):
             return choice
         # With as many as it can do without in any case: those of the largest numbers.
-        kept = [piece for piece in pieces if piece.index is None or self._isspare(piece)]
-        choice = Victims(demand, kept, clearing).choose()
+        kept = [piece for piece in ranking.alive if piece.index is None or self._is_one_of_the_last(piece)]
+        choice = Victims(demand, Ranking(kept), clearing).choose()
         return None if choice is None or self._too_small(choice) else choice
 
     @staticmethod
@@ -238,7 +275,7 @@ class Preemption:
         return any(len(pieces) > spare(pieces[0].gang) for pieces in taken.values())
 
     @staticmethod
-    def _isspare(piece: Piece) -> bool:
+    def _is_one_of_the_last(piece: Piece) -> bool:
         present = sorted(index for index, _ in indices(piece.gang))
         return piece.index is not None and piece.index in present[len(present) - spare(piece.gang) :]
 
@@ -284,7 +321,8 @@ class Preemption:
         for clearing in self._clearings.values():
             clearing.clear(taken)
             clearing.take(choice.draft)
-        self._refused.clear()
+        for ranking in self._rankings.values():
+            ranking.drop(self._gone)
 
     def _shrink(self, pieces: list[Piece], job: QueuedGang) -> None:
         gang = pieces[0].gang

@@ -29,7 +29,7 @@ from scheduler.planning.model import (
 )
 
 # Each round but the last stops somebody; what is still open after so many is said by the next tick's plan.
-_MOST_ROUNDS = 8
+_MOST_ROUNDS = 4
 _Taken = tuple[Request, Placement]
 
 

@@ -1,9 +1,9 @@
 """Whom to stop so that one gang surely fits: as few GPU-seconds lost as can be found, and nobody who need not go.
 
-The simple equivalent tries every set of those who may be stopped, the cheapest first. The difference: single nodes are
-tried one by one, each with its own cheapest few; for gangs on several nodes the nodes are cleared in the order of what
-a member gained there costs, as many as are needed. Whatever was found, everybody without whose end the gang fits too is
-left alone again, the dearest first; so a set is always minimal, though another one may be cheaper.
+The simple equivalent tries every set of those who may be stopped, the cheapest first. The difference: nodes are ranked
+by what a member gained there costs (:mod:`.ranking`). Of single nodes the best few are worked out one by one; for gangs
+on several nodes as many are cleared as it takes. Whatever was found, everybody without whose end the gang fits too is
+left alone again, the dearest first: so a set is always minimal, though another one may be cheaper.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from typing import Final
 
 from core.domain.resources import Request
 from scheduler.planning.capacity import slots_in
-from scheduler.planning.clearing import Clearing, Piece, more
+from scheduler.planning.clearing import Clearing, Piece
 from scheduler.planning.demand import Demand
 from scheduler.planning.draft import Draft, Left
+from scheduler.planning.ranking import Ranking
 
 # Nodes that are worked out piece by piece; more are not likely to hold a cheaper set than the cheapest of so many.
-_NODES_TRIED: Final = 64
+_NODES_TRIED: Final = 32
+# Pieces on one node of which every set is tried, as far as it may be cheaper than what is known: 256 sets.
+_PIECES_TRIED: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,40 +34,30 @@ class Choice:
 
     @property
     def cost(self) -> tuple[object, ...]:
-        return (
-            sum(piece.cost for piece in self.pieces),
-            len(self.pieces),
-            [piece.order for piece in self.pieces],
-        )
+        return _cost(self.pieces)
+
+
+def _cost(pieces: Sequence[Piece]) -> tuple[object, ...]:
+    """Fewest GPU-seconds, then fewest jobs, then the youngest."""
+    return sum(piece.cost for piece in pieces), len(pieces), sorted(piece.order for piece in pieces)
 
 
 class Victims:
-    """Choices for one gang among ``pieces``, on what ``clearing`` has free.
+    """Choices for one gang among the pieces of ``ranking``, on what ``clearing`` has free.
 
     ``clearing`` is used for trying, and left as it was.
     """
 
-    def __init__(self, demand: Demand, pieces: Sequence[Piece], clearing: Clearing) -> None:
+    def __init__(self, demand: Demand, ranking: Ranking, clearing: Clearing) -> None:
         self.demand = demand
-        self.pieces = sorted(pieces, key=lambda piece: piece.order)
+        self.ranking = ranking
         self.clearing = clearing
-        self._on: dict[int, list[Piece]] = {}
-        flags = demand.pool.flags
-        for piece in self.pieces:
-            for number in {held[0] for held in piece.held}:
-                if flags[number] and number not in clearing.closed:
-                    self._on.setdefault(number, []).append(piece)
 
     def choose(self) -> Choice | None:
         """The cheapest that is found; ``None``: not even without all of them would the gang fit."""
-        clearing = self.clearing
-        clearing.clear(self.pieces)
-        widest = clearing.fits(self.demand)
-        clearing.restore(self.pieces)
-        if widest is None:
-            return None
-        found = [choice for choice in (self._on_one_node(), self._on_several(widest)) if choice is not None]
-        return min(found, key=lambda choice: choice.cost, default=None)
+        several = self._on_several()
+        one = self._on_one_node()
+        return min((choice for choice in (several, one) if choice is not None), key=lambda c: c.cost, default=None)
 
     # ---- one node ----
 
@@ -73,80 +66,87 @@ class Victims:
         if whole is None:
             return None
         request, models = whole
+        bundles, _ = self.ranking.bundles(request, models, self.demand.pool, self.clearing)
         best: tuple[tuple[object, ...], list[Piece]] | None = None
-        for number in self._nearest(request, models):
+        for _, number, _, _ in bundles[:_NODES_TRIED]:
             chosen = self._cheapest_on(number, request, models)
-            if chosen is None:
-                continue
-            key = (sum(p.cost for p in chosen), len(chosen), [p.order for p in chosen], number)
-            if best is None or key < best[0]:
-                best = (key, chosen)
+            if chosen is not None:
+                key = (*_cost(chosen), number)
+                if best is None or key < best[0]:
+                    best = (key, chosen)
         return None if best is None else self._pruned(best[1])
 
-    def _nearest(self, request: Request, models: Sequence[str]) -> list[int]:
-        """Nodes on which it may fit, those first on which the cheapest pieces, taken in turn, cost the least."""
-        ranked: list[tuple[float, int]] = []
-        for number, pieces in self._on.items():
-            left = self.clearing.after(number, ())
-            cost = 0.0
-            for piece in pieces:
-                left = self._without(number, left, piece)
-                cost += piece.cost
-                if _fits(left, request, models):
-                    ranked.append((cost, number))
-                    break
-        return [number for _, number in sorted(ranked)[:_NODES_TRIED]]
-
-    @staticmethod
-    def _without(number: int, left: Left, piece: Piece) -> Left:
-        for at, request, model, members in piece.held:
-            if at == number:
-                left = more(left, request, model, members)
-        return left
-
     def _cheapest_on(self, number: int, request: Request, models: Sequence[str]) -> list[Piece] | None:
-        """Taken in turn until it fits, then those given back that need not go, the dearest first."""
+        """Taken in turn until it fits, then those given back that need not go, the dearest first; any cheaper set of the
+        first few.
+        """
+        present = self.ranking.on(number)
         chosen: list[Piece] = []
-        for piece in self._on[number]:
+        for piece in present:
             chosen.append(piece)
-            if _fits(self.clearing.after(number, chosen), request, models):
+            if self._fits_on(number, chosen, request, models):
                 break
         else:
             return None
-        for piece in sorted(chosen, key=lambda one: one.order, reverse=True):
+        for piece in reversed(list(chosen)):
             fewer = [one for one in chosen if one is not piece]
-            if _fits(self.clearing.after(number, fewer), request, models):
+            if self._fits_on(number, fewer, request, models):
                 chosen = fewer
-        return chosen
+        return self._cheaper(number, present[:_PIECES_TRIED], chosen, request, models)
+
+    def _cheaper(
+        self, number: int, present: Sequence[Piece], chosen: list[Piece], request: Request, models: Sequence[str]
+    ) -> list[Piece]:
+        best, bound = chosen, _cost(chosen)
+        sets: list[list[Piece]] = [[]]
+        for piece in present:
+            for pieces in list(sets):
+                tried = [*pieces, piece]
+                if _cost(tried) >= bound:
+                    continue
+                if self._fits_on(number, tried, request, models):
+                    best, bound = tried, _cost(tried)
+                else:
+                    sets.append(tried)
+        return best
+
+    def _fits_on(self, number: int, pieces: Iterable[Piece], request: Request, models: Sequence[str]) -> bool:
+        left: Left = self.clearing.after(number, pieces)
+        return slots_in(left[0], left[1], left[2], request, models, 1, left[3]) > 0
 
     # ---- several nodes ----
 
-    def _on_several(self, widest: Draft) -> Choice | None:
+    def _on_several(self) -> Choice | None:
         """Nodes are cleared in the order of what a member gained costs there, as many as it takes."""
         group = self.demand.merged[0]
-        bundles: list[tuple[float, int, list[Piece]]] = []
-        for number, pieces in self._on.items():
-            before = _slots(self.clearing.after(number, ()), group.request, group.models, group.count)
-            best: tuple[float, list[Piece]] | None = None
-            cost, taken = 0.0, list[Piece]()
-            for piece in pieces:
-                taken = [*taken, piece]
-                cost += piece.cost
-                gained = _slots(self.clearing.after(number, taken), group.request, group.models, group.count) - before
-                if gained > 0 and (best is None or cost / gained < best[0]):
-                    best = (cost / gained, taken)
-            if best is not None:
-                bundles.append((best[0], number, best[1]))
-        bundles.sort(key=lambda bundle: bundle[:2])
-        low, high = 0, len(bundles)
-        while low < high:
-            middle = (low + high) // 2
-            if self._fits_without(_all_of(bundles[: middle + 1])) is None:
-                low = middle + 1
+        bundles, present = self.ranking.bundles(group.request, group.models, self.demand.pool, self.clearing)
+        missing, first = group.count - present, 0
+        while first < len(bundles) and missing > 0:
+            missing -= bundles[first][3]
+            first += 1
+        if missing > 0:
+            return None  # not even all of them make enough room
+        low, high = 0, max(1, first)
+        while True:
+            pieces = self._all_of(bundles[:high])
+            if self._fits_without(pieces) is not None:
+                break
+            if high >= len(bundles):
+                return self._pruned(self.ranking.alive)
+            low, high = high, 2 * high
+        while low + 1 < min(high, len(bundles)):
+            middle = (low + min(high, len(bundles))) // 2
+            fewer = self._all_of(bundles[:middle])
+            if self._fits_without(fewer) is None:
+                low = middle
             else:
-                high = middle
-        chosen = _all_of(bundles[: low + 1]) if low < len(bundles) else self.pieces
-        return self._pruned(chosen, None if low < len(bundles) else widest)
+                high, pieces = middle, fewer
+        return self._pruned(pieces)
+
+    def _all_of(self, bundles: Iterable[tuple[float, int, int, int]]) -> list[Piece]:
+        """The pieces of all of them, each once."""
+        found = [piece for _, number, pieces, _ in bundles for piece in self.ranking.on(number)[:pieces]]
+        return list({piece.key: piece for piece in found}.values())
 
     def _fits_without(self, pieces: Sequence[Piece]) -> Draft | None:
         self.clearing.clear(pieces)
@@ -154,16 +154,16 @@ class Victims:
         self.clearing.restore(pieces)
         return draft
 
-    def _pruned(self, pieces: Sequence[Piece], draft: Draft | None = None) -> Choice | None:
+    def _pruned(self, pieces: Sequence[Piece]) -> Choice | None:
         """Of these, those without whose end the gang would not fit."""
-        draft = draft or self._fits_without(pieces)
+        draft = self._fits_without(pieces)
         if draft is None:
             return None
         # Only who stands where the gang will be can be in its way.
         kept = [piece for piece in pieces if any(held[0] in draft.left for held in piece.held)]
         self.clearing.clear(kept)
         drafted = self.clearing.fits(self.demand)
-        if drafted is None:  # the search found less without the others: keep them all
+        if drafted is None:  # a search found less without the others: all of them go
             self.clearing.clear(pieces)
             kept, drafted = list(pieces), draft
         for piece in sorted(kept, key=lambda one: one.order, reverse=True):
@@ -176,17 +176,3 @@ class Victims:
                 drafted = found
         self.clearing.restore(kept)
         return Choice(tuple(sorted(kept, key=lambda one: one.order)), drafted) if kept else None
-
-
-def _fits(left: Left, request: Request, models: Sequence[str]) -> bool:
-    return _slots(left, request, models, 1) > 0
-
-
-def _slots(left: Left, request: Request, models: Sequence[str], most: int) -> int:
-    cpu, memory, gpus, shares = left
-    return slots_in(cpu, memory, gpus, request, models, most, shares)
-
-
-def _all_of(bundles: Iterable[tuple[float, int, list[Piece]]]) -> list[Piece]:
-    """The pieces of all of them, each once."""
-    return list({piece.key: piece for _, _, pieces in bundles for piece in pieces}.values())
