@@ -5,6 +5,7 @@ import "./design/base.css";
 import "./design/parts.css";
 import "./design/shell.css";
 import "./design/pages.css";
+import "./design/queue.css";
 import { QueryClientProvider } from "@tanstack/react-query";
 import { RouterProvider } from "@tanstack/react-router";
 import { StrictMode } from "react";

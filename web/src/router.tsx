@@ -128,6 +128,14 @@ const clusterRoute = createRoute({
   component: lazyRouteComponent(() => import("./pages/cluster"), "ClusterPage"),
 });
 
+const queueRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/queue",
+  component: lazyRouteComponent(() => import("./pages/queue/page"), "QueuePage"),
+  validateSearch: (search: Record<string, unknown>): { project?: string } =>
+    text(search["project"]) ? { project: String(search["project"]) } : {},
+});
+
 const projectsRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/projects",
@@ -172,6 +180,7 @@ const routeTree = rootRoute.addChildren([
     jobRoute.addChildren(jobTabs),
     submitRoute,
     compareRoute,
+    queueRoute,
     clusterRoute,
     projectsRoute,
     projectRoute,

@@ -44,3 +44,14 @@ export interface LogLine {
   local_rank?: number | null;
   text: string;
 }
+
+export type WaitingJob = Schemas["WaitingJobView"];
+export type RunningJob = Schemas["RunningJobView"];
+export type Shares = Schemas["SharesView"];
+export type Share = Schemas["ShareView"];
+export type ExpectedStart = Schemas["ExpectedStartView"];
+export type Quota = Schemas["QuotaView"];
+export type QuotaLine = Schemas["QuotaLineView"];
+export type Policy = Schemas["PolicyView"];
+export type Setting = Schemas["SettingView"];
+export type Reservation = Schemas["ReservationView"];

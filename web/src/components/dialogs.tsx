@@ -64,10 +64,11 @@ interface FormDialogProps {
   verb: string;
   /** Resolves: done, the dialog closes (unless it says false). Rejects: told in the dialog. */
   submit: (data: FormData) => Promise<unknown>;
+  isWide?: boolean;
   children: ReactNode;
 }
 
-export function FormDialog({ title, isOpen, close, verb, submit, children }: FormDialogProps) {
+export function FormDialog({ title, isOpen, close, verb, submit, isWide = false, children }: FormDialogProps) {
   const [error, setError] = useState<unknown>(null);
   const [isBusy, setBusy] = useState(false);
   const run = async (data: FormData) => {
@@ -91,7 +92,7 @@ export function FormDialog({ title, isOpen, close, verb, submit, children }: For
     <Dialog.Root open={isOpen} onOpenChange={onOpenChange}>
       <Dialog.Portal>
         <Dialog.Backdrop className="backdrop" />
-        <Dialog.Popup className="dialog">
+        <Dialog.Popup className={`dialog${isWide ? " wide" : ""}`}>
           <form
             className="stack"
             onSubmit={(event) => {

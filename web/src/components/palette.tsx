@@ -110,6 +110,9 @@ function Inside() {
           <span className="kbd">g</span> <span className="kbd">j</span> jobs
         </span>
         <span>
+          <span className="kbd">g</span> <span className="kbd">q</span> queue
+        </span>
+        <span>
           <span className="kbd">g</span> <span className="kbd">c</span> cluster
         </span>
         <span>
@@ -201,4 +204,12 @@ function useShortcuts(): void {
   }, [navigate]);
 }
 
-const PLACES: Record<string, string> = { j: "/jobs", c: "/cluster", p: "/projects", v: "/volumes", t: "/tokens", s: "/settings" };
+const PLACES: Record<string, string> = {
+  j: "/jobs",
+  q: "/queue",
+  c: "/cluster",
+  p: "/projects",
+  v: "/volumes",
+  t: "/tokens",
+  s: "/settings",
+};

@@ -8,6 +8,7 @@ import {
   HardDrive,
   KeyRound,
   LayoutList,
+  ListOrdered,
   LogOut,
   type LucideIcon,
   Menu as MenuIcon,
@@ -38,6 +39,7 @@ interface Place {
 
 export const WORK: readonly Place[] = [
   { to: "/jobs", label: "Jobs", icon: LayoutList },
+  { to: "/queue", label: "Queue", icon: ListOrdered },
   { to: "/cluster", label: "Cluster", icon: Server },
 ];
 export const ADMIN: readonly Place[] = [

@@ -9,6 +9,7 @@ import { Confirm, FormDialog } from "~/components/dialogs";
 import { Bones, Failure, Field, PageHead } from "~/components/parts";
 import { Ago } from "~/components/time";
 import { toast } from "~/components/toasts";
+import { QuotaSection } from "./quota/section";
 
 const route = getRouteApi("/shell/projects/$project");
 const ROLES = ["viewer", "member", "admin"] as const;
@@ -56,6 +57,7 @@ export function ProjectPage() {
           </button>
         )}
       </PageHead>
+      <QuotaSection project={name} isAdmin={me?.is_admin === true} />
       <Members project={name} isAdmin={isAdmin} />
       <Secrets project={name} isAdmin={isAdmin} />
       <Confirm title={isLeaving ? `Delete project ${name}?` : null} verb="Delete" act={remove} close={() => setLeaving(false)}>

@@ -1,8 +1,8 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
-import { CircleAlert, CircleCheck, CopyPlus, Hourglass } from "lucide-react";
+import { CircleAlert, CircleCheck, Hourglass } from "lucide-react";
 import { Fragment } from "react";
-import { attemptsQuery, fewSeriesQuery, jobForecastQuery, jobQuery } from "~/api/queries";
+import { attemptsQuery, fewSeriesQuery, jobQuery } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
 import { Card, Sentence } from "~/components/parts";
 import { LocalTime } from "~/components/time";
@@ -10,6 +10,7 @@ import { counted, duration, ended, figure, gang, localTime, number } from "~/lib
 import { useNow } from "~/lib/now";
 import { isBeyond } from "~/lib/room";
 import { newestValues, telling } from "~/lib/telling";
+import { Instead } from "./instead";
 import { Gang } from "./gang";
 import { RecentEvents } from "./events";
 import { Timeline } from "./timeline";
@@ -114,34 +115,6 @@ function Situation({ job }: { job: JobDetail }) {
     );
   }
   return null;
-}
-
-const UNPLANNED = new Set(["just_queued", "scheduler_away", "backoff"]);
-
-/** With which changes it would start at once, where the planner knows some. */
-function Instead({ job }: { job: JobDetail }) {
-  const isPlanned = job.state === "queued" && !UNPLANNED.has(job.wait_reason?.code ?? "");
-  const { data } = useQuery(jobForecastQuery(job.id, isPlanned));
-  if (!isPlanned || !data?.wait_reason) return null;
-  const options = data.options ?? [];
-  return (
-    <section className="instead" aria-label="What would start now">
-      {options.length === 0 ? (
-        <p>Nothing that is close to it would start now either.</p>
-      ) : (
-        <ul className="stack tight">
-          {options.map((option) => (
-            <li key={option.sentence}>{option.sentence}</li>
-          ))}
-        </ul>
-      )}
-      {options.length > 0 && (
-        <Link to="/submit" search={{ from: job.id }} className="button small">
-          <CopyPlus size={13} aria-hidden="true" /> Clone and change it
-        </Link>
-      )}
-    </section>
-  );
 }
 
 function Progress({ job }: { job: JobDetail }) {

@@ -3,7 +3,7 @@ import { CircleCheck, Hourglass, LoaderCircle, Server } from "lucide-react";
 import { forecastQuery, nodesQuery } from "~/api/queries";
 import type { Forecast, ForecastOption } from "~/api/types";
 import { Failure, Sentence } from "~/components/parts";
-import { bytes, counted } from "~/lib/format";
+import { bytes, counted, ended } from "~/lib/format";
 import { free, gpuCount, isBeyond, isOpen } from "~/lib/room";
 
 interface RoomProps {
@@ -65,7 +65,9 @@ function Verdict({ spec, found, isOld, hasFailed }: VerdictProps) {
             <b className="tone-red">It cannot run on these nodes.</b>
           ) : (
             <>
-              <b className="tone-amber">It would wait</b> as number {found.queue_position.toLocaleString()} in the queue.
+              <b className="tone-amber">It would wait</b>
+              {found.queue_position ? ` as number ${found.queue_position.toLocaleString()} in the queue` : ""}.
+              {found.start && found.start.code !== "now" ? ` ${ended(found.start.sentence)}` : ""}
             </>
           )}{" "}
           <Sentence text={found.wait_reason.sentence} />

@@ -1,0 +1,119 @@
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { CalendarRange, SlidersHorizontal } from "lucide-react";
+import { useState } from "react";
+import { queueQuery, reservationsQuery, runningQuery, sharesQuery } from "~/api/planner";
+import { projectsQuery } from "~/api/queries";
+import { Bones, Failure, PageHead } from "~/components/parts";
+import { Ago } from "~/components/time";
+import { counted } from "~/lib/format";
+import { PolicyDialog } from "./policy";
+import { ReservationsDialog } from "./reservations";
+import { type Hues, SharesCard } from "./shares";
+import { TimeLine } from "./timeline";
+import { WaitingCard } from "./waiting";
+
+const route = getRouteApi("/shell/queue");
+
+/** Who waits in which order and why, who has which share, and what is expected. */
+export function QueuePage() {
+  const { project = "" } = route.useSearch();
+  const queue = useInfiniteQuery(queueQuery(project));
+  const { data: shares, error: sharesError, refetch } = useQuery(sharesQuery);
+  const { data: running } = useQuery(runningQuery);
+  const { data: reservations } = useQuery(reservationsQuery);
+  const { data: projects } = useQuery(projectsQuery);
+  const [open, setOpen] = useState<"" | "policy" | "reservations">("");
+  const navigate = useNavigate();
+  const pages = queue.data?.pages ?? [];
+  const jobs = pages.flatMap((page) => page.items);
+  const head = pages[0];
+  const names = [
+    ...new Set([...(shares?.projects ?? []).map((share) => share.project ?? ""), ...jobs.map((job) => job.project ?? "")]),
+  ];
+  const hues: Hues = new Map(
+    names
+      .filter(Boolean)
+      .sort()
+      .map((name, i) => [name, i]),
+  );
+  return (
+    <div className="page-body">
+      <PageHead title="Queue" about={head && <About waiting={head.waiting} plannedAt={head.planned_at} />}>
+        <select
+          className="input auto"
+          aria-label="Project"
+          value={project}
+          onChange={(event) => void navigate({ to: "/queue", search: event.target.value ? { project: event.target.value } : {} })}
+        >
+          <option value="">All projects</option>
+          {(projects ?? []).map((each) => (
+            <option key={each.name}>{each.name}</option>
+          ))}
+        </select>
+        <button type="button" className="button" onClick={() => setOpen("reservations")}>
+          <CalendarRange size={15} aria-hidden="true" /> Reservations
+        </button>
+        <button type="button" className="button" onClick={() => setOpen("policy")}>
+          <SlidersHorizontal size={15} aria-hidden="true" /> Policy
+        </button>
+      </PageHead>
+      {queue.error !== null && <Failure error={queue.error} retry={() => void queue.refetch()} />}
+      {sharesError !== null && <Failure error={sharesError} retry={() => void refetch()} />}
+      <div className="queue-top">
+        {running === undefined || queue.isPending ? (
+          <Waiting rows={8} />
+        ) : (
+          <TimeLine
+            waiting={jobs}
+            running={running.items.filter((job) => !project || job.project === project)}
+            reservations={(reservations?.items ?? []).filter((each) => !project || each.project === project)}
+            hues={hues}
+          />
+        )}
+        {shares === undefined ? <Waiting rows={5} /> : <SharesCard shares={shares} hues={hues} />}
+      </div>
+      {queue.isPending ? (
+        <Waiting rows={8} />
+      ) : (
+        head && (
+          <WaitingCard
+            jobs={jobs}
+            waiting={project ? jobs.length : head.waiting}
+            hues={hues}
+            more={queue.hasNextPage ? () => void queue.fetchNextPage() : null}
+            isLoading={queue.isFetchingNextPage}
+          />
+        )
+      )}
+      <PolicyDialog isOpen={open === "policy"} close={() => setOpen("")} />
+      <ReservationsDialog isOpen={open === "reservations"} close={() => setOpen("")} />
+    </div>
+  );
+}
+
+function About({ waiting, plannedAt }: { waiting: number; plannedAt: string | null | undefined }) {
+  return (
+    <>
+      {waiting === 1 ? "1 job waits" : `${counted(waiting, "job")} wait`}
+      {plannedAt ? (
+        <>
+          ; the planner last looked <Ago at={plannedAt} />.
+        </>
+      ) : (
+        "; the planner has not looked yet."
+      )}{" "}
+      <Link to="/projects">Weights and quotas</Link> are set per project.
+    </>
+  );
+}
+
+function Waiting({ rows }: { rows: number }) {
+  return (
+    <section className="card">
+      <div className="body">
+        <Bones rows={rows} height={20} />
+      </div>
+    </section>
+  );
+}

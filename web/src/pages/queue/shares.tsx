@@ -1,0 +1,144 @@
+import { ChevronRight } from "lucide-react";
+import { useState } from "react";
+import type { Share, Shares } from "~/api/types";
+import { Card } from "~/components/parts";
+import { counted, number } from "~/lib/format";
+
+const percent = (share: number | null | undefined): string =>
+  share === null || share === undefined ? "–" : `${Math.round(share * 100)} %`;
+const width = (share: number): string => `${100 * Math.min(1, Math.max(0, share))}%`;
+
+/** Colours of projects, the same in every part of the page. */
+export type Hues = ReadonlyMap<string, number>;
+export const hueOf = (hues: Hues, project: string | null | undefined): string =>
+  project && hues.has(project) ? `hue-${(hues.get(project) ?? 0) % 8}` : "hue-none";
+
+export function SharesCard({ shares, hues }: { shares: Shares; hues: Hues }) {
+  return (
+    <Card title="Shares" aside={<Legend />} flush>
+      {shares.projects.length === 0 ? (
+        <p className="dim card-note">Nobody holds or wants anything.</p>
+      ) : (
+        <ul className="plain-list">
+          {shares.projects.map((share) => (
+            <ShareRow key={share.project ?? ""} share={share} hues={hues} />
+          ))}
+        </ul>
+      )}
+      <Models shares={shares} hues={hues} />
+    </Card>
+  );
+}
+
+function Legend() {
+  return (
+    <span className="row share-legend" aria-hidden="true">
+      <i className="legend-held" /> holds <i className="legend-due" /> due <i className="legend-past" /> lately
+    </span>
+  );
+}
+
+function ShareRow({ share, hues }: { share: Share; hues: Hues }) {
+  const [isOpen, setOpen] = useState(false);
+  const name = share.project ?? "Other projects";
+  const users = share.users ?? [];
+  const words = `${name} holds ${percent(share.held)} of the cluster; ${percent(share.entitlement)} are due to it, lately it had ${percent(share.usage)}`;
+  return (
+    <li className="stack tight">
+      <div className="row">
+        <button
+          type="button"
+          className="share-name"
+          aria-expanded={isOpen}
+          disabled={users.length === 0}
+          onClick={() => setOpen(!isOpen)}
+        >
+          <ChevronRight size={13} aria-hidden="true" className={isOpen ? "turned" : ""} />
+          <span className={`swatch ${hueOf(hues, share.project)}`} aria-hidden="true" />
+          <span className="cut strong">{name}</span>
+        </button>
+        <span className="grow dimmer small nowrap">weight {number(share.weight)}</span>
+        <span className="num small nowrap">
+          <strong>{percent(share.held)}</strong> <span className="dim">held, {percent(share.entitlement)} due</span>
+        </span>
+      </div>
+      <ShareBar share={share} words={words} hue={hueOf(hues, share.project)} />
+      <div className="dimmer small num">
+        {[
+          ...Object.entries(share.gpus ?? {}).map(([model, count]) => `${number(count)} × ${model}`),
+          `${counted(share.running, "job")} running`,
+          `${share.waiting.toLocaleString()} waiting`,
+          `lately ${percent(share.usage)}`,
+        ].join(" · ")}
+      </div>
+      {isOpen && (
+        <ul className="share-users">
+          {users.map((user) => (
+            <li key={user.user} className="row small">
+              <span className="cut share-user">{user.user}</span>
+              <span className="meter grow" aria-hidden="true">
+                <span className={hueOf(hues, share.project)} style={{ width: width(user.held) }} />
+              </span>
+              <span className="num dim nowrap">
+                holds {percent(user.held)}, lately {percent(user.usage)}; {user.running} running, {user.waiting} waiting
+              </span>
+            </li>
+          ))}
+        </ul>
+      )}
+    </li>
+  );
+}
+
+function ShareBar({ share, words, hue }: { share: Share; words: string; hue: string }) {
+  return (
+    <div
+      className="share-bar"
+      role="meter"
+      aria-label={words}
+      aria-valuenow={Math.round(100 * Math.min(1, share.held))}
+      aria-valuemin={0}
+      aria-valuemax={100}
+      title={words}
+    >
+      <span className={`share-held ${hue}`} style={{ width: width(share.held) }} />
+      {share.usage != null && <span className="share-past" style={{ width: width(share.usage) }} />}
+      <span className="share-due" style={{ left: width(share.entitlement) }} />
+    </div>
+  );
+}
+
+/** Who holds what of each GPU model. */
+function Models({ shares, hues }: { shares: Shares; hues: Hues }) {
+  const models = Object.entries(shares.gpus ?? {});
+  if (models.length === 0) return null;
+  return (
+    <ul className="models" aria-label="GPU models">
+      {models.map(([model, all]) => {
+        const parts = shares.projects
+          .map((share) => ({ project: share.project, count: share.gpus?.[model] ?? 0 }))
+          .filter((part) => part.count > 0);
+        const held = parts.reduce((sum, part) => sum + part.count, 0);
+        const words = [
+          ...parts.map((part) => `${part.project ?? "other projects"} ${number(part.count)}`),
+          `free ${number(Math.max(0, all - held))}`,
+        ].join(", ");
+        return (
+          <li key={model} title={words}>
+            <div className="row small">
+              <span className="grow mono">{model}</span>
+              <span className="num dim">
+                {number(held)} of {number(all)} held
+              </span>
+            </div>
+            <div className="stacked" role="img" aria-label={`${model}: ${words}`}>
+              {parts.map((part) => (
+                <span key={part.project ?? ""} className={hueOf(hues, part.project)} style={{ width: width(part.count / all) }} />
+              ))}
+            </div>
+          </li>
+        );
+      })}
+    </ul>
+  );
+}

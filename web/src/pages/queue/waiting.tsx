@@ -1,0 +1,141 @@
+import { Link } from "@tanstack/react-router";
+import { ChevronRight, ListOrdered } from "lucide-react";
+import { useState } from "react";
+import type { WaitingJob } from "~/api/types";
+import { Empty, Sentence } from "~/components/parts";
+import { Ago } from "~/components/time";
+import { ended, figure, gang, number } from "~/lib/format";
+import { useNow } from "~/lib/now";
+import { startWords } from "~/lib/timeScale";
+import { hueOf, type Hues } from "./shares";
+
+interface WaitingProps {
+  jobs: readonly WaitingJob[];
+  waiting: number;
+  hues: Hues;
+  more: (() => void) | null;
+  isLoading: boolean;
+}
+
+/** The jobs that wait, in the planner's order, each with why and when. */
+export function WaitingCard({ jobs, waiting, hues, more, isLoading }: WaitingProps) {
+  return (
+    <section className="card" aria-labelledby="waiting-title">
+      <header>
+        <h2 className="grow" id="waiting-title">
+          Waiting, the next first
+        </h2>
+        <span className="dim num small">
+          {jobs.length < waiting ? `${jobs.length.toLocaleString()} of ${waiting.toLocaleString()}` : waiting.toLocaleString()}
+        </span>
+      </header>
+      {jobs.length === 0 ? (
+        <Empty icon={ListOrdered} title="No job waits">
+          <p>Whoever submits now is next.</p>
+        </Empty>
+      ) : (
+        <ol className="queue">
+          {jobs.map((job) => (
+            <Row key={job.job_id ?? job.position} job={job} hues={hues} />
+          ))}
+        </ol>
+      )}
+      {more && (
+        <div className="queue-more">
+          <button type="button" className="button small" onClick={more} disabled={isLoading}>
+            {isLoading ? "Loading…" : "Show more"}
+          </button>
+        </div>
+      )}
+    </section>
+  );
+}
+
+function Row({ job, hues }: { job: WaitingJob; hues: Hues }) {
+  const [isOpen, setOpen] = useState(false);
+  const now = useNow();
+  const { about, between } = startWords(job.start, now);
+  const models = job.gpu_models ?? [];
+  return (
+    <li className="queue-row" value={job.position}>
+      <span className="queue-place num" aria-label={`Number ${job.position}`}>
+        {job.position}
+      </span>
+      <div className="queue-job">
+        {job.job_id && job.name ? (
+          <Link to="/jobs/$job" params={{ job: job.job_id }} className="job-name cut" title={job.name}>
+            {job.name}
+          </Link>
+        ) : (
+          <span className="dim">A job of another project</span>
+        )}
+        <span className="row tight small dim queue-who">
+          <span className={`swatch ${hueOf(hues, job.project)}`} aria-hidden="true" />
+          <span className="cut">{job.project ? `${job.project} · ${job.user}` : "not yours"}</span>
+        </span>
+      </div>
+      <div className="queue-asks small">
+        <span className="num nowrap">{job.gpus ? `${number(job.gpus)} GPU${job.gpus === 1 ? "" : "s"}` : "no GPUs"}</span>
+        <span className="dimmer cut" title={models.join(", ")}>
+          {models.length > 0 ? models.join(" or ") : gang(job.roles ?? {})}
+        </span>
+      </div>
+      <div className="queue-priority small">
+        <Priority job={job} />
+        <span className="dimmer">
+          <Ago at={job.queued_at} />
+        </span>
+      </div>
+      <div className="queue-start small">
+        {about ? <span className="num strong nowrap">{about}</span> : <span className="dimmer">not foreseen</span>}
+        {between && <span className="dimmer num">{between}</span>}
+      </div>
+      <div className="queue-why">
+        {job.reason ? (
+          <>
+            <button type="button" className="why" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
+              <ChevronRight size={13} aria-hidden="true" className={isOpen ? "turned" : ""} />
+              <span className={isOpen ? "wrap" : "cut"}>
+                <Sentence text={ended(job.reason.sentence)} />
+              </span>
+            </button>
+            {isOpen && <Numbers job={job} />}
+          </>
+        ) : (
+          <span className="dimmer small">{job.job_id ? "" : "Why is told to its project."}</span>
+        )}
+      </div>
+    </li>
+  );
+}
+
+const TONES: Record<string, string> = { low: "grey", high: "amber", urgent: "red" };
+
+function Priority({ job }: { job: WaitingJob }) {
+  const name = job.priority_class ?? String(job.priority);
+  return (
+    <span className={`tag num tone-${TONES[name] ?? "grey"}`} title={`Priority ${job.priority}`}>
+      {name}
+    </span>
+  );
+}
+
+function Numbers({ job }: { job: WaitingJob }) {
+  const numbers = Object.entries(job.reason?.numbers ?? {}).filter(
+    ([name, value]) => name !== "reserved_for" && ["number", "string"].includes(typeof value),
+  );
+  return (
+    <div className="row wrapping queue-numbers">
+      {numbers.slice(0, 8).map(([name, value]) => (
+        <span key={name} className="tag num">
+          {figure(name, value)}
+        </span>
+      ))}
+      {job.job_id && (
+        <Link to="/jobs/$job" params={{ job: job.job_id }} className="small">
+          What would start now
+        </Link>
+      )}
+    </div>
+  );
+}
