@@ -12,7 +12,7 @@ from trainmaster.spec import parse_spec
 
 from core import secrets
 from core.db.engine import SessionFactory
-from core.db.tables import Job, Project, Secret, User, Volume
+from core.db.tables import Job, PolicyRow, Project, Secret, User, Volume
 from core.domain.resources import gang_of
 from core.domain.states import JobState
 from executors.base import ExitCause, ReplicaOrder
@@ -159,6 +159,25 @@ def add_platform(sessions: SessionFactory, now: datetime) -> None:
                 ),
             ]
         )
+
+
+def first_comers(random: Random) -> list[Case]:
+    """Jobs of the least priority that have most of the nodes when the others come."""
+    cases = []
+    for number in range(random.randint(1, 3)):
+        name = f"first-{number}"
+        replicas: Any = random.choice([2, 3, {"min": 1, "max": 4}])
+        worker = {"replicas": replicas, "resources": {"cpu": random.choice(["1", "2"])}}
+        spec = {"name": name, "command": "train", "priority": 1, "roles": {"worker": worker}, "max_restarts": 1}
+        cases.append(Case(name, spec, frozenset({JobState.SUCCEEDED}), random.uniform(8, 25)))
+    return cases
+
+
+def let_others_take_places(sessions: SessionFactory, now: datetime) -> None:
+    """Places are taken after a second, with three seconds for a checkpoint."""
+    with sessions() as session, session.begin():
+        values = {"min_run_time_s": 1.0, "grace_s": 3.0, "restart_cost_s": 0.0}
+        session.add(PolicyRow(name="policy", settings=values, generation=1, updated_at=now, updated_by="root"))
 
 
 def add_job(sessions: SessionFactory, case: Case, now: datetime) -> str:

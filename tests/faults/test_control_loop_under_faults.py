@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import structlog
-from sqlalchemy import create_engine, event, select, text
+from sqlalchemy import create_engine, event, func, select, text
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import StaticPool
 
@@ -29,10 +29,21 @@ from core.domain.states import AttemptState, JobState, ReplicaState
 from executors.base import Gpu, NodeInfo
 from executors.fake import FakeEngine
 from scheduler.control import place
-from tests.faults.jobs import Case, Scripts, add_job, add_platform, draw_case, make_elastic, vary_case
-from tests.faults.simulated import Chances, SteppedSession, World
+from tests.faults.jobs import (
+    Case,
+    Scripts,
+    add_job,
+    add_platform,
+    draw_case,
+    first_comers,
+    let_others_take_places,
+    make_elastic,
+    vary_case,
+)
+from tests.faults.simulated import CALM, Chances, SteppedSession, World
 
 SEEDS = range(int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "200")))
+PREEMPTING_SEEDS = range(5000, 5000 + int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "200")) // 2)
 # Seeds that failed once: what they found must stay found.
 # 193: a place was given away while something late could still come to it, and the node was over-committed.
 REGRESSIONS: tuple[int, ...] = (193,)
@@ -103,11 +114,42 @@ def test_what_was_found_once_stays_found(seed: int, is_varied: bool, sessions: A
     Schedule(seed, sessions, is_varied=is_varied, is_elastic=False).run()
 
 
+# Here whoever has run for a second may be stopped for one of larger priority, or gives replicas.
+@pytest.mark.parametrize("seed", PREEMPTING_SEEDS)
+def test_no_job_is_lost_run_twice_or_stuck_where_others_take_its_place(seed: int, sessions: Any) -> None:
+    print(f"seed {seed}")
+    with structlog.testing.capture_logs() as logs:
+        Schedule(seed, sessions, is_preempting=True).run()
+    errors = [line for line in logs if line["log_level"] == "error"]
+    assert not errors
+
+
+def test_places_are_taken_in_many_of_these_schedules(sessions: Any) -> None:
+    taken: Counter[str] = Counter()
+    for seed in range(5000, 5012):
+        Schedule(seed, sessions, chances=CALM, is_preempting=True).run()
+        with sessions() as session:
+            taken.update(session.scalars(select(Event.kind).where(Event.kind == "attempt.shrinking")))
+            taken["stopped"] += session.scalar(select(func.sum(Job.preempt_count))) or 0
+        with sessions() as session, session.begin():
+            for table in reversed(Base.metadata.sorted_tables):
+                session.execute(table.delete())
+    assert taken["stopped"] >= 10
+    assert taken["attempt.shrinking"] >= 1
+
+
 @pytest.mark.postgres
 @pytest.mark.skipif(not os.environ.get("TRAINMASTER_TEST_DATABASE_URL"), reason="needs TRAINMASTER_TEST_DATABASE_URL")
 @pytest.mark.parametrize("seed", range(1000, 1005))
 def test_the_same_on_postgresql(seed: int, postgres_sessions: Any) -> None:
     test_no_job_is_lost_run_twice_or_stuck(seed, postgres_sessions)
+
+
+@pytest.mark.postgres
+@pytest.mark.skipif(not os.environ.get("TRAINMASTER_TEST_DATABASE_URL"), reason="needs TRAINMASTER_TEST_DATABASE_URL")
+@pytest.mark.parametrize("seed", range(2000, 2005))
+def test_places_are_taken_as_safely_on_postgresql(seed: int, postgres_sessions: Any) -> None:
+    test_no_job_is_lost_run_twice_or_stuck_where_others_take_its_place(seed, postgres_sessions)
 
 
 class Schedule:
@@ -121,6 +163,7 @@ class Schedule:
         *,
         is_varied: bool = True,
         is_elastic: bool = True,
+        is_preempting: bool = False,
     ) -> None:
         draw = Random(seed)
         self.cases = {case.name: case for case in (draw_case(draw, number) for number in range(draw.randint(2, 6)))}
@@ -130,7 +173,8 @@ class Schedule:
         if is_elastic:
             other = Random(f"elastic {seed}")
             self.cases = {name: make_elastic(other, case, NODE_GPUS) for name, case in self.cases.items()}
-        self.engine = FakeEngine(NODES, script_for=Scripts(self.cases))
+        first = first_comers(Random(f"first {seed}")) if is_preempting else []
+        self.engine = FakeEngine(NODES, script_for=Scripts(self.cases | {case.name: case for case in first}))
         self.world = World(seed, self.engine, sessions, chances or Chances(), process_count=draw.randint(1, 3))
         sessions.class_.world = self.world
         self.world.check_engine = self.check_engine
@@ -138,6 +182,10 @@ class Schedule:
         self.sessions = sessions
         self.asked: Counter[str] = Counter()
         add_platform(sessions, self.engine.now)
+        if is_preempting:
+            let_others_take_places(sessions, self.engine.now)
+        for case in first:
+            self.world.at(0.1, lambda case=case: self._submit(case))  # type: ignore[misc]
         for case in self.cases.values():
             submitted = draw.uniform(0, 20)
             self.world.at(submitted, lambda case=case: self._submit(case))  # type: ignore[misc]
@@ -153,6 +201,7 @@ class Schedule:
             at = draw.uniform(2, 20)
             self.world.at(at, lambda: self.engine.lose_node(node))
             self.world.at(at + draw.uniform(1, 90), lambda: self.engine.restore_node(node))
+        self.cases |= {case.name: case for case in first}
         self.draw = draw
 
     def run(self) -> None:
