@@ -37,7 +37,8 @@ SETTINGS: Final = (
     Setting(
         "order", "choice",
         "Who comes first among jobs of equal priority and equal share: fifo, the oldest; shortest-first, the one with the "
-        "least GPU time still to run; attained-service, those that have had the least so far.",
+        "least GPU time still to run; fair-finish, those with the least time still to run, and the longest ones in time for "
+        "everything to be done early; attained-service, those that have had the least so far.",
         tuple(QueueOrder),
     ),
     Setting(

@@ -21,6 +21,9 @@ class QueueOrder(StrEnum):
     SHORTEST_FIRST = (
         "shortest-first"  # the least GPU-seconds still to run; those that nobody knows as by attained service
     )
+    # The least time still to run, however many GPUs it takes: nobody waits for much longer than it runs. Before all those
+    # that would run for longer than all others together take the whole cluster: they tell when everything is done.
+    FAIR_FINISH = "fair-finish"
     ATTAINED_SERVICE = "attained-service"  # those that have had the least, in levels
 
 

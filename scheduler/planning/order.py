@@ -2,9 +2,11 @@
 
 Projects fill up progressively: a start raises its project's share, and then it is the turn of another one. Whose turn it
 is, is decided as in worst-case fair weighted fair queueing (Bennett and Zhang, "WF2Q", INFOCOM 1996): among those that
-do not have more than the mean by their weights, the one that has least once its next job has started. "The least before"
-alone would let many light projects each get ahead by a gang, and a heavy one pay for all of them; so everybody ends
-within one gang of what the weights entitle to. Users take turns inside their project in the same way.
+do not have more than the mean by their weights, the one that has least once a job has started. "The least before" alone
+would let many light projects each get ahead by a job, and a heavy one pay for all of them; so with equal jobs everybody
+ends within one of what the weights entitle to. That job is not the next one of each but as small as the smallest of
+these: otherwise small jobs, which end and come again, would pass a large gang for ever. Users take turns inside their
+project in the same way.
 
 The simple equivalent works out all keys again after every start. Here only what a start can change is kept in heaps; the
 jobs of one user are sorted once, and go by in one go while nothing starts.
@@ -12,7 +14,6 @@ jobs of one user are sorted once, and go by in one go while nothing starts.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -21,10 +22,11 @@ from operator import itemgetter
 from typing import Final, Generic, TypeVar
 
 from core.domain.ids import JobId
+from scheduler.planning.measure import drain_s, measure
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.planning.quota import is_guaranteed
-from scheduler.planning.shares import Shares, gpus_of
+from scheduler.planning.shares import Shares
 
 # What the policy compares: GPU-seconds or a level; then when it queued, in seconds from now; then the id.
 Turn = tuple[float, float, str]
@@ -53,7 +55,7 @@ class Claim:
 def claim(job: QueuedGang | RunningGang, snapshot: Snapshot, shares: Shares) -> Claim:
     """The claim of a job with what is held according to ``shares``."""
     policy = snapshot.policy
-    turn = turn_of(job, policy, snapshot.now)
+    turn = turn_of(job, policy, snapshot.now, drain_s(snapshot))
     if not policy.is_fair:
         return Claim(-job.priority, False, 0.0, 0.0, turn)
     own = shares.of_running(job) if isinstance(job, RunningGang) else None
@@ -67,8 +69,8 @@ def claim(job: QueuedGang | RunningGang, snapshot: Snapshot, shares: Shares) -> 
     )
 
 
-def turn_of(job: QueuedGang | RunningGang, policy: Policy, now: datetime) -> Turn:
-    """The place of a job among those of one user, by ``policy.order``."""
+def turn_of(job: QueuedGang | RunningGang, policy: Policy, now: datetime, long_s: float = float("inf")) -> Turn:
+    """The place of a job among those of one user, by ``policy.order``. ``long_s``: as :func:`.measure.drain_s` says."""
     queued_s = 0.0 if job.queued_at is None else (job.queued_at - now).total_seconds()
     compared = 0.0
     if policy.order is not QueueOrder.FIFO:
@@ -76,22 +78,8 @@ def turn_of(job: QueuedGang | RunningGang, policy: Policy, now: datetime) -> Tur
         if isinstance(job, QueuedGang):
             waits_s = -queued_s if job.waits_since is None else (now - job.waits_since).total_seconds()
         if waits_s < policy.starvation_s:
-            compared = measure(job, policy)
+            compared = measure(job, policy, long_s)
     return compared, queued_s, job.job_id
-
-
-def measure(job: QueuedGang | RunningGang, policy: Policy) -> float:
-    """What the policy compares, the smaller first: GPU-seconds that are left, or the level of attained service."""
-    ends = policy.levels_gpu_s
-    level = bisect_right(ends, job.attained_gpu_s)
-    if policy.order is QueueOrder.ATTAINED_SERVICE:
-        return level
-    if job.estimate is not None:
-        return job.estimate.likely_s * gpus_of(job.gang)
-    # Nobody knows: taken to need what its level allows; where levels have no end, as much again as it had, which half
-    # of all jobs do whose durations have a heavy tail (Harchol-Balter and Downey, "Exploiting process lifetime
-    # distributions for dynamic load balancing", 1997).
-    return ends[level] if level < len(ends) else job.attained_gpu_s
 
 
 class Queue:
@@ -106,10 +94,10 @@ class Queue:
         self.withdrawn: set[JobId] = set()
         self._is_fair = snapshot.policy.is_fair
         lines: dict[int, dict[tuple[str, str], list[_Entry]]] = {}
-        policy, now = snapshot.policy, snapshot.now
+        policy, now, long_s = snapshot.policy, snapshot.now, drain_s(snapshot)
         for job in snapshot.queued:
             who = (job.project, job.user) if self._is_fair else _EVERYBODY
-            lines.setdefault(-job.priority, {}).setdefault(who, []).append((turn_of(job, policy, now), job))
+            lines.setdefault(-job.priority, {}).setdefault(who, []).append((turn_of(job, policy, now, long_s), job))
         for users in lines.values():
             for line in users.values():
                 line.sort(key=itemgetter(0))
@@ -147,7 +135,9 @@ class Queue:
                     yield from (job for _, job in jobs)
                     continue
                 by_project.setdefault(project, []).append(_Line(user, shares.weight_of_user(project, user), jobs=jobs))
-            projects = [_Project(name, lines, shares) for name, lines in sorted(by_project.items())]
+            lines = [line for its in by_project.values() for line in its]
+            unit = min((shares.step(line.head.gang, line.head.shape) for line in lines), default=0.0)
+            projects = [_Project(name, its, shares, unit) for name, its in sorted(by_project.items())]
             yield from _fill(projects, shares)
 
 
@@ -160,7 +150,7 @@ def _fill(projects: list[_Project], shares: Shares) -> Iterator[QueuedGang]:
 
 @dataclass(slots=True, eq=False)
 class _Side:
-    """Somebody who takes turns. ``share``: by weight; ``size``: by how much the next job raises it; ``is_owed``: comes first."""
+    """Somebody who takes turns. ``share``: by weight; ``size``: by how much a small job raises it; ``is_owed``: comes first."""
 
     name: str
     weight: float = 1.0
@@ -238,9 +228,8 @@ class _Line(_Side):
         """Take in what its share and its next job are now."""
         self.is_empty = self.at >= len(self.jobs)
         if not self.is_empty:
-            self.turn, job = self.jobs[self.at]
+            self.turn = self.jobs[self.at][0]
             self.share = shares.of_user(project, self.name)
-            self.size = shares.step(job.gang, job.shape) / self.weight
 
     @property
     def head(self) -> QueuedGang:
@@ -252,9 +241,11 @@ class _Project(_Side):
 
     __slots__ = ("_changes", "_guarantees", "_lines")
 
-    def __init__(self, name: str, lines: list[_Line], shares: Shares) -> None:
-        super().__init__(name, shares.weight_of(name))
+    def __init__(self, name: str, lines: list[_Line], shares: Shares, unit: float) -> None:
+        weight = shares.weight_of(name)
+        super().__init__(name, weight, size=unit / weight)
         for line in lines:
+            line.size = unit / line.weight
             line.look(shares, name)
         self._lines = _Turns(sorted(lines, key=lambda line: line.name))
         self._changes = shares.changes.get(name, 0)
@@ -265,10 +256,10 @@ class _Project(_Side):
         line = self._lines.first()
         self.is_empty = line is None
         if line is not None:
-            job, self.turn = line.head, line.turn
+            self.turn = line.turn
             self.share = shares.of_project(self.name)
-            self.size = shares.step(job.gang, job.shape) / self.weight
             if self._guarantees:
+                job = line.head
                 self.is_owed = is_guaranteed(self.name, shares.likely(job.gang, job.shape), shares)
 
     def take(self, shares: Shares) -> Iterator[QueuedGang]:

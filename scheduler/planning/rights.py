@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
+from scheduler.planning.measure import drain_s, measure
 from scheduler.planning.model import PreemptCode, QueuedGang, RunningGang, Snapshot
-from scheduler.planning.order import measure
 from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.planning.quota import is_guaranteed
 from scheduler.planning.shares import GPUS, JOBS, Shares
@@ -19,6 +19,7 @@ from scheduler.planning.shares import GPUS, JOBS, Shares
 # Where durations are estimates, half as much must be left of the one as of the other: a swap costs both of them time,
 # and an estimate is often off by as much. Where they are known it is enough that the swap pays for itself.
 _CLEARLY_LESS: Final = 0.5
+_BY_LENGTH: Final = (QueueOrder.SHORTEST_FIRST, QueueOrder.FAIR_FINISH)
 # Nobody is started and stopped in one moment, whatever the policy says.
 _LEAST_RUN_S: Final = 1e-3
 
@@ -31,6 +32,7 @@ class Rights:
         self.now: datetime = snapshot.now
         self.shares = shares
         self._held: dict[str, Mapping[str, int]] = {}
+        self._long_s = drain_s(snapshot)
         self._has_guarantees = any(account.quota.guaranteed for account in snapshot.accounts)
         policy = self.policy
         self._by_share = policy.is_fair and policy.preempts_shares
@@ -160,7 +162,7 @@ class Rights:
         """Strictly, by the policy's order, and by so much that the exchange pays."""
         if self.policy.order is QueueOrder.FIFO:
             return gang.queued_at is not None and job.queued_at < gang.queued_at
-        if self.policy.order is QueueOrder.SHORTEST_FIRST and (job.estimate is not None or gang.estimate is not None):
+        if self.policy.order in _BY_LENGTH and (job.estimate is not None or gang.estimate is not None):
             return self._is_shorter(job, gang)
         return self.level(job) < self.policy.level(gang.attained_gpu_s)
 
@@ -173,12 +175,19 @@ class Rights:
         """By the measure of the queue's order, so that a job of which nobody knows anything yet gets the time in which it
         tells how long it is. The measure of such a job only rises while it runs, the other one's only falls: no circle.
         """
-        mine = measure(job, self.policy) + self.costs_gpu_s(gang)
-        theirs = measure(gang, self.policy)
+        mine, theirs = (measure(one, self.policy, self._long_s) for one in (job, gang))
+        if min(mine, theirs) < 0:
+            return mine < 0 <= theirs  # a long one comes before those that are not; long ones do not take turns
+        mine += self._costs(gang)
         if job.estimate is None or gang.estimate is None:
             return mine < theirs
         are_known = all(one.early_s == one.late_s for one in (job.estimate, gang.estimate))
         return mine < theirs * (1.0 if are_known else _CLEARLY_LESS)
+
+    def _costs(self, gang: RunningGang) -> float:
+        """In the unit of the measure."""
+        costs = self.costs_gpu_s(gang)
+        return costs / (self.held(gang)[GPUS] / 1000 or 1.0) if self.policy.order is QueueOrder.FAIR_FINISH else costs
 
     def costs_gpu_s(self, gang: RunningGang) -> float:
         """GPU-seconds that stopping it loses: the work since its last checkpoint, and the time that a restart takes."""
