@@ -32,6 +32,7 @@ NOUNS: Final = (
     "projects",
     "policy",
     "reservations",
+    "simulations",
     "secrets",
     "users",
     "tokens",

@@ -22,11 +22,13 @@ RECONCILE_DUE: Final = "trainmaster.reconcile_due"
 SYNC_NODES: Final = "trainmaster.sync_nodes"
 SWEEP: Final = "trainmaster.sweep"
 HOUSEKEEP: Final = "trainmaster.housekeep"
-CARE: Final = (RECONCILE_DUE, SYNC_NODES, SWEEP, HOUSEKEEP)
+LOOK_AHEAD: Final = "trainmaster.look_ahead"
+CARE: Final = (RECONCILE_DUE, SYNC_NODES, SWEEP, HOUSEKEEP, LOOK_AHEAD)
 CARE_QUEUE: Final = "care"
 QUEUES: Final = (QUEUE_OF_TOPIC[TOPIC_TICK], QUEUE_OF_TOPIC[TOPIC_RECONCILE], CARE_QUEUE)
 
 _SYNC_NODES_S: Final = 5.0
+_LOOK_AHEAD_S: Final = 10.0
 _SWEEP_S: Final = 30.0
 _HOUSEKEEP_S: Final = 300.0
 
@@ -68,6 +70,7 @@ def schedule(settings: Settings) -> dict[str, float]:
         SYNC_NODES: _SYNC_NODES_S,
         SWEEP: _SWEEP_S,
         HOUSEKEEP: _HOUSEKEEP_S,
+        LOOK_AHEAD: _LOOK_AHEAD_S,
     }
 
 

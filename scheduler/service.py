@@ -23,7 +23,9 @@ from scheduler.control.due import SAFETY_LOOK, STEADY_LOOK, due_attempts
 from scheduler.control.forecasts import Forecaster
 from scheduler.control.glance import glance
 from scheduler.control.nodes import sync_nodes
+from scheduler.control.outlooks import OutlookWriter
 from scheduler.control.reconcile import Reconciler
+from scheduler.control.simulations import Simulations
 from scheduler.control.sweep import expire_waiting, housekeep, sweep_executor
 from scheduler.control.tick import Ticker
 from scheduler.executor_factory import make_executor
@@ -74,11 +76,14 @@ class Service:
         self.reconciler = Reconciler(self.control)
         self.ticker = Ticker(self.control)
         self.forecaster = Forecaster(self.control)
+        self.simulations = Simulations(self.control)
+        self.outlook_writer = OutlookWriter(self.control)
         self.watch = Watch(
             setup.executor, setup.watch_every, lambda attempt_id: bell.ring(TOPIC_RECONCILE, attempt_id), utc_now
         )
         self._solo_tick = Solo()
         self._solo_forecast = Solo()
+        self._solo_look = Solo()
         self._rung_s: dict[AttemptId, float] = {}
         self._timers: set[datetime] = set()
         self._timer_lock = threading.Lock()
@@ -88,8 +93,12 @@ class Service:
         self._solo_tick.run(self._tick)
 
     def forecast(self) -> None:
-        """Answer those who ask what would become of a job."""
-        self._solo_forecast.run(self.forecaster.answer)
+        """Answer those who ask what would become of a job, and begin with simulations."""
+        self._solo_forecast.run(self._answer)
+
+    def look_ahead(self) -> None:
+        """Write when those that wait are expected to start."""
+        self._solo_look.run(self.outlook_writer.write)
 
     def reconcile(self, attempt_id: str) -> None:
         """Look at one attempt."""
@@ -151,7 +160,12 @@ class Service:
 
     def close(self) -> None:
         self.watch.stop()
+        self.simulations.close()
         self.engine.dispose()
+
+    def _answer(self) -> None:
+        self.simulations.start()
+        self.forecaster.answer()
 
     def _tick(self) -> None:
         report = self.ticker.tick()

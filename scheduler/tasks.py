@@ -31,6 +31,7 @@ class Tasks:
             celery_app.SYNC_NODES: service.sync_nodes,
             celery_app.SWEEP: service.sweep,
             celery_app.HOUSEKEEP: service.housekeep,
+            celery_app.LOOK_AHEAD: service.look_ahead,
         }
 
     def do(self, task: str, key: str = "") -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -19,6 +19,7 @@ from core.domain.resources import Gang
 from executors.base import ChangesWorlds
 from scheduler.control.context import Control
 from scheduler.control.explain import Record, explanation
+from scheduler.control.records import recorded_at
 from scheduler.control.snapshot import TickCache, load_snapshot, reason_to_json
 from scheduler.planning.durations import Traits
 from scheduler.planning.forecast import Forecast, Option, another_cluster, forecast
@@ -37,21 +38,13 @@ _FAILED: Final = (
     "same again will not help."
 )
 
-LoadRecord = Callable[[Session, datetime], Record | None]
-
-
-def no_records(_session: Session, _at: datetime) -> Record | None:
-    """Nothing is kept."""
-    return None
-
 
 class Forecaster:
     """Answers; one per process. Two processes may answer the same: the answers are equally good."""
 
-    def __init__(self, control: Control, load_record: LoadRecord = no_records) -> None:
+    def __init__(self, control: Control) -> None:
         self._control = control
         self._cache = TickCache()
-        self._load_record = load_record
 
     def answer(self) -> None:
         """Answer everybody who waits for it now. Harmless to repeat; without a question it costs one look.
@@ -83,10 +76,11 @@ class Forecaster:
         if at is None:
             return Record(snapshot.now, snapshot, None)
         try:
-            return self._load_record(session, datetime.fromisoformat(at))
+            found = recorded_at(session, datetime.fromisoformat(at))
         except Exception:
             log.exception("record.unreadable", at=at)
             return None
+        return None if found is None else Record(found.at, found.snapshot, found.plan)
 
     def _answer(self, asked: Asked, snapshot: Snapshot, record: Record | None) -> dict[str, Any]:
         """One that makes the planner fail is answered all the same: asked again, it would fail again."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from sqlalchemy.exc import IntegrityError
+
 from core.db.engine import unit_of_work
 from core.db.repositories.planning import OutlookOf, write_outlooks
 from executors.base import ChangesWorlds
@@ -26,8 +28,8 @@ class OutlookWriter:
         self._seen: tuple[Any, ...] | None = None
         self._at: datetime | None = None
 
-    def write(self) -> bool:
-        """Look and write, if there is anything new or the last look is old; whether it did.
+    def write(self) -> None:
+        """Look and write, if there is anything new or the last look is old.
 
         Raises:
             Unavailable: the database is away.
@@ -36,16 +38,18 @@ class OutlookWriter:
         with unit_of_work(control.sessions, read_only=True) as session:
             now = control.clock()
             if self._at is not None and now - self._at < _AT_MOST:
-                return False
+                return
             seen = fingerprint(session)
             if seen == self._seen and self._at is not None and now - self._at < _AGAIN:
-                return False
+                return
             loaded = load_snapshot(session, self._cache, now, can_grow=isinstance(control.executor, ChangesWorlds))
         found = outlook(loaded.snapshot)
-        with unit_of_work(control.sessions) as session:
-            write_outlooks(session, to_rows(found), now)
+        try:
+            with unit_of_work(control.sessions) as session:
+                write_outlooks(session, to_rows(found), now)
+        except IntegrityError:  # another process writes the same at this moment, or a job is gone
+            return
         self._seen, self._at = seen, now
-        return True
 
 
 def to_rows(found: Outlook) -> list[OutlookOf]:

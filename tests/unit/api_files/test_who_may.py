@@ -26,6 +26,7 @@ from core.bell import TOPIC_FORECAST, NullBell
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.repositories import questions
 from core.db.repositories.metrics import NewObject, StreamKey, add_metrics
+from core.db.repositories.questions import Kind
 from core.db.tables import Base, BookingRow, MlflowModel, MlflowRegistered, MlflowRun, MlflowVersion, Node, Secret
 from core.settings import Settings
 
@@ -132,6 +133,7 @@ ROUTES: dict[str, Case] = {
     # Somebody who may not know of the project hears of a mistake in the spec, as if there were no such project.
     "POST /api/v1/jobs": case({**MEMBER, "stranger": 404, "plain": 404}, json={"spec": SPEC}),
     "POST /api/v1/forecasts": case({**MEMBER, "stranger": 404, "plain": 404}, json={"spec": SPEC}),
+    "GET /api/v1/jobs/{job}/explanation": case(VIEWER, "/api/v1/jobs/job-queued/explanation"),
     "GET /api/v1/jobs/{job}/forecast": case(VIEWER, "/api/v1/jobs/job-queued/forecast"),
     "GET /api/v1/jobs/{job}": case(VIEWER),
     "DELETE /api/v1/jobs/{job}": case(MEMBER, "/api/v1/jobs/job-done"),
@@ -204,6 +206,8 @@ ROUTES: dict[str, Case] = {
     "GET /api/v1/quotas": case(ANY_READER),
     "GET /api/v1/projects/{project}/quota": case(VIEWER),
     "PATCH /api/v1/projects/{project}/quota": case(PLATFORM_ADMIN, json={"limit": {"gpus": 4}}),
+    "POST /api/v1/simulations": case(PLATFORM_ADMIN, json={"days": 7}),
+    "GET /api/v1/simulations/{simulation}": case({**PLATFORM_ADMIN, "root": 404}, "/api/v1/simulations/none"),
     "GET /api/v1/policy": case(ANY_READER),
     "PATCH /api/v1/policy": case(PLATFORM_ADMIN, json={"settings": {"time_slice": "1h"}}),
     "GET /api/v1/reservations": case(ANY_READER),
@@ -350,9 +354,22 @@ class PlannerBell:
         if topic != TOPIC_FORECAST:
             return
         with unit_of_work(self.sessions) as session:
-            told = {"places": [], "reason": None, "position": 1, "options": []}
-            open_ones = questions.unanswered(session, self.clock(), 10)
-            questions.answer(session, {question_id: told for question_id, _ in open_ones}, self.clock())
+            forecast = {
+                "places": [],
+                "reason": None,
+                "position": 1,
+                "start": None,
+                "options": [],
+                "later": [],
+                "victims": [],
+            }
+            now = self.clock()
+            why = {
+                "at": now.isoformat(), "verdict": "absent", "sentence": "is not there", "reason": None, "position": None,
+                "places": [], "waiting": 0, "running": 0, "nodes": 0, "is_same": True,
+            }  # fmt: skip
+            told = {Kind.FORECAST: forecast, Kind.EXPLANATION: why}
+            questions.answer(session, {one.id: told[one.kind] for one in questions.unanswered(session, now, 10)}, now)
 
 
 @contextmanager

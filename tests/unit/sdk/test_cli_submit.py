@@ -76,28 +76,3 @@ def test_a_single_mistake_is_told_once(cli: Invoke, server: Any, problem: Any) -
     ):
         client.submit({"name": "x", "gpus": -1})
     assert str(raised.value) == "gpus: must be at least 0, not -1."
-
-
-def test_forecast_tells_where_it_would_run_or_why_it_would_wait_and_what_would_start(cli: Invoke, server: Any) -> None:
-    place = {"role": "worker", "node": "a", "replicas": 2, "gpu_model": "H100"}
-    reason = {"code": "no_room", "sentence": "needs 2 GPUs; none is free", "numbers": {}}
-    option = {
-        "code": "fewer_gpus",
-        "sentence": "With 1 GPU it would start now, on a.",
-        "roles": ["worker"],
-        "field": "gpus",
-    }
-    server.on(
-        "POST",
-        "/forecasts",
-        {"places": [place], "wait_reason": None, "queue_position": 1, "options": []},
-        {"places": [], "wait_reason": reason, "queue_position": 7, "options": [option]},
-        {"places": [], "wait_reason": reason, "queue_position": 7, "options": []},
-    )
-    spec = "name: mnist\ncommand: train\ngpus: 2\n"
-    assert cli("forecast", "-", stdin=spec).stdout.split("\n")[:2] == ["Starts  now", "Places  worker×2 on a (H100)"]
-    waits = cli("forecast", "-", "--project", "vision", stdin=spec).stdout
-    assert "needs 2 GPUs; none is free (position 7 in the queue)" in waits
-    assert "With 1 GPU it would start now, on a." in waits
-    assert "nothing that is close to it" in cli("forecast", "-", stdin=spec).stdout
-    assert server.bodies("POST", "/forecasts")[1]["spec"]["project"] == "vision"

@@ -11,7 +11,6 @@ from trainmaster.client.calls.build import params, path, silent, typed
 from trainmaster.client.steps import Call
 from trainmaster.spec import JobSpec
 from trainmaster.wire.base import Page
-from trainmaster.wire.forecasts import ForecastRequest, ForecastView
 from trainmaster.wire.jobs import (
     AttemptView,
     CloneRequest,
@@ -60,19 +59,6 @@ def _given(spec: Mapping[str, Any] | JobSpec | None, spec_text: str | None) -> d
     if isinstance(spec, JobSpec):
         spec = spec.model_dump(mode="json", exclude_unset=True)
     return {"spec_text": spec_text} if spec is None else {"spec": dict(spec)}
-
-
-def forecast_spec(
-    spec: Mapping[str, Any] | JobSpec | None = None, *, spec_text: str | None = None
-) -> Call[ForecastView]:
-    """Where the planner would start such a job now, or why it would wait; nothing is submitted."""
-    body = ForecastRequest(**_given(spec, spec_text))
-    return typed(ForecastView, "forecast_spec", "POST", "/forecasts", body=body, is_repeatable=True)
-
-
-def forecast_job(job: str) -> Call[ForecastView]:
-    """Why a waiting job waits, its place in the queue, and with which changes it would start now."""
-    return typed(ForecastView, "forecast_job", "GET", path("/jobs/{job}/forecast", job=job))
 
 
 def get_job(job: str) -> Call[JobDetail]:

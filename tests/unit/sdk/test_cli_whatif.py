@@ -1,0 +1,145 @@
+"""Asking the planner from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from typer.testing import Result
+
+from tests.unit.sdk.conftest import NOW, make_problem
+
+Invoke = Callable[..., Result]
+
+PLACE = {"role": "worker", "node": "a", "replicas": 2, "gpu_model": "H100"}
+REASON = {"code": "no_room", "sentence": "Needs 2 GPUs; none is free.", "numbers": {}}
+OPTION = {
+    "code": "fewer_gpus",
+    "sentence": "With 1 GPU it would start now, on a.",
+    "roles": ["worker"],
+    "field": "gpus",
+}
+START = {
+    "code": "expected",
+    "sentence": "It starts probably at about 14:20 UTC, between 13:50 UTC and 16:05 UTC.",
+    "early_at": "2026-11-21T13:50:00Z",
+    "likely_at": "2026-11-21T14:20:00Z",
+    "late_at": "2026-11-21T16:05:00Z",
+    "nodes": ["a"],
+}
+LATER = {**OPTION, "sentence": "With GPUs of A100 it would probably start at about 12:30 UTC.", "start": START}
+SPEC = "name: mnist\ncommand: train\ngpus: 2\n"
+
+
+def waits(**more: Any) -> dict[str, Any]:
+    return {
+        "places": [],
+        "wait_reason": REASON,
+        "queue_position": 7,
+        "start": START,
+        "options": [],
+        "later": [],
+        **more,
+    }
+
+
+STARTS = {"places": [PLACE], "wait_reason": None, "queue_position": None, "options": []}
+
+
+def test_whatif_tells_where_it_would_run_or_why_it_would_wait_until_when_and_what_would_start(
+    cli: Invoke, server: Any
+) -> None:
+    server.on("POST", "/forecasts", STARTS, waits(options=[OPTION], later=[LATER]), waits())
+    assert cli("whatif", "-", stdin=SPEC).stdout.split("\n")[:2] == ["Starts  now", "Places  worker×2 on a (H100)"]
+    told = cli("whatif", "-", "--project", "vision", stdin=SPEC).stdout
+    assert "Starts    probably at about 14:20 UTC, between 13:50 UTC and 16:05 UTC" in told
+    assert "Needs 2 GPUs; none is free (position 7 in the queue)" in told
+    assert "With 1 GPU it would start now, on a." in told
+    assert "Sooner    With GPUs of A100 it would probably start at about 12:30 UTC." in told
+    assert "nothing that is close to it" in cli("whatif", "-", stdin=SPEC).stdout
+    assert server.bodies("POST", "/forecasts")[1]["spec"]["project"] == "vision"
+
+
+def test_a_job_that_no_node_can_hold_has_no_place_in_the_queue(cli: Invoke, server: Any) -> None:
+    reason = {"code": "never_fits", "sentence": "Needs 16 GPUs.", "numbers": {}}
+    never = {"code": "never", "sentence": "It starts never on the nodes and with the settings as they are."}
+    server.on("POST", "/forecasts", waits(wait_reason=reason, queue_position=None, start=never))
+    told = cli("whatif", "-", stdin=SPEC).stdout
+    assert "position" not in told
+    assert "Starts    never on the nodes and with the settings as they are" in told
+
+
+def test_a_waiting_job_may_be_asked_about_with_changes_beside_how_it_is(cli: Invoke, server: Any) -> None:
+    server.on("GET", "/jobs/mnist/forecast", waits())
+    server.on("POST", "/forecasts", STARTS)
+    told = cli("whatif", "mnist", "--set", "workers=16", "--set", "gpus=1", "--compare").stdout
+    assert server.bodies("POST", "/forecasts") == [
+        {"spec": None, "spec_text": None, "job": "mnist", "changes": {"workers": 16, "gpus": 1}, "cluster": None}
+    ] or server.bodies("POST", "/forecasts")[0]["changes"] == {"workers": 16, "gpus": 1}
+    lines = told.splitlines()
+    assert "AS IT IS" in lines[0]
+    assert "WHAT IF" in lines[0]
+    assert lines[1].split()[0] == "Starts"
+    assert lines[1].endswith("now")
+
+
+def test_other_nodes_may_be_thought_of(cli: Invoke, server: Any) -> None:
+    server.on("POST", "/forecasts", STARTS)
+    assert cli("whatif", "mnist", "--more-nodes", "20", "--like", "gpu-07", "--without", "gpu-01").exit_code == 0
+    assert server.bodies("POST", "/forecasts")[0]["cluster"] == {
+        "more_nodes": 20,
+        "like": "gpu-07",
+        "without": ["gpu-01"],
+    }
+    missing = cli("whatif", "mnist", "--more-nodes", "20")
+    assert missing.exit_code == 2
+    assert "--like gpu-07" in missing.stderr
+
+
+def test_explain_says_what_the_planner_saw_and_did(cli: Invoke, server: Any) -> None:
+    answer = {
+        "job_id": "job_1", "at": NOW.isoformat(), "verdict": "waits", "sentence": REASON["sentence"], "wait_reason": REASON,
+        "queue_position": 3, "waiting": 9, "running": 4, "nodes": 2, "is_same": True,
+    }  # fmt: skip
+    server.on("GET", "/jobs/mnist/explanation", answer, {**answer, "is_same": False})
+    told = cli("explain", "mnist", "--at", "2026-11-21T07:30:00+00:00").stdout
+    assert "9 waiting, 4 running, 2 nodes" in told
+    assert "Needs 2 GPUs; none is free (position 3 in the queue)" in told
+    assert "2026-11-21" in str(server.requests[-1].url)
+    assert "another version" in cli("explain", "mnist").stdout
+    assert cli("explain", "mnist", "--at", "yesterdayish").exit_code == 2
+
+
+def test_simulate_waits_for_the_result_and_shows_both_beside_each_other(
+    cli: Invoke, server: Any, tmp_path: Any
+) -> None:
+    report = {
+        "jobs": 3, "finished": 3, "wait_mean_s": 60, "wait_p50_s": 60, "wait_p99_s": 60, "jct_mean_s": 600, "jct_p50_s": 600,
+        "jct_p99_s": 600, "makespan_s": 6000, "gpu_allocation": 0.5, "preemptions": 0, "worst_fairness": None,
+    }  # fmt: skip
+    result = {
+        "since": NOW.isoformat(), "until": NOW.isoformat(), "jobs": 3, "before": report,
+        "after": {**report, "wait_mean_s": 30}, "sentences": ["A job would have waited 30 s on the average."],
+    }  # fmt: skip
+    server.on("POST", "/simulations", {"id": "q1", "state": "waiting"})
+    server.on(
+        "GET", "/simulations/q1", {"id": "q1", "state": "running"}, {"id": "q1", "state": "done", "result": result}
+    )
+    file = tmp_path / "policy.yaml"
+    file.write_text("order: fifo\n")
+    told = cli("simulate", "--policy", str(file), "--set", "time_slice=1h", "--more-nodes", "20", "--like", "a").stdout
+    assert server.bodies("POST", "/simulations")[0]["policy"] == {"order": "fifo", "time_slice": "1h"}
+    assert any(line.split() == ["Waited,", "mean", "1", "m", "00", "s", "30", "s"] for line in told.splitlines()), told
+    assert "A job would have waited 30 s on the average." in told
+    assert cli("simulate").exit_code == 2
+    file.write_text("- a list\n")
+    assert "holds no settings" in cli("simulate", "--policy", str(file)).stderr
+
+
+def test_a_question_that_cannot_be_answered_is_told_in_words(cli: Invoke, server: Any) -> None:
+    server.on(
+        "POST", "/forecasts", make_problem(422, "invalid_request", "Like: there is no node x.", field="cluster.like")
+    )
+    refused = cli("whatif", "mnist", "--more-nodes", "2", "--like", "x")
+    assert refused.exit_code != 0
+    assert "there is no node x" in refused.stderr
