@@ -1,53 +1,83 @@
-"""What is free on every node, indexed so that a question touches only the nodes that may answer it.
+"""What is free on every node, in columns, so that a question about all nodes is a few operations of numpy.
 
-The simple equivalent is a list of free amounts and a loop over all nodes. The difference: nodes with GPUs stand in
-one sorted list per model and number of free devices ("holes"), nodes without GPUs in one sorted list, each sorted by
-free CPU. In a full cluster a job that asks for 8 GPUs so looks at no node at all. Devices that are given away in parts
-stand beside that, by node, ascending by what is left of each.
+The simple equivalent is a list of free amounts and a loop over all nodes: the columns say the same, one number per node, and
+per GPU model one number of free devices ("holes"). Devices that are given away in parts stand beside that, by node,
+ascending by what is left of each.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
 
 from core.domain.parts import WHOLE, room_for_parts
 from core.domain.resources import Request
 from scheduler.planning.cluster import Cluster, Pool
+from scheduler.planning.columns import Flags, Ints, Rooms, least
 from scheduler.planning.fragments import Fragments, Typical
 
 Shares = Mapping[str, tuple[int, ...]]
 NO_SHARES: Shares = {}
 
-# Below this many members a walk over the pool is quicker than the index.
-_SMALL_POOL = 16
 # Refusals kept per pool; the smallest ones refuse nearly everything.
 _MOST_REFUSED = 24
 
 
+class Gpus:
+    """Per node its free devices by model, read from columns. ``whole``: per model the free devices of each node."""
+
+    __slots__ = ("models_of", "whole")
+
+    def __init__(self, models_of: Sequence[Sequence[str]], whole: dict[str, Ints]) -> None:
+        self.models_of = models_of
+        self.whole = whole
+
+    @classmethod
+    def of(cls, cluster: Cluster, gpus: Sequence[Mapping[str, int]]) -> Gpus:
+        return cls(
+            cluster.models_of,
+            {m: np.array([held.get(m, 0) if held else 0 for held in gpus], dtype=np.int64) for m in cluster.gpu_models},
+        )
+
+    def __getitem__(self, number: int) -> Mapping[str, int]:
+        return {model: int(self.whole[model][number]) for model in self.models_of[number]}
+
+    def __setitem__(self, number: int, gpus: Mapping[str, int]) -> None:
+        for model in self.models_of[number]:
+            self.whole[model][number] = gpus.get(model, 0)
+
+    def __iter__(self) -> Iterator[Mapping[str, int]]:
+        return (self[number] for number in range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self.models_of)
+
+    def copy(self) -> Gpus:
+        return Gpus(self.models_of, {model: free.copy() for model, free in self.whole.items()})
+
+
 class Capacity:
-    """Free amounts of all nodes of a cluster, by node number. Amounts never go below zero.
+    """Free amounts of all nodes of a cluster, by node number. Amounts of CPU and memory never go below zero.
 
     Attributes:
-        bare: (free CPU, node) of the nodes without GPUs, sorted; ``rich``: of those with.
-        holes: per model and number of free devices, (free CPU, node), sorted.
-        kept: per node the CPU that its free GPUs may count on.
+        cpu, memory: as whole numbers, for who looks at one node; ``cpus`` and ``memories`` are the same as columns.
+        gpus: per node and model the free devices.
         shares: per node and model, thousandths left on each shared device; ``shared``: per model the nodes with any left.
-        refused: per pool and models, (members, GPUs, CPU, memory) that did not fit; whatever asks for at least as
-            much does not fit either, until something becomes free.
+        refused: per pool and models, (members, thousandths of GPUs, CPU, memory) that did not fit; whatever asks for at
+            least as much does not fit either, until something becomes free.
     """
 
     __slots__ = (
-        "bare",
+        "asked",
         "cluster",
         "cpu",
+        "cpus",
         "fragments",
         "gpus",
-        "holes",
-        "kept",
+        "memories",
         "memory",
         "refused",
-        "rich",
         "shared",
         "shares",
         "typical",
@@ -56,38 +86,26 @@ class Capacity:
     def __init__(
         self,
         cluster: Cluster,
-        cpu: Sequence[int],
-        memory: Sequence[int],
-        gpus: Sequence[Mapping[str, int]],
+        cpu: Sequence[int] | Ints,
+        memory: Sequence[int] | Ints,
+        gpus: Gpus | Sequence[Mapping[str, int]],
         shares: Sequence[Shares],
     ) -> None:
         self.cluster = cluster
-        self.cpu = [max(0, amount) for amount in cpu]
-        self.memory = [max(0, amount) for amount in memory]
-        self.gpus: list[Mapping[str, int]] = list(gpus)
+        self.cpus: Ints = np.maximum(np.array(cpu, dtype=np.int64), 0)
+        self.memories: Ints = np.maximum(np.array(memory, dtype=np.int64), 0)
+        self.cpu: list[int] = self.cpus.tolist()
+        self.memory: list[int] = self.memories.tolist()
+        self.gpus = gpus if isinstance(gpus, Gpus) else Gpus.of(cluster, gpus)
         self.shares: list[Shares] = list(shares)
         self.fragments: Fragments | None = None
         self.typical: Callable[[], Typical] | None = None
         self.refused: dict[tuple[int, tuple[str, ...]], list[tuple[int, int, int, int]]] = {}
-        self.kept = [_kept(each) for each in zip(cluster.cpu_share, self.gpus, self.shares, strict=True)]
-        self.shared: dict[str, set[int]] = {model: set() for model in cluster.largest}
-        self.bare: list[tuple[int, int]] = []
-        self.rich: list[tuple[int, int]] = []
-        self.holes: dict[str, list[list[tuple[int, int]]]] = {
-            model: [[] for _ in range(largest + 1)] for model, largest in cluster.largest.items()
-        }
-        for number, models in enumerate(cluster.models_of):
-            entry = (self.cpu[number], number)
-            (self.rich if models else self.bare).append(entry)
-            for model in models:
-                self.holes[model][self._count(number, model)].append(entry)
-                if self._has_part(number, model):
-                    self.shared[model].add(number)
-        self.bare.sort()
-        self.rich.sort()
-        for holes in self.holes.values():
-            for hole in holes:
-                hole.sort()
+        self.shared: dict[str, set[int]] = {model: set() for model in cluster.gpu_models}
+        for number, parts in enumerate(self.shares):
+            if parts:
+                self._note_shared(number)
+        self.asked: tuple[tuple[object, ...], Rooms] | None = None  # the last question about rooms and its answer
 
     @classmethod
     def free(cls, cluster: Cluster) -> Capacity:
@@ -125,64 +143,51 @@ class Capacity:
     def copy(self) -> Capacity:
         twin = Capacity.__new__(Capacity)
         twin.cluster = self.cluster
+        twin.cpus = self.cpus.copy()
+        twin.memories = self.memories.copy()
         twin.cpu = self.cpu.copy()
         twin.memory = self.memory.copy()
-        twin.gpus = self.gpus.copy()  # the mappings are replaced, never changed
-        twin.kept = self.kept.copy()
-        twin.shares = self.shares.copy()
+        twin.gpus = self.gpus.copy()
+        twin.refused = {key: refused.copy() for key, refused in self.refused.items()}
+        twin.shares = self.shares.copy()  # the mappings are replaced, never changed
         twin.shared = {model: numbers.copy() for model, numbers in self.shared.items()}
         twin.typical = self.typical
         twin.fragments = None if self.fragments is None else self.fragments.copy(twin)
-        twin.refused = {key: refused.copy() for key, refused in self.refused.items()}
-        twin.bare = self.bare.copy()
-        twin.rich = self.rich.copy()
-        twin.holes = {model: [hole.copy() for hole in holes] for model, holes in self.holes.items()}
+        twin.asked = None
         return twin
 
     def put(self, number: int, cpu: int, memory: int, gpus: Mapping[str, int], shares: Shares | None = None) -> None:
         """Set what is free on one node. ``shares``: ``None`` leaves them as they are."""
+        before = self.gpus[number]
         if shares is None:
             shares = self.shares[number]
-        models = self.cluster.models_of[number]
-        entries = self.rich if models else self.bare
-        old = (self.cpu[number], number)
         if (
-            cpu > old[0]
+            cpu > self.cpu[number]
             or memory > self.memory[number]
-            or any(n > self.gpus[number].get(m, 0) for m, n in gpus.items())
-            or (
-                shares
-                and shares != self.shares[number]
-                and _has_more(shares, self.shares[number], gpus, self.gpus[number])
-            )
+            or any(n > before.get(m, 0) for m, n in gpus.items())
+            or (shares and shares != self.shares[number] and _has_more(shares, self.shares[number], gpus, before))
         ):
             self.refused.clear()
-        entries.pop(bisect_left(entries, old))
-        for model in models:
-            hole = self.holes[model][self._count(number, model)]
-            hole.pop(bisect_left(hole, old))
         self.cpu[number] = max(0, cpu)
         self.memory[number] = max(0, memory)
+        self.cpus[number] = self.cpu[number]
+        self.memories[number] = self.memory[number]
         self.gpus[number] = gpus
-        self.shares[number] = shares
-        self.kept[number] = _kept((self.cluster.cpu_share[number], gpus, shares))
-        new = (self.cpu[number], number)
-        insort(entries, new)
-        for model in models:
-            insort(self.holes[model][self._count(number, model)], new)
-            if shares and self._has_part(number, model):
-                self.shared[model].add(number)
-            else:
-                self.shared[model].discard(number)
+        if shares or self.shares[number]:
+            self.shares[number] = shares
+            self._note_shared(number)
+        self.asked = None
         if self.fragments is not None:
             self.fragments.changed(number)
 
-    def _count(self, number: int, model: str) -> int:
-        return max(0, self.gpus[number].get(model, 0))
-
-    def _has_part(self, number: int, model: str) -> bool:
-        left = self.shares[number].get(model)
-        return bool(left) and left[-1] > 0  # type: ignore[index]
+    def _note_shared(self, number: int) -> None:
+        shares = self.shares[number]
+        for model in self.cluster.models_of[number]:
+            left = shares.get(model, ())
+            if left and left[-1] > 0:
+                self.shared[model].add(number)
+            else:
+                self.shared[model].discard(number)
 
     def left_milli(self, number: int) -> int:
         """Thousandths of GPUs that are free on one node."""
@@ -201,164 +206,129 @@ class Capacity:
         for members, gpus, cpu, memory in refused:
             if count >= members and asked[1] >= gpus and asked[2] >= cpu and asked[3] >= memory:
                 return False
-        if self._bound(request, models) >= count:
-            total = 0
-            for _, slots in self.rooms(request, models, pool, count):
-                total += slots
-                if total >= count:
-                    return True
+        if self.rooms(request, models, pool, count).total >= count:
+            return True
         refused[:] = [kept for kept in refused if any(a < b for a, b in zip(kept, asked, strict=True))]
         if len(refused) < _MOST_REFUSED:
             refused.append(asked)
         return False
 
-    def _bound(self, request: Request, models: Sequence[str]) -> int:
-        """At least as many members as fit in the whole cluster, from the numbers of holes alone."""
-        wanted = request.gpu_count
-        if not wanted:
-            return self._bound_of_parts(request, models) if request.gpu_milli else 1 << 62
-        return sum(
-            len(hole) * (size // wanted)
-            for model in models
-            for size, hole in enumerate(self.holes[model])
-            if size >= wanted and hole
-        )
-
-    def _bound_of_parts(self, request: Request, models: Sequence[str]) -> int:
-        part = request.gpu_milli
-        return sum(
-            room_for_parts(self.shares[number].get(model, ()), 0, part)
-            for model in models
-            for number in self.shared[model]
-        ) + sum(
-            len(hole) * size * (WHOLE // part)
-            for model in models
-            for size, hole in enumerate(self.holes[model])
-            if hole
-        )
-
-    def rooms(self, request: Request, models: Sequence[str], pool: Pool, most: int) -> list[tuple[int, int]]:
+    def rooms(self, request: Request, models: Sequence[str], pool: Pool, most: int) -> Rooms:
         """Every node of ``pool`` with room for at least one member, and for how many (at most ``most``)."""
-        if len(pool.members) <= _SMALL_POOL or (self.cluster.is_mixed and len(models) > 1):
-            found = [(number, self.slots(number, request, models, most)) for number in pool.members]
-            return [room for room in found if room[1]]
-        if request.gpu_count:
-            rooms = []
-            for model in models:
-                for size in range(request.gpu_count, len(self.holes[model])):
-                    hole = self.holes[model][size]
-                    if hole:
-                        rooms += self._rooms_in(hole, request, pool, min(most, size // request.gpu_count))
-            return rooms
-        if request.gpu_milli:
-            return self._rooms_of_parts(request, models, pool, most)
-        return self._rooms_in(self.bare, request, pool, most) + self._rooms_in(self.rich, request, pool, most)
-
-    def _rooms_of_parts(self, request: Request, models: Sequence[str], pool: Pool, most: int) -> list[tuple[int, int]]:
-        numbers = set[int]()
-        for model in models:
-            numbers.update(number for hole in self.holes[model][1:] for _, number in hole)
-            numbers |= self.shared[model]
-        found = [(n, self.slots(n, request, models, most)) for n in sorted(numbers) if pool.flags[n]]
-        return [room for room in found if room[1]]
-
-    def bare_rooms(self, request: Request, pool: Pool, most: int) -> list[tuple[int, int]]:
-        """The same on the nodes without GPUs."""
-        return self._rooms_in(self.bare, request, pool, most)
-
-    def _rooms_in(
-        self, entries: list[tuple[int, int]], request: Request, pool: Pool, most: int
-    ) -> list[tuple[int, int]]:
-        # The innermost loop of the planner: written out, not calling slots_in.
-        flags, memory = pool.flags, self.memory
-        per_cpu, per_memory = request.cpu_milli, request.memory_bytes
-        rooms = []
-        for cpu, number in entries[bisect_left(entries, (per_cpu, -1)) :]:
-            if flags[number]:
-                slots = most
-                if per_cpu * slots > cpu:
-                    slots = cpu // per_cpu
-                if per_memory * slots > memory[number]:
-                    slots = memory[number] // per_memory
-                if slots:
-                    rooms.append((number, slots))
+        question = (request, tuple(models), id(pool), most)
+        if self.asked is not None and self.asked[0] == question:
+            return self.asked[1]
+        slots = self._devices_for(request, models, pool)
+        if slots is None:
+            slots = np.full(len(pool.members), most, dtype=np.int64)
+        else:
+            np.minimum(slots, most, out=slots)
+        for free, each in ((self.cpus, request.cpu_milli), (self.memories, request.memory_bytes)):
+            if each:
+                np.minimum(slots, self._of(free, pool) // each, out=slots)
+        inside = slots > 0
+        rooms = Rooms(pool.numbers[inside], slots[inside])
+        self.asked = (question, rooms)
         return rooms
+
+    def _of(self, column: Ints, pool: Pool) -> Ints:
+        return column if pool is self.cluster.everything else column[pool.numbers]
+
+    def _devices_for(self, request: Request, models: Sequence[str], pool: Pool) -> Ints | None:
+        """For how many members each node of ``pool`` has devices; ``None`` where they need none."""
+        if not request.uses_gpu:
+            return None
+        slots = np.zeros(len(pool.members), dtype=np.int64)
+        for model in models:
+            whole = np.maximum(self._of(self.gpus.whole[model], pool), 0)
+            slots += whole // request.gpu_count if request.gpu_count else whole * (WHOLE // request.gpu_milli)
+        if request.gpu_milli:
+            for model in models:
+                for number in self.shared[model]:
+                    if pool.flags[number]:
+                        at = int(np.searchsorted(pool.numbers, number))
+                        slots[at] += room_for_parts(self.shares[number][model], 0, request.gpu_milli)
+        return slots
+
+    def bare_rooms(self, request: Request, pool: Pool, most: int) -> Rooms:
+        """The same on the nodes without GPUs."""
+        rooms = self.rooms(request, (), pool, most)
+        return rooms.where(~self.cluster.has_gpus[rooms.numbers])
 
     def largest_hole(self, models: Sequence[str], pool: Pool) -> tuple[int, list[tuple[int, str]]]:
         """The most free GPUs of one model on a node of ``pool``, and every (node, model) that has as many."""
-        for size in range(max((self.cluster.largest[model] for model in models), default=0), -1, -1):
-            found = [
-                (number, model)
-                for model in models
-                if size < len(self.holes[model])
-                for _, number in self.holes[model][size]
-                if pool.flags[number]
-            ]
-            if found:
-                return size, sorted(found)
-        return 0, []
+        free = {
+            model: np.where(self.cluster.with_model[model], np.maximum(self.gpus.whole[model], 0), -1)[pool.numbers]
+            for model in models
+        }
+        most = max((int(column.max(initial=-1)) for column in free.values()), default=-1)
+        if most < 0:
+            return 0, []
+        found = [(int(n), m) for m, column in free.items() for n in pool.numbers[column == most]]
+        return most, sorted(found)
 
     def tightest(self, request: Request, models: Sequence[str], pool: Pool) -> int | None:
-        """The node that one member with GPUs fills best: the smallest hole, then the least CPU left."""
+        """The node that one member with GPUs fills best: where it does the least harm to what is asked for typically, or the
+        smallest hole where nobody said what that is; then the least CPU left.
+        """
         fragments = self._judge()
         if fragments is not None:
             return fragments.choose(request, models, pool)
-        if request.gpu_milli:
-            return self._tightest_for_part(request, models, pool)
-        floor, flags, memory = (request.cpu_milli, -1), pool.flags, self.memory
-        holes = [self.holes[model] for model in models]
-        for size in range(request.gpu_count, max((len(h) for h in holes), default=0)):
-            best: tuple[int, int] | None = None
-            for by_size in holes:
-                hole = by_size[size] if size < len(by_size) else ()
-                if not hole:
-                    continue
-                for entry in hole[bisect_left(hole, floor) :]:
-                    if flags[entry[1]] and memory[entry[1]] >= request.memory_bytes:
-                        best = entry if best is None or entry < best else best
-                        break
-            if best is not None:
-                return best[1]
-        return None
+        best: tuple[int, ...] | None = None
+        for model in models:
+            whole = self.gpus.whole[model]
+            may = self._may(request, pool)
+            if request.gpu_milli:
+                may &= whole[pool.numbers] > 0
+                for number in self.shared[model]:  # a device that is shared already before any other
+                    left = next((left for left in self.shares[number][model] if left >= request.gpu_milli), None)
+                    if left is not None and pool.flags[number] and self.slots(number, request, (model,), 1):
+                        key = (0, left, self.cpu[number], number)
+                        best = key if best is None or key < best else best
+            else:
+                may &= whole[pool.numbers] >= request.gpu_count
+            numbers = pool.numbers[may]
+            if len(numbers):
+                number = int(numbers[least((whole[numbers], self.cpus[numbers], numbers))])
+                key = (1, int(whole[number]), self.cpu[number], number)
+                best = key if best is None or key < best else best
+        return None if best is None else best[-1]
 
-    def _tightest_for_part(self, request: Request, models: Sequence[str], pool: Pool) -> int | None:
-        """On a device that is shared already if there is one, there where the least is left; else in the smallest hole."""
-        part, best = request.gpu_milli, (WHOLE + 1, 0, 0, -1)
-        for number, _ in self._rooms_of_parts(request, models, pool, 1):
-            for model in models:
-                left = next((share for share in self.shares[number].get(model, ()) if share >= part), WHOLE)
-                if left < WHOLE or self._count(number, model):
-                    best = min(best, (left, self._count(number, model), self.cpu[number], number))
-        return None if best[3] < 0 else best[3]
+    def _may(self, request: Request, pool: Pool) -> Flags:
+        may: Flags = self._of(self.cpus, pool) >= request.cpu_milli
+        may &= self._of(self.memories, pool) >= request.memory_bytes
+        return may
 
     def tightest_bare(self, request: Request, pool: Pool) -> int | None:
         """The node without GPUs that one member fills best."""
-        flags, memory = pool.flags, self.memory
-        for _, number in self.bare[bisect_left(self.bare, (request.cpu_milli, -1)) :]:
-            if flags[number] and memory[number] >= request.memory_bytes:
-                return number
-        return None
+        may = self._may(request, pool) & ~self.cluster.has_gpus[pool.numbers]
+        numbers = pool.numbers[may]
+        return int(numbers[least((self.cpus[numbers], numbers))]) if len(numbers) else None
 
     def tightest_spare(self, request: Request, pool: Pool) -> int | None:
-        """The node with GPUs that one member without fills best while its free GPUs keep their share of CPUs."""
+        """The node with GPUs that one member without fills best: where it does the least harm, or, where nobody said to
+        whom, while its free GPUs keep their share of CPUs.
+        """
         fragments = self._judge()
         if fragments is not None:
             return fragments.choose(request, (), pool)
-        flags, memory, kept = pool.flags, self.memory, self.kept
-        wanted, wanted_memory = request.cpu_milli, request.memory_bytes
-        for cpu, number in self.rich[bisect_left(self.rich, (wanted, -1)) :]:
-            if flags[number] and cpu - kept[number] >= wanted and memory[number] >= wanted_memory:
-                return number
-        return None
+        may = self._may(request, pool) & self.cluster.has_gpus[pool.numbers]
+        numbers = pool.numbers[may]
+        kept = self.kept_of(numbers)
+        numbers = numbers[self.cpus[numbers] - kept >= request.cpu_milli]
+        return int(numbers[least((self.cpus[numbers], numbers))]) if len(numbers) else None
 
+    def kept_of(self, numbers: Ints) -> Ints:
+        """The CPU that the free GPUs of these nodes may count on."""
+        kept: Ints = self.cluster.cpu_shares[numbers] * self.free_gpus(numbers)
+        return kept
 
-def _kept(node: tuple[int, Mapping[str, int], Shares]) -> int:
-    """``node``: the CPU that each GPU may count on, free GPUs, what is left of shared ones."""
-    share, gpus, shares = node
-    kept = share * sum(gpus.values())
-    if shares:
-        kept += share * sum(left for parts in shares.values() for left in parts) // WHOLE
-    return kept
+    def free_gpus(self, numbers: Ints) -> Ints:
+        """Whole devices that are free on these nodes."""
+        total = np.zeros(len(numbers), dtype=np.int64)
+        for whole in self.gpus.whole.values():
+            total += np.maximum(whole[numbers], 0)
+        return total
 
 
 def _has_more(shares: Shares, before: Shares, gpus: Mapping[str, int], gpus_before: Mapping[str, int]) -> bool:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from core.domain.resources import Gang
+import numpy as np
+
+from core.domain.parts import WHOLE
+from core.domain.resources import Gang, Request
+from scheduler.planning.columns import Flags, Ints
 from scheduler.planning.model import NodeView
 
 RACK_LABEL = "topology/rack"
@@ -15,13 +19,41 @@ _LEVEL_LABELS = {"rack": RACK_LABEL, "zone": ZONE_LABEL}
 class Pool:
     """A set of node numbers: ``members`` to walk through, ``flags`` to ask."""
 
-    __slots__ = ("flags", "members")
+    __slots__ = ("flags", "members", "numbers")
 
     def __init__(self, members: Sequence[int], size: int) -> None:
         self.members = tuple(members)
+        self.numbers: Ints = np.sort(np.array(self.members, dtype=np.int64))
         self.flags = bytearray(size)
         for number in self.members:
             self.flags[number] = 1
+
+
+class Whole:
+    """All of every node, in columns."""
+
+    __slots__ = ("cpu", "gpus", "memory")
+
+    def __init__(self, nodes: Sequence[NodeView], models: Sequence[str]) -> None:
+        self.cpu: Ints = np.array([node.allocatable.cpu_milli for node in nodes], dtype=np.int64)
+        self.memory: Ints = np.array([node.allocatable.memory_bytes for node in nodes], dtype=np.int64)
+        self.gpus: dict[str, Ints] = {
+            model: np.array([node.allocatable.gpus.get(model, 0) for node in nodes], dtype=np.int64) for model in models
+        }
+
+    def members(self, request: Request, models: Sequence[str], numbers: Ints) -> Ints:
+        """How many members each of these nodes holds when it is empty."""
+        members = np.full(len(numbers), 1 << 40, dtype=np.int64)
+        if request.uses_gpu:
+            members = np.zeros(len(numbers), dtype=np.int64)
+            for model in models:
+                whole = self.gpus[model][numbers]
+                members += whole // request.gpu_count if request.gpu_count else whole * (WHOLE // request.gpu_milli)
+        if request.cpu_milli:
+            np.minimum(members, self.cpu[numbers] // request.cpu_milli, out=members)
+        if request.memory_bytes:
+            np.minimum(members, self.memory[numbers] // request.memory_bytes, out=members)
+        return members
 
 
 class Cluster:
@@ -35,14 +67,21 @@ class Cluster:
         "_domains",
         "_with_models",
         "cpu_share",
+        "cpu_shares",
         "everything",
         "gpu_models",
+        "has_gpus",
         "is_mixed",
         "largest",
+        "model_number",
         "models_of",
         "nodes",
         "number_of",
+        "rack_of",
         "racks",
+        "whole",
+        "with_model",
+        "zone_of",
         "zones",
     )
 
@@ -70,6 +109,14 @@ class Cluster:
         self.is_mixed = any(len(models) > 1 for models in self.models_of)
         self.racks = tuple(node.labels.get(RACK_LABEL, "") for node in self.nodes)
         self.zones = tuple(node.labels.get(ZONE_LABEL, "") for node in self.nodes)
+        self.cpu_shares: Ints = np.array(self.cpu_share, dtype=np.int64)
+        self.has_gpus: Flags = np.array([bool(models) for models in self.models_of], dtype=np.bool_)
+        self.with_model: dict[str, Flags] = {
+            model: np.array([model in models for models in self.models_of], dtype=np.bool_) for model in self.gpu_models
+        }
+        self.model_number = {model: at for at, model in enumerate(self.gpu_models)}
+        self.whole = Whole(self.nodes, self.gpu_models)
+        self.rack_of, self.zone_of = _ranks(self.racks), _ranks(self.zones)
         self.everything = Pool(range(len(self.nodes)), len(self.nodes))
         self._by_members: dict[tuple[int, ...], Pool] = {self.everything.members: self.everything}
         self._by_selector: dict[tuple[tuple[str, str], ...], Pool] = {(): self.everything}
@@ -104,7 +151,12 @@ class Cluster:
         found = self._domains.get(key)
         if found is None:
             names = self.domain_names(level)
-            found = self._domains[key] = self.pool([n for n in pool.members if names[n] == name])
+            inside: dict[str, list[int]] = {}
+            for number in pool.members:
+                inside.setdefault(names[number], []).append(number)
+            for each, members in inside.items():
+                self._domains[id(pool), level, each] = self.pool(members)
+            found = self._domains[key] if key in self._domains else self.pool(())
         return found
 
     def with_models(self, pool: Pool, models: frozenset[str] | None) -> frozenset[int]:
@@ -132,3 +184,9 @@ class Cluster:
                     sets.setdefault(item, set()).add(number)
             self._by_label = {item: frozenset(numbers) for item, numbers in sets.items()}
         return self._by_label.get(pair, frozenset())
+
+
+def _ranks(names: Sequence[str]) -> Ints:
+    """Numbers in the order of the names."""
+    ranks = {name: rank for rank, name in enumerate(sorted(set(names)))}
+    return np.array([ranks[name] for name in names], dtype=np.int64)

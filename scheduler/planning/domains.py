@@ -32,7 +32,8 @@ def best_domain(demand: Demand, capacity: Capacity, level: str) -> tuple[str, in
 def _room_by_domain(demand: Demand, capacity: Capacity, level: str) -> dict[str, int]:
     names = capacity.cluster.domain_names(level)
     group = demand.merged[0]
+    rooms = capacity.rooms(group.request, group.models, demand.pool, 1 if group.is_spread else 1 << 30)
     room: dict[str, int] = {}
-    for number, slots in capacity.rooms(group.request, group.models, demand.pool, 1 << 30):
+    for number, slots in rooms:
         room[names[number]] = room.get(names[number], 0) + slots
     return room

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from core.domain.parts import after_part
 from core.domain.resources import Request
 from scheduler.planning.capacity import Capacity, Shares, slots_in
 from scheduler.planning.cluster import Pool
+from scheduler.planning.columns import Flags, Ints, Rooms
 from scheduler.planning.demand import Demand, Group
 from scheduler.planning.model import Placement
 
@@ -64,16 +67,33 @@ class Draft:
         cpu, memory, gpus, shares = self.amounts(number)
         return slots_in(cpu, memory, gpus, request, models, most, shares)
 
-    def rooms(self, request: Request, models: Sequence[str], pool: Pool, most: int) -> list[tuple[int, int]]:
+    def rooms(self, request: Request, models: Sequence[str], pool: Pool, most: int) -> Rooms:
         """As :meth:`Capacity.rooms`, less what this gang takes already."""
         rooms = self.capacity.rooms(request, models, pool, most)
         if self.banned:
-            rooms = [room for room in rooms if room[0] not in self.banned]
-        if not self.left:
+            rooms = rooms.where(~self.among(rooms.numbers, self.banned))
+        if not self.left or not len(rooms):
             return rooms
-        left = self.left
-        fresh = [(n, self.slots(n, request, models, most) if n in left else slots) for n, slots in rooms]
-        return [room for room in fresh if room[1]]
+        slots = rooms.slots.copy()
+        for at in np.flatnonzero(self.among(rooms.numbers, self.left)).tolist():
+            slots[at] = self.slots(int(rooms.numbers[at]), request, models, most)
+        return Rooms(rooms.numbers, slots).where(slots > 0)
+
+    def among(self, numbers: Ints, some: Collection[int]) -> Flags:
+        """Which of ``numbers`` are among ``some``."""
+        flags = np.zeros(len(self.capacity.cpu), dtype=np.bool_)
+        flags[list(some)] = True
+        return flags[numbers]
+
+    def columns(self, numbers: Ints) -> tuple[Ints, Ints, Ints]:
+        """CPU, memory and whole devices that are free on these nodes, less what this gang takes already."""
+        capacity = self.capacity
+        cpu, memory, gpus = capacity.cpus[numbers], capacity.memories[numbers], capacity.free_gpus(numbers)
+        if self.left and len(numbers):
+            for at in np.flatnonzero(self.among(numbers, self.left)).tolist():
+                left = self.left[int(numbers[at])]
+                cpu[at], memory[at], gpus[at] = left[0], left[1], sum(max(0, count) for count in left[2].values())
+        return cpu, memory, gpus
 
     def take(self, number: int, request: Request, model: str | None, count: int) -> None:
         self.left[number] = less(self.amounts(number), request, model, count)

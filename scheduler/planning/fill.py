@@ -6,15 +6,17 @@ them is counted. Which nodes is a preference, decided greedily.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+
+import numpy as np
 
 from core.domain.parts import WHOLE, room_for_parts
 from scheduler.planning.cluster import Pool
+from scheduler.planning.columns import Ints, Rooms, least, smallest
 from scheduler.planning.demand import Group
 from scheduler.planning.draft import Draft, Pick
 
 _Room = tuple[int, int]  # (node number, members that fit)
-_Tight = Callable[[int, int], tuple[int, ...]]
 
 
 def fill(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
@@ -52,9 +54,9 @@ def _fill_gpus(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
     if best is not None:
         return best[1]
     rooms = draft.rooms(request, group.models, pool, group.most_on_one)
-    if len(group.models) == 1 or sum(slots for _, slots in rooms) < count:
+    if len(group.models) == 1 or rooms.total < count:
         return None
-    return _as_picks(draft, group, group.models, few(draft, rooms, count, _tight_gpus(draft, group)))
+    return _as_picks(draft, group, group.models, few(draft, rooms, count, group))
 
 
 def _fill_model(draft: Draft, group: Group, model: str, pool: Pool, *, may_be_one: bool) -> list[Pick] | None:
@@ -64,9 +66,9 @@ def _fill_model(draft: Draft, group: Group, model: str, pool: Pool, *, may_be_on
         if number is not None:
             return [Pick(number, model, count)]
     rooms = draft.rooms(request, (model,), pool, group.most_on_one)
-    if sum(slots for _, slots in rooms) < count:
+    if rooms.total < count:
         return None
-    return _as_picks(draft, group, (model,), few(draft, rooms, count, _tight_gpus(draft, group)))
+    return _as_picks(draft, group, (model,), few(draft, rooms, count, group))
 
 
 def _on_scarcest(draft: Draft, group: Group, number: int) -> Pick:
@@ -85,122 +87,110 @@ def _on_scarcest(draft: Draft, group: Group, number: int) -> Pick:
 def _fill_bare(draft: Draft, group: Group, pool: Pool) -> list[Pick] | None:
     """Without GPUs: beside the gang, on nodes without GPUs, on CPUs that no GPU will miss, anywhere; in this order."""
     request, count, capacity = group.request, group.count, draft.capacity
-    tight = _tight_bare(draft, group)
     if not draft.left and group.may_share_a_node:
         number = capacity.tightest_bare(request.times(count), pool)
         if number is not None:
             return [Pick(number, None, count)]
         bare = capacity.bare_rooms(request, pool, count)
-        if sum(slots for _, slots in bare) >= count:
-            return [Pick(n, None, members) for n, members in few(draft, bare, count, tight)]
+        if bare.total >= count:
+            return _bare_picks(draft, group, bare)
         number = capacity.tightest_spare(request.times(count), pool)
         if number is not None:
             return [Pick(number, None, count)]
     if not capacity.can_hold(request, (), pool, count):
         return None
     rooms = draft.rooms(request, (), pool, group.most_on_one)
-    if sum(slots for _, slots in rooms) < count:
+    if rooms.total < count:
         return None
-    models_of = capacity.cluster.models_of
-    bare = [room for room in rooms if not models_of[room[0]]]
-    spare = [(n, min(slots, _spare_slots(draft, n, group))) for n, slots in rooms if models_of[n]]
-    spare = [room for room in spare if room[1]]
-    beside = [room for room in [*bare, *spare] if room[0] in draft.left]
-    for tier in (beside, bare, bare + spare):
-        if tier and sum(slots for _, slots in tier) >= count:
-            return [Pick(n, None, members) for n, members in few(draft, tier, count, tight)]
-    return [Pick(n, None, members) for n, members in few(draft, rooms, count, tight)]
+    is_rich = capacity.cluster.has_gpus[rooms.numbers]
+    spare = np.where(is_rich, np.minimum(rooms.slots, _spare_slots(draft, rooms.numbers, group)), rooms.slots)
+    on_spare = Rooms(rooms.numbers, spare).where(spare > 0)
+    tiers = [rooms.where(~is_rich), on_spare]
+    if draft.left:
+        tiers.insert(0, on_spare.where(draft.among(on_spare.numbers, draft.left)))
+    tier = next((tier for tier in tiers if tier.total >= count), rooms)
+    return _bare_picks(draft, group, tier)
 
 
-def _spare_slots(draft: Draft, number: int, group: Group) -> int:
+def _bare_picks(draft: Draft, group: Group, rooms: Rooms) -> list[Pick]:
+    return [Pick(number, None, members) for number, members in few(draft, rooms, group.count, group)]
+
+
+def _spare_slots(draft: Draft, numbers: Ints, group: Group) -> Ints:
     """Members that fit while each free GPU of the node keeps its share of the CPUs."""
-    request = group.request
-    cpu, _, gpus, _ = draft.amounts(number)
-    cpu -= draft.capacity.cluster.cpu_share[number] * sum(max(0, count) for count in gpus.values())
-    if not request.cpu_milli:
-        return group.count
-    return max(0, min(group.count, cpu // request.cpu_milli))
+    cpu, _, gpus = draft.columns(numbers)
+    cpu = cpu - draft.capacity.cluster.cpu_shares[numbers] * gpus
+    each = group.request.cpu_milli
+    spare: Ints = np.maximum(cpu // each, 0) if each else np.full(len(cpu), group.count, dtype=np.int64)
+    return spare
 
 
-def _tight_gpus(draft: Draft, group: Group) -> _Tight:
-    request = group.request
-    if request.gpu_milli:
-        return _tight_parts(draft, group)
-
-    def tight(number: int, members: int) -> tuple[int, ...]:
-        cpu, memory, gpus, _ = draft.amounts(number)
-        return (
-            sum(gpus.values()) - members * request.gpu_count,
-            cpu - members * request.cpu_milli,
-            memory - members * request.memory_bytes,
-            number,
-        )
-
-    return tight
-
-
-def _tight_parts(draft: Draft, group: Group) -> _Tight:
-    """As few devices as possible are opened for parts."""
-    request, part = group.request, group.request.gpu_milli
-
-    def tight(number: int, members: int) -> tuple[int, ...]:
-        cpu, memory, gpus, shares = draft.amounts(number)
-        on_shared = sum(left // part for model in group.models for left in shares.get(model, ()))
-        opened = -(-max(0, members - on_shared) // (WHOLE // part))
-        whole = sum(gpus.values()) - opened
-        return (opened, whole, cpu - members * request.cpu_milli, memory - members * request.memory_bytes, number)
-
-    return tight
-
-
-def _tight_bare(draft: Draft, group: Group) -> _Tight:
+def _tightness(draft: Draft, group: Group, numbers: Ints, members: Ints | int) -> list[Ints]:
+    """How well ``members`` fill each node: keys, the first first, of which smaller ones are better."""
     request, cluster = group.request, draft.capacity.cluster
+    cpu, memory, gpus = draft.columns(numbers)
+    cpu_left, memory_left = cpu - members * request.cpu_milli, memory - members * request.memory_bytes
+    if request.gpu_count:
+        return [gpus - members * request.gpu_count, cpu_left, memory_left, numbers]
+    if request.gpu_milli:  # as few devices as possible are opened
+        shared = np.array([_on_shared(draft, group, number) for number in numbers.tolist()], dtype=np.int64)
+        opened = -(-np.maximum(0, members - shared) // (WHOLE // request.gpu_milli))
+        return [opened, gpus - opened, cpu_left, memory_left, numbers]
+    is_rich = cluster.has_gpus[numbers].astype(np.int64)
+    missing = np.maximum(0, cluster.cpu_shares[numbers] * gpus - cpu_left) * is_rich
+    return [is_rich, missing, cpu_left, memory_left, numbers]
 
-    def tight(number: int, members: int) -> tuple[int, ...]:
-        cpu, memory, gpus, _ = draft.amounts(number)
-        left = cpu - members * request.cpu_milli
-        missing = max(0, cluster.cpu_share[number] * sum(gpus.values()) - left) if cluster.models_of[number] else 0
-        return (bool(cluster.models_of[number]), missing, left, memory - members * request.memory_bytes, number)
 
-    return tight
+def _on_shared(draft: Draft, group: Group, number: int) -> int:
+    """Members that need no new device."""
+    shares = draft.amounts(number)[3]
+    if not shares:
+        return 0
+    return sum(left // group.request.gpu_milli for model in group.models for left in shares.get(model, ()))
 
 
-def few(draft: Draft, rooms: Sequence[_Room], count: int, tight: _Tight) -> list[_Room]:
+def few(draft: Draft, rooms: Rooms, count: int, group: Group) -> list[_Room]:
     """Members per node for ``count`` members on the fewest nodes; ``rooms`` must have room for them all.
 
-    Nodes that the gang uses already come first. Among equals, racks with much room come first, whole.
+    Nodes that the gang uses already come first. Among equals, racks with much room come first, whole, and of such racks
+    those in zones with much room.
     """
     if draft.left:
-        mine = [room for room in rooms if room[0] in draft.left]
-        if mine:
-            here = min(count, sum(slots for _, slots in mine))
-            chosen = _fewest(draft, mine, here, tight)
+        is_mine = draft.among(rooms.numbers, draft.left)
+        mine = rooms.where(is_mine)
+        if len(mine):
+            here = min(count, mine.total)
+            chosen = _fewest(draft, mine, here, group)
             if here == count:
                 return chosen
-            others = [room for room in rooms if room[0] not in draft.left]
-            return chosen + _fewest(draft, others, count - here, tight)
-    return _fewest(draft, rooms, count, tight)
+            return chosen + _fewest(draft, rooms.where(~is_mine), count - here, group)
+    return _fewest(draft, rooms, count, group)
 
 
-def _fewest(draft: Draft, rooms: Sequence[_Room], count: int, tight: _Tight) -> list[_Room]:
-    whole = [n for n, slots in rooms if slots >= count]
-    if whole:
-        return [(min(whole, key=lambda n: tight(n, count)), count)]
-    racks = draft.capacity.cluster.racks
-    in_rack: dict[str, int] = {}
-    for number, slots in rooms:
-        in_rack[racks[number]] = in_rack.get(racks[number], 0) + slots
-    ordered = sorted(
-        rooms, key=lambda room: (-room[1], -in_rack[racks[room[0]]], racks[room[0]], tight(room[0], room[1]))
-    )
+def _fewest(draft: Draft, rooms: Rooms, count: int, group: Group) -> list[_Room]:
+    cluster = draft.capacity.cluster
     chosen: list[_Room] = []
-    for position, (number, slots) in enumerate(ordered):
-        if slots >= count:
-            last = min((n for n, room in ordered[position:] if room >= count), key=lambda n: tight(n, count))
-            return [*chosen, (last, count)]
-        chosen.append((number, slots))
-        count -= slots
-    raise AssertionError("rooms hold fewer members than asked for")
+    is_left = np.ones(len(rooms), dtype=np.bool_)
+    room_in: list[Ints] = []
+    while True:
+        numbers, slots = rooms.numbers[is_left], rooms.slots[is_left]
+        if not len(numbers):
+            raise AssertionError("rooms hold fewer members than asked for")
+        most = int(slots.max())
+        if most >= count:  # the last node is the one that is filled best
+            able = numbers[slots >= count]
+            return [*chosen, (int(able[least(_tightness(draft, group, able, count))]), count)]
+        if not room_in:
+            in_rack = np.bincount(cluster.rack_of[numbers], weights=slots).astype(np.int64)
+            in_zone = np.bincount(cluster.zone_of[numbers], weights=slots).astype(np.int64)
+            room_in = [in_rack, in_zone]
+        full = numbers[slots == most]
+        racks, zones = cluster.rack_of[full], cluster.zone_of[full]
+        keys = [-room_in[0][racks], -room_in[1][zones], zones, racks, *_tightness(draft, group, full, most)]
+        taken = full[smallest(keys, -(-count // most) - 1)]
+        chosen += [(number, most) for number in taken.tolist()]
+        count -= most * len(taken)
+        is_left &= ~np.isin(rooms.numbers, taken)
 
 
 def _as_picks(draft: Draft, group: Group, models: Sequence[str], chosen: Sequence[_Room]) -> list[Pick]:

@@ -19,14 +19,18 @@ start nearer. `docs/decisions/0005-planner-reservation.md` has the argument.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from core.domain.gpu_models import accepted_models
 from core.domain.resources import Request
-from scheduler.planning.capacity import NO_SHARES, Capacity, slots_in
+from scheduler.planning.capacity import NO_SHARES, Capacity
 from scheduler.planning.cluster import Cluster
+from scheduler.planning.columns import Ints
 from scheduler.planning.demand import Demand
 from scheduler.planning.devices import give_back
 from scheduler.planning.draft import Draft, less
@@ -59,11 +63,12 @@ class Holdings:
 class Timeline:
     """What will be given back and when: by the running gangs, and by those that this plan starts."""
 
-    __slots__ = ("_known", "_members", "_parts", "_unknown", "cluster")
+    __slots__ = ("_given_back", "_known", "_members", "_parts", "_unknown", "cluster")
 
     def __init__(self, cluster: Cluster, holdings: Holdings, now: datetime) -> None:
         self.cluster = cluster
         self._known: list[tuple[float, list[_Held]]] = []
+        self._given_back: _GivenBack | None = None
         self._unknown: dict[int, int] = {}  # node -> replicas without a known end
         self._members: dict[int, int] = {}  # node -> replicas
         self._parts: dict[tuple[int, str], list[tuple[float, int]]] = {}  # node and model -> end and size of each part
@@ -84,6 +89,7 @@ class Timeline:
                 self._unknown[number] = self._unknown.get(number, 0) + members
         if end_s < NEVER:
             self._known.append((end_s, held))
+            self._given_back = None
 
     def reserve(self, job: QueuedGang, demand: Demand, free: Capacity) -> Reservation | None:
         """Where and when ``job`` starts at the earliest; ``None`` if it would not fit even when all is over."""
@@ -120,52 +126,77 @@ class Timeline:
 
     def _nearest_to_free(self, demand: Demand, replicas: Mapping[int, int]) -> list[int]:
         """Nodes by those of ``replicas`` per member gained when these are gone."""
-        group = demand.merged[0]
-        ranked: list[tuple[float, int]] = []
-        for number in demand.pool.members:
-            whole = self.cluster.nodes[number].allocatable
-            members = slots_in(
-                whole.cpu_milli, whole.memory_bytes, whole.gpus, group.request, group.models, group.count
-            )
-            ranked.append((replicas.get(number, 0) / members if members else NEVER, number))
-        return [number for _, number in sorted(ranked)]
+        pool, whole = demand.pool, self.cluster.whole
+        members = whole.members(demand.merged[0].request, demand.merged[0].models, pool.numbers)
+        held = np.array([replicas.get(number, 0) for number in pool.numbers.tolist()], dtype=np.float64)
+        cost = np.where(members > 0, held / np.maximum(np.minimum(members, demand.merged[0].count), 1), NEVER)
+        order: list[int] = pool.numbers[np.lexsort((pool.numbers, cost))].tolist()
+        return order
 
     def _after(self, free: Capacity, end_s: float, cleared: Sequence[int] = ()) -> Capacity:
         """What is free when all known ends up to ``end_s`` have come and the nodes in ``cleared`` are empty."""
-        cpu, memory, gpus, shares = free.cpu.copy(), free.memory.copy(), free.gpus.copy(), free.shares.copy()
-        touched: set[int] = set()
-        for its_end_s, held in self._known:
-            if its_end_s > end_s:
-                continue
-            for number, request, model, members in held:
-                cpu[number] += members * request.cpu_milli
-                memory[number] += members * request.memory_bytes
-                if model is not None and request.gpu_count:
-                    given = members * request.gpu_count
-                    gpus[number] = {**gpus[number], model: gpus[number].get(model, 0) + given}
-                touched.add(number)
+        cpu, memory, gpus, shares = free.cpus.copy(), free.memories.copy(), free.gpus.copy(), free.shares.copy()
+        back = self._columns()
+        has_ended = back.end_s <= end_s
+        numbers, size = back.number[has_ended], len(cpu)
+        cpu += np.bincount(numbers, weights=back.cpu[has_ended], minlength=size).astype(np.int64)
+        memory += np.bincount(numbers, weights=back.memory[has_ended], minlength=size).astype(np.int64)
+        for model, at in self.cluster.model_number.items():
+            inside = has_ended & (back.model == at)
+            if inside.any():
+                given = np.bincount(back.number[inside], weights=back.gpus[inside], minlength=size)
+                gpus.whole[model] += given.astype(np.int64)
         for (number, model), parts in self._parts.items():
             ending = [part for its_end_s, part in parts if its_end_s <= end_s and its_end_s < NEVER]
             if ending:
                 staying = [part for its_end_s, part in parts if its_end_s > end_s or its_end_s == NEVER]
                 left, freed = give_back(shares[number].get(model, ()), staying, ending)
                 shares[number] = {**shares[number], model: left}
-                gpus[number] = {**gpus[number], model: gpus[number].get(model, 0) + freed}
-        nodes = self.cluster.nodes
-        for number in touched:
-            # A holder may have given back a part already: a node never has more than all of its own.
-            whole = nodes[number].allocatable
-            cpu[number] = min(cpu[number], max(whole.cpu_milli, free.cpu[number]))
-            memory[number] = min(memory[number], max(whole.memory_bytes, free.memory[number]))
-            gpus[number] = {
-                model: min(count, max(whole.gpus.get(model, 0), free.gpus[number].get(model, 0)))
-                for model, count in gpus[number].items()
-            }
-        for number in cleared:
-            whole = nodes[number].allocatable
-            cpu[number], memory[number], gpus[number] = whole.cpu_milli, whole.memory_bytes, whole.gpus
-            shares[number] = NO_SHARES
+                gpus.whole[model][number] += freed
+        # A holder may have given back a part already: a node never has more than all of its own.
+        whole = self.cluster.whole
+        np.minimum(cpu, np.maximum(whole.cpu, free.cpus), out=cpu)
+        np.minimum(memory, np.maximum(whole.memory, free.memories), out=memory)
+        for model, column in gpus.whole.items():
+            np.minimum(column, np.maximum(whole.gpus[model], free.gpus.whole[model]), out=column)
+        if cleared:
+            at_once = np.array(cleared, dtype=np.int64)
+            cpu[at_once], memory[at_once] = whole.cpu[at_once], whole.memory[at_once]
+            for model, column in gpus.whole.items():
+                column[at_once] = whole.gpus[model][at_once]
+            for number in cleared:
+                shares[number] = NO_SHARES
         return Capacity(self.cluster, cpu, memory, gpus, shares)
+
+    def _columns(self) -> _GivenBack:
+        """What is given back at known ends, one line per node and job."""
+        if self._given_back is None:
+            models = self.cluster.model_number
+            lines = [
+                (
+                    number,
+                    members * request.cpu_milli,
+                    members * request.memory_bytes,
+                    -1 if model is None else models.get(model, -1),
+                    members * request.gpu_count,
+                )
+                for _, held in self._known
+                for number, request, model, members in held
+            ]
+            columns = np.array(lines, dtype=np.int64).reshape(len(lines), 5).T
+            ends = np.array([end_s for end_s, held in self._known for _ in held], dtype=np.float64)
+            self._given_back = _GivenBack(ends, *columns)
+        return self._given_back
+
+
+@dataclass(frozen=True, slots=True)
+class _GivenBack:
+    end_s: NDArray[np.float64]
+    number: Ints
+    cpu: Ints
+    memory: Ints
+    model: Ints
+    gpus: Ints
 
 
 def _beside_now(draft: Draft, free: Capacity) -> dict[int, Amounts]:

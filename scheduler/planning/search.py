@@ -80,14 +80,14 @@ def search(
 
 def _search(draft: Draft, groups: Sequence[Group], pool: Pool, meter: _Meter, *, servers_apart: bool) -> Draft | None:
     capacity = draft.capacity
-    numbers = {n for g in groups for n, _ in capacity.rooms(g.request, g.models, pool, 1)}
+    numbers = {n for g in groups for n in capacity.rooms(g.request, g.models, pool, 1).numbers.tolist()}
     known: dict[object, tuple[_Pack, ...]] = {}
     choices: list[tuple[int, tuple[_Pack, ...]]] = []
     for number in sorted(numbers):
-        left = draft.amounts(number)
-        signature = (left[0], left[1], tuple(sorted(left[2].items())), tuple(sorted(left[3].items())))
+        whole = draft.amounts(number)
+        signature = (whole[0], whole[1], tuple(sorted(whole[2].items())), tuple(sorted(whole[3].items())))
         if signature not in known:
-            known[signature] = _packs(left, groups, meter, servers_apart=servers_apart)
+            known[signature] = _packs(whole, groups, meter, servers_apart=servers_apart)
         choices.append((number, known[signature]))
     choices.sort(key=lambda choice: (-max(sum(counts) for counts, _ in choice[1]), choice[0]))
     start = tuple(group.count for group in groups)
