@@ -110,7 +110,7 @@ def _preempt(
 ) -> AttemptId | None:
     stop = Stop(
         StopCause.PREEMPT,
-        preempt.sentence,
+        _whole(preempt.sentence),
         now,
         grace=grace,
         code=preempt.code.value,
@@ -137,7 +137,7 @@ def _preempt(
     )
     Journal(session, project_id, preempt.job_id, attempt_id).tell(
         "attempt.stopping",
-        preempt.sentence,
+        stop.sentence,
         at=now,
         data={
             "cause": stop.cause.value,
@@ -187,13 +187,13 @@ def _shrink(session: Session, shrink: Shrink, attempt_id: AttemptId | None, now:
     session.execute(
         update(Replica)
         .where(Replica.attempt_id == attempt_id, Replica.role == shrink.role, Replica.index.in_(sorted(wanted)))
-        .values(leaves={"sentence": shrink.sentence, "for_job": shrink.for_job})
+        .values(leaves={"sentence": _whole(shrink.sentence), "for_job": shrink.for_job})
         .execution_options(synchronize_session=False)
     )
     names = [f"{shrink.role}-{number}" for number in sorted(wanted)]
     Journal(session, project_id, shrink.job_id, attempt_id).tell(
         "attempt.shrinking",
-        shrink.sentence,
+        _whole(shrink.sentence),
         at=now,
         data={"attempt": hit.number, "replicas": names[:100], "count": len(names), "for_job": shrink.for_job},
     )
@@ -205,6 +205,11 @@ def _project(session: Session, job_id: JobId) -> str | None:
     return session.execute(
         select(Job.project_id).where(Job.id == job_id, Job.state.in_(_RUNS), Job.wanted == Wanted.RUN.value)
     ).scalar_one_or_none()
+
+
+def _whole(phrase: str) -> str:
+    """The planner's words as a sentence of their own."""
+    return f"{phrase[:1].upper()}{phrase[1:].rstrip('.')}."
 
 
 def _least(gang: Mapping[str, Sequence[Sequence[object]]], role: str) -> int:

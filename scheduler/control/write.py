@@ -193,7 +193,7 @@ class AttemptWriter:
         if end.event is not JobEvent.REQUEUE:
             return end.sentence
         if self._preemption is not None:
-            return f"{end.sentence} It waits for its turn, and goes on from its last checkpoint."
+            return end.sentence
         when = f"in {end.delay.total_seconds():g} s" if end.delay else "at once"
         return f"{end.sentence} Attempt {self.attempt.number + 1} starts {when}."
 
