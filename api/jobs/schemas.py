@@ -12,7 +12,8 @@ from trainmaster.wire.jobs import JobDetail, JobView, WaitReasonView
 
 from api.attempts.schemas import attempt_view, exit_view
 from core.db.repositories.attempts import newest_attempt
-from core.db.repositories.jobs import NOT_RUN, Run, queue_position, runs_of, view_row
+from core.db.repositories.jobs import NOT_RUN, Run, runs_of, view_row
+from core.db.repositories.queue import number_of
 from core.db.rows import AnyRow
 from core.db.tables import Job
 from core.domain.pace import told_progress
@@ -75,7 +76,7 @@ def load_detail(session: Session, job: Job, now: datetime) -> JobDetail:
     run = runs_of(session, [job.id]).get(job.id, NOT_RUN) if found else NOT_RUN
     position = None
     if row.state == JobState.QUEUED:
-        position = queue_position(session, job_id=row.id, priority=row.priority, queued_at=row.queued_at)
+        position = number_of(session, job_id=row.id, priority=row.priority, queued_at=row.queued_at)
     return JobDetail.model_construct(
         **job_fields(row, run=run, now=now),
         spec=JobSpec.model_validate(job.spec),

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from sqlalchemy import select, update
 from trainmaster.spec import JobSpec, SpecError, parse_spec, parse_spec_text
+from trainmaster.spec.priorities import priority_words
 from trainmaster.wire.forecasts import ForecastRequest
 from trainmaster.wire.jobs import SubmitRequest
 
@@ -19,7 +20,7 @@ from api.work import Platform, Work
 from core.bell import TOPIC_TICK
 from core.db.repositories.jobs import ROLE_KEY
 from core.db.repositories.submission import KeyClaim, NewJob, write_job
-from core.db.tables import Archive, Job, Secret
+from core.db.tables import Archive, Job, Project, Secret
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec
 from core.domain.resources import gang_of
 from core.domain.states import JobState, Wanted
@@ -122,6 +123,7 @@ def submit(work: Work, caller: Caller, submission: Submission, *, key: str | Non
     """
     _check_code(work, submission.spec)
     _check_secrets(work, submission)
+    _check_priority(work, submission)
     row = _row(work, caller, submission)
     event = {
         "at": work.now,
@@ -210,6 +212,18 @@ def _check_secrets(work: Work, submission: Submission) -> None:
     ]
     if missing:
         raise InvalidSpec(f"{missing[0]['path']}: {missing[0]['message']}.", field=missing[0]["path"], errors=missing)
+
+
+def _check_priority(work: Work, submission: Submission) -> None:
+    query = select(Project.max_priority).where(Project.id == submission.member.project_id)
+    most = work.session.execute(query).scalar_one_or_none()
+    own = submission.spec.priority
+    if most is None or own <= most:
+        return
+    wrong = f"jobs of project {submission.member.project} may have {priority_words(most)} at most, not {priority_words(own)}"
+    hint = "a platform admin sets how much"
+    told: dict[str, str | None] = {"path": "priority", "message": wrong, "hint": hint}
+    raise InvalidSpec(f"priority: {wrong}; {hint}.", field="priority", errors=[told])
 
 
 def _demand_present(work: Work, job_id: str) -> None:

@@ -41,7 +41,7 @@ def change(work: Work, caller: Caller, body: PolicyUpdate) -> PolicyView:
 def _named(wrong: InvalidRequest) -> InvalidRequest:
     """The sentence with the setting's name for people."""
     setting = BY_NAME.get(wrong.field or "")
-    if setting is None or wrong.field == setting.name:
+    if setting is None:
         return wrong
     sentence = wrong.sentence.replace(setting.field, setting.name)
     return InvalidRequest(sentence, field=f"settings.{setting.name}")

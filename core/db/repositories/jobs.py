@@ -206,17 +206,6 @@ def _like(name: str) -> ColumnElement[bool]:
     return Job.name == name
 
 
-def queue_position(session: Session, *, job_id: str, priority: int, queued_at: datetime) -> int:
-    """1 for the job that is next: by priority, then by age, then by id."""
-    ahead = or_(
-        Job.priority > priority,
-        and_(Job.priority == priority, Job.queued_at < queued_at),
-        and_(Job.priority == priority, Job.queued_at == queued_at, Job.id < job_id),
-    )
-    query = select(func.count()).select_from(Job).where(Job.state == JobState.QUEUED, ahead)
-    return session.execute(query).scalar_one() + 1
-
-
 @dataclass(slots=True)
 class Run:
     """What a job's attempts came to.

@@ -96,16 +96,18 @@ def waiting_count(session: Session) -> tuple[int, datetime | None]:
     return count, session.execute(select(_ticked())).scalar_one()
 
 
-def number_of(session: Session, job: QueuePlace) -> int:
-    """1 for the job that is next."""
-    own = tuple_(_place, _rank, Job.queued_at, Job.id)
-    last = (literal(job.place), literal(-job.priority), literal(job.queued_at, UtcDateTime), literal(job.job_id))
+def number_of(session: Session, *, job_id: str, priority: int, queued_at: datetime) -> int:
+    """1 for the job that is next; by the planner's own line, as :func:`waiting_page`."""
+    own_place = session.execute(select(Outlook.position).where(Outlook.job_id == job_id)).scalar_one_or_none()
+    own = (
+        literal(_LAST if own_place is None else own_place),
+        literal(-priority),
+        literal(queued_at, UtcDateTime),
+        literal(job_id),
+    )
     query = select(func.count()).select_from(Job).join(Outlook, Outlook.job_id == Job.id, isouter=True)
-    return session.execute(query.where(_waits, own < tuple_(*last))).scalar_one() + 1
-
-
-def outlook_of(session: Session, job_id: str) -> Outlook | None:
-    return session.get(Outlook, job_id)
+    ahead = tuple_(_place, _rank, Job.queued_at, Job.id) < tuple_(*own)
+    return session.execute(query.where(_waits, ahead)).scalar_one() + 1
 
 
 # --- who holds what ---------------------------------------------------------------------------------------------------

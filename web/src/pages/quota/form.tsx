@@ -40,6 +40,7 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
       if (Object.keys(changes).length > 0) body[part] = changes;
     }
     const weight = Number(form.get("weight"));
+    if (Number.isNaN(weight)) throw new Error("The weight is a number above 0, such as 2.");
     if (weight !== quota.weight) body["weight"] = weight;
     const priority = String(form.get("max_priority")).trim();
     if (priority !== String(quota.max_priority ?? "")) body["max_priority"] = priority === "" ? null : priority;

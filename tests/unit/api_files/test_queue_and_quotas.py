@@ -1,0 +1,355 @@
+"""The queue, shares, quotas, the planner's settings and reservations, as people and administrators see them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from core.db.engine import unit_of_work
+from core.db.tables import Event, Job, Node, Outlook, Usage
+
+
+@pytest.fixture
+def lab(house: Any) -> Any:
+    """Jobs of two projects that wait: the planner put the younger one of `vision` first."""
+    with unit_of_work(house.sessions) as session:
+        for number, (name, project, gpus) in enumerate(
+            [("first-come", "vision", 1), ("chosen", "vision", 2), ("strange", "other", 4), ("late", "vision", 1)]
+        ):
+            job = house.add_job(session, f"job-{name}", project=project, state="queued", name=name, gpus=gpus)
+            job.queued_at = house.now + timedelta(seconds=number)
+            job.attempt_count = 0
+        session.flush()
+        soon = house.now + timedelta(minutes=5)
+        times = {"earliest": soon, "likely": soon + timedelta(minutes=5), "latest": None}
+        session.add(Outlook(job_id="job-chosen", position=1, at=house.now, **times))
+        session.add(Outlook(job_id="job-strange", position=2, at=house.now))
+        session.add(Usage(project_id="project-vision", user_id="", value=0.5, share=0.5, at=house.now))
+    return house
+
+
+def names(answer: Any) -> list[str | None]:
+    return [job["name"] for job in answer.json()["items"]]
+
+
+def test_the_queue_stands_in_the_planners_order_and_then_by_priority_and_age(lab: Any) -> None:
+    whole = lab.call("root", "GET", "/queue")
+    assert names(whole) == ["chosen", "strange", "first-come", "late"]
+    assert [job["position"] for job in whole.json()["items"]] == [1, 2, 3, 4]
+    assert whole.json()["waiting"] == 4
+    with unit_of_work(lab.sessions) as session:
+        session.get_one(Job, "job-late").priority = 75
+    urgent = lab.call("root", "GET", "/queue")
+    assert names(urgent) == ["chosen", "strange", "late", "first-come"]
+    assert urgent.json()["items"][2]["priority_class"] == "high"
+
+
+def test_a_job_tells_the_same_place_as_the_queue(lab: Any) -> None:
+    for place, name in enumerate(["chosen", "strange", "first-come", "late"], 1):
+        assert lab.call("root", "GET", f"/jobs/job-{name}").json()["queue_position"] == place
+
+
+def test_others_jobs_have_a_place_and_nothing_else(lab: Any) -> None:
+    own = lab.call("viewer", "GET", "/queue")
+    assert names(own) == ["chosen", None, "first-come", "late"]
+    other = own.json()["items"][1]
+    assert (other["job_id"], other["project"], other["user"], other["reason"], other["roles"]) == (
+        None,
+        None,
+        None,
+        None,
+        {},
+    )
+    assert other["gpus"] == 8
+    assert own.json()["items"][0]["reason"]["code"] == "just_queued"
+    assert names(lab.call("stranger", "GET", "/queue")) == [None, "strange", None, None]
+
+
+def test_an_expected_start_is_told_where_it_was_worked_out_and_not_made_up_elsewhere(lab: Any) -> None:
+    first, second, third, _ = lab.call("root", "GET", "/queue").json()["items"]
+    assert first["start"]["early_at"] == "2026-11-21T07:05:00Z"
+    assert first["start"]["likely_at"] == "2026-11-21T07:10:00Z"
+    assert first["start"]["late_at"] is None
+    assert second["start"] is None
+    assert third["start"] is None
+
+
+def test_the_queue_comes_in_pages_and_of_one_project(lab: Any) -> None:
+    found: list[str | None] = []
+    cursor = None
+    while True:
+        query = {"limit": 1, **({"cursor": cursor} if cursor else {})}
+        page = lab.call("viewer", "GET", "/queue", params={"project": "vision", **query})
+        found += names(page)
+        cursor = page.json()["next_cursor"]
+        if cursor is None:
+            break
+    assert found == ["chosen", "first-come", "late"]
+    last = lab.call("viewer", "GET", "/queue", params={"project": "vision"}).json()["items"][-1]
+    assert last["position"] == 4  # among all
+    assert lab.call("viewer", "GET", "/queue", params={"project": "other"}).status_code == 404
+    assert lab.call("viewer", "GET", "/queue", params={"cursor": "x"}).status_code == 422
+
+
+def test_those_that_run_tell_what_they_hold_and_until_when(lab: Any) -> None:
+    with unit_of_work(lab.sessions) as session:
+        session.get_one(Job, "job-1").max_run_time_s = 3600
+    (own,) = lab.call("viewer", "GET", "/queue/running").json()["items"]
+    assert (own["name"], own["gpus"], own["gpu_models"], own["replicas"]) == ("digits", 2, {"H200": 2}, 2)
+    (other,) = lab.call("stranger", "GET", "/queue/running").json()["items"]
+    assert (other["name"], other["project"], other["gpus"]) == (None, None, 2)
+
+
+def test_shares_tell_what_is_held_wanted_and_due(lab: Any) -> None:
+    shares = lab.call("root", "GET", "/shares").json()
+    vision, other = (next(s for s in shares["projects"] if s["project"] == name) for name in ("vision", "other"))
+    assert shares["gpus"] == {"h200": 4}
+    assert vision["running"] == 1
+    assert vision["waiting"] == 3
+    assert vision["usage"] == pytest.approx(0.5)
+    assert vision["wanted"] == other["wanted"] == 1.0
+    assert vision["entitlement"] == other["entitlement"] == pytest.approx(0.5)
+    assert lab.call("root", "PATCH", "/projects/vision/quota", json={"weight": 3}).status_code == 200
+    shares = lab.call("viewer", "GET", "/shares").json()
+    assert [s["project"] for s in shares["projects"]] == ["vision", None]
+    assert [s["entitlement"] for s in shares["projects"]] == [pytest.approx(0.75), pytest.approx(0.25)]
+    assert shares["projects"][1]["users"] == []
+
+
+# --- quotas -----------------------------------------------------------------------------------------------------------
+
+
+def line(view: dict[str, Any], what: str) -> dict[str, Any]:
+    return next(each for each in view["lines"] if each["what"] == what)
+
+
+def test_a_quota_is_set_in_parts_and_shown_with_what_is_used(house: Any) -> None:
+    body = {
+        "limit": {"gpus": 3, "gpus/H200": "2.5", "memory": "8Gi", "jobs": 5},
+        "guaranteed": {"gpus": 2},
+        "user_limit": {"gpus": 1},
+        "users": {"member": {"gpus": 2}},
+        "user_weights": {"member": 2},
+        "weight": 2,
+        "max_priority": "high",
+    }
+    view = house.call("root", "PATCH", "/projects/vision/quota", json=body).json()
+    gpus = line(view, "gpus")
+    assert (gpus["used"], gpus["limit"], gpus["guaranteed"], gpus["user_limit"], gpus["capacity"]) == (2, 3, 2, 1, 4)
+    assert line(view, "gpus/h200")["limit"] == 2.5
+    assert line(view, "memory")["limit"] == 8 * 2**30
+    assert line(view, "jobs")["used"] == 1
+    assert (view["weight"], view["max_priority"]) == (2, 75)
+    (member,) = view["users"]
+    assert (member["user"], member["limit"], member["weight"], member["used"]["gpus"]) == ("member", {"gpus": 2}, 2, 2)
+    changes = {"limit": {"gpus": None, "gpus/h200": None}, "users": {"member": None}, "max_priority": None}
+    view = house.call("root", "PATCH", "/projects/vision/quota", json=changes).json()
+    assert line(view, "gpus")["limit"] is None
+    assert line(view, "gpus")["guaranteed"] == 2
+    assert line(view, "memory")["limit"] == 8 * 2**30
+    assert view["max_priority"] is None
+    assert house.call("viewer", "GET", "/projects/vision/quota").json()["lines"] == view["lines"]
+    assert [quota["project"] for quota in house.call("viewer", "GET", "/quotas").json()["items"]] == ["vision"]
+    with unit_of_work(house.sessions) as session:
+        kinds = [event.kind for event in session.query(Event)]
+    assert kinds.count("project.quota_set") == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "told"),
+    [
+        ({"limit": {"gpu": 4}}, "limit.gpu", "jobs, cpu, memory, gpus, or gpus/<model>"),
+        ({"limit": {"gpus": -1}}, "limit.gpus", "negative"),
+        ({"limit": {"gpus": "many"}}, "limit.gpus", "not a quantity"),
+        ({"limit": {"jobs": 1.5}}, "limit.jobs", "counted whole"),
+        ({"limit": {"memory": 512}}, "limit.memory", "write a unit"),
+        ({"limit": {"gpus": 2}, "guaranteed": {"gpus": 3}}, "quota.guaranteed.gpus", "raise the limit, or guarantee less"),
+        ({"guaranteed": {"jobs": 3}}, "quota.guaranteed.jobs", "cannot be guaranteed"),
+        ({"weight": 0}, "weight", "who has 2 gets twice as much as who has 1"),
+        ({"weight": -1}, "weight", "number from 0.001"),
+        ({"user_weights": {"member": 0}}, "quota.user_weights.member", "number from 0.001"),
+        ({"users": {"nobody-knows": {"gpus": 1}}}, "users.nobody-knows", "there is no user"),
+        ({"max_priority": "hihg"}, "max_priority", "did you mean high?"),
+        ({"max_priority": 101}, "max_priority", "at most 100"),
+        ({"limits": {"gpus": 1}}, "limits", ""),
+    ],
+)  # fmt: skip
+def test_a_quota_that_makes_no_sense_is_refused_in_words(
+    house: Any, body: dict[str, Any], field: str, told: str
+) -> None:
+    before = house.call("root", "GET", "/projects/vision/quota").json()
+    answer = house.call("root", "PATCH", "/projects/vision/quota", json=body)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["field"] == field
+    assert told in answer.json()["detail"]
+    assert house.call("root", "GET", "/projects/vision/quota").json() == before
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"limit": {"gpus/B200": 4}}, "No node has the GPU model b200; the nodes have h200."),
+        ({"guaranteed": {"gpus": 5}}, "gpus: 5 GPUs are guaranteed to vision, and all nodes together have 4 GPUs."),
+        ({"guaranteed": {"gpus": 3}}, "all projects together are guaranteed 5 GPUs, and the nodes have 4 GPUs"),
+        ({"limit": {"gpus": 100}}, "is above what all nodes have (4 GPUs); it limits nothing."),
+        ({"limit": {"gpus": 0}}, "with a limit of 0 no job with GPUs of this project can start."),
+        ({"limit": {"gpus": 2}, "user_limit": {"gpus": 3}}, "each user may use 3 GPUs, and the whole project 2 GPUs"),
+    ],
+)
+def test_what_is_probably_not_meant_is_warned_of(house: Any, body: dict[str, Any], told: str) -> None:
+    assert (
+        house.call("root", "PATCH", "/projects/other/quota", json={"guaranteed": {"gpus": 2}}).json()["warnings"] == []
+    )
+    warnings = house.call("root", "PATCH", "/projects/vision/quota", json=body).json()["warnings"]
+    assert any(told in warning for warning in warnings), warnings
+
+
+def test_a_gpu_model_is_kept_by_the_nodes_own_name_and_one_that_may_be_several_is_refused(house: Any) -> None:
+    with unit_of_work(house.sessions) as session:
+        for size in ("40gb", "80gb"):
+            allocatable = {"cpu_milli": 1, "memory_bytes": 1, "gpus": {f"a100-sxm4-{size}": 8}}
+            session.add(
+                Node(
+                    name=size, executor="fake", labels={}, allocatable=allocatable, gpus=[], is_ready=True,
+                    seen_at=house.now,
+                )
+            )  # fmt: skip
+    view = house.call("root", "PATCH", "/projects/vision/quota", json={"limit": {"gpus/A100-80GB": 4}}).json()
+    assert line(view, "gpus/a100-sxm4-80gb")["limit"] == 4
+    several = house.call("root", "PATCH", "/projects/vision/quota", json={"limit": {"gpus/A100": 4}})
+    assert "gpus/a100-sxm4-40gb or gpus/a100-sxm4-80gb; name one of them" in several.json()["detail"]
+
+
+def test_a_job_of_larger_priority_than_its_project_may_have_is_refused(house: Any) -> None:
+    house.call("root", "PATCH", "/projects/vision/quota", json={"max_priority": "normal"})
+    spec = {"name": "a", "project": "vision", "command": "true", "workers": 1}
+    refused = house.call("member", "POST", "/jobs", json={"spec": {**spec, "priority": "urgent"}})
+    assert refused.status_code == 422
+    assert refused.json()["field"] == "priority"
+    assert "jobs of project vision may have normal (50) at most, not urgent (100)" in refused.json()["detail"]
+    assert house.call("member", "POST", "/jobs", json={"spec": {**spec, "priority": "low"}}).status_code == 201
+
+
+# --- policy -----------------------------------------------------------------------------------------------------------
+
+
+def setting(view: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(each for each in view["settings"] if each["name"] == name)
+
+
+def test_settings_are_written_as_they_are_shown(house: Any) -> None:
+    before = house.call("viewer", "GET", "/policy").json()
+    assert setting(before, "time_slice")["text"] == "off"
+    assert before["updated_at"] is None
+    given = {"time_slice": "1h30m", "order": "shortest-first", "fair": "off", "levels_gpu": "30m,4h", "grace_s": 45}
+    after = house.call("root", "PATCH", "/policy", json={"settings": given}).json()
+    assert setting(after, "time_slice")["value"] == 5400
+    assert setting(after, "grace")["text"] == "45s"
+    assert setting(after, "levels_gpu")["value"] == [1800, 14400]
+    assert after["updated_by"] == "root"
+    again = {each["name"]: each["text"] for each in after["settings"]}
+    assert house.call("root", "PATCH", "/policy", json={"settings": again}).json()["settings"] == after["settings"]
+    back = house.call("root", "PATCH", "/policy", json={"settings": dict.fromkeys(again, "default")}).json()
+    assert back["settings"] == before["settings"]
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "told"),
+    [
+        ({"tim_slice": "1h"}, "settings.tim_slice", "Did you mean time_slice?"),
+        ({"time_slice": "soon"}, "settings.time_slice", "not a duration"),
+        ({"time_slice": 0}, "settings.time_slice", "more than 0 seconds"),
+        ({"grace": "off"}, "settings.grace", "not a duration"),
+        ({"order": "random"}, "settings.order", "is one of fifo, shortest-first"),
+        ({"fair": "perhaps"}, "settings.fair", "is on or off"),
+        ({"usage_weight": 2}, "settings.usage_weight", "between 0 and 1"),
+        ({"usage_weight": "nan"}, "settings.usage_weight", "is a number"),
+        ({"levels_gpu": "8h,1h"}, "settings.levels_gpu", "each larger than the one before"),
+        ({"grace": "1h", "grace_s": 1}, "settings.grace_s", "stands there twice"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused_in_words(
+    house: Any, given: dict[str, Any], field: str, told: str
+) -> None:
+    answer = house.call("root", "PATCH", "/policy", json={"settings": given})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["field"] == field
+    assert told in answer.json()["detail"]
+    assert house.call("root", "GET", "/policy").json()["updated_at"] is None
+
+
+def test_settings_that_undo_each_other_are_warned_of(house: Any) -> None:
+    given = {"time_slice": "1m", "order": "fifo", "fair": "off", "preempts_shares": "on"}
+    warnings = " ".join(house.call("root", "PATCH", "/policy", json={"settings": given}).json()["warnings"])
+    assert "time_slice is shorter than min_run_time" in warnings
+    assert "less than ten times restart_cost and grace" in warnings
+    assert "no effect with order fifo" in warnings
+    assert "preempts_shares has no effect while fair is off" in warnings
+
+
+# --- reservations -----------------------------------------------------------------------------------------------------
+
+
+def ask(**more: Any) -> dict[str, Any]:
+    given = {"name": "demo", "project": "vision", "nodes": ["node-a"], "ends_at": "2026-11-22T07:00:00Z", **more}
+    return {key: value for key, value in given.items() if value is not None}
+
+
+def test_a_reservation_is_made_shown_and_deleted(house: Any) -> None:
+    made = house.call("root", "POST", "/reservations", json=ask())
+    assert made.status_code == 201
+    assert made.json()["is_active"] is True
+    assert made.json()["nodes"] == ["node-a"]
+    (own,) = house.call("viewer", "GET", "/reservations").json()["items"]
+    assert (own["name"], own["project"]) == ("demo", "vision")
+    (other,) = house.call("stranger", "GET", "/reservations").json()["items"]
+    assert (other["name"], other["project"], other["nodes"]) == (None, None, ["node-a"])
+    assert house.call("root", "DELETE", f"/reservations/{own['id']}").status_code == 204
+    assert house.call("viewer", "GET", "/reservations").json()["items"] == []
+    assert house.call("root", "DELETE", f"/reservations/{own['id']}").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "field", "told"),
+    [
+        (ask(nodes=["node-x"]), 422, "nodes", "there is no node 'node-x'"),
+        (ask(nodes=None), 422, "nodes", "one of the two"),
+        (ask(node_selector={"zone": "a"}), 422, "nodes", "one of the two"),
+        (ask(nodes=None, node_selector={"pool": "gone"}), 422, "node_selector", "no node carries pool=gone"),
+        (ask(nodes=None, node_selector={"zone": "a"}, count=2), 422, "count", "only 1 nodes are meant"),
+        (ask(begins_at="2026-11-20T07:00:00Z"), 422, "begins_at", "is past"),
+        (ask(ends_at="2026-11-21T06:00:00Z"), 422, "ends_at", "is not after the beginning"),
+        (ask(ends_at="2030-11-21T06:00:00Z"), 422, "ends_at", "at most 366 days"),
+        (ask(project="vizion"), 422, "project", "no project 'vizion'"),
+    ],
+)
+def test_a_reservation_that_makes_no_sense_is_refused_in_words(
+    house: Any, body: dict[str, Any], status: int, field: str, told: str
+) -> None:
+    answer = house.call("root", "POST", "/reservations", json=body)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["field"] == field
+    assert told in answer.json()["detail"]
+
+
+def test_two_reservations_of_one_node_may_meet_but_not_overlap(house: Any) -> None:
+    assert house.call("root", "POST", "/reservations", json=ask()).status_code == 201
+    over = house.call("root", "POST", "/reservations", json=ask(name="b", begins_at="2026-11-22T06:59:00Z", ends_at="2026-11-23T07:00:00Z"))  # fmt: skip
+    assert over.status_code == 409
+    assert "Node node-a is reserved from 2026-11-21T07:00:00+00:00" in over.json()["detail"]
+    after = ask(name="b", begins_at="2026-11-22T07:00:00Z", ends_at="2026-11-23T07:00:00Z")
+    assert house.call("root", "POST", "/reservations", json=after).status_code == 201
+    pages = house.call("root", "GET", "/reservations", params={"limit": 1}).json()
+    rest = house.call("root", "GET", "/reservations", params={"limit": 1, "cursor": pages["next_cursor"]}).json()
+    assert [pages["items"][0]["name"], rest["items"][0]["name"]] == ["demo", "b"]
+
+
+def test_who_is_stopped_by_a_reservation_and_nodes_that_are_shut_are_warned_of(house: Any) -> None:
+    house.call("root", "POST", "/nodes/node-a/cordon")
+    warnings = house.call("root", "POST", "/reservations", json=ask(project="other")).json()["warnings"]
+    assert warnings == [
+        "node-a is cordoned now.",
+        "Jobs of other projects run there and are stopped when it begins: digits.",
+    ]
