@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from core.domain.errors import InvalidRequest
 
-_GPU_HOUR_S: Final = 3600.0
+# Each level is four times the one before, from ten minutes of a GPU to 43,690 hours: what a cluster is asked for spans as
+# many orders of magnitude, and jobs on the last level are no longer told apart.
+_FIRST_LEVEL_GPU_S: Final = 600.0
 
 
 class QueueOrder(StrEnum):
@@ -61,7 +63,7 @@ class Policy:
     is_fair: bool = True
     usage_weight: float = 0.5
     usage_half_life_s: float = 7 * 24 * 3600.0
-    levels_gpu_s: tuple[float, ...] = (_GPU_HOUR_S, 8 * _GPU_HOUR_S, 64 * _GPU_HOUR_S)
+    levels_gpu_s: tuple[float, ...] = tuple(_FIRST_LEVEL_GPU_S * 4**level for level in range(10))
     starvation_s: float = 24 * 3600.0
     preempts_priority: bool = True
     reclaims: bool = True
