@@ -8,6 +8,7 @@ ascending by what is left of each.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -46,6 +47,10 @@ class Gpus:
     def __setitem__(self, number: int, gpus: Mapping[str, int]) -> None:
         for model in self.models_of[number]:
             self.whole[model][number] = gpus.get(model, 0)
+
+    def within(self, model: str, pool: Pool) -> int:
+        """The free devices of one model on all nodes of ``pool``."""
+        return int(np.maximum(self.whole[model][pool.numbers], 0).sum())
 
     def __iter__(self) -> Iterator[Mapping[str, int]]:
         return (self[number] for number in range(len(self)))
@@ -130,7 +135,7 @@ class Capacity:
 
     def expect(self, typical: Callable[[], Typical]) -> None:
         """Judge holes by what is asked for typically (asked once it matters); without it the smallest that suffices is taken."""
-        self.typical = typical
+        self.typical = cache(typical)  # copies ask once together
         self.fragments = None
 
     def _judge(self) -> Fragments | None:

@@ -64,6 +64,7 @@ class Cluster:
         "_by_members",
         "_by_selector",
         "_domain_names",
+        "_domain_numbers",
         "_domains",
         "_with_models",
         "cpu_share",
@@ -122,6 +123,7 @@ class Cluster:
         self._by_selector: dict[tuple[tuple[str, str], ...], Pool] = {(): self.everything}
         self._by_label: dict[tuple[str, str], frozenset[int]] | None = None
         self._domains: dict[tuple[int, str, str], Pool] = {}
+        self._domain_numbers: dict[str, tuple[tuple[str, ...], Ints]] = {}
         self._domain_names: dict[str, tuple[str, ...]] = {}
         self._with_models: dict[tuple[int, frozenset[str] | None], frozenset[int]] = {}
 
@@ -144,6 +146,14 @@ class Cluster:
             names = tuple(node.labels.get(label) or f"node {node.id}" for node in self.nodes)
             self._domain_names[level] = names
         return names
+
+    def domains_of(self, level: str) -> tuple[tuple[str, ...], Ints]:
+        """The names of all racks or zones, sorted, and per node the number of its own."""
+        known = self._domain_numbers.get(level)
+        if known is None:
+            names = self.domain_names(level)
+            known = self._domain_numbers[level] = (tuple(sorted(set(names))), _ranks(names))
+        return known
 
     def domain(self, pool: Pool, level: str, name: str) -> Pool:
         """The part of ``pool`` inside one rack or zone."""

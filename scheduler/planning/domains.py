@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
 from scheduler.planning.capacity import Capacity
 from scheduler.planning.cluster import Pool
+from scheduler.planning.columns import Ints
 from scheduler.planning.demand import Demand
 
 
-def domains_by_room(demand: Demand, capacity: Capacity, level: str) -> list[Pool]:
+def domains_by_room(demand: Demand, capacity: Capacity, level: str) -> Iterator[Pool]:
     """Domains of ``level`` ("rack" or "zone") that hold the most demanding group, the one that it fills best first."""
     cluster = capacity.cluster
-    room = _room_by_domain(demand, capacity, level)
-    fitting = sorted((members, name) for name, members in room.items() if members >= demand.merged[0].count)
-    return [cluster.domain(demand.pool, level, name) for _, name in fitting]
+    names, room = _room_by_domain(demand, capacity, level)
+    able = np.flatnonzero(room >= demand.merged[0].count)
+    for at in able[np.lexsort((able, room[able]))].tolist():
+        yield cluster.domain(demand.pool, level, names[at])
 
 
 def best_domain(demand: Demand, capacity: Capacity, level: str) -> tuple[str, int]:
@@ -22,18 +28,17 @@ def best_domain(demand: Demand, capacity: Capacity, level: str) -> tuple[str, in
         rooms = capacity.rooms(group.request, group.models, demand.pool, group.count)
         number, most = min(rooms, key=lambda room: (-room[1], room[0]), default=(-1, 0))
         return (capacity.cluster.nodes[number].id, most) if most else ("", 0)
-    room = _room_by_domain(demand, capacity, level)
-    name, most = min(room.items(), key=lambda item: (-item[1], item[0]), default=("", 0))
-    if not most:
+    names, room = _room_by_domain(demand, capacity, level)
+    at = int(room.argmax()) if len(room) else -1
+    if at < 0 or not room[at]:
         return "", 0
+    name, most = names[at], int(room[at])
     return (name if name.startswith("node ") else f"{level} {name}"), min(most, demand.merged[0].count)
 
 
-def _room_by_domain(demand: Demand, capacity: Capacity, level: str) -> dict[str, int]:
-    names = capacity.cluster.domain_names(level)
+def _room_by_domain(demand: Demand, capacity: Capacity, level: str) -> tuple[Sequence[str], Ints]:
+    """All domains in the order of their names, and for how many members of the most demanding group each has room."""
+    names, domain_of = capacity.cluster.domains_of(level)
     group = demand.merged[0]
     rooms = capacity.rooms(group.request, group.models, demand.pool, 1 if group.is_spread else 1 << 30)
-    room: dict[str, int] = {}
-    for number, slots in rooms:
-        room[names[number]] = room.get(names[number], 0) + slots
-    return room
+    return names, np.bincount(domain_of[rooms.numbers], weights=rooms.slots, minlength=len(names)).astype(np.int64)

@@ -59,7 +59,7 @@ def is_enough(demand: Demand, clearing: Clearing) -> bool:
         return False
     for group in demand.merged:
         wanted = group.request.gpu_count * group.count
-        there = sum(max(0, free[number].get(model, 0)) for number in demand.pool.members for model in group.models)
+        there = sum(free.within(model, demand.pool) for model in group.models)
         if there < wanted:
             return False
     return True
