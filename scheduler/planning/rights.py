@@ -104,7 +104,18 @@ class Rights:
             return job.priority > other.priority and policy.preempts_priority
         if policy.time_slice_s is None or (policy.is_fair and job.project != other.project):
             return False
-        return self._comes_first(job, _as_running(other, self.now))
+        return self._comes_first(job, _as_running(other, self.now)) or self._will_pass(job, other)
+
+    def _will_pass(self, job: QueuedGang, other: QueuedGang) -> bool:
+        """Whether ``job`` comes before ``other``, which is of its level now, once that has had all that the level allows.
+
+        So ``job`` waits for that at most once per job and level; starved, it comes before all of them.
+        """
+        by_level = self.policy.order is QueueOrder.ATTAINED_SERVICE or job.estimate is other.estimate is None
+        if self.policy.order is QueueOrder.FIFO or not by_level:
+            return False
+        level = self.policy.level(other.attained_gpu_s)
+        return self.level(job) <= level < len(self.policy.levels_gpu_s)
 
     def over_growth(self, job: QueuedGang, gang: RunningGang) -> bool:
         """Whether ``job`` may have the replicas that ``gang`` has beyond those that it needs."""
