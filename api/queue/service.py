@@ -16,14 +16,17 @@ from trainmaster.wire.queue import QueuePage, RunningJobView, WaitingJobView
 
 from api.auth import Caller
 from api.cursors import bad_cursor, make_cursor, read_cursor
+from api.forecasts.service import starts
 from api.jobs.schemas import wait_reason_of
 from api.paging import PageQuery, rows_by_name
 from api.quotas.amounts import shown
 from api.work import Work
+from core.db.repositories.jobs import NOT_RUN, Run, runs_of
 from core.db.repositories.nodes import is_holding
 from core.db.repositories.queue import QueuePlace, held_by_job, waiting_count, waiting_page
 from core.db.rows import AnyRow
 from core.db.tables import Attempt, Job, Project, Replica, User
+from core.domain.pace import told_progress
 from core.domain.quota import GPUS
 from core.domain.resources import Gang
 from core.domain.states import JobState
@@ -74,6 +77,7 @@ def _place(cursor: str) -> QueuePlace:
 
 def _waiting_view(row: AnyRow, caller: Caller, now: datetime) -> WaitingJobView:
     gang = Gang.from_json(row.gang)
+    is_known = caller.is_admin or row.project_id in caller.projects
     seen: dict[str, Any] = {
         "position": row.number,
         "priority": row.priority,
@@ -81,9 +85,9 @@ def _waiting_view(row: AnyRow, caller: Caller, now: datetime) -> WaitingJobView:
         "gpus": gang.gpu_milli / 1000,
         "gpu_models": list(dict.fromkeys(model for role in gang.roles for model in role.request.gpu_models)),
         "queued_at": row.queued_at,
-        "start": expected_start(row.earliest, row.likely, row.latest),
+        "start": _start(row, is_known=is_known),
     }
-    if not (caller.is_admin or row.project_id in caller.projects):
+    if not is_known:
         return WaitingJobView(**seen)
     return WaitingJobView(
         **seen,
@@ -96,20 +100,21 @@ def _waiting_view(row: AnyRow, caller: Caller, now: datetime) -> WaitingJobView:
     )
 
 
-def expected_start(
-    earliest: datetime | None, likely: datetime | None, latest: datetime | None
-) -> ExpectedStartView | None:
-    """As the planner last reckoned it; ``None`` where it did not."""
-    if likely is None and earliest is None:
+def _start(row: AnyRow, *, is_known: bool) -> ExpectedStartView | None:
+    """As the planner last reckoned it; ``None`` where it did not. Its words may name other jobs: of jobs that the caller may
+    not see only the moments are told.
+    """
+    if row.start_code is None:
         return None
-    sentence = "Expected to start." if likely else "May start, but when is not known."
-    return ExpectedStartView(
-        code="expected" if likely else "not_known",
-        sentence=sentence,
-        early_at=earliest,
-        likely_at=likely,
-        late_at=latest,
-    )
+    told: dict[str, Any] = {
+        "code": row.start_code,
+        "early_at": row.earliest,
+        "likely_at": row.likely,
+        "late_at": row.latest,
+    }
+    if not is_known:
+        return ExpectedStartView(**told, sentence="")
+    return ExpectedStartView(**told, sentence=starts(row.start_sentence), nodes=row.start_nodes or [])
 
 
 # --- those that run ---------------------------------------------------------------------------------------------------
@@ -129,8 +134,16 @@ def running(work: Work, caller: Caller, page: PageQuery) -> Page[RunningJobView]
     )  # fmt: skip
     rows, cursor = rows_by_name(work.session, query, Job.id, page)
     held = held_by_job(work.session)
-    replicas = _replica_counts(work.session, [row[-1] for row in rows])
-    return Page(items=[_running_view(row, caller, held, replicas) for row in rows], next_cursor=cursor)
+    ids = [row[-1] for row in rows]
+    replicas, runs = _replica_counts(work.session, ids), runs_of(work.session, ids)
+    items = [_running_view(row, caller, held, replicas, _done_at(row, runs.get(row[-1], NOT_RUN))) for row in rows]
+    return Page(items=items, next_cursor=cursor)
+
+
+def _done_at(row: AnyRow, run: Run) -> datetime | None:
+    """When it will be done at the pace that it tells of itself; ``None`` where it tells none."""
+    told = told_progress(run.progress, is_running=row.state == JobState.RUNNING).get("done_at")
+    return datetime.fromisoformat(told) if isinstance(told, str) else told
 
 
 def _replica_counts(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
@@ -141,7 +154,11 @@ def _replica_counts(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
 
 
 def _running_view(
-    row: AnyRow, caller: Caller, held: Mapping[str, tuple[str, str, Mapping[str, int]]], replicas: Mapping[str, int]
+    row: AnyRow,
+    caller: Caller,
+    held: Mapping[str, tuple[str, str, Mapping[str, int]]],
+    replicas: Mapping[str, int],
+    likely_end_at: datetime | None,
 ) -> RunningJobView:
     job_id = row[-1]
     amounts = held[job_id][2] if job_id in held else {}
@@ -156,6 +173,7 @@ def _running_view(
         "replicas": replicas.get(job_id, 0),
         "started_at": row.started_at,
         "ends_at": ends_at,
+        "likely_end_at": likely_end_at,
     }
     if not (caller.is_admin or row.project_id in caller.projects):
         return RunningJobView(**seen)

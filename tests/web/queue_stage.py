@@ -265,9 +265,13 @@ def _waiting(
     )  # fmt: skip
     if start is not None:
         early, likely, late = (None if minutes is None else now + timedelta(minutes=minutes) for minutes in start)
-        session.add(Outlook(job_id=job.id, position=number + 1, earliest=early, likely=likely, latest=late, at=now))
+        words = f"probably at about {likely:%H:%M} UTC" if likely else "when an end is known"
+        told = {"earliest": early, "likely": likely, "latest": late, "sentence": words, "nodes": ["h100-3"]}
     elif why != "just":
-        session.add(Outlook(job_id=job.id, position=number + 1, earliest=None, likely=None, latest=None, at=now))
+        told = {"code": "never", "sentence": "never, as things are", "nodes": []}
+    else:
+        return
+    session.add(Outlook(job_id=job.id, position=number + 1, at=now, **told))
 
 
 def _reason(why: str, gpus: int, workers: int, models: list[str], now: datetime) -> dict[str, Any] | None:

@@ -74,6 +74,7 @@ def waiting_page(session: Session, *, project_id: str | None, after: QueuePlace 
             Job.wait_reason, Project.name.label("project"), User.name.label("user"),
             WaitReason.code.label("shape_code"), WaitReason.sentence.label("shape_sentence"),
             WaitReason.numbers.label("shape_numbers"), Outlook.earliest, Outlook.likely, Outlook.latest,
+            Outlook.code.label("start_code"), Outlook.sentence.label("start_sentence"), Outlook.nodes.label("start_nodes"),
             _ticked().label("ticked_at"),
         )
         .join(cut, cut.c.job_id == Job.id)

@@ -24,8 +24,10 @@ def lab(house: Any) -> Any:
         session.flush()
         soon = house.now + timedelta(minutes=5)
         times = {"earliest": soon, "likely": soon + timedelta(minutes=5), "latest": None}
-        session.add(Outlook(job_id="job-chosen", position=1, at=house.now, **times))
-        session.add(Outlook(job_id="job-strange", position=2, at=house.now))
+        words = {"code": "expected", "sentence": "probably at about 07:10 UTC", "nodes": ["node-a"]}
+        session.add(Outlook(job_id="job-chosen", position=1, at=house.now, **times, **words))
+        later = {"code": "later", "sentence": "after job digits and others"}
+        session.add(Outlook(job_id="job-strange", position=2, at=house.now, **later))
         session.add(Usage(project_id="project-vision", user_id="", value=0.5, share=0.5, at=house.now))
     return house
 
@@ -65,6 +67,7 @@ def test_others_jobs_have_a_place_and_nothing_else(lab: Any) -> None:
     assert other["gpus"] == 8
     assert own.json()["items"][0]["reason"]["code"] == "just_queued"
     assert names(lab.call("stranger", "GET", "/queue")) == [None, "strange", None, None]
+    assert own.json()["items"][1]["start"]["sentence"] == ""
 
 
 def test_an_expected_start_is_told_where_it_was_worked_out_and_not_made_up_elsewhere(lab: Any) -> None:
@@ -72,7 +75,9 @@ def test_an_expected_start_is_told_where_it_was_worked_out_and_not_made_up_elsew
     assert first["start"]["early_at"] == "2026-11-21T07:05:00Z"
     assert first["start"]["likely_at"] == "2026-11-21T07:10:00Z"
     assert first["start"]["late_at"] is None
-    assert second["start"] is None
+    assert first["start"]["sentence"] == "It starts probably at about 07:10 UTC."
+    assert first["start"]["nodes"] == ["node-a"]
+    assert (second["start"]["code"], second["start"]["likely_at"]) == ("later", None)
     assert third["start"] is None
 
 

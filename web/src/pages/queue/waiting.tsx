@@ -131,6 +131,12 @@ function Numbers({ job }: { job: WaitingJob }) {
           {figure(name, value)}
         </span>
       ))}
+      {job.start?.sentence && (
+        <span className="small dim">
+          <Sentence text={ended(job.start.sentence)} />
+          {(job.start.nodes ?? []).length > 0 && ` If all goes as is likely, on ${(job.start.nodes ?? []).join(", ")}.`}
+        </span>
+      )}
       {job.job_id && (
         <Link to="/jobs/$job" params={{ job: job.job_id }} className="small">
           What would start now

@@ -1,0 +1,170 @@
+"""The queue in the browser: who waits and why, shares, what is expected, and an administrator's forms."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.web.conftest import AXE, CHROMIUM, ROOT, WITHIN_MS, expect
+from tests.web.queue_stage import MEMBER_TOKEN, RUNNING, TOKEN, WAITING, serve_stage
+
+pytestmark = [
+    pytest.mark.e2e,
+    # Playwright's loop must not stand in the way of other tests' own.
+    pytest.mark.xdist_group("web"),
+]
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    if not Path(CHROMIUM).exists():
+        pytest.skip("there is no Chromium on this machine (apt-get install chromium)")
+    if not (ROOT / "web/dist/index.html").exists():
+        pytest.skip("the web pages are not built (python3 dev.py web)")
+    pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    with serve_stage(tmp_path_factory.mktemp("stage")) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def chromium(stage: Any) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def see(chromium: Any, stage: Any) -> Iterator[Callable[..., Any]]:
+    """``see(path, token=TOKEN, **options)``: a page in a browser of its own, which must not throw."""
+    wrongs: list[str] = []
+    contexts: list[Any] = []
+
+    def start(path: str, *, token: str = TOKEN, **options: Any) -> Any:
+        context = chromium.new_context(base_url=stage.url, **{"viewport": {"width": 1440, "height": 900}, **options})
+        context.set_default_timeout(WITHIN_MS)
+        contexts.append(context)
+        opened = context.request.post(
+            "/api/v1/session", data={"token": token}, headers={"Sec-Fetch-Site": "same-origin"}
+        )
+        assert opened.status == 201, opened.text()
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrongs.append(str(error)))
+        page.goto(path)
+        return page
+
+    yield start
+    for context in contexts:
+        context.close()
+    assert not wrongs
+
+
+def test_the_queue_shows_order_reasons_shares_and_what_is_expected(see: Callable[..., Any]) -> None:
+    page = see("/queue")
+    rows = page.locator(".queue-row")
+    expect(rows).to_have_count(len(WAITING))
+    expect(rows.first).to_contain_text("asr-eval-nightly")
+    expect(rows.first).to_contain_text(re.compile(r"about \d\d:\d\d"))
+    why = rows.first.get_by_role("button")
+    expect(why).to_have_attribute("aria-expanded", "false")
+    why.focus()
+    page.keyboard.press("Enter")
+    expect(why).to_have_attribute("aria-expanded", "true")
+    expect(rows.first).to_contain_text("needed GPUs: 1")
+    expect(rows.nth(6)).to_contain_text("not foreseen")
+    expect(
+        page.get_by_role("meter", name=re.compile("^vision holds 50 % of the cluster; 44 % are due"))
+    ).to_be_visible()
+    page.get_by_role("button", name="vision").click()
+    expect(page.locator(".share-users")).to_contain_text("grace")
+    expect(page.get_by_role("img", name=re.compile("^h100: .*vision 16, free 4"))).to_be_visible()
+    starts = page.get_by_role("region", name="Next starts").get_by_role("listitem")
+    expect(starts).to_have_count(10)
+    page.get_by_role("button", name=re.compile(r"Show \d+ more")).click()
+    expect(starts).to_have_count(sum(job[7] is not None for job in WAITING))
+    expect(page.get_by_role("region", name="On the nodes now").get_by_role("listitem")).to_have_count(len(RUNNING))
+    expect(page.get_by_role("region", name="Reservations")).to_contain_text("review-demo")
+    page.get_by_label("Project", exact=True).select_option("robotics")
+    expect(page).to_have_url(re.compile("project=robotics"))
+    expect(rows).to_have_count(2)
+    expect(rows.first.get_by_label("Number 3")).to_be_visible()
+
+
+def test_a_member_sees_others_jobs_without_their_names_and_sets_nothing(see: Callable[..., Any]) -> None:
+    page = see("/queue", token=MEMBER_TOKEN)
+    expect(page.locator(".queue-row").first).to_contain_text("A job of another project")
+    expect(page.locator(".queue-row").nth(1)).to_contain_text("vit-large-finetune")
+    expect(page.locator("body")).not_to_contain_text("asr-eval-nightly")
+    page.get_by_role("button", name="Policy").click()
+    expect(page.get_by_label("Time slice")).to_be_disabled()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Reservations").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Another project's")
+    expect(page.get_by_role("button", name="Reserve nodes")).to_have_count(0)
+
+
+def test_an_administrator_sets_policy_and_quota_and_reads_the_servers_words(see: Callable[..., Any]) -> None:
+    page = see("/queue")
+    page.get_by_role("button", name="Policy").click()
+    slice_ = page.get_by_label("Time slice")
+    slice_.fill("soon")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("time_slice 'soon' is not a duration")
+    slice_.fill("1m")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text("time_slice is shorter than min_run_time")
+    slice_.fill("off")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.goto("/projects/labs")
+    expect(page.get_by_role("meter", name=re.compile("^GPUs: 4.5 held, limit 4.5"))).to_be_visible()
+    page.get_by_role("button", name="Set quota and weight").click()
+    page.get_by_label("Guaranteed, GPUs").fill("9")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("raise the limit, or guarantee less")
+    page.get_by_label("Guaranteed, GPUs").fill("")
+    page.get_by_label("Limit, GPUs").fill("6")
+    page.get_by_label("Weight").fill("1.5")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    expect(page.get_by_role("meter", name=re.compile("^GPUs: 4.5 held, limit 6"))).to_be_visible()
+    expect(page.locator(".quota-facts")).to_contain_text("1.5")
+
+
+def test_nodes_are_reserved_and_given_back(see: Callable[..., Any]) -> None:
+    page = see("/queue")
+    page.get_by_role("button", name="Reservations").click()
+    page.get_by_role("button", name="Reserve nodes").click()
+    page.get_by_label("Name", exact=True).fill("weekend")
+    page.get_by_role("dialog").get_by_label("Project").select_option("speech")
+    page.get_by_label("Nodes", exact=True).fill("h100-9")
+    page.get_by_role("button", name="Reserve", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("there is no node 'h100-9'")
+    page.get_by_label("Nodes", exact=True).fill("h100-3")
+    page.get_by_role("button", name="Reserve", exact=True).click()
+    expect(page.get_by_role("dialog")).to_contain_text("weekend")
+    page.get_by_role("button", name="Delete weekend").click()
+    page.get_by_role("alertdialog").get_by_role("button", name="Delete").click()
+    expect(page.get_by_role("dialog")).not_to_contain_text("weekend")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 400])
+def test_the_queue_and_a_quota_can_be_used_by_everybody(see: Callable[..., Any], scheme: str, width: int) -> None:
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed (python3 dev.py web)")
+    for path in ("/queue", "/projects/vision"):
+        page = see(path, color_scheme=scheme, viewport={"width": width, "height": 900})
+        expect(page.locator(".queue-row, .quota-lines").first).to_be_visible()
+        page.evaluate(AXE.read_text())
+        found = page.evaluate(
+            "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']}).then(r => r.violations)"
+        )
+        assert [(wrong["id"], [node["html"] for node in wrong["nodes"]][:3]) for wrong in found] == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
