@@ -1,6 +1,8 @@
 """How long one plan takes: 500 nodes, 2,000 running gangs, 10,000 queued jobs of few and of many shapes.
 
-    python benchmarks/planner.py [--rounds 7] [--seed 1]
+    python benchmarks/planner.py [--rounds 7] [--seed 1] [--large]
+
+``--large``: instead 10,000 nodes (8 GPUs on most) and 50,000 queued jobs.
 
 Per case two plans: the first, which starts what fits, and the next, which finds the cluster as that left it: the tick of
 a platform whose queue waits. Prints the seed, then the median, the range, and what the plan held. The garbage collector is left on, as in
@@ -148,6 +150,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--large", action="store_true")
     options = parser.parse_args()
     print(f"seed {options.seed}, {options.rounds} rounds after one to warm up; median (range)")
     few = {"nodes": 500, "running": 2000, "jobs": 10_000, "shapes": 30}
@@ -159,15 +162,19 @@ def main() -> None:
         "10,000 jobs, 10,000 shapes, empty cluster": many | {"running": 0},
         "1 job": few | {"jobs": 1, "shapes": 1},
     }
+    if options.large:
+        large = {"nodes": 10_000, "running": 0, "jobs": 50_000, "shapes": 30}
+        cases = {"10,000 nodes, 50,000 jobs, 30 shapes": large}
     for name, sizes in cases.items():
         given = snapshot(options.seed, **sizes)
         made = plan(given)
         for kind, seen in (("first", given), ("next", applied(given, made))):
             made = plan(seen)
             walls, cpus = measured(options.rounds, seen)
+            replicas = sum(len(start.placements) for start in made.starts)
             print(
                 f"{name}, {kind} plan: wall {in_ms(walls)}, CPU {in_ms(cpus)}; {len(seen.running)} running, "
-                f"{len(made.starts)} started, {len({id(reason) for reason in made.waits.values()})} reasons"
+                f"{len(made.starts)} started ({replicas} replicas, {replicas / statistics.median(cpus):.0f} per CPU second), {len({id(reason) for reason in made.waits.values()})} reasons"
             )
 
 

@@ -230,7 +230,9 @@ class Capacity:
             np.minimum(slots, most, out=slots)
         for free, each in ((self.cpus, request.cpu_milli), (self.memories, request.memory_bytes)):
             if each:
-                np.minimum(slots, self._of(free, pool) // each, out=slots)
+                here = self._of(free, pool)
+                # A division costs ten times a comparison.
+                np.minimum(slots, here // each if most > 1 else here >= each, out=slots)
         inside = slots > 0
         rooms = Rooms(pool.numbers[inside], slots[inside])
         self.asked = (question, rooms)
