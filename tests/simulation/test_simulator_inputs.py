@@ -92,3 +92,26 @@ def test_the_command_prints_the_seed_first_and_fails_when_an_expectation_does(
 def test_a_file_that_is_not_there_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path / "no.yaml")]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_the_same_workload_is_compared_under_other_settings_and_with_more_nodes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        {"name": f"job-{n}", "queued_at": "2026-05-01T12:00:00Z", "ran_s": 600, "spec": {"gpus": 8}} for n in range(8)
+    ]
+    (tmp_path / "past.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    command = [str(tmp_path / "past.jsonl"), "--nodes", "2", "--more-nodes", "2", "--try", "order=fifo,is_fair=false"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    assert "2 more nodes" in printed
+    assert "order=fifo,is_fair=false" in printed
+    assert main([*command, "--json"]) == 0
+    as_it_is, more, other = json.loads(capsys.readouterr().out)
+    assert (as_it_is["makespan_s"], more["makespan_s"], other["makespan_s"]) == (2400.0, 1200.0, 2400.0)
+
+
+def test_a_setting_that_makes_no_sense_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text("job_id,num_gpu,submit_time,duration\n1,1,0,5\n")
+    assert main([str(tmp_path / "t.csv"), "--format", "tiresias", "--try", "order=best"]) == 2
+    assert "policy.order" in capsys.readouterr().err
