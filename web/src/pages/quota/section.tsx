@@ -121,7 +121,9 @@ function Meter({ line }: { line: QuotaLine }) {
         aria-valuemin={0}
         aria-valuemax={scale}
       >
-        {(isLimited || capacity != null) && <span className={isLimited && used >= limit ? "full" : ""} style={{ width: at(used) }} />}
+        {(isLimited || capacity != null) && (
+          <span className={isLimited && used >= limit ? "full" : ""} style={{ width: at(used) }} />
+        )}
         {guaranteed != null && <i className="mark-guaranteed" style={{ left: at(guaranteed) }} title="guaranteed" />}
         {isLimited && <i className="mark-limit" style={{ left: at(limit) }} title="limit" />}
       </div>
