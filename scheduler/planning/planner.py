@@ -46,7 +46,7 @@ def plan(snapshot: Snapshot) -> Plan:
 
     Nothing is mutated; the same snapshot gives the same plan, in whatever order its parts are listed.
     """
-    return settled(snapshot, lambda one: _Planning(one).run())
+    return settled(snapshot, lambda one, vain: _Planning(one, vain=vain).run())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,12 @@ def plan_with_turn(snapshot: Snapshot, job_id: JobId) -> tuple[Plan, Turn | None
 class _Planning:
     """The state of one call of :func:`plan`. What is remembered of a shape is remembered per sight (:mod:`.sights`)."""
 
-    def __init__(self, snapshot: Snapshot, watched: JobId | None = None) -> None:
+    def __init__(
+        self, snapshot: Snapshot, watched: JobId | None = None, vain: frozenset[JobId] = frozenset()
+    ) -> None:
         self.snapshot = snapshot
         self.watched = watched
+        self.vain = vain  # nobody is stopped for these
         self.turn: Turn | None = None
         self.cluster = Cluster(node for node in snapshot.nodes if node.is_schedulable)
         self.empty = EmptyCluster(self.cluster)
@@ -177,7 +180,9 @@ class _Planning:
                 demand = self.sights.demand(job, sight)
                 if self.refusals.of(sight, demand) is None:
                     blocked.append((job, demand))
-        preemption = Preemption(self.snapshot, self.ledger, self.holdings, self.shares, self.promises, self.kept)
+        preemption = Preemption(
+            self.snapshot, self.ledger, self.holdings, self.shares, self.promises, self.kept, self.vain
+        )
         return preemption.run(blocked)
 
     def _watch(self, job: QueuedGang) -> None:

@@ -58,6 +58,7 @@ class Preemption:
 
     Args:
         kept: jobs for which room is held already, and where.
+        vain: jobs for which nobody is stopped: others would get the place.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Preemption:
         shares: Shares,
         promises: Promises,
         kept: Mapping[JobId, Draft],
+        vain: frozenset[JobId] = frozenset(),
     ) -> None:
         self.snapshot = snapshot
         self.policy = snapshot.policy
@@ -76,6 +78,7 @@ class Preemption:
         self.rights = Rights(snapshot, shares)
         self.promises = promises
         self.kept = kept
+        self.vain = vain
         self.teller = Teller(snapshot)
         self.made = Preempted()
         self._holdings = holdings
@@ -97,7 +100,7 @@ class Preemption:
         waiting = [
             (job, demand)
             for job, demand in blocked
-            if job.job_id not in self.kept and not self.promises.still_stopping(job)
+            if job.job_id not in self.kept and job.job_id not in self.vain and not self.promises.still_stopping(job)
         ]
         self._take_by_right(waiting)
         if self.policy.defragment is not Defragment.OFF:

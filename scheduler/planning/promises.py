@@ -37,7 +37,7 @@ class Promises:
 
     def _order(self, job: QueuedGang) -> tuple[object, ...]:
         since: datetime = job.room_since or job.queued_at
-        return not self._rights.is_owed(job), -job.priority, since, job.job_id
+        return not self._rights.is_owed(job), -job.priority, since, job.queued_at, job.job_id
 
     def next_before(self, priority: int) -> QueuedGang | None:
         """The next promised job that comes before all others of ``priority``; each is told once."""
@@ -58,12 +58,13 @@ class Promises:
         else:
             level = ledger.level(NEVER if job.max_run_time_s is None else job.max_run_time_s)
             clearing = Clearing(ledger.views[level], ledger.held_nodes)
-        clearing.clear(piece for piece in self.stopping if piece.gang.stopping_for == job.job_id)
-        draft = clearing.fits(demand)
-        if draft is None:
-            clearing.clear(piece for piece in self.stopping if self._is_for_all(piece.gang.stopping_for))
+        # What is stopped for others at last: they may have been placed on what this job counted on.
+        for is_its in (lambda who: who == job.job_id, self._is_for_all, lambda _: True):
+            clearing.clear(piece for piece in self.stopping if is_its(piece.gang.stopping_for))
             draft = clearing.fits(demand)
-        return draft
+            if draft is not None:
+                return draft
+        return None
 
     def _is_for_all(self, stopping_for: JobId | None) -> bool:
         return stopping_for is None or stopping_for not in self.jobs

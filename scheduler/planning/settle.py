@@ -22,6 +22,7 @@ from scheduler.planning.model import (
     Plan,
     Preempt,
     QueuedGang,
+    ReasonCode,
     RunningGang,
     Shrink,
     Snapshot,
@@ -30,20 +31,48 @@ from scheduler.planning.model import (
 
 # Each round but the last stops somebody; what is still open after so many is said by the next tick's plan.
 _MOST_ROUNDS = 4
+# Each try that fails finds somebody for whom nobody need be stopped; then nobody is stopped for any job.
+_MOST_TRIES = 4
 _Taken = tuple[Request, Placement]
 
 
-def settled(snapshot: Snapshot, plan_once: Callable[[Snapshot], Plan]) -> Plan:
-    """All that ``plan_once`` says of ``snapshot`` until it says nothing new."""
-    made = plan_once(snapshot)
-    newest = made
+def settled(snapshot: Snapshot, plan_once: Callable[[Snapshot, frozenset[JobId]], Plan]) -> Plan:
+    """All that ``plan_once`` says of ``snapshot`` until it says nothing new.
+
+    Nobody is stopped for a job that would not get the place then, since another one has the better claim to it.
+
+    Args:
+        plan_once: one plan, in which nobody is stopped for the jobs that it is given.
+    """
+    vain: frozenset[JobId] = frozenset()
+    for _ in range(_MOST_TRIES):
+        made, more = _settled(snapshot, plan_once, vain)
+        if not more:
+            return made
+        vain |= more
+    return _settled(snapshot, plan_once, vain | {job.job_id for job in snapshot.queued})[0]
+
+
+def _settled(
+    snapshot: Snapshot, plan_once: Callable[[Snapshot, frozenset[JobId]], Plan], vain: frozenset[JobId]
+) -> tuple[Plan, frozenset[JobId]]:
+    """The plan, and for whom somebody was stopped in vain."""
+    made = newest = plan_once(snapshot, vain)
     for _ in range(_MOST_ROUNDS):
         if not newest.preempts and not newest.shrinks:
             break
+        for_jobs = {preempt.for_job for preempt in made.preempts} | {shrink.for_job for shrink in made.shrinks}
         snapshot = after(snapshot, newest)
-        newest = plan_once(snapshot)
+        newest = plan_once(snapshot, vain)
         made = _both(made, newest)
-    return made
+        lost = {
+            job_id
+            for job_id in for_jobs
+            if job_id is not None and job_id in newest.waits and newest.waits[job_id].code is not ReasonCode.PREEMPTING
+        }
+        if lost:
+            return made, frozenset(lost)
+    return made, frozenset()
 
 
 def _both(first: Plan, second: Plan) -> Plan:

@@ -1,0 +1,276 @@
+"""What preemption may never do, in random worlds in which jobs come, run, are stopped and end.
+
+Ten thousand sequences: ``TRAINMASTER_SEQUENCES=10000 pytest tests/properties/test_preemption_properties.py``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import replace
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from core.domain.ids import JobId
+from core.domain.resources import Amounts
+from scheduler.planning import NodeView, Plan, Policy, PreemptCode, QueueOrder, ReasonCode, RunningGang, Snapshot, plan
+from scheduler.planning.rights import Rights
+from scheduler.planning.settle import after
+from scheduler.planning.shares import Shares
+from tests.properties.planner_worlds import assignment
+from tests.properties.preemption_worlds import Story, any_policy
+
+SEQUENCES = int(os.environ.get("TRAINMASTER_SEQUENCES", "150"))
+CHUNK = 50
+BY_PRIORITY = Policy(order=QueueOrder.FIFO, is_fair=False, reclaims=False, min_run_time_s=60.0)
+_NEVER = {ReasonCode.NEVER_FITS, ReasonCode.TOO_LARGE, ReasonCode.NO_MATCHING_NODE, ReasonCode.NO_NODES}
+
+
+def told(story: Story, *phases: int) -> Story:
+    """Let jobs come and time pass, checking every plan on the way."""
+    seen = 0
+    for _ in range(story.chance.randint(*phases)):
+        for _ in range(story.chance.choice([0, 1, 1, 2])):
+            story.arrive()
+        if story.world.queued and story.chance.random() < 0.05:
+            story.gone(story.chance.choice(sorted(story.world.queued)))
+        story.plan()
+        story.step(story.chance.choice([10, 60, 400]))
+        for snapshot, made in story.plans[seen:]:
+            check(snapshot, made, story.seed)
+        seen = len(story.plans)
+    return story
+
+
+def check(snapshot: Snapshot, made: Plan, seed: int) -> None:
+    """The sentences that hold of every plan."""
+    where = f"seed {seed}"
+    running = {gang.job_id: gang for gang in snapshot.running}
+    stopped = [preempt.job_id for preempt in made.preempts]
+    smaller = [shrink.job_id for shrink in made.shrinks]
+    # Nothing is both started and stopped, or stopped and made smaller or larger, or stopped twice.
+    touched = [*stopped, *{*smaller}, *(start.job_id for start in made.starts)]
+    assert len(set(touched)) == len(touched), where
+    assert not {*stopped, *smaller} & {grow.job_id for grow in made.grows}, where
+    policy = snapshot.policy
+    by_id = {job.job_id: job for job in snapshot.queued}
+    for preempt in made.preempts:
+        gang = running[preempt.job_id]
+        # Only who may be stopped, is not stopping, and has had its guaranteed time.
+        assert gang.is_preemptible, where
+        assert not gang.is_stopping, where
+        assert gang.started_at is not None, where
+        ran_s = (snapshot.now - gang.started_at).total_seconds()
+        assert ran_s >= policy.min_run_time_s, where
+        assert preempt.for_job is not None, where
+        job = by_id[preempt.for_job]
+        # A victim has the lower claim by the right that is told.
+        match preempt.code:
+            case PreemptCode.PRIORITY:
+                assert job.priority > gang.priority, where
+            case PreemptCode.FAIR_SHARE:
+                assert job.priority >= gang.priority, where
+                assert job.project != gang.project, where
+            case PreemptCode.GUARANTEE:
+                assert job.project != gang.project, where
+            case PreemptCode.TIME_SLICE:
+                assert job.priority == gang.priority, where
+                assert ran_s >= (policy.time_slice_s or 0), where
+            case PreemptCode.MOVE | PreemptCode.BOOKING:
+                pass
+        # Who it is for waits, and is told.
+        assert made.waits[job.job_id].code is ReasonCode.PREEMPTING, where
+        assert gang.name in made.waits[job.job_id].sentence or len(stopped) > 2, where
+    _check_need(snapshot, made, where)
+
+
+def _check_need(snapshot: Snapshot, made: Plan, where: str) -> None:
+    """The removal of each is needed, and all together are enough: by trying every assignment."""
+    for_jobs = {preempt.for_job for preempt in made.preempts}
+    if len(for_jobs) != 1 or made.shrinks or any(gang.is_stopping for gang in snapshot.running):
+        return
+    waiting = [job_id for job_id in made.order if made.waits.get(job_id, None) and _may(made, job_id)]
+    (for_job,) = for_jobs
+    if for_job is None or waiting[0] != for_job or any(p.code is PreemptCode.MOVE for p in made.preempts):
+        return
+    gang = next(job.gang for job in snapshot.queued if job.job_id == for_job)
+    victims = [gang for gang in snapshot.running if gang.job_id in {p.job_id for p in made.preempts}]
+    nodes = after(snapshot, replace(made, preempts=(), grows=())).nodes
+    assert assignment(_without(nodes, victims), gang) is not None, where
+    for victim in victims:
+        fewer = [other for other in victims if other is not victim]
+        assert assignment(_without(nodes, fewer), gang) is None, where
+
+
+def _may(made: Plan, job_id: JobId) -> bool:
+    return made.waits[job_id].code not in {*_NEVER, ReasonCode.QUOTA}
+
+
+def _without(nodes: tuple[NodeView, ...], gangs: list[RunningGang]) -> tuple[NodeView, ...]:
+    by_id = {node.id: node for node in nodes}
+    for gang in gangs:
+        requests = {role.role: role.request for role in gang.gang.roles}
+        for (role, node_id), model in zip(gang.nodes, gang.gpu_models, strict=True):
+            node, request = by_id[node_id], requests[role]
+            gpus = dict(node.free.gpus)
+            if model:
+                gpus[model] = gpus.get(model, 0) + request.gpu_count
+            free = Amounts(node.free.cpu_milli + request.cpu_milli, node.free.memory_bytes + request.memory_bytes, gpus)
+            by_id[node_id] = replace(node, free=free)
+    return tuple(by_id.values())
+
+
+@pytest.mark.parametrize("chunk", range(-(-SEQUENCES // CHUNK)))
+def test_there_is_no_circle_and_every_plan_keeps_its_promises(chunk: int) -> None:
+    for seed in range(chunk * CHUNK, min(SEQUENCES, (chunk + 1) * CHUNK)):
+        story = told(Story(seed), 4, 10)
+        # For one job, in one of its waits, another is stopped once at most: whoever was stopped for it does not come
+        # back before it and is stopped again.
+        waits = {job_id: 1 + life.preempted for job_id, life in story.lives.items()}
+        pairs: Counter[tuple[JobId, JobId | None]] = Counter()
+        runs: Counter[JobId] = Counter()
+        for _, made in story.plans:
+            for preempt in made.preempts:
+                pairs[preempt.job_id, preempt.for_job] += 1
+                runs[preempt.job_id] += 1
+        for (victim, for_job), times in pairs.items():
+            assert for_job is None or times <= waits[for_job], f"seed {seed}: {victim} stopped {times} times for {for_job}"
+        # Each time it had its guaranteed time first.
+        for job_id, times in runs.items():
+            life, policy = story.lives[job_id], story.world.policy
+            in_all_s = (story.now - story.plans[0][0].now).total_seconds()
+            assert times * policy.min_run_time_s <= in_all_s, f"seed {seed}"
+            assert life.starts >= times, f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_by_priority_a_job_is_stopped_at_most_once_for_each_wait_of_a_job_of_larger_priority(seed: int) -> None:
+    story = told(Story(seed, policy=BY_PRIORITY), 10, 20)
+    priority = {job.job_id: job.priority for snapshot, _ in story.plans for job in snapshot.queued}
+    for job_id, life in story.lives.items():
+        larger = [other for other in story.lives if priority.get(other, 0) > priority.get(job_id, 0)]
+        assert life.preempted <= sum(1 + story.lives[other].preempted for other in larger)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_where_nobody_comes_and_nobody_ends_it_comes_to_rest_and_nobody_is_stopped_by_whom_it_stopped(
+    seed: int,
+) -> None:
+    story = Story(seed, policy=any_policy(Random(seed), slices=False), ends=False)
+    for _ in range(14):
+        story.arrive()
+    begun = 0
+    last, at = 0, 0
+    while at < 80:
+        at += 1
+        if story.plan().preempts:
+            last = at
+        story.step(330)
+        begun = max(begun, len(story.plans))
+    assert last <= 40, f"seed {seed}: still stopped somebody in round {last}"
+    edges = {(p.for_job, p.job_id) for _, made in story.plans for p in made.preempts}
+    assert not [edge for edge in edges if edge[::-1] in edges], f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_one_for_whom_others_are_stopped_starts_when_they_are_gone(seed: int) -> None:
+    story = Story(seed)
+    for _ in range(story.chance.randint(6, 14)):
+        story.arrive()
+        if story.chance.random() < 0.4:
+            story.plan()
+            story.step(200)
+    promised: dict[JobId, int] = {}
+    for _ in range(25):
+        story.plan()
+        story.step(100)
+    for at, (snapshot, made) in enumerate(story.plans):
+        if snapshot.now <= story.last_arrival:
+            continue
+        stopping = {gang.stopping_for for gang in snapshot.running if gang.is_stopping}
+        started = {start.job_id for start in made.starts}
+        for job in snapshot.queued:
+            if job.room_since is None or job.room_since <= story.last_arrival or job.job_id in stopping:
+                continue
+            promised[job.job_id] = at
+            assert job.job_id in started, f"seed {seed}: {job.job_id} still waits: {made.waits[job.job_id].sentence}"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_planning_again_after_applying_says_nothing_new(seed: int) -> None:
+    story = Story(seed)
+    for _ in range(12):
+        for _ in range(story.chance.randint(0, 2)):
+            story.arrive()
+        made = story.plan()
+        again = plan(story.snapshot())
+        if not made.shrinks:  # what these give back is there already, and may be taken
+            assert not (again.starts or again.preempts or again.shrinks or again.grows or again.moves != made.moves)
+        story.step(story.chance.choice([10, 60, 400]))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_same_snapshot_gives_the_same_plan_in_whatever_order_it_is_told(seed: int) -> None:
+    story = told(Story(seed), 5, 8)
+    for snapshot, made in story.plans:
+
+        def shuffled(items: tuple) -> tuple:
+            return tuple(story.chance.sample(items, len(items)))
+
+        twin = replace(
+            snapshot,
+            nodes=shuffled(snapshot.nodes),
+            queued=shuffled(snapshot.queued),
+            running=shuffled(snapshot.running),
+            growing=shuffled(snapshot.growing),
+            accounts=shuffled(snapshot.accounts),
+        )
+        assert plan(twin) == made, f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_project_gets_what_is_guaranteed_to_it_in_one_round(seed: int) -> None:
+    # Whoever waits for what is guaranteed to its project, and is promised nothing, would not fit even if all those were
+    # gone of whom it could be taken now.
+    story = Story(seed, policy=replace(any_policy(Random(seed)), reclaims=True))
+    for _ in range(14):
+        for _ in range(story.chance.choice([0, 1, 1, 2])):
+            story.arrive()
+        story.plan()
+        story.step(story.chance.choice([60, 400]))
+    for snapshot, made in story.plans:
+        if made.preempts or made.shrinks or any(gang.is_stopping for gang in snapshot.running):
+            continue
+        left = after(snapshot, made)
+        rights = Rights(left, Shares(left))
+        for job in left.queued:
+            codes = {*_NEVER, ReasonCode.PREEMPTING, ReasonCode.RESERVED}  # room that is kept for another one is not taken
+            if made.waits[job.job_id].code in codes or not rights.is_owed(job):
+                continue
+            takable = [gang for gang in left.running if rights.may_stop(gang) and rights.over(job, gang)]
+            if len(takable) > 1:
+                takable = takable[:1]  # one may always go; of several, some may be within the guarantee without the others
+            if takable:
+                assert assignment(_without(left.nodes, takable), job.gang) is None, f"seed {seed}"
+
+
+def test_a_job_that_is_withdrawn_gives_its_promise_back() -> None:
+    for seed in range(30):
+        story = Story(seed, policy=BY_PRIORITY)
+        for _ in range(12):
+            story.arrive()
+            made = story.plan()
+            for preempt in made.preempts:
+                if preempt.for_job in story.world.queued:
+                    story.gone(preempt.for_job)
+            story.step(61)
+        story.now += timedelta(seconds=3600)
+        for _ in range(200):
+            story.plan()
+            story.step(200)
+        left = {job.job_id for job in story.world.queued.values()}
+        codes = {made.code for job_id, made in story.plans[-1][1].waits.items() if job_id in left}
+        assert not story.world.running, f"seed {seed}"
+        assert codes <= _NEVER, f"seed {seed}"
