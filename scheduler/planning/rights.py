@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
+from core.domain.ids import JobId
 from scheduler.planning.measure import drain_s, measure
 from scheduler.planning.model import PreemptCode, QueuedGang, RunningGang, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
@@ -33,6 +34,8 @@ class Rights:
         self.shares = shares
         self._held: dict[str, Mapping[str, int]] = {}
         self._long_s = drain_s(snapshot)
+        self._mine: dict[JobId, float] = {}
+        self._theirs: dict[JobId, tuple[float, float, bool]] = {}
         self._has_guarantees = any(account.quota.guaranteed for account in snapshot.accounts)
         policy = self.policy
         self._by_share = policy.is_fair and policy.preempts_shares
@@ -186,14 +189,31 @@ class Rights:
         """By the measure of the queue's order, so that a job of which nobody knows anything yet gets the time in which it
         tells how long it is. The measure of such a job only rises while it runs, the other one's only falls: no circle.
         """
-        mine, theirs = (measure(one, self.policy, self._long_s) for one in (job, gang))
+        mine, (theirs, costs, is_known) = self._measured(job), self._running_measured(gang)
         if min(mine, theirs) < 0:
             return mine < 0 <= theirs  # a long one comes before those that are not; long ones do not take turns
-        mine += self._costs(gang)
+        mine += costs
         if job.estimate is None or gang.estimate is None:
             return mine < theirs
-        are_known = all(one.early_s == one.late_s for one in (job.estimate, gang.estimate))
+        are_known = is_known and job.estimate.early_s == job.estimate.late_s
         return mine < theirs * (1.0 if are_known else _CLEARLY_LESS)
+
+    # Of each job once: every blocked one is compared with everybody who runs.
+
+    def _measured(self, job: QueuedGang) -> float:
+        known = self._mine.get(job.job_id)
+        if known is None:
+            known = self._mine[job.job_id] = measure(job, self.policy, self._long_s)
+        return known
+
+    def _running_measured(self, gang: RunningGang) -> tuple[float, float, bool]:
+        """Its measure, what stopping it costs, and whether its end is known."""
+        known = self._theirs.get(gang.job_id)
+        if known is None:
+            is_known = gang.estimate is not None and gang.estimate.early_s == gang.estimate.late_s
+            known = measure(gang, self.policy, self._long_s), self._costs(gang), is_known
+            self._theirs[gang.job_id] = known
+        return known
 
     def _costs(self, gang: RunningGang) -> float:
         """In the unit of the measure."""
