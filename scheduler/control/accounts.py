@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import structlog
@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 # A share that moves by less than this is not written: nodes that come and go change all shares a little.
 _LEAST_CHANGE: Final = 1e-6
+# A share is written so often at most: a write for each of hundreds of users in each of many ticks a second is too much.
+_APART: Final = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,11 @@ def load_rules(session: Session, now: datetime) -> Rules:
     return Rules(policy, tuple(accounts), bookings, held, ids, {name: user_id for user_id, name in users.items()})
 
 
-def changed_usage(rules: Rules, snapshot: Snapshot, user_ids: Mapping[str, str]) -> dict[UsageKey, Held]:
-    """What to write about shares: of whoever holds another one now than is written.
+def changed_usage(
+    rules: Rules, snapshot: Snapshot, user_ids: Mapping[str, str]
+) -> tuple[dict[UsageKey, Held], datetime | None]:
+    """What to write about shares, of whoever holds another one now than is written; and when to look again at those whose
+    last change is too fresh. A share is a sample then: what comes and goes within seconds counts by chance.
 
     Args:
         user_ids: of the users of all jobs that run, by name.
@@ -108,16 +113,21 @@ def changed_usage(rules: Rules, snapshot: Snapshot, user_ids: Mapping[str, str])
         if project in rules.project_ids and user in user_ids:
             now[rules.project_ids[project], user_ids[user]] = shares.dominant(amounts)[0]
     news: dict[UsageKey, Held] = {}
+    dues: list[datetime] = []
     half_life_s = rules.policy.usage_half_life_s
     for key in _both(now, rules.held):
         share = now.get(key, 0.0)
-        before = rules.held.get(key, Held(0.0, 0.0, snapshot.now))
-        is_known = key in rules.held
-        if abs(share - before.share) > _LEAST_CHANGE or (
-            is_known and not share and _is_faded(before, snapshot, half_life_s)
-        ):
+        before = rules.held.get(key)
+        if before is None:
+            news[key] = Held(0.0, share, snapshot.now)
+        elif abs(share - before.share) > _LEAST_CHANGE:
+            if before.at + _APART > snapshot.now:
+                dues.append(before.at + _APART)
+            else:
+                news[key] = before.change(share, snapshot.now, half_life_s)
+        elif not share and _is_faded(before, snapshot, half_life_s):
             news[key] = before.change(share, snapshot.now, half_life_s)
-    return news
+    return news, min(dues, default=None)
 
 
 def _is_faded(before: Held, snapshot: Snapshot, half_life_s: float) -> bool:

@@ -39,7 +39,8 @@ class Loaded:
     ``next_due``: when time alone may change the plan: a back-off is over, of a job or of a lost replica, a booking begins or
     ends, somebody's guaranteed run time or turn is over, or one has waited for long enough to come first again.
     ``shape_reasons`` and ``own_reasons`` are what is written now. ``attempts``: the live one of each job that runs.
-    ``preempted``: why waiting jobs were made to give their places. ``usage``: shares that changed, to be written.
+    ``preempted``: why waiting jobs were made to give their places. ``usage``: shares that changed, to be written;
+    ``known_usage``: of which there are rows.
     """
 
     snapshot: Snapshot
@@ -50,6 +51,7 @@ class Loaded:
     attempts: Mapping[JobId, AttemptId] = field(default_factory=dict)
     preempted: Mapping[JobId, str] = field(default_factory=dict)
     usage: Mapping[UsageKey, Held] = field(default_factory=dict)
+    known_usage: frozenset[UsageKey] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,8 @@ def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow
     ends = session.execute(
         select(func.min(Job.not_before)).where(Job.state == JobState.QUEUED.value, Job.not_before > now)
     ).scalar_one()
-    dues = (ends, grows_at, rules.next_change(now), _next_turn(snapshot))
+    usage, usage_at = changed_usage(rules, snapshot, {one.view.user: one.user_id for one in live})
+    dues = (ends, grows_at, rules.next_change(now), _next_turn(snapshot), usage_at)
     return Loaded(
         snapshot=snapshot,
         generations={JobId(job_id): one.generation for job_id, one in cache.jobs.items()},
@@ -137,7 +140,8 @@ def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow
         next_due=min((at for at in dues if at is not None), default=None),
         attempts={one.job_id: one.attempt_id for one in live},
         preempted={JobId(job_id): one.preempted for job_id, one in cache.jobs.items() if one.preempted},
-        usage=changed_usage(rules, snapshot, {one.view.user: one.user_id for one in live}),
+        usage=usage,
+        known_usage=frozenset(rules.held),
     )
 
 

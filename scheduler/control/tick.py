@@ -162,7 +162,7 @@ class Ticker:
         try:
             with turn.write() as session:
                 if loaded.usage:
-                    write_usage(session, loaded.usage)
+                    write_usage(session, loaded.usage, known=loaded.known_usage)
                 self._recorder.record(session, loaded.snapshot, made)
         except BaseException:
             self._recorder.forget()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import Table, and_, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from core.db.tables import BookingRow, Outlook, PolicyRow, Usage
@@ -17,6 +17,12 @@ from core.domain.usage import Held
 
 _NAME: Final = "policy"
 _CHUNK: Final = 500
+
+_usage: Final = cast("Table", Usage.__table__)
+_is_this: Final = and_(_usage.c.project_id == bindparam("of_project"), _usage.c.user_id == bindparam("of_user"))
+_DROP_USAGE: Final = delete(_usage).where(_is_this)
+_CHANGE_USAGE: Final = update(_usage).where(_is_this)
+_ADD_USAGE: Final = insert(_usage).values(project_id=bindparam("of_project"), user_id=bindparam("of_user"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +137,22 @@ def read_usage(session: Session) -> dict[UsageKey, Held]:
     return {(row.project_id, row.user_id): Held(row.value, row.share, row.at) for row in rows}
 
 
-def write_usage(session: Session, held: Mapping[UsageKey, Held]) -> None:
-    """Put these in the place of what was written of the same; what is nothing any more goes."""
+def write_usage(session: Session, held: Mapping[UsageKey, Held], *, known: Container[UsageKey]) -> None:
+    """Put these in the place of what was written of the same; what is nothing any more goes.
+
+    Args:
+        known: of which there are rows. Nobody else writes: the caller has the tick's lease.
+    """
+    rows: dict[str, list[dict[str, Any]]] = {"gone": [], "old": [], "new": []}
     for (project_id, user_id), one in held.items():
-        key = (Usage.project_id == project_id, Usage.user_id == user_id)
+        is_known = (project_id, user_id) in known
+        key = {"of_project": project_id, "of_user": user_id}
         if one.is_nothing:
-            session.execute(delete(Usage).where(*key))
-            continue
-        values = {"value": one.value, "share": one.share, "at": one.at}
-        done = session.execute(update(Usage).where(*key).values(**values))
-        if done.rowcount != 1:  # type: ignore[attr-defined]
-            session.execute(insert(Usage).values(project_id=project_id, user_id=user_id, **values))
+            rows["gone"] += [key] if is_known else []
+        else:
+            values = {"value": one.value, "share": one.share, "at": one.at}
+            rows["old" if is_known else "new"].append({**key, **values})
+    statements = {"gone": _DROP_USAGE, "old": _CHANGE_USAGE, "new": _ADD_USAGE}
+    for kind, these in rows.items():
+        if these:
+            session.connection().execute(statements[kind], these)
