@@ -65,6 +65,8 @@ class Workload:
     runs_s: float
     priority: int
     cpus: int
+    guaranteed_cpus: int  # to its queue
+    most_cpus: int  # that its queue may have with what it borrows
 
 
 def main() -> None:
@@ -111,6 +113,7 @@ def of_queue(cohort: str, name: str, made: dict[str, Any], share: float) -> Iter
                 yield Workload(
                     position * of_a_kind["creationIntervalMs"] / 1000, name, cohort, work["className"],
                     work["runtimeMs"] / 1000, PRIORITIES.get(work["priority"], 50), work["request"],
+                    made["nominalQuota"], made["nominalQuota"] + made["borrowingLimit"],
                 )  # fmt: skip
 
 
@@ -272,8 +275,11 @@ def fill(sessions: Any, load: list[Workload], folder: str, now: datetime) -> Non
     with unit_of_work(sessions) as session:
         session.add(User(id="user-1", name="ann", is_admin=False, created_at=now))
         session.add(Volume(id="volume-1", name="output", kind="local", root=folder, created_at=now))
-        for name in {one.queue for one in load}:
-            session.add(Project(id=name, name=name, created_at=now, quota={}))
+        quotas = {
+            one.queue: {"guaranteed": {"cpu": one.guaranteed_cpus}, "limit": {"cpu": one.most_cpus}} for one in load
+        }
+        for name, quota in quotas.items():
+            session.add(Project(id=name, name=name, created_at=now, quota=quota))
 
 
 def submit(load: list[Workload], url: str) -> None:
@@ -301,7 +307,7 @@ def new_job(position: int, one: Workload) -> NewJob:
     row = {
         "id": f"job-{position:06}", "project_id": one.queue, "user_id": "user-1", "name": name,
         "spec": spec.model_dump(mode="json"), "gang": gang.to_json(), "shape": gang.shape(), "state": "queued",
-        "wanted": "run", "priority": spec.priority, "max_run_time_s": None, "gpu_count": 0, "output_volume": "output",
+        "wanted": "run", "priority": spec.priority, "max_run_time_s": None, "gpu_milli": 0, "output_volume": "output",
         "output_path": f"{one.queue}/{position}", "resume_from": None, "cloned_from": None,
         "created_at": now, "queued_at": now, "updated_at": now,
     }  # fmt: skip
