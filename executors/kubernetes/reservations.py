@@ -143,14 +143,16 @@ class Reservations:
         try:
             known = self._cluster.get(url)
             if (known.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-                # Its node was shut down, or ran short of something: kubelet has the device back.
-                log.warning("kubernetes.reservation_ended", pod=known["metadata"]["name"])
-                self._delete(known)
+                # kubelet has the device back. Where nobody had sent it away, its node was shut down or ran short of something.
+                if known["metadata"].get("deletionTimestamp") is None:
+                    log.warning("kubernetes.reservation_ended", pod=known["metadata"]["name"])
+                # Nothing of it runs: there is no need to wait until kubelet lets it go, which may take ten seconds.
+                self._delete(known, grace_s=0)
                 return None
             if known["metadata"].get("deletionTimestamp") is None and mark not in _holders(known):
                 # Always a patch, so that whoever is about to delete it as nobody's meets another version.
                 known = self._cluster.patch(url, {"metadata": {"annotations": {mark: self._clock().isoformat()}}})
-        except NotFound:
+        except (NotFound, Conflict):
             return None
         return known if known["metadata"].get("deletionTimestamp") is None else None
 
@@ -201,10 +203,10 @@ class Reservations:
                 continue
             return
 
-    def _delete(self, pod: Json) -> None:
+    def _delete(self, pod: Json, *, grace_s: int = 1) -> None:
         metadata = pod["metadata"]
         as_seen = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
-        answer = self._cluster.delete(_url(pod), options={"preconditions": as_seen})
+        answer = self._cluster.delete(_url(pod), options={"gracePeriodSeconds": grace_s, "preconditions": as_seen})
         if answer.get("kind") == "Pod":
             self._pods.put(answer)
 
