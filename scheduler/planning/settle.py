@@ -65,14 +65,16 @@ def _settled(
         snapshot = after(snapshot, newest)
         newest = plan_once(snapshot, vain)
         made = _both(made, newest)
-        lost = {
-            job_id
-            for job_id in for_jobs
-            if job_id is not None and job_id in newest.waits and newest.waits[job_id].code is not ReasonCode.PREEMPTING
-        }
+        # Who starts already has come to room that was kept for others by the promise alone.
+        lost = {job_id for job_id in for_jobs if job_id is not None and not _is_promised(newest, job_id)}
         if lost:
             return made, frozenset(lost)
     return made, frozenset()
+
+
+def _is_promised(made: Plan, job_id: JobId) -> bool:
+    reason = made.waits.get(job_id)
+    return reason is not None and reason.code is ReasonCode.PREEMPTING
 
 
 def _both(first: Plan, second: Plan) -> Plan:
