@@ -22,7 +22,7 @@ from scheduler.planning.shares import Shares
 from tests.properties.planner_worlds import assignment
 from tests.properties.preemption_worlds import Story, any_policy
 
-SEQUENCES = int(os.environ.get("TRAINMASTER_SEQUENCES", "150"))
+SEQUENCES = int(os.environ.get("TRAINMASTER_SEQUENCES", "100"))
 CHUNK = 50
 BY_PRIORITY = Policy(order=QueueOrder.FIFO, is_fair=False, reclaims=False, min_run_time_s=60.0)
 _NEVER = {ReasonCode.NEVER_FITS, ReasonCode.TOO_LARGE, ReasonCode.NO_MATCHING_NODE, ReasonCode.NO_NODES}
@@ -136,7 +136,9 @@ def test_there_is_no_circle_and_every_plan_keeps_its_promises(chunk: int) -> Non
                 pairs[preempt.job_id, preempt.for_job] += 1
                 runs[preempt.job_id] += 1
         for (victim, for_job), times in pairs.items():
-            assert for_job is None or times <= waits[for_job], f"seed {seed}: {victim} stopped {times} times for {for_job}"
+            assert for_job is None or times <= waits[for_job], (
+                f"seed {seed}: {victim} stopped {times} times for {for_job}"
+            )
         # Each time it had its guaranteed time first.
         for job_id, times in runs.items():
             life, policy = story.lives[job_id], story.world.policy
@@ -145,7 +147,7 @@ def test_there_is_no_circle_and_every_plan_keeps_its_promises(chunk: int) -> Non
             assert life.starts >= times, f"seed {seed}"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_by_priority_a_job_is_stopped_at_most_once_for_each_wait_of_a_job_of_larger_priority(seed: int) -> None:
     story = told(Story(seed, policy=BY_PRIORITY), 10, 20)
     priority = {job.job_id: job.priority for snapshot, _ in story.plans for job in snapshot.queued}
@@ -154,7 +156,7 @@ def test_by_priority_a_job_is_stopped_at_most_once_for_each_wait_of_a_job_of_lar
         assert life.preempted <= sum(1 + story.lives[other].preempted for other in larger)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(25))
 def test_where_nobody_comes_and_nobody_ends_it_comes_to_rest_and_nobody_is_stopped_by_whom_it_stopped(
     seed: int,
 ) -> None:
@@ -174,7 +176,7 @@ def test_where_nobody_comes_and_nobody_ends_it_comes_to_rest_and_nobody_is_stopp
     assert not [edge for edge in edges if edge[::-1] in edges], f"seed {seed}"
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(25))
 def test_the_one_for_whom_others_are_stopped_starts_when_they_are_gone(seed: int) -> None:
     story = Story(seed)
     for _ in range(story.chance.randint(6, 14)):
@@ -198,7 +200,7 @@ def test_the_one_for_whom_others_are_stopped_starts_when_they_are_gone(seed: int
             assert job.job_id in started, f"seed {seed}: {job.job_id} still waits: {made.waits[job.job_id].sentence}"
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(25))
 def test_planning_again_after_applying_says_nothing_new(seed: int) -> None:
     story = Story(seed)
     for _ in range(12):
@@ -207,11 +209,12 @@ def test_planning_again_after_applying_says_nothing_new(seed: int) -> None:
         made = story.plan()
         again = plan(story.snapshot())
         if not made.shrinks:  # what these give back is there already, and may be taken
-            assert not (again.starts or again.preempts or again.shrinks or again.grows or again.moves != made.moves)
+            assert (again.starts, again.preempts, again.shrinks, again.grows) == ((), (), (), ())
+            assert again.moves == made.moves
         story.step(story.chance.choice([10, 60, 400]))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_the_same_snapshot_gives_the_same_plan_in_whatever_order_it_is_told(seed: int) -> None:
     story = told(Story(seed), 5, 8)
     for snapshot, made in story.plans:
@@ -230,7 +233,7 @@ def test_the_same_snapshot_gives_the_same_plan_in_whatever_order_it_is_told(seed
         assert plan(twin) == made, f"seed {seed}"
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(25))
 def test_a_project_gets_what_is_guaranteed_to_it_in_one_round(seed: int) -> None:
     # Whoever waits for what is guaranteed to its project, and is promised nothing, would not fit even if all those were
     # gone of whom it could be taken now.
@@ -246,12 +249,18 @@ def test_a_project_gets_what_is_guaranteed_to_it_in_one_round(seed: int) -> None
         left = after(snapshot, made)
         rights = Rights(left, Shares(left))
         for job in left.queued:
-            codes = {*_NEVER, ReasonCode.PREEMPTING, ReasonCode.RESERVED}  # room that is kept for another one is not taken
+            codes = {
+                *_NEVER,
+                ReasonCode.PREEMPTING,
+                ReasonCode.RESERVED,
+            }  # room that is kept for another one is not taken
             if made.waits[job.job_id].code in codes or not rights.is_owed(job):
                 continue
             takable = [gang for gang in left.running if rights.may_stop(gang) and rights.over(job, gang)]
             if len(takable) > 1:
-                takable = takable[:1]  # one may always go; of several, some may be within the guarantee without the others
+                takable = takable[
+                    :1
+                ]  # one may always go; of several, some may be within the guarantee without the others
             if takable:
                 assert assignment(_without(left.nodes, takable), job.gang) is None, f"seed {seed}"
 

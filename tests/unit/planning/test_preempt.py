@@ -1,0 +1,192 @@
+"""Whom a plan stops or makes smaller, for whom, and what both are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from core.domain.ids import JobId, NodeId
+from core.domain.resources import Amounts, Gang, GangRole, Request
+from scheduler.planning import (
+    Account,
+    Booking,
+    Defragment,
+    NodeView,
+    Plan,
+    Policy,
+    PreemptCode,
+    QueuedGang,
+    Quota,
+    ReasonCode,
+    RunningGang,
+    Snapshot,
+    plan,
+)
+
+NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC)
+WHOLE = Amounts(64_000, 64 << 30, {"h100": 8})
+
+
+def gang(gpus: int, members: int = 1, most: int | None = None) -> Gang:
+    return Gang((GangRole("worker", members, Request(1000, 1 << 30, gpus), most),))
+
+
+def waits(
+    name: str, wanted: Gang, priority: int = 50, project: str = "p", room_since: datetime | None = None
+) -> QueuedGang:
+    return QueuedGang(
+        JobId(name), name, project, "u", priority, NOW, wanted, wanted.shape(), room_since=room_since
+    )  # fmt: skip
+
+
+def runs(
+    name: str,
+    held: Gang,
+    *on: str,
+    priority: int = 50,
+    project: str = "p",
+    ran_s: float = 3600.0,
+    lost_gpu_s: float = 0.0,
+) -> RunningGang:
+    return RunningGang(
+        job_id=JobId(name),
+        name=name,
+        project=project,
+        priority=priority,
+        gang=held,
+        nodes=tuple(("worker", NodeId(node)) for node in on),
+        gpu_models=("h100",) * len(on),
+        user="u",
+        started_at=NOW - timedelta(seconds=ran_s),
+        lost_gpu_s=lost_gpu_s,
+    )
+
+
+def planned(nodes: int, running: list[RunningGang], queued: list[QueuedGang], **more: object) -> Plan:
+    return plan(snapshot(nodes, running, queued, **more))
+
+
+def snapshot(nodes: int, running: list[RunningGang], queued: list[QueuedGang], **more: object) -> Snapshot:
+    used: dict[str, int] = {}
+    for job in running:
+        for role, node in job.nodes:
+            request = next(one.request for one in job.gang.roles if one.role == role)
+            used[node] = used.get(node, 0) + request.gpu_count
+    views = tuple(
+        NodeView(NodeId(f"n{n}"), {}, WHOLE, replace(WHOLE, gpus={"h100": 8 - used.get(f"n{n}", 0)}))
+        for n in range(nodes)
+    )
+    return Snapshot(NOW, views, tuple(queued), tuple(running), **more)  # type: ignore[arg-type]
+
+
+def test_the_one_that_loses_the_least_is_stopped_and_both_are_told() -> None:
+    made = planned(
+        2,
+        [runs("dear", gang(8), "n0", lost_gpu_s=9000.0), runs("cheap", gang(8), "n1")],
+        [waits("urgent", gang(4), 90)],
+    )
+    (preempt,) = made.preempts
+    assert (preempt.job_id, preempt.for_job, preempt.code) == ("cheap", "urgent", PreemptCode.PRIORITY)
+    assert preempt.sentence == (
+        "stopped for job urgent of larger priority (90 against 50); goes on from its last checkpoint when there is room"
+    )
+    reason = made.waits[JobId("urgent")]
+    assert reason.code is ReasonCode.PREEMPTING
+    assert reason.sentence == "job cheap (8 GPUs on n1) is being stopped for it, so that it starts at about 14:00 UTC"
+    assert reason.numbers["stopping"] == ["cheap"]
+
+
+def test_several_small_ones_go_only_if_that_is_cheaper_than_one_large_one() -> None:
+    small = [runs(f"s{n}", gang(2), "n0", lost_gpu_s=100.0) for n in range(4)]
+    large = runs("large", gang(8), "n1", lost_gpu_s=1000.0)
+    made = planned(2, [*small, large], [waits("urgent", gang(4), 90)])
+    assert len(made.preempts) == 2
+    assert {preempt.job_id for preempt in made.preempts} < {"s0", "s1", "s2", "s3"}
+
+
+def test_nobody_is_stopped_before_its_guaranteed_time_nor_for_an_equal_nor_in_vain() -> None:
+    short = [runs("short", gang(8), "n0", ran_s=299.0)]
+    assert planned(1, short, [waits("urgent", gang(4), 90)]).preempts == ()
+    assert planned(1, [runs("equal", gang(8), "n0")], [waits("q", gang(4))]).preempts == ()
+    unwilling = [replace(runs("a", gang(4), "n0"), is_preemptible=False), runs("b", gang(4), "n0")]
+    assert planned(1, unwilling, [waits("urgent", gang(8), 90)]).preempts == ()
+
+
+def test_a_gang_of_several_nodes_clears_the_cheapest_nodes() -> None:
+    running = [runs(f"r{n}", gang(8), f"n{n}", lost_gpu_s=1000.0 * (n % 3)) for n in range(6)]
+    made = planned(6, running, [waits("urgent", gang(8, 2), 90)])
+    assert {preempt.job_id for preempt in made.preempts} == {"r0", "r3"}
+
+
+def test_room_that_is_being_made_for_one_is_nobody_elses_until_it_starts() -> None:
+    stopping = replace(
+        runs("r", gang(8), "n0"),
+        is_stopping=True,
+        stopping_for=JobId("urgent"),
+        expected_end=NOW + timedelta(minutes=20),
+    )
+    first = waits("urgent", gang(8), 90, room_since=NOW)
+    made = planned(1, [stopping], [first, waits("other", gang(4), 90)])
+    assert (made.starts, made.preempts) == ((), ())
+    assert "so that it starts at about 14:20 UTC" in made.waits[JobId("urgent")].sentence
+    # Gone: it starts, though another one of its priority comes before it by its id.
+    made = planned(1, [], [first, waits("another", gang(4), 90)])
+    assert [start.job_id for start in made.starts] == ["urgent"]
+    # Withdrawn: whoever else waits.
+    made = planned(1, [], [waits("another", gang(4), 90)])
+    assert [start.job_id for start in made.starts] == ["another"]
+
+
+def test_what_is_guaranteed_is_given_back_whatever_the_priority_and_taken_by_nobody() -> None:
+    accounts = (Account("owner", quota=Quota(guaranteed={"gpu_milli": 4000})), Account("guest"))
+    borrows = runs("guest", gang(8), "n0", priority=90, project="guest")
+    made = planned(1, [borrows], [waits("mine", gang(4), 10, "owner")], accounts=accounts)
+    assert [(p.job_id, p.code) for p in made.preempts] == [("guest", PreemptCode.GUARANTEE)]
+    assert "gets back what is guaranteed to it" in made.preempts[0].sentence
+    within = [runs("mine", gang(4), "n0", priority=10, project="owner")]
+    assert planned(1, within, [waits("theirs", gang(8), 90, "guest")], accounts=accounts).preempts == ()
+
+
+def test_elastic_replicas_go_before_anybody_is_stopped() -> None:
+    elastic = runs("elastic", gang(1, 2, 6), *["n0"] * 6)
+    other = runs("other", gang(2), "n0", priority=10)
+    made = planned(1, [elastic, other], [waits("q", gang(2))])
+    assert made.preempts == ()
+    (shrink,) = made.shrinks
+    assert (shrink.job_id, len(shrink.indices), shrink.for_job) == ("elastic", 2, "q")
+    assert shrink.sentence == "gave 2 of its 6 workers back for job q, which waits; runs on with 4"
+
+
+def test_an_elastic_gang_keeps_as_many_replicas_as_it_needs() -> None:
+    elastic = runs("elastic", gang(1, 5, 8), *["n0"] * 8)
+    made = planned(1, [elastic], [waits("q", gang(4))])
+    assert (made.preempts, made.shrinks) == ((), ())
+
+
+def test_turns_are_taken_by_levels() -> None:
+    policy = Policy(time_slice_s=600.0, levels_gpu_s=(3600.0,))
+    old = replace(runs("old", gang(8), "n0"), attained_gpu_s=8 * 3600.0)
+    made = planned(1, [old], [waits("new", gang(8))], policy=policy)
+    assert [preempt.code for preempt in made.preempts] == [PreemptCode.TIME_SLICE]
+    young = replace(runs("young", gang(8), "n0", ran_s=400.0), attained_gpu_s=3200.0)
+    assert planned(1, [young], [waits("new", gang(8))], policy=policy).preempts == ()
+
+
+def test_whoever_is_on_a_reserved_node_goes_when_that_begins() -> None:
+    booking = Booking("b", "demo", "owner", frozenset({NodeId("n0")}), NOW, NOW + timedelta(hours=1))
+    made = planned(2, [runs("guest", gang(8), "n0", ran_s=5.0), runs("far", gang(8), "n1")], [], bookings=(booking,))
+    (preempt,) = made.preempts
+    assert (preempt.job_id, preempt.for_job, preempt.code) == ("guest", None, PreemptCode.BOOKING)
+    assert "n0 is reserved for project owner until about 15:00 UTC (demo)" in preempt.sentence
+
+
+def test_small_jobs_are_proposed_to_move_so_that_a_large_gang_starts() -> None:
+    running = [runs("a", gang(2), "n0"), runs("b", gang(6), "n1")]
+    queued = [waits("large", gang(8))]
+    made = planned(2, running, queued)
+    assert made.preempts == ()
+    (move,) = made.moves
+    assert (move.job_id, move.for_job, [place.node for place in move.placements]) == ("a", "large", ["n1"])
+    applied = planned(2, running, queued, policy=Policy(defragment=Defragment.APPLY))
+    assert [(p.job_id, p.code) for p in applied.preempts] == [("a", PreemptCode.MOVE)]
+    assert planned(2, running, queued, policy=Policy(defragment=Defragment.OFF)).moves == ()
