@@ -5,8 +5,9 @@ is, is decided as in worst-case fair weighted fair queueing (Bennett and Zhang, 
 do not have more than the mean by their weights, the one that has least once a job has started. "The least before" alone
 would let many light projects each get ahead by a job, and a heavy one pay for all of them; so with equal jobs everybody
 ends within one of what the weights entitle to. That job is not the next one of each but as small as the smallest of
-these: otherwise small jobs, which end and come again, would pass a large gang for ever. Users take turns inside their
-project in the same way.
+these: otherwise small jobs, which end and come again, would pass a large gang for ever. And whoever's next job has starved
+comes before the others that do not have more than the mean, the one first that starves longest: shares waver, and the
+room that is kept for a gang would change hands with them. Users take turns inside their project in the same way.
 
 The simple equivalent works out all keys again after every start. Here only what a start can change is kept in heaps; the
 jobs of one user are sorted once, and go by in one go while nothing starts.
@@ -157,6 +158,7 @@ class _Side:
     share: float = 0.0
     size: float = 0.0
     turn: Turn = (0.0, 0.0, "")
+    starves_s: float | None = None  # since when its next job has starved, in seconds from now
     is_owed: bool = False
     is_empty: bool = False
 
@@ -170,7 +172,7 @@ class _Turns(Generic[_Some]):
     __slots__ = ("_counted", "_later", "_ready", "_weighted", "_weights")
 
     def __init__(self, sides: Sequence[_Some]) -> None:
-        self._ready: list[tuple[bool, float, Turn, str, _Some]] = []
+        self._ready: list[tuple[bool, bool, float, Turn, str, _Some]] = []
         self._later = [(side.share, side.name, side) for side in sides]
         heapify(self._later)
         self._counted = {side.name: side.weight * side.share for side in sides}
@@ -184,8 +186,10 @@ class _Turns(Generic[_Some]):
             self._later = [entry for entry in self._later if not entry[2].is_owed]
             heapify(self._later)
 
-    def _entry(self, side: _Some) -> tuple[bool, float, Turn, str, _Some]:
-        return not side.is_owed, side.share + side.size, side.turn, side.name, side
+    def _entry(self, side: _Some) -> tuple[bool, bool, float, Turn, str, _Some]:
+        starves_s = side.starves_s
+        compared = side.share + side.size if starves_s is None else starves_s
+        return not side.is_owed, starves_s is None, compared, side.turn, side.name, side
 
     def first(self) -> _Some | None:
         """Whose turn it is; ``None`` when all are empty."""
@@ -193,7 +197,7 @@ class _Turns(Generic[_Some]):
         while self._later and self._later[0][0] <= mean:
             heappush(self._ready, self._entry(heappop(self._later)[2]))
         while self._ready:
-            side = self._ready[0][4]
+            side = self._ready[0][5]
             if side.is_owed or side.share <= mean:
                 return side
             heappop(self._ready)
@@ -228,8 +232,12 @@ class _Line(_Side):
         """Take in what its share and its next job are now."""
         self.is_empty = self.at >= len(self.jobs)
         if not self.is_empty:
-            self.turn = self.jobs[self.at][0]
+            self.turn, job = self.jobs[self.at]
             self.share = shares.of_user(project, self.name)
+            since_s = self.turn[1]
+            if job.waits_since is not None:
+                since_s += (job.waits_since - job.queued_at).total_seconds()
+            self.starves_s = since_s if -since_s >= shares.policy.starvation_s else None
 
     @property
     def head(self) -> QueuedGang:
@@ -257,6 +265,7 @@ class _Project(_Side):
         self.is_empty = line is None
         if line is not None:
             self.turn = line.turn
+            self.starves_s = line.starves_s
             self.share = shares.of_project(self.name)
             if self._guarantees:
                 job = line.head

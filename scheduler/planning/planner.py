@@ -120,9 +120,8 @@ class _Planning:
     def _round(self) -> tuple[list[QueuedGang], bool]:
         """One walk through the queue: who still waits, and whether another walk would start nothing.
 
-        A start beside a reservation may shift where the reserved gang is to run, and so set nodes free for others; behind
-        anybody who waits it changes whose turn it would have been. Walking again until nothing starts makes a plan that
-        stays the same when it is planned again.
+        A start beside a reservation may shift where the reserved gang is to run, and so set nodes free for others; and it
+        changes whose turn it is. The last walk of a plan starts nothing: planning again is that walk once more.
         """
         self.ledger = Ledger(self.free)
         self.reserved = set()
@@ -134,19 +133,17 @@ class _Planning:
             self.refused_above_s = {s: above for s, above in self.refused_above_s.items() if above == REFUSED}
         self.budget = Budget()
         waiting: list[QueuedGang] = []
-        is_settled = True
+        started = len(self.starts)
         for job in self.queue.walk():
-            if self._keep_promises(job.priority) and (waiting or self.ledger.reservations):
-                is_settled = False
+            self._keep_promises(job.priority)
             if job.job_id == self.watched:
                 self._watch(job)
             if job.job_id in self.queue.withdrawn:
                 continue  # what was promised to it is free
             if job.job_id in self.kept or not self._try_start(job):
                 waiting.append(job)
-            elif waiting:
-                is_settled = False
-        return waiting, is_settled
+        self.shares.forget_promises()
+        return waiting, not waiting or len(self.starts) == started
 
     def _keep_promises(self, priority: int) -> bool:
         """Start those for whom others were stopped, or hold for them what will be free; whether anybody started.
@@ -265,6 +262,8 @@ class _Planning:
         if reservation is not None:
             self.ledger.reserve(replace(reservation, demand=demand))
             self.reserved |= touched
+            # Small jobs behind it would raise the share of its own project, and the gang lose its turn by that.
+            self.shares.promise(job.project, job.user, self.shares.likely(job.gang, job.shape))
 
     def _lasting(self, job: QueuedGang, sight: str, demand: Demand) -> Demand:
         """The demand without nodes that will be booked for others when it starts, if it can do without them."""

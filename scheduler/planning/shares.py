@@ -101,6 +101,7 @@ class Shares:
         self.changes: dict[str, int] = {}
         self._likely: dict[str, dict[str, int]] = {}
         self._steps: dict[str, float] = {}
+        self._promised: dict[str | tuple[str, str], dict[str, int]] = {}
         for gang in snapshot.running:
             self.add(gang.project, gang.user, self.of_running(gang))
 
@@ -127,6 +128,21 @@ class Shares:
             for key, amount in amounts.items():
                 held[key] = held.get(key, 0) + sign * amount
 
+    def promise(self, project: str, user: str, amounts: Mapping[str, int]) -> None:
+        """Let these count in both shares, until :meth:`forget_promises`, though nobody holds them: no quota sees them."""
+        self.changes[project] = self.changes.get(project, 0) + 1
+        for who in (project, (project, user)):
+            promised = self._promised.setdefault(who, {})
+            for key, amount in amounts.items():
+                promised[key] = promised.get(key, 0) + amount
+
+    def forget_promises(self) -> None:
+        self._promised = {}
+
+    def _with_promised(self, held: Mapping[str, int], who: str | tuple[str, str]) -> Mapping[str, int]:
+        promised = self._promised.get(who)
+        return held if promised is None else {k: held.get(k, 0) + promised.get(k, 0) for k in {**held, **promised}}
+
     def weight_of(self, project: str) -> float:
         account = self.accounts.get(project)
         return 1.0 if account is None else max(account.weight, _LEAST_WEIGHT)
@@ -138,13 +154,14 @@ class Shares:
     def of_project(self, project: str, less: Mapping[str, int] | None = None) -> float:
         """Its share by its weight, in which the past counts. ``less``: as if it did not hold these amounts."""
         account = self.accounts.get(project)
-        now, _ = self.dominant(self.held.get(project, {}), less)
+        now, _ = self.dominant(self._with_promised(self.held.get(project, {}), project), less)
         return self._mixed(now, account.usage if account is not None else 0.0) / self.weight_of(project)
 
     def of_user(self, project: str, user: str, less: Mapping[str, int] | None = None) -> float:
         """The same of one user inside the project."""
         account = self.accounts.get(project)
-        now, _ = self.dominant(self.user_held.get((project, user), {}), less)
+        who = (project, user)
+        now, _ = self.dominant(self._with_promised(self.user_held.get(who, {}), who), less)
         past = account.user_usage.get(user, 0.0) if account is not None else 0.0
         return self._mixed(now, past) / self.weight_of_user(project, user)
 
@@ -191,6 +208,7 @@ class Shares:
         twin.held = {project: held.copy() for project, held in self.held.items()}
         twin.user_held = {who: held.copy() for who, held in self.user_held.items()}
         twin.changes = self.changes.copy()
+        twin.forget_promises()
         return twin
 
     def _plentiful(self, request: Request) -> str | None:

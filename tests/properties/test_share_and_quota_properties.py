@@ -275,7 +275,7 @@ def test_over_time_the_mean_shares_come_near_the_weights_also_where_gangs_are_un
     world = World(cluster, policy=Policy(usage_weight=0.8))
     ends: dict[str, int] = {}
     had: Counter[str] = Counter()
-    half_life, rounds, serial = 400.0, 6000, 0
+    half_life, rounds, serial = 300.0, 2000, 0
     for second in range(rounds):
         now = NOW + timedelta(seconds=second)
         for job_id in [job_id for job_id, end in ends.items() if end <= second]:
