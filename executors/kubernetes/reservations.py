@@ -17,6 +17,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -187,21 +188,19 @@ class Reservations:
 
     def _drop(self, pod: Json, marks: Collection[str]) -> None:
         """Take ``marks`` off, and delete it if that leaves none."""
-        for _ in range(_TRIES):
-            try:
-                if marks:
-                    gone = {"metadata": {"annotations": dict.fromkeys(marks)}}
-                    pod = self._cluster.patch(_url(pod), gone)
-                    self._pods.put(pod)
-                if not _holders(pod):
-                    self._delete(pod)
-            except NotFound:
-                return
-            except Conflict:
-                # Somebody marked it in this moment: then it stays, else it is tried again.
-                pod = self._cluster.get(_url(pod))
-                continue
-            return
+        with suppress(NotFound):
+            for _ in range(_TRIES):
+                try:
+                    if marks:
+                        pod = self._cluster.patch(_url(pod), {"metadata": {"annotations": dict.fromkeys(marks)}})
+                        self._pods.put(pod)
+                    if not _holders(pod):
+                        self._delete(pod)
+                except Conflict:
+                    # Somebody marked it in this moment: then it stays, else it is tried again.
+                    pod = self._cluster.get(_url(pod))
+                else:
+                    return
 
     def _delete(self, pod: Json, *, grace_s: int = 1) -> None:
         metadata = pod["metadata"]

@@ -1,0 +1,105 @@
+"""Whoever gives a shared device back meets others who want it in that moment."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from core.domain.ids import AttemptId
+from executors.kubernetes.cache import PodCache
+from executors.kubernetes.namespaces import Namespaces
+from executors.kubernetes.reservations import Reservations
+from tests.unit.kubernetes.conftest import Answer
+
+from .test_render import OPTIONS
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+MINE, THEIRS = "held.trainmaster/att-1", "held.trainmaster/att-2"
+CONFLICT = Answer(409, {"kind": "Status", "reason": "Conflict", "message": "the version is another one"})
+
+
+def reservation(version: str, *marks: str):
+    return {
+        "metadata": {
+            "name": "gpu-1", "namespace": "jobs", "uid": "uid-1", "resourceVersion": version,
+            "creationTimestamp": "2025-01-01T00:00:00Z",
+            "labels": {"trainmaster/instance": OPTIONS.instance, "trainmaster/reservation": "gpu-1"},
+            "annotations": dict.fromkeys(marks, "2025-01-01T00:00:00+00:00"),
+        },
+        "spec": {"nodeName": "node-a", "containers": [{"name": "main"}]},
+        "status": {"phase": "Running"},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def held(server, cluster):
+    """``held(pod) -> Reservations`` of a cluster that has this reservation."""
+    caches = []
+
+    def make(pod):
+        def answer(asked):
+            if "watch" in asked.query:
+                return Answer(events=[])
+            return Answer(200, {"metadata": {"resourceVersion": "9"}, "items": [pod]})
+
+        server.otherwise = answer
+        cache = PodCache(cluster, OPTIONS.instance, main="main", home="jobs")
+        caches.append(cache)
+        cache.reflector.start()
+        cache.reflector.require()
+        return Reservations(cluster, OPTIONS, Namespaces(cluster, OPTIONS), cache, lambda: NOW)
+
+    yield make
+    for cache in caches:
+        cache.reflector.stop()
+
+
+def asked_of(server, method):
+    return [one for one in server.asked if one.method == method]
+
+
+def script(server, patched, deleted):
+    """What PATCH and DELETE are answered, in turn; a GET after a conflict shows what ``patched`` shows last."""
+    before = server.otherwise
+
+    def answer(asked):
+        if asked.method == "PATCH":
+            return Answer(200, patched.pop(0))
+        if asked.method == "DELETE":
+            return deleted.pop(0)
+        if asked.path.endswith("/gpu-1"):
+            return Answer(200, patched[0])
+        return before(asked)
+
+    server.otherwise = answer
+
+
+def test_the_last_one_deletes_exactly_the_version_that_it_saw(held, server):
+    reservations = held(reservation("5", MINE))
+    script(server, [reservation("6")], [Answer(200, {"kind": "Status"})])
+    reservations.let_go(AttemptId("att-1"))
+    (deleted,) = asked_of(server, "DELETE")
+    assert deleted.body["preconditions"] == {"uid": "uid-1", "resourceVersion": "6"}
+
+
+def test_a_device_that_somebody_else_holds_stays(held, server):
+    reservations = held(reservation("5", MINE, THEIRS))
+    script(server, [reservation("6", THEIRS)], [])
+    reservations.let_go(AttemptId("att-1"))
+    assert asked_of(server, "DELETE") == []
+
+
+def test_one_who_comes_between_the_look_and_the_deletion_keeps_the_device(held, server):
+    reservations = held(reservation("5", MINE))
+    script(server, [reservation("6"), reservation("7", THEIRS)], [CONFLICT])
+    reservations.let_go(AttemptId("att-1"))
+    assert len(asked_of(server, "DELETE")) == 1
+
+
+def test_the_sweep_takes_off_old_marks_of_attempts_that_are_gone_alone(held, server):
+    reservations = held(reservation("5", MINE, THEIRS))
+    script(server, [reservation("6", MINE)], [])
+    reservations.sweep([AttemptId("att-1")])
+    (patched,) = asked_of(server, "PATCH")
+    assert patched.body == {"metadata": {"annotations": {THEIRS: None}}}
