@@ -66,9 +66,7 @@ def plan_with_turn(snapshot: Snapshot, job_id: JobId) -> tuple[Plan, Turn | None
 class _Planning:
     """The state of one call of :func:`plan`. What is remembered of a shape is remembered per sight (:mod:`.sights`)."""
 
-    def __init__(
-        self, snapshot: Snapshot, watched: JobId | None = None, vain: frozenset[JobId] = frozenset()
-    ) -> None:
+    def __init__(self, snapshot: Snapshot, watched: JobId | None = None, vain: frozenset[JobId] = frozenset()) -> None:
         self.snapshot = snapshot
         self.watched = watched
         self.vain = vain  # nobody is stopped for these
