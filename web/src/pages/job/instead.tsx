@@ -52,7 +52,7 @@ function ExpectedStart({ start }: { start: ExpectedStartTold }) {
     <p>
       <Sentence text={ended(start.sentence)} />{" "}
       {about && (
-        <span className="num nowrap">
+        <span className="num">
           Here that is {about}
           {between && `, from ${between}`}.
         </span>

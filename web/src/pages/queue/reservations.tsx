@@ -35,7 +35,9 @@ export function ReservationsDialog({ isOpen, close }: { isOpen: boolean; close: 
         submit={() => Promise.resolve()}
         isWide
       >
-        <p className="dim">From its begin to its end only the project's own jobs may use the nodes; others there are stopped.</p>
+        <p className="dim">
+          From its beginning to its end only the project's own jobs may use the nodes; others there are stopped.
+        </p>
         {error !== null && <Failure error={error} />}
         {items.length === 0 ? (
           <p className="dimmer">No nodes are reserved.</p>

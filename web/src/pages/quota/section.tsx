@@ -45,6 +45,13 @@ export const amount = (what: string, value: number): string => (what === "memory
 const NAMES: Record<string, string> = { gpus: "GPUs", cpu: "CPUs", memory: "Memory", jobs: "Jobs at once" };
 export const lineName = (what: string): string => NAMES[what] ?? what.replace("gpus/", "");
 
+/** "8 GPUs", "2 h100", "64 GiB of memory", "1 job". */
+function holding([what, value]: [string, number]): string {
+  const noun = { gpus: "GPU", cpu: "CPU", jobs: "job" }[what];
+  if (what === "memory") return `${bytes(value)} of memory`;
+  return noun ? `${number(value)} ${noun}${value === 1 ? "" : "s"}` : `${number(value)} ${lineName(what)}`;
+}
+
 function Meters({ quota }: { quota: Quota }) {
   const users = (quota.users ?? []).filter(
     (user) => Object.keys(user.used ?? {}).length + Object.keys(user.limit ?? {}).length > 0,
@@ -74,14 +81,14 @@ function Meters({ quota }: { quota: Quota }) {
               <span className="grow dim">
                 holds{" "}
                 {Object.entries(user.used ?? {})
-                  .map(([what, value]) => `${amount(what, value)} ${what}`)
+                  .map(holding)
                   .join(", ") || "nothing"}
               </span>
               {Object.keys(user.limit ?? {}).length > 0 && (
                 <span className="tag num">
                   at most{" "}
                   {Object.entries(user.limit ?? {})
-                    .map(([what, value]) => `${amount(what, value)} ${what}`)
+                    .map(holding)
                     .join(", ")}
                 </span>
               )}
