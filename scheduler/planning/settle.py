@@ -84,7 +84,8 @@ def _both(first: Plan, second: Plan) -> Plan:
     starts = len(first.starts)
     return Plan(
         starts=(*first.starts, *second.starts),
-        waits=second.waits,
+        # Who is stopped and who only gives replicas back is known best where it was decided.
+        waits={**second.waits, **{who: first.waits[who] for who in second.waits if _is_promised(first, who)}},
         grows=tuple(Grow(job_id, placements) for job_id, placements in sorted(grown.items())),
         preempts=(*first.preempts, *second.preempts),
         shrinks=(*first.shrinks, *second.shrinks),
