@@ -257,7 +257,7 @@ def _read(chain: Iterable[bytes]) -> Recorded:
             if job_id not in known:
                 known.add(job_id)
                 jobs.append(job_id)
-    values = {
+    values: dict[str, Any] = {
         name: tuple(from_json(kind, parts[name][key]) for key in parts[name]) for name, (kind, _) in _PARTS.items()
     }
     now = datetime.fromisoformat(data["now"])

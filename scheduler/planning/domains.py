@@ -17,7 +17,8 @@ def domains_by_room(demand: Demand, capacity: Capacity, level: str) -> Iterator[
     cluster = capacity.cluster
     names, room = _room_by_domain(demand, capacity, level)
     able = np.flatnonzero(room >= demand.merged[0].count)
-    for at in able[np.lexsort((able, room[able]))].tolist():
+    by_room: list[int] = able[np.lexsort((able, room[able]))].tolist()
+    for at in by_room:
         yield cluster.domain(demand.pool, level, names[at])
 
 

@@ -18,7 +18,7 @@ Nodes with the same free amounts are one *state*, and a state is scored once per
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +29,7 @@ from core.domain.gpu_models import accepted_models
 from core.domain.parts import WHOLE, after_part
 from core.domain.resources import Request
 from scheduler.planning.cluster import Cluster, Pool
-from scheduler.planning.model import Snapshot
+from scheduler.planning.model import QueuedGang, Snapshot
 
 if TYPE_CHECKING:
     from scheduler.planning.capacity import Capacity
@@ -67,13 +67,19 @@ class Typical:
     requests: tuple[tuple[Request, float], ...] = ()
 
     @classmethod
-    def of_snapshot(cls, snapshot: Snapshot, cluster: Cluster) -> Typical:
-        """From all gangs that run or wait: starting one changes nothing."""
+    def of_snapshot(cls, snapshot: Snapshot, cluster: Cluster, can_run: Callable[[QueuedGang], bool]) -> Typical:
+        """From all gangs that run or wait: starting one changes nothing.
+
+        Args:
+            can_run: whether the empty cluster could hold a gang; asked once of each shape. No hole is kept for others.
+        """
         shapes = Counter(job.shape for job in snapshot.queued)
-        gangs = {job.shape: job.gang for job in snapshot.queued}
+        firsts = {job.shape: job for job in snapshot.queued}
         members = Counter[Request]()
         for shape, jobs in shapes.items():
-            for role in gangs[shape].roles:
+            if not can_run(firsts[shape]):
+                continue
+            for role in firsts[shape].gang.roles:
                 members[role.request] += jobs * role.replicas
         for running in snapshot.running:
             for role in running.gang.roles:

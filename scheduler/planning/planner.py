@@ -74,7 +74,7 @@ class _Planning:
         self.cluster = Cluster(node for node in snapshot.nodes if node.is_schedulable)
         self.empty = EmptyCluster(self.cluster)
         self.free = Capacity.free(self.cluster)
-        self.free.expect(lambda: Typical.of_snapshot(snapshot, self.cluster))
+        self.free.expect(lambda: Typical.of_snapshot(snapshot, self.cluster, self._can_ever_run))
         self.holdings = Holdings(self.cluster, snapshot.running)
         self.shares = Shares(snapshot)
         self.queue = Queue(snapshot, self.shares)
@@ -189,8 +189,11 @@ class _Planning:
         free = self.ledger.views[level].copy()
         narrow = self.sights.narrowed(sight)
         for number in () if narrow is None else narrow.hidden:
-            free.put(number, 0, 0, {})
+            free.put(number, 0, 0, {}, {})
         self.turn = Turn(self.cluster, free)
+
+    def _can_ever_run(self, job: QueuedGang) -> bool:
+        return self.refusals.of(job.shape, self.sights.demand(job, job.shape)) is None
 
     def _try_start(self, job: QueuedGang) -> bool:
         sight = self.sights.of(job)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from datetime import datetime
 from enum import Enum
 from functools import cache
@@ -54,7 +54,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     bare = {name: value for name, value in data.items() if name not in ("reasons", "waits")}
     made = from_json(Plan, bare)
     waits = {job_id: reasons[number] for job_id, number in data["waits"].items()}
-    return Plan(**{one.name: getattr(made, one.name) for one in fields(Plan)} | {"waits": waits})
+    return replace(made, waits=waits)
 
 
 def to_json(value: Any) -> dict[str, Any]:

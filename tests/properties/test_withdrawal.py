@@ -31,7 +31,8 @@ QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCh
 
 @contextmanager
 def demand_of(snapshot: Snapshot) -> Iterator[None]:
-    expected = Typical.of_snapshot(snapshot, Cluster(node for node in snapshot.nodes if node.is_schedulable))
+    cluster = Cluster(node for node in snapshot.nodes if node.is_schedulable)
+    expected = Typical.of_snapshot(snapshot, cluster, lambda _: True)
     with patch.object(Typical, "of_snapshot", lambda *_: expected):
         yield
 

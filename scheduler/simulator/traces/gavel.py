@@ -86,7 +86,7 @@ def read(path: Path, throughputs: Throughputs) -> list[Arrival]:
         parts = text.split("\t")
         if len(parts) != len(_FIELDS):
             raise ScenarioError(f"{where}: has {len(parts)} fields between tabs instead of {len(_FIELDS)}")
-        row = dict(zip(_FIELDS, parts, strict=True))
+        row: dict[str, str] = dict(zip(_FIELDS, parts, strict=True))
         found = re.fullmatch(r"(\S+) \(batch size (\d+)\)", row["type"])
         if found is None or found[1] not in _SAMPLES:
             raise ScenarioError(f"{where}: type: {row['type']!r} is not one of {', '.join(_SAMPLES)} (batch size …)")
