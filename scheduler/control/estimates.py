@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -98,6 +98,22 @@ class Estimates:
             )
             for row in reversed(rows)
         ]
+
+
+def of_stopped(session: Session, job_ids: Sequence[str]) -> dict[str, Estimate]:
+    """What jobs that wait again told of their end before their last attempt ended: as long as they still had to run then."""
+    rows = session.execute(
+        select(Attempt.job_id, Attempt.ended_at, Replica.progress)
+        .join(Job, and_(Job.id == Attempt.job_id, Job.attempt_count == Attempt.number))
+        .join(Replica, and_(Replica.attempt_id == Attempt.id, Replica.rank == 0))
+        .where(Attempt.job_id.in_(job_ids), Attempt.ended_at.is_not(None))
+    )
+    told = {
+        row.job_id: of_progress(told_progress(row.progress, is_running=True), row.ended_at)
+        for row in rows
+        if row.progress
+    }
+    return {job_id: estimate for job_id, estimate in told.items() if estimate is not None}
 
 
 def _read_progress(session: Session) -> dict[str, Mapping[str, object]]:

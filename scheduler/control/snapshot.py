@@ -18,12 +18,12 @@ from core.domain.resources import Gang
 from core.domain.states import JobState, Wanted
 from core.domain.usage import Held
 from scheduler.control.accounts import changed_usage, load_rules, rules_fingerprint
-from scheduler.control.estimates import Estimates
+from scheduler.control.estimates import Estimates, of_stopped
 from scheduler.control.fleet import Fleet, raw_nodes, usage_of
 from scheduler.control.growing import load_growing
 from scheduler.control.running import load_running, running_rows
 from scheduler.planning.durations import Traits
-from scheduler.planning.model import QueuedGang, Reason, ReasonCode, Snapshot
+from scheduler.planning.model import Estimate, QueuedGang, Reason, ReasonCode, Snapshot
 
 _GANG_CACHE_SIZE: Final = 20_000
 # SQLite takes a limited number of parameters; with more news than this all is read in one go.
@@ -56,7 +56,10 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A waiting job as it was read; ``version``: of the estimates that it was told with."""
+    """A waiting job as it was read; ``version``: of the estimates that it was told with.
+
+    ``own``: it told how long it still had to run when its last attempt ended, and so nothing has to be learnt.
+    """
 
     generation: int
     queued: QueuedGang
@@ -64,6 +67,7 @@ class _Waiting:
     ran_s: float
     preempted: str
     version: int = 0
+    own: bool = False
 
 
 @dataclass(slots=True)
@@ -186,7 +190,7 @@ def _refresh(session: Session, cache: TickCache, now: datetime) -> None:
 
 
 def _learn(waiting: _Waiting, estimates: Estimates) -> _Waiting:
-    if waiting.version == estimates.version:
+    if waiting.own or waiting.version == estimates.version:
         return waiting
     queued = waiting.queued
     estimate = estimates.of_waiting(waiting.traits, waiting.ran_s, queued.max_run_time_s)
@@ -208,18 +212,22 @@ def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool])
     ).all()  # fmt: skip
     _fill_gangs(session, cache.gangs, {row.shape for row in rows})
     estimates = cache.estimates
+    again = [r.id for r in rows if r.run_s > 0]
+    own: dict[str, Estimate] = {}
+    for begin in range(0, len(again), _CHUNK):
+        own |= of_stopped(session, again[begin : begin + _CHUNK])
     for r in rows:
         traits = Traits(r.project, r.user, r.name, r.code or "", r.shape)
         queued = QueuedGang(
             JobId(r.id), r.name, r.project, r.user, r.priority, r.queued_at, cache.gangs[r.shape], r.shape, r.max_run_time_s,
             attained_gpu_s=r.attained_gpu_s,
-            estimate=estimates.of_waiting(traits, r.run_s, r.max_run_time_s),
+            estimate=own.get(r.id) or estimates.of_waiting(traits, r.run_s, r.max_run_time_s),
             waits_since=r.waits_since if r.waits_since is not None and r.waits_since > r.queued_at else None,
             room_since=r.room_since if r.room_since is not None and r.room_since >= r.queued_at else None,
             is_preemptible=r.preemptible is not False,
         )  # fmt: skip
         preempted = "" if r.preempted is None else str(r.preempted["sentence"])
-        cache.jobs[r.id] = _Waiting(r.generation, queued, traits, r.run_s, preempted, estimates.version)
+        cache.jobs[r.id] = _Waiting(r.generation, queued, traits, r.run_s, preempted, estimates.version, r.id in own)
 
 
 def _fill_gangs(session: Session, gangs: dict[str, Gang], shapes: set[str]) -> None:

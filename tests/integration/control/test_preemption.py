@@ -332,3 +332,24 @@ def test_what_a_project_has_had_is_written_once_and_fades(plane):
     row = next(row for row in plane.all(Usage) if not row.user_id)
     assert row.share == 0
     assert row.value == pytest.approx(0.25, rel=0.01)
+
+
+def test_a_stopped_job_keeps_what_it_told_of_its_end_while_it_waits(full, monkeypatch):
+    # Ten seconds a step, and 60 of 100 steps left when it was last heard, about a minute before it ended.
+    now_s = full.engine.now.timestamp()
+    progress = {"step": 40, "steps": 100, "_pace": [[now_s - 100, 30], [now_s - 50, 35], [now_s, 40]]}
+    with unit_of_work(full.sessions) as session:
+        session.execute(update(Replica).where(Replica.job_id == "job-low").values(progress=progress))
+    say(monkeypatch, preempts=(stop("job-low"),))
+    full.ticker.tick()
+    say(monkeypatch)
+    full.settle()
+    full.advance(31)
+    seen: list[object] = []
+    monkeypatch.setattr(tick, "plan", lambda snapshot: (seen.append(snapshot), plan(snapshot))[1])
+    full.submit("third", cpu=8)
+    full.ticker.tick()
+    low = next(job for job in seen[-1].queued if job.job_id == "job-low")
+    assert low.estimate.source == "its own progress"
+    ended_after_s = full.one(Attempt, job_id="job-low").ended_at.timestamp() - now_s
+    assert low.estimate.likely_s == pytest.approx(600 - ended_after_s, abs=1)
