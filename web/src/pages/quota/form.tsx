@@ -3,24 +3,17 @@ import { useState } from "react";
 import { api, got } from "~/api/client";
 import { plannerKeys } from "~/api/planner";
 import { keys } from "~/api/queries";
-import type { Quota, QuotaLine } from "~/api/types";
+import type { Quota } from "~/api/types";
 import { FormDialog } from "~/components/dialogs";
 import { Field } from "~/components/parts";
 import { toast } from "~/components/toasts";
+import { userChanges, written } from "~/lib/quotas";
 import { Warnings } from "../queue/policy";
 import { lineName } from "./section";
+import { UserQuotas } from "./users";
 
 const PARTS = ["limit", "guaranteed", "user_limit"] as const;
 const HEADS = { limit: "Limit", guaranteed: "Guaranteed", user_limit: "Each user" };
-const GIB = 2 ** 30;
-
-/** As the server reads it again. */
-function written(line: QuotaLine, part: (typeof PARTS)[number]): string {
-  const value = line[part];
-  if (value === null || value === undefined) return "";
-  if (line.what !== "memory") return String(value);
-  return value % GIB === 0 ? `${value / GIB}Gi` : String(value);
-}
 
 /** Limits, guarantees and weight of a project: what is left empty is unlimited, or not guaranteed. */
 export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: boolean; close: () => void }) {
@@ -35,7 +28,7 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
         const field = form.get(`${part}.${line.what}`);
         if (field === null) continue;
         const text = String(field).trim();
-        if (text !== written(line, part)) changes[line.what] = text === "" ? null : text;
+        if (text !== written(line.what, line[part])) changes[line.what] = text === "" ? null : text;
       }
       if (Object.keys(changes).length > 0) body[part] = changes;
     }
@@ -44,6 +37,10 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
     if (weight !== quota.weight) body["weight"] = weight;
     const priority = String(form.get("max_priority")).trim();
     if (priority !== String(quota.max_priority ?? "")) body["max_priority"] = priority === "" ? null : priority;
+    const names = [...form.keys()].flatMap((key) => (key.startsWith("user_weights.") ? [key.slice("user_weights.".length)] : []));
+    const ofUsers = userChanges(quota, names, (name) => form.get(name) as string | null);
+    if (Object.keys(ofUsers.users).length > 0) body["users"] = ofUsers.users;
+    if (Object.keys(ofUsers.user_weights).length > 0) body["user_weights"] = ofUsers.user_weights;
     const params = { path: { project: quota.project } };
     const changed = await got(api.PATCH("/api/v1/projects/{project}/quota", { params, body }));
     await client.invalidateQueries({ queryKey: plannerKeys.all });
@@ -87,7 +84,7 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
                       <input
                         className="input num"
                         name={`${part}.${line.what}`}
-                        defaultValue={written(line, part)}
+                        defaultValue={written(line.what, line[part])}
                         aria-label={`${HEADS[part]}, ${lineName(line.what)}`}
                         autoComplete="off"
                       />
@@ -107,6 +104,7 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
           {(props) => <input {...props} className="input num" name="max_priority" defaultValue={quota.max_priority ?? ""} />}
         </Field>
       </div>
+      <UserQuotas quota={quota} />
     </FormDialog>
   );
 }

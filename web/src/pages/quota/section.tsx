@@ -54,7 +54,7 @@ function holding([what, value]: [string, number]): string {
 
 function Meters({ quota }: { quota: Quota }) {
   const users = (quota.users ?? []).filter(
-    (user) => Object.keys(user.used ?? {}).length + Object.keys(user.limit ?? {}).length > 0,
+    (user) => Object.keys(user.used ?? {}).length + Object.keys(user.limit ?? {}).length > 0 || (user.weight ?? 1) !== 1,
   );
   return (
     <section className="card" aria-label="Quota">
@@ -84,6 +84,7 @@ function Meters({ quota }: { quota: Quota }) {
                   .map(holding)
                   .join(", ") || "nothing"}
               </span>
+              {(user.weight ?? 1) !== 1 && <span className="tag num">weight {number(user.weight)}</span>}
               {Object.keys(user.limit ?? {}).length > 0 && (
                 <span className="tag num">
                   at most{" "}

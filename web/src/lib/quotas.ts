@@ -1,0 +1,38 @@
+import type { Quota } from "~/api/types";
+
+/* What a form of quotas says, as changes for the API: only what is another is sent, `null` takes away. */
+
+const GIB = 2 ** 30;
+
+/** An amount as the server reads it again; empty where none is set. */
+export function written(what: string, value: number | null | undefined): string {
+  if (value === null || value === undefined) return "";
+  if (what !== "memory") return String(value);
+  return value % GIB === 0 ? `${value / GIB}Gi` : String(value);
+}
+
+export interface UserChanges {
+  users: Record<string, Record<string, string | null>>;
+  user_weights: Record<string, number | null>;
+}
+
+/** Of `names`, what `field` says of limits (`users.ada.gpus`) and weights (`user_weights.ada`); it tells null for what is not in the form. */
+export function userChanges(quota: Quota, names: readonly string[], field: (name: string) => string | null): UserChanges {
+  const found: UserChanges = { users: {}, user_weights: {} };
+  for (const name of names) {
+    const known = (quota.users ?? []).find((user) => user.user === name);
+    const limits: Record<string, string | null> = {};
+    for (const { what } of quota.lines ?? []) {
+      const text = field(`users.${name}.${what}`)?.trim();
+      if (text === undefined || text === written(what, known?.limit?.[what])) continue;
+      limits[what] = text === "" ? null : text;
+    }
+    if (Object.keys(limits).length > 0) found.users[name] = limits;
+    const text = field(`user_weights.${name}`)?.trim();
+    if (text === undefined || (text === "" ? 1 : Number(text)) === (known?.weight ?? 1)) continue;
+    const weight = text === "" ? null : Number(text);
+    if (Number.isNaN(weight)) throw new Error(`The weight of ${name} is a number above 0, such as 2.`);
+    found.user_weights[name] = weight;
+  }
+  return found;
+}

@@ -1,0 +1,93 @@
+import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
+import { membersQuery, usersQuery } from "~/api/queries";
+import type { Quota } from "~/api/types";
+import { TableBox } from "~/components/parts";
+import { written } from "~/lib/quotas";
+import { lineName } from "./section";
+
+/** Of single users: their share inside the project, and limits instead of what each user may have. */
+export function UserQuotas({ quota }: { quota: Quota }) {
+  const { data: members } = useQuery(membersQuery(quota.project));
+  const { data: everybody } = useQuery(usersQuery);
+  const [added, setAdded] = useState<readonly string[]>([]);
+  const known = [...(quota.users ?? []).map((user) => user.user), ...(members ?? []).map((member) => member.user)];
+  const names = [...new Set(known)].sort().concat(added.filter((name) => !known.includes(name)));
+  const others = (everybody ?? []).map((user) => user.name).filter((name) => !names.includes(name));
+  const lines = quota.lines ?? [];
+  return (
+    <fieldset className="stack tight">
+      <legend>Single users</legend>
+      <p className="dim">
+        A limit here stands instead of the one of each user. Who has weight 2 gets twice as much of the project&apos;s share.
+      </p>
+      {names.length === 0 ? (
+        <p className="dim">The project has no members yet.</p>
+      ) : (
+        <TableBox label="Single users">
+          <table className="table quota-form">
+            <thead>
+              <tr>
+                <th>User</th>
+                <th>Weight</th>
+                {lines.map((line) => (
+                  <th key={line.what} className={line.what.includes("/") ? "mono" : ""}>
+                    {lineName(line.what)}
+                  </th>
+                ))}
+              </tr>
+            </thead>
+            <tbody>
+              {names.map((name) => {
+                const user = (quota.users ?? []).find((each) => each.user === name);
+                return (
+                  <tr key={name}>
+                    <th scope="row">{name}</th>
+                    <td>
+                      <input
+                        className="input num"
+                        name={`user_weights.${name}`}
+                        defaultValue={user && user.weight !== 1 ? user.weight : ""}
+                        placeholder="1"
+                        inputMode="decimal"
+                        aria-label={`Weight of ${name}`}
+                        autoComplete="off"
+                      />
+                    </td>
+                    {lines.map((line) => (
+                      <td key={line.what}>
+                        <input
+                          className="input num"
+                          name={`users.${name}.${line.what}`}
+                          defaultValue={written(line.what, user?.limit?.[line.what])}
+                          placeholder={written(line.what, line.user_limit)}
+                          aria-label={`Limit of ${name}, ${lineName(line.what)}`}
+                          autoComplete="off"
+                        />
+                      </td>
+                    ))}
+                  </tr>
+                );
+              })}
+            </tbody>
+          </table>
+        </TableBox>
+      )}
+      {others.length > 0 && (
+        <div>
+          <select
+            className="input auto"
+            aria-label="Another user"
+            value=""
+            onChange={(event) => setAdded([...added, event.target.value])}
+          >
+            <option value="">Another user…</option>
+            {others.map((name) => (
+              <option key={name}>{name}</option>
+            ))}
+          </select>
+        </div>
+      )}
+    </fieldset>
+  );
+}
