@@ -1,5 +1,6 @@
 import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { upTo } from "~/lib/pages";
+import type { Changes } from "~/lib/whatIf";
 import { api, got } from "./client";
 
 /* Reads of what the planner shows. Whoever changes one invalidates `plannerKeys.all`. */
@@ -12,6 +13,8 @@ export const plannerKeys = {
   quota: (project: string) => ["planner", "quota", project] as const,
   policy: ["planner", "policy"] as const,
   reservations: ["planner", "reservations"] as const,
+  whatIf: ["planner", "what-if"] as const,
+  explanation: (job: string, at: string | null) => ["planner", "explanation", job, at] as const,
 };
 
 const LIVE_MS = 5_000;
@@ -68,3 +71,40 @@ export const reservationsQuery = queryOptions({
     ),
   refetchInterval: LIVE_MS,
 });
+
+/** A job that waits, or a spec that was checked. */
+export type WhatIfSubject = { job: string } | { spec: object };
+
+let before: Promise<unknown> = Promise.resolve();
+
+/** The planner hears a few questions of one user at a time: several are asked one after the other. */
+function inTurn<T>(ask: () => Promise<T>): Promise<T> {
+  const answer = before.then(ask, ask);
+  before = answer.catch(() => undefined);
+  return answer;
+}
+
+/** What would become of a job with changes to it, or in another cluster. It is asked again only when somebody wants to know. */
+export const whatIfQuery = (subject: WhatIfSubject, { changes, cluster }: Changes) =>
+  queryOptions({
+    queryKey: [...plannerKeys.whatIf, subject, changes, cluster],
+    queryFn: ({ signal }) => {
+      const body = "job" in subject ? { job: subject.job } : { spec: subject.spec as Record<string, unknown> };
+      return inTurn(() => got(api.POST("/api/v1/forecasts", { body: { ...body, changes, cluster }, signal })));
+    },
+    staleTime: Number.POSITIVE_INFINITY,
+    gcTime: 60_000,
+  });
+
+/** Why a job waited at a time; of the past the answer stays the same. */
+export const explanationQuery = (job: string, at: string | null) =>
+  queryOptions({
+    queryKey: plannerKeys.explanation(job, at),
+    queryFn: () => {
+      const query = at === null ? {} : { at };
+      return inTurn(() => got(api.GET("/api/v1/jobs/{job}/explanation", { params: { path: { job }, query } })));
+    },
+    enabled: at !== null,
+    staleTime: Number.POSITIVE_INFINITY,
+    gcTime: 60_000,
+  });

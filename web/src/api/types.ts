@@ -55,3 +55,5 @@ export type QuotaLine = Schemas["QuotaLineView"];
 export type Policy = Schemas["PolicyView"];
 export type Setting = Schemas["SettingView"];
 export type Reservation = Schemas["ReservationView"];
+export type Place = Schemas["PlaceView"];
+export type Explanation = Schemas["ExplanationView"];

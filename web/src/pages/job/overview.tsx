@@ -1,11 +1,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
 import { CircleAlert, CircleCheck, Hourglass } from "lucide-react";
-import { Fragment } from "react";
 import { attemptsQuery, fewSeriesQuery, jobQuery } from "~/api/queries";
 import type { JobDetail } from "~/api/types";
 import { Card, Sentence } from "~/components/parts";
-import { LocalTime } from "~/components/time";
 import { counted, duration, ended, figure, gang, localTime, number } from "~/lib/format";
 import { useNow } from "~/lib/now";
 import { isBeyond } from "~/lib/room";
@@ -13,7 +11,10 @@ import { newestValues, telling } from "~/lib/telling";
 import { Instead } from "./instead";
 import { Gang } from "./gang";
 import { RecentEvents } from "./events";
+import { ExplanationCard } from "./explanation";
+import { Facts } from "./facts";
 import { Timeline } from "./timeline";
+import { WhatIfCard } from "./whatIf";
 
 const route = getRouteApi("/shell/jobs/$job");
 
@@ -26,6 +27,7 @@ export function Overview() {
   return (
     <div className="page-body">
       <Situation job={job} />
+      <WhatIfCard job={job} />
       <Progress job={job} />
       <div className="columns">
         <div className="stack large">
@@ -40,6 +42,7 @@ export function Overview() {
             </Card>
           )}
           {all.length > 0 && <Timeline job={job} attempts={all} />}
+          <ExplanationCard job={job} />
         </div>
         <div className="stack large">
           <Facts job={job} />
@@ -202,117 +205,5 @@ function Eta({ progress, doneAt }: { progress: Record<string, unknown>; doneAt: 
         </div>
       )}
     </div>
-  );
-}
-
-/** What one replica asks for, in a line. */
-function asked(resources: NonNullable<JobDetail["spec"]["roles"]>[string]["resources"]): string {
-  const { cpu, memory, gpus, gpu_type, shm } = resources ?? {};
-  const models = gpu_type && gpu_type.length > 0 ? ` ${gpu_type.join(" or ")}` : "";
-  const parts = [
-    gpus ? `${gpus} ×${models || " GPU"}` : "",
-    cpu ? `${cpu} CPU` : "",
-    memory ?? "",
-    shm ? `${shm} of /dev/shm` : "",
-  ].filter(Boolean);
-  return parts.length > 0 ? parts.join(", ") : "nothing stated: it shares what is free";
-}
-
-function Facts({ job }: { job: JobDetail }) {
-  const { spec } = job;
-  return (
-    <Card title="Job">
-      <dl className="facts">
-        <dt>Id</dt>
-        <dd className="mono">{job.id}</dd>
-        <dt>Submitted</dt>
-        <dd>
-          <LocalTime at={job.created_at} />
-        </dd>
-        {job.started_at && (
-          <>
-            <dt>Started</dt>
-            <dd>
-              <LocalTime at={job.started_at} />
-              <span className="dimmer nowrap">
-                {" "}
-                after {duration((Date.parse(job.started_at) - Date.parse(job.created_at)) / 1000)}
-              </span>
-            </dd>
-          </>
-        )}
-        {job.finished_at && (
-          <>
-            <dt>Finished</dt>
-            <dd>
-              <LocalTime at={job.finished_at} />
-            </dd>
-          </>
-        )}
-        <dt>Command</dt>
-        <dd className="mono command">{Array.isArray(spec.command) ? spec.command.join(" ") : (spec.command ?? "–")}</dd>
-        {Object.entries(spec.roles ?? {}).map(([role, { resources }]) => (
-          <Fragment key={role}>
-            <dt>A {role} needs</dt>
-            <dd className="num">{asked(resources)}</dd>
-          </Fragment>
-        ))}
-        {spec.image && (
-          <>
-            <dt>Image</dt>
-            <dd className="mono">{spec.image}</dd>
-          </>
-        )}
-        {spec.input && (
-          <>
-            <dt>Input</dt>
-            <dd className="mono">{spec.input}</dd>
-          </>
-        )}
-        <dt>Output</dt>
-        <dd className="mono">{job.output}</dd>
-        <dt>Priority</dt>
-        <dd className="num">{job.priority}</dd>
-        {spec.max_wait && (
-          <>
-            <dt>Waits at most</dt>
-            <dd className="num">{duration(spec.max_wait)}</dd>
-          </>
-        )}
-        {spec.max_run_time && (
-          <>
-            <dt>Runs at most</dt>
-            <dd className="num">{duration(spec.max_run_time)}</dd>
-          </>
-        )}
-        <dt>Attempts</dt>
-        <dd className="num">
-          {job.attempt_count ?? 0}
-          {job.restart_count ? <span className="dimmer">, {counted(job.restart_count, "restart")} counted</span> : null}
-        </dd>
-        {job.cloned_from && (
-          <>
-            <dt>Cloned from</dt>
-            <dd>
-              <Link to="/jobs/$job" params={{ job: job.cloned_from }} className="mono">
-                {job.cloned_from}
-              </Link>
-            </dd>
-          </>
-        )}
-        {Object.keys(job.labels ?? {}).length > 0 && (
-          <>
-            <dt>Labels</dt>
-            <dd className="row wrapping">
-              {Object.entries(job.labels ?? {}).map(([key, value]) => (
-                <Link key={key} to="/jobs" search={{ label: value ? `${key}=${value}` : key }} className="tag">
-                  {value ? `${key}=${value}` : key}
-                </Link>
-              ))}
-            </dd>
-          </>
-        )}
-      </dl>
-    </Card>
   );
 }

@@ -1,10 +1,12 @@
 import { useQuery } from "@tanstack/react-query";
 import { CircleCheck, Hourglass, LoaderCircle, Server } from "lucide-react";
 import { forecastQuery, nodesQuery } from "~/api/queries";
-import type { Forecast, ForecastOption } from "~/api/types";
+import type { Forecast, ForecastOption, JobSpec } from "~/api/types";
 import { Failure, Sentence } from "~/components/parts";
+import { Places } from "~/components/places";
 import { bytes, counted, ended } from "~/lib/format";
 import { free, gpuCount, isBeyond, isOpen } from "~/lib/room";
+import { WhatIfDialog } from "../whatIf/dialog";
 
 interface RoomProps {
   /** The canonical spec; null while it is not right. */
@@ -22,6 +24,7 @@ export function Room({ spec, take }: RoomProps) {
           <Verdict spec={spec} found={data} isOld={isPlaceholderData} hasFailed={error !== null} />
           <span className="grow" />
           <FreeNow />
+          <WhatIfDialog spec={spec as JobSpec | null} />
         </div>
         {spec !== null && error !== null && <Failure error={error} retry={() => void refetch()} />}
         {spec !== null && data?.wait_reason && <Options options={data.options ?? []} take={take} />}
@@ -79,31 +82,9 @@ function Verdict({ spec, found, isOld, hasFailed }: VerdictProps) {
     <>
       <CircleCheck size={16} aria-hidden="true" className="tone-green lead" />
       <span className={isOld ? "dim" : ""}>
-        <b className="tone-green">It would start now</b> on <Places found={found} />
+        <b className="tone-green">It would start now</b> on <Places places={found.places ?? []} />
       </span>
     </>
-  );
-}
-
-const SHOWN = 6;
-
-function Places({ found }: { found: Forecast }) {
-  const byNode = new Map<string, string[]>();
-  for (const place of found.places ?? []) {
-    const told = `${counted(place.replicas, place.role)}${place.gpu_model ? `, ${place.gpu_model}` : ""}`;
-    byNode.set(place.node, [...(byNode.get(place.node) ?? []), told]);
-  }
-  const nodes = [...byNode];
-  return (
-    <span className="room-places">
-      {nodes.slice(0, SHOWN).map(([node, told]) => (
-        <span key={node} className="tag">
-          <span className="mono">{node}</span>
-          <span className="dim">{told.join("; ")}</span>
-        </span>
-      ))}
-      {nodes.length > SHOWN && <span className="dim">and {counted(nodes.length - SHOWN, "more node")}</span>}
-    </span>
   );
 }
 

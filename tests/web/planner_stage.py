@@ -1,0 +1,74 @@
+"""The real planner beside the stage: it answers what is asked over the API, and starts nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from core.bell import NullBell
+from core.db.engine import unit_of_work
+from core.db.tables import Job
+from scheduler.control.context import Control
+from scheduler.control.forecasts import Forecaster
+from scheduler.control.records import Recorder
+from scheduler.control.simulations import Simulations, Trial, try_out
+from scheduler.control.snapshot import TickCache, load_snapshot
+from scheduler.planning.planner import plan
+from tests.web.queue_stage import Stage, _job
+
+_LOOK_S = 0.03
+# What ended lately: name, project, user, GPUs, hours ago that it was submitted, hours that it ran.
+ENDED = [
+    (f"night-{n:02d}", "vision" if n % 3 else "speech", "ada" if n % 3 else "emmy", (1, 4, 8, 2)[n % 4], 46 - n, 1 + n % 5)
+    for n in range(40)
+]  # fmt: skip
+
+
+@contextmanager
+def answering(stage: Stage) -> Iterator[None]:
+    """A scheduler that only answers. Its last plan was made five minutes before the stage's now."""
+    with unit_of_work(stage.sessions) as session:
+        for ended in ENDED:
+            _ended(session, stage.now, *ended)
+        seen = load_snapshot(session, TickCache(), stage.now - timedelta(minutes=5)).snapshot
+        Recorder().record(session, seen, plan(seen))
+    executor = cast("Any", object())  # nothing is started
+    control = Control(stage.sessions, executor, NullBell(), lambda: datetime.now(UTC), "stage", b"k" * 40)
+    forecaster, simulations = Forecaster(control), Simulations(control, _in_this_thread)
+    is_over = threading.Event()
+
+    def answer() -> None:
+        while not is_over.wait(_LOOK_S):
+            forecaster.answer()
+            simulations.start()
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join(timeout=20)
+
+
+def _in_this_thread(trial: Trial) -> Future[dict[str, Any]]:
+    done: Future[dict[str, Any]] = Future()
+    done.set_result(try_out(trial))
+    return done
+
+
+def _ended(
+    session: Any, now: datetime, name: str, project: str, user: str, gpus: int, ago: int, ran: int
+) -> None:  # fmt: skip
+    created = now - timedelta(hours=ago)
+    began = created + timedelta(minutes=20)
+    job: Job = _job(
+        session, now, name, project, user, {"gpus": gpus, "gpu_type": "a100", "cpu": 4, "memory": "32Gi"},
+        state="succeeded", attempt_count=1, created_at=created, queued_at=created, started_at=began,
+        finished_at=min(now, began + timedelta(hours=ran)),
+    )  # fmt: skip
+    job.run_s = ran * 3600.0

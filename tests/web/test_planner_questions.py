@@ -1,0 +1,95 @@
+"""What is asked of the planner in the browser, answered by the real one: what if, why at a time, simulations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.web.conftest import AXE, expect
+from tests.web.planner_stage import answering
+from tests.web.test_queue_page import chromium, see, stage  # noqa: F401 (fixtures)
+
+pytestmark = [
+    pytest.mark.e2e,
+    # Playwright's loop must not stand in the way of other tests' own.
+    pytest.mark.xdist_group("web"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def planner(stage: Any) -> Iterator[None]:  # noqa: F811
+    with answering(stage):
+        yield
+
+
+def test_what_if_a_waiting_job_asked_for_less_or_the_cluster_had_more(see: Callable[..., Any]) -> None:  # noqa: F811
+    page = see("/jobs/job-world-model-xl")
+    form = page.get_by_role("form", name="What if")
+    form.get_by_role("button", name="Ask the planner").click()
+    expect(form.get_by_role("alert")).to_contain_text("Change at least one thing.")
+    form.get_by_label("GPUs each").fill("4")
+    page.keyboard.press("Enter")
+    answers = page.get_by_role("region", name="Answers").locator(".answer")
+    expect(answers).to_have_count(2)
+    expect(answers.first).to_contain_text(re.compile(r"As it is.*It starts probably at about", re.DOTALL))
+    expect(answers.nth(1)).to_contain_text(re.compile(r"4 GPUs each.*Needs 4 GPUs of h100", re.DOTALL))
+    form.get_by_label("GPUs each").fill("")
+    form.get_by_label("Workers").fill("1")
+    form.get_by_label("Priority").fill("high")
+    form.get_by_role("button", name="Ask the planner").click()
+    expect(answers.nth(2)).to_contain_text(re.compile(r"1 worker, priority high.*What would be stopped", re.DOTALL))
+    form.get_by_label("Workers").fill("")
+    form.get_by_label("Priority").fill("")
+    form.get_by_label("More nodes").fill("2")
+    form.get_by_label("Of the kind of").fill("h100-9")
+    form.get_by_role("button", name="Ask the planner").click()
+    expect(answers.nth(3).get_by_role("alert")).to_contain_text("h100-9")
+    answers.nth(3).get_by_role("button", name=re.compile("^Take away")).click()
+    expect(answers).to_have_count(3)
+
+
+def test_what_if_beside_a_spec_that_is_being_written(see: Callable[..., Any]) -> None:  # noqa: F811
+    page = see("/submit?from=job-world-model-xl")
+    page.get_by_role("button", name="What if…").click()
+    form = page.get_by_role("form", name="What if")
+    form.get_by_label("GPU model").fill("a100")
+    form.get_by_role("button", name="Ask the planner").click()
+    answers = page.get_by_role("region", name="Answers").locator(".answer")
+    expect(answers.nth(1)).to_contain_text(re.compile("on a100.*It would", re.DOTALL))
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="What if…")).to_be_focused()
+
+
+def test_why_a_job_waited_at_a_time(see: Callable[..., Any]) -> None:  # noqa: F811
+    page = see("/jobs/job-world-model-xl")
+    card = page.locator("section.card").filter(has_text="Why did it wait?")
+    card.get_by_role("button", name="1 min ago").click()
+    expect(card).to_contain_text(
+        re.compile(r"It waited.*as number \d.*The plan of .*22 jobs waiting, 9 running and 7 nodes", re.DOTALL)
+    )
+    card.get_by_role("button", name="1 h ago").click()
+    expect(card.get_by_role("alert")).to_contain_text("No plan of that time is kept")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 400])
+def test_questions_can_be_asked_by_everybody(see: Callable[..., Any], scheme: str, width: int) -> None:  # noqa: F811
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed (python3 dev.py web)")
+    page = see("/jobs/job-world-model-xl", color_scheme=scheme, viewport={"width": width, "height": 900})
+    page.get_by_label("GPUs each").fill("4")
+    page.keyboard.press("Enter")
+    expect(page.locator(".answer").nth(1)).to_contain_text("It would")
+    demand_accessible(page, width)
+
+
+def demand_accessible(page: Any, width: int) -> None:
+    page.evaluate(AXE.read_text())
+    found = page.evaluate(
+        "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']}).then(r => r.violations)"
+    )
+    assert [(wrong["id"], [node["html"] for node in wrong["nodes"]][:3]) for wrong in found] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

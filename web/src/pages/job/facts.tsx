@@ -1,0 +1,119 @@
+import { Link } from "@tanstack/react-router";
+import { Fragment } from "react";
+import type { JobDetail } from "~/api/types";
+import { Card } from "~/components/parts";
+import { LocalTime } from "~/components/time";
+import { counted, duration } from "~/lib/format";
+
+/** What one replica asks for, in a line. */
+function asked(resources: NonNullable<JobDetail["spec"]["roles"]>[string]["resources"]): string {
+  const { cpu, memory, gpus, gpu_type, shm } = resources ?? {};
+  const models = gpu_type && gpu_type.length > 0 ? ` ${gpu_type.join(" or ")}` : "";
+  const parts = [
+    gpus ? `${gpus} ×${models || " GPU"}` : "",
+    cpu ? `${cpu} CPU` : "",
+    memory ?? "",
+    shm ? `${shm} of /dev/shm` : "",
+  ].filter(Boolean);
+  return parts.length > 0 ? parts.join(", ") : "nothing stated: it shares what is free";
+}
+
+/** What was submitted, and when it ran. */
+export function Facts({ job }: { job: JobDetail }) {
+  const { spec } = job;
+  return (
+    <Card title="Job">
+      <dl className="facts">
+        <dt>Id</dt>
+        <dd className="mono">{job.id}</dd>
+        <dt>Submitted</dt>
+        <dd>
+          <LocalTime at={job.created_at} />
+        </dd>
+        {job.started_at && (
+          <>
+            <dt>Started</dt>
+            <dd>
+              <LocalTime at={job.started_at} />
+              <span className="dimmer nowrap">
+                {" "}
+                after {duration((Date.parse(job.started_at) - Date.parse(job.created_at)) / 1000)}
+              </span>
+            </dd>
+          </>
+        )}
+        {job.finished_at && (
+          <>
+            <dt>Finished</dt>
+            <dd>
+              <LocalTime at={job.finished_at} />
+            </dd>
+          </>
+        )}
+        <dt>Command</dt>
+        <dd className="mono command">{Array.isArray(spec.command) ? spec.command.join(" ") : (spec.command ?? "–")}</dd>
+        {Object.entries(spec.roles ?? {}).map(([role, { resources }]) => (
+          <Fragment key={role}>
+            <dt>A {role} needs</dt>
+            <dd className="num">{asked(resources)}</dd>
+          </Fragment>
+        ))}
+        {spec.image && (
+          <>
+            <dt>Image</dt>
+            <dd className="mono">{spec.image}</dd>
+          </>
+        )}
+        {spec.input && (
+          <>
+            <dt>Input</dt>
+            <dd className="mono">{spec.input}</dd>
+          </>
+        )}
+        <dt>Output</dt>
+        <dd className="mono">{job.output}</dd>
+        <dt>Priority</dt>
+        <dd className="num">{job.priority}</dd>
+        {spec.max_wait && (
+          <>
+            <dt>Waits at most</dt>
+            <dd className="num">{duration(spec.max_wait)}</dd>
+          </>
+        )}
+        {spec.max_run_time && (
+          <>
+            <dt>Runs at most</dt>
+            <dd className="num">{duration(spec.max_run_time)}</dd>
+          </>
+        )}
+        <dt>Attempts</dt>
+        <dd className="num">
+          {job.attempt_count ?? 0}
+          {job.restart_count ? <span className="dimmer">, {counted(job.restart_count, "restart")} counted</span> : null}
+        </dd>
+        {job.cloned_from && (
+          <>
+            <dt>Cloned from</dt>
+            <dd>
+              <Link to="/jobs/$job" params={{ job: job.cloned_from }} className="mono">
+                {job.cloned_from}
+              </Link>
+            </dd>
+          </>
+        )}
+        {Object.keys(job.labels ?? {}).length > 0 && (
+          <>
+            <dt>Labels</dt>
+            <dd className="row wrapping">
+              {Object.entries(job.labels ?? {}).map(([key, value]) => (
+                <Link key={key} to="/jobs" search={{ label: value ? `${key}=${value}` : key }} className="tag">
+                  {value ? `${key}=${value}` : key}
+                </Link>
+              ))}
+            </dd>
+          </>
+        )}
+      </dl>
+    </Card>
+  );
+}

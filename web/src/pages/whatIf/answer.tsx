@@ -1,0 +1,135 @@
+import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { CircleCheck, CircleX, Hourglass, X } from "lucide-react";
+import { whatIfQuery, type WhatIfSubject } from "~/api/planner";
+import type { Forecast, ForecastOption, JobSpec } from "~/api/types";
+import { Bones, Failure, Sentence } from "~/components/parts";
+import { Places } from "~/components/places";
+import { StartWords } from "~/components/startWords";
+import { duration, ended } from "~/lib/format";
+import { useNow } from "~/lib/now";
+import { isBeyond } from "~/lib/room";
+import { AS_IT_IS, changesOf, inWords, type Question, soonerBy } from "~/lib/whatIf";
+
+interface AnswerProps {
+  subject: WhatIfSubject;
+  spec: JobSpec;
+  question: Question;
+  /** Takes it out of the row; null: it stays. */
+  remove: (() => void) | null;
+}
+
+/** One question and what the planner says to it, in its own words. */
+export function Answer({ subject, spec, question, remove }: AnswerProps) {
+  const { data, error, isFetching, refetch } = useQuery(whatIfQuery(subject, changesOf(question, spec)));
+  const { data: base } = useQuery(whatIfQuery(subject, changesOf(AS_IT_IS, spec)));
+  const title = inWords(question);
+  return (
+    <li className="answer" aria-busy={isFetching}>
+      <div className="row top">
+        <h3 className="grow">{title}</h3>
+        {remove && (
+          <button type="button" className="button quiet icon small" aria-label={`Take away: ${title}`} onClick={remove}>
+            <X size={14} aria-hidden="true" />
+          </button>
+        )}
+      </div>
+      {data !== undefined ? (
+        <Told found={data} base={remove === null ? undefined : base} />
+      ) : error !== null ? (
+        <Failure error={error} retry={() => void refetch()} />
+      ) : (
+        <Bones rows={4} />
+      )}
+    </li>
+  );
+}
+
+function Told({ found, base }: { found: Forecast; base: Forecast | undefined }) {
+  const reason = found.wait_reason;
+  const victims = found.victims ?? [];
+  return (
+    <>
+      <Verdict found={found} />
+      <Difference found={found} base={base} />
+      {reason ? (
+        <>
+          {found.start && !isBeyond(reason) && found.start.code !== "never" && <StartWords start={found.start} />}
+          <p className="dim">
+            <Sentence text={ended(reason.sentence)} />
+          </p>
+        </>
+      ) : (
+        <Places places={found.places ?? []} />
+      )}
+      {victims.length > 0 && (
+        <div>
+          <h4>What would be stopped</h4>
+          <ul className="stack tight">
+            {victims.map((victim) => (
+              <li key={victim.job_id}>
+                <Link to="/jobs/$job" params={{ job: victim.job_id }} className="mono small">
+                  {victim.job_id}
+                </Link>
+                <br />
+                <Sentence text={ended(victim.sentence)} />
+              </li>
+            ))}
+          </ul>
+        </div>
+      )}
+      <Options title="Would start now instead" options={found.options ?? []} />
+      <Options title="Would start sooner" options={found.later ?? []} />
+    </>
+  );
+}
+
+function Verdict({ found }: { found: Forecast }) {
+  const reason = found.wait_reason;
+  if (!reason) {
+    return (
+      <p className="state tone-green">
+        <CircleCheck size={15} aria-hidden="true" /> It would start now
+      </p>
+    );
+  }
+  if (isBeyond(reason)) {
+    return (
+      <p className="state tone-red">
+        <CircleX size={15} aria-hidden="true" /> It could not run on these nodes
+      </p>
+    );
+  }
+  return (
+    <p className="state tone-amber">
+      <Hourglass size={15} aria-hidden="true" /> It would wait
+      {found.queue_position ? ` as number ${found.queue_position.toLocaleString()}` : ""}
+    </p>
+  );
+}
+
+const SAME_S = 60;
+
+function Difference({ found, base }: { found: Forecast; base: Forecast | undefined }) {
+  const sooner = soonerBy(base, found, useNow());
+  if (sooner === null) return null;
+  const text =
+    Math.abs(sooner) < SAME_S
+      ? "No sooner than as it is"
+      : `Probably ${duration(Math.abs(Math.round(sooner / 60) * 60))} ${sooner > 0 ? "sooner" : "later"} than as it is`;
+  return <p className="strong num">{text}.</p>;
+}
+
+function Options({ title, options }: { title: string; options: readonly ForecastOption[] }) {
+  if (options.length === 0) return null;
+  return (
+    <div>
+      <h4>{title}</h4>
+      <ul className="stack tight">
+        {options.map((option) => (
+          <li key={option.sentence}>{option.sentence}</li>
+        ))}
+      </ul>
+    </div>
+  );
+}

@@ -1,0 +1,30 @@
+import { Dialog } from "@base-ui/react/dialog";
+import { CircleHelp } from "lucide-react";
+import { useState } from "react";
+import type { JobSpec } from "~/api/types";
+import type { Question } from "~/lib/whatIf";
+import { WhatIf } from "./panel";
+
+/** The same about a job that is being written; the questions stay when it is closed, and are asked about the spec as it is then. */
+export function WhatIfDialog({ spec }: { spec: JobSpec | null }) {
+  const [questions, setQuestions] = useState<readonly Question[]>([]);
+  return (
+    <Dialog.Root>
+      <Dialog.Trigger className="button small" disabled={spec === null}>
+        <CircleHelp size={13} aria-hidden="true" /> What if…
+      </Dialog.Trigger>
+      <Dialog.Portal>
+        <Dialog.Backdrop className="backdrop" />
+        <Dialog.Popup className="dialog widest">
+          <div className="stack">
+            <Dialog.Title render={<h2 />}>What if…</Dialog.Title>
+            {spec && <WhatIf subject={{ spec }} spec={spec} questions={questions} set={setQuestions} />}
+            <div className="row dialog-actions">
+              <Dialog.Close className="button">Close</Dialog.Close>
+            </div>
+          </div>
+        </Dialog.Popup>
+      </Dialog.Portal>
+    </Dialog.Root>
+  );
+}

@@ -1,0 +1,139 @@
+import { useQuery } from "@tanstack/react-query";
+import { CircleHelp } from "lucide-react";
+import { type ReactNode, useId, useState } from "react";
+import { nodesQuery } from "~/api/queries";
+import type { JobSpec } from "~/api/types";
+import { Field } from "~/components/parts";
+import { duration } from "~/lib/format";
+import { type Question, mistakeIn } from "~/lib/whatIf";
+
+interface FormProps {
+  spec: JobSpec;
+  ask: (question: Question) => void;
+}
+
+const NAMES_SHOWN = 200;
+
+/** What to think of: fields of the job, and of the cluster. Each says as a placeholder how it is now. */
+export function QuestionForm({ spec, ask }: FormProps) {
+  const { data: nodes } = useQuery(nodesQuery);
+  const [mistake, setMistake] = useState("");
+  const names = (nodes ?? []).map((node) => node.name).slice(0, NAMES_SHOWN);
+  const models = [...new Set((nodes ?? []).flatMap((node) => Object.keys((node.allocatable["gpus"] ?? {}) as object)))];
+  const roles = Object.entries(spec.roles ?? {});
+  const withGpus = roles.map(([, role]) => role.resources).find((resources) => resources?.gpus);
+  const selector = Object.entries(spec.node_selector ?? {}).map(([key, value]) => `${key}=${value}`);
+  const submit = (form: FormData) => {
+    const text = (name: string) => String(form.get(name) ?? "").trim();
+    const question: Question = {
+      replicas: Object.fromEntries(roles.map(([role]) => [role, text(`replicas.${role}`)])),
+      gpus: text("gpus"),
+      gpuType: text("gpu_type"),
+      labels: text("labels"),
+      priority: text("priority"),
+      maxRunTime: text("max_run_time"),
+      moreNodes: text("more_nodes"),
+      like: text("like"),
+      without: text("without"),
+    };
+    const found = mistakeIn(question);
+    setMistake(found);
+    if (found === "") ask(question);
+  };
+  return (
+    <form
+      className="stack"
+      aria-label="What if"
+      onSubmit={(event) => {
+        event.preventDefault();
+        submit(new FormData(event.currentTarget));
+      }}
+    >
+      <fieldset>
+        <legend>The job asked for</legend>
+        <div className="fours">
+          {roles.map(([role, { replicas, min_replicas }]) => (
+            <Input
+              key={role}
+              name={`replicas.${role}`}
+              label={role === "worker" ? "Workers" : `Replicas of ${role}`}
+              placeholder={min_replicas ? `${min_replicas}-${replicas}` : String(replicas ?? 1)}
+            />
+          ))}
+          <Input name="gpus" label="GPUs each" placeholder={String(withGpus?.gpus ?? 0)} />
+          <Input name="gpu_type" label="GPU model" placeholder={withGpus?.gpu_type?.join(" or ") || "any"} list={models} />
+          <Input name="labels" label="Nodes with labels" placeholder={selector.join(", ") || "pool=…"} />
+          <Input
+            name="priority"
+            label="Priority"
+            placeholder={String(spec.priority ?? 50)}
+            list={["low", "normal", "high", "urgent"]}
+          />
+          <Input
+            name="max_run_time"
+            label="Longest run"
+            placeholder={spec.max_run_time ? duration(spec.max_run_time) : "no limit"}
+          />
+        </div>
+      </fieldset>
+      <fieldset>
+        <legend>The cluster had</legend>
+        <div className="fours">
+          <Input name="more_nodes" label="More nodes" placeholder="0" type="number" />
+          <Input name="like" label="Of the kind of" placeholder="a node" list={names} />
+          <Input name="without" label="Without the nodes" placeholder="none" list={names} />
+        </div>
+      </fieldset>
+      {mistake && (
+        <p className="note bad" role="alert">
+          {mistake}
+        </p>
+      )}
+      <div className="row">
+        <button type="submit" className="button primary">
+          <CircleHelp size={15} aria-hidden="true" /> Ask the planner
+        </button>
+        <span className="dim small">What is empty stays as it is. Nothing is submitted or changed.</span>
+      </div>
+    </form>
+  );
+}
+
+interface InputProps {
+  name: string;
+  label: string;
+  placeholder: string;
+  type?: string;
+  list?: readonly string[];
+  hint?: ReactNode;
+}
+
+function Input({ name, label, placeholder, type = "text", list = [], hint }: InputProps) {
+  const listId = useId();
+  return (
+    <Field label={label} hint={hint}>
+      {(props) => (
+        <>
+          <input
+            {...props}
+            className="input num"
+            name={name}
+            type={type}
+            min={0}
+            placeholder={placeholder}
+            autoComplete="off"
+            spellCheck={false}
+            list={list.length > 0 ? listId : undefined}
+          />
+          {list.length > 0 && (
+            <datalist id={listId}>
+              {list.map((item) => (
+                <option key={item} value={item} />
+              ))}
+            </datalist>
+          )}
+        </>
+      )}
+    </Field>
+  );
+}

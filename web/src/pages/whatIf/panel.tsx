@@ -1,0 +1,62 @@
+import { useQueryClient } from "@tanstack/react-query";
+import { RotateCw } from "lucide-react";
+import { plannerKeys, type WhatIfSubject } from "~/api/planner";
+import type { JobSpec } from "~/api/types";
+import { AS_IT_IS, type Question } from "~/lib/whatIf";
+import { Answer } from "./answer";
+import { QuestionForm } from "./form";
+
+const MOST = 5; // answers beside the one to the present; of more the oldest goes
+const FRESH_MS = 60_000; // older ones are asked again with the next question, so that all are of about one moment
+
+interface WhatIfProps {
+  subject: WhatIfSubject;
+  spec: JobSpec;
+  questions: readonly Question[];
+  set: (questions: readonly Question[]) => void;
+}
+
+/** A form for questions, and the answers side by side with how it is now. */
+export function WhatIf({ subject, spec, questions, set }: WhatIfProps) {
+  const client = useQueryClient();
+  const id = (question: Question) => JSON.stringify(question);
+  const ask = (question: Question) => {
+    set([...questions.filter((each) => id(each) !== id(question)), question].slice(-MOST));
+    const isAgain = questions.some((each) => id(each) === id(question));
+    void client.invalidateQueries({
+      queryKey: plannerKeys.whatIf,
+      predicate: (query) => isAgain || query.isStaleByTime(FRESH_MS),
+    });
+  };
+  return (
+    <div className="stack what-if">
+      <QuestionForm spec={spec} ask={ask} />
+      {questions.length > 0 && (
+        <section className="stack tight" aria-label="Answers">
+          <div className="row">
+            <span className="dim small grow">A look, no promise: the cluster may be another one a moment later.</span>
+            <button
+              type="button"
+              className="button small"
+              onClick={() => void client.invalidateQueries({ queryKey: plannerKeys.whatIf })}
+            >
+              <RotateCw size={13} aria-hidden="true" /> Ask all again
+            </button>
+          </div>
+          <ul className="answers" aria-live="polite">
+            <Answer subject={subject} spec={spec} question={AS_IT_IS} remove={null} />
+            {questions.map((question) => (
+              <Answer
+                key={id(question)}
+                subject={subject}
+                spec={spec}
+                question={question}
+                remove={() => set(questions.filter((each) => each !== question))}
+              />
+            ))}
+          </ul>
+        </section>
+      )}
+    </div>
+  );
+}
