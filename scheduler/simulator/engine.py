@@ -130,7 +130,7 @@ class Simulation:
                 self._plan(now_s)
                 last_plan_s = now_s
         self.outcome.end_s = now_s if math.isinf(self.scenario.until_s) else self.scenario.until_s
-        self.outcome.usage.advance(self.outcome.end_s)
+        self.outcome.usage.advance(self.outcome.end_s, waiting=len(self.world.queued))
         return self.outcome
 
     def _next_event_s(self) -> float:
@@ -143,7 +143,7 @@ class Simulation:
 
     def _pass(self, now_s: float, to_s: float) -> None:
         self._job_seconds += max(0.0, to_s - now_s) * self._jobs_there
-        self.outcome.usage.advance(to_s)
+        self.outcome.usage.advance(to_s, waiting=len(self.world.queued))
         self._past.advance(to_s, self.world.running)
 
     def _let_happen(self, now_s: float) -> None:

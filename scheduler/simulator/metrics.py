@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from core.domain.parts import WHOLE
 from core.domain.resources import Request
 from scheduler.planning import NodeView, ReasonCode
 from scheduler.simulator.fairness import Fairness, rhos, static_rhos
@@ -24,7 +25,7 @@ class Usage:
         nodes = tuple(nodes)
         self.gpus = sum(node.allocatable.gpu_count for node in nodes)
         self.cpu_milli = sum(node.allocatable.cpu_milli for node in nodes)
-        self.held_gpus = 0
+        self.held_gpu_milli = 0
         self.held_cpu_milli = 0
         self.gpu_seconds = 0.0
         self.cpu_seconds = 0.0  # in thousandths of a CPU
@@ -32,18 +33,22 @@ class Usage:
         # While somebody waits for room: GPUs free, and those of them on nodes that are partly used.
         self.idle_gpu_seconds = 0.0
         self.broken_gpu_seconds = 0.0
-        self._idle = (0, 0)
+        self._idle = (0.0, 0.0)
         self._waiting: Counter[ReasonCode] = Counter()
-        # How many GPUs are held from each moment on; the newest last.
+        # How much is held (thousandths of GPUs), and how many jobs wait, from each moment on; the newest last.
         self.allocation: list[tuple[float, int]] = [(0.0, 0)]
+        self.queue: list[tuple[float, int]] = [(0.0, 0)]
         self._now_s = 0.0
 
-    def advance(self, to_s: float) -> None:
+    def advance(self, to_s: float, *, waiting: int) -> None:
+        """``waiting``: how many jobs wait until then."""
         past_s = to_s - self._now_s
-        if past_s > 0 and self.allocation[-1][1] != self.held_gpus:
-            self.allocation.append((self._now_s, self.held_gpus))
+        if past_s > 0 and self.allocation[-1][1] != self.held_gpu_milli:
+            self.allocation.append((self._now_s, self.held_gpu_milli))
+        if past_s > 0 and self.queue[-1][1] != waiting:
+            self.queue.append((self._now_s, waiting))
         self._now_s = to_s
-        self.gpu_seconds += past_s * self.held_gpus
+        self.gpu_seconds += past_s * self.held_gpu_milli / WHOLE
         self.cpu_seconds += past_s * self.held_cpu_milli
         self.idle_gpu_seconds += past_s * self._idle[0]
         self.broken_gpu_seconds += past_s * self._idle[1]
@@ -72,18 +77,18 @@ class Usage:
             self._hold_one(request, -1)
 
     def _hold_one(self, request: Request, sign: int) -> None:
-        self.held_gpus += sign * request.gpu_count
+        self.held_gpu_milli += sign * (WHOLE * request.gpu_count + request.gpu_milli)
         self.held_cpu_milli += sign * request.cpu_milli
 
     def wait(self, codes: Mapping[str, ReasonCode], world: World) -> None:
         """Who waits from now on, and what is free meanwhile."""
         self._waiting = Counter(codes.values())
-        idle = broken = 0
+        idle = broken = 0.0
         if any(code in _WAITS_FOR_ROOM for code in codes.values()):
             for node in world.nodes.values():
-                free = node.free.gpu_count
+                free = node.free.gpu_count + sum(map(sum, node.free.shares.values())) / WHOLE
                 idle += free
-                broken += free if free < node.allocatable.gpu_count else 0
+                broken += free if free < node.allocatable.gpu_count else 0.0
         self._idle = (idle, broken)
 
 
@@ -120,8 +125,8 @@ class Summary:
 
     ``completion``: from the arrival to the end, what is called JCT. ``idle_while_waiting``: GPUs free while jobs wait for room ÷ GPUs
     there; ``fragmentation``: the part of these on nodes that are partly used. ``lost``: seconds of work done again after
-    preemptions ÷ seconds of work. ``allocation``: (moment, part of the GPUs that is held on the average until the next one).
-    ``decision_cpu``: of one plan, where it was measured.
+    preemptions ÷ seconds of work. ``allocation``: (moment, part of the GPUs that is held on the average until the next one);
+    ``queue``: (moment, how many jobs wait on the average until the next one). ``decision_cpu``: of one plan, where it was measured.
     """
 
     jobs: int
@@ -141,6 +146,7 @@ class Summary:
     fairness: Fairness
     static_fairness: Fairness
     allocation: tuple[tuple[float, float], ...]
+    queue: tuple[tuple[float, float], ...]
     decision_cpu: Spread | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -162,6 +168,7 @@ class Summary:
             "fairness": self.fairness.to_json(),
             "static_fairness": self.static_fairness.to_json(),
             "allocation": [list(point) for point in self.allocation],
+            "queue": [list(point) for point in self.queue],
             "decision_cpu": None if self.decision_cpu is None else self.decision_cpu.to_json(),
         }
 
@@ -193,14 +200,15 @@ def summarise(outcome: Outcome) -> Summary:
         lost=sum(job.lost_s for job in jobs) / work_s if work_s else 0.0,
         fairness=Fairness.of(rhos(jobs, usage.gpus)),
         static_fairness=Fairness.of(static_rhos(jobs, usage.gpus)),
-        allocation=_resampled(usage.allocation, end_s, usage.gpus),
+        allocation=_resampled(usage.allocation, end_s, usage.gpus * WHOLE),
+        queue=_resampled(usage.queue, end_s, 1),
         decision_cpu=Spread.of(outcome.decision_cpu_s) if outcome.decision_cpu_s else None,
     )
 
 
-def _resampled(steps: Sequence[tuple[float, int]], end_s: float, gpus: int) -> tuple[tuple[float, float], ...]:
-    """Means over equal parts of the whole time."""
-    if not gpus or end_s <= 0:
+def _resampled(steps: Sequence[tuple[float, int]], end_s: float, whole: int) -> tuple[tuple[float, float], ...]:
+    """Means over equal parts of the whole time, as parts of ``whole``."""
+    if not whole or end_s <= 0:
         return ()
     width_s = end_s / _POINTS
     held = [0.0] * _POINTS
@@ -209,4 +217,4 @@ def _resampled(steps: Sequence[tuple[float, int]], end_s: float, gpus: int) -> t
         for number in range(first, last + 1):
             begins_s, ends_s = max(from_s, number * width_s), min(to_s, (number + 1) * width_s)
             held[number] += count * max(0.0, ends_s - begins_s)
-    return tuple((number * width_s, amount / (width_s * gpus)) for number, amount in enumerate(held))
+    return tuple((number * width_s, amount / (width_s * whole)) for number, amount in enumerate(held))
