@@ -1,8 +1,9 @@
 # ruff: noqa: T201 (a command line)
-"""``python -m scheduler.simulator scenario.yaml [--json]``; a trace (.csv, .trace, .jsonl) needs ``--nodes`` and ``--gpus``.
+"""``python -m scheduler.simulator scenario.yaml [--json] [--plot FILE.svg]``; a job list (.csv, .trace, .jsonl) needs ``--nodes`` and
+``--gpus`` or a ``--node-list``, and ``--format`` where it is not of ours.
 
 With ``--more-nodes 20`` or ``--try order=shortest-first,time_slice_s=600`` (as often as wanted) the same jobs are run again for
-each, and the figures are shown beside one another.
+each, and the figures are shown, and drawn, beside one another.
 """
 
 from __future__ import annotations
@@ -13,52 +14,35 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import yaml
 
 from scheduler.simulator.compare import Case, more_like, run, table
 from scheduler.simulator.engine import Simulation
 from scheduler.simulator.expect import failures
+from scheduler.simulator.inputs import FORMATS, Around, read
 from scheduler.simulator.metrics import summarise
 from scheduler.simulator.mistakes import ScenarioError
+from scheduler.simulator.plots import ENDINGS, Curves, check, plot
 from scheduler.simulator.report import report
-from scheduler.simulator.scenario import Scenario, load, parse
+from scheduler.simulator.scenario import Scenario
 from scheduler.simulator.settings import read_policy
-from scheduler.simulator.traces import flat, own
-
-_FORMATS: Final = {"muri": flat.MURI, "tiresias": flat.TIRESIAS, "philly": flat.PHILLY}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 0: ran, and what was expected holds; 1: something expected does not; 2: the input is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="python -m scheduler.simulator", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "scenario", type=Path, help="a scenario (.yaml), a trace (.csv) or a platform's history (.jsonl)"
-    )
-    parser.add_argument("--json", action="store_true", help="figures for programs")
-    parser.add_argument("--seed", type=int, help="instead of the scenario's own")
-    parser.add_argument("--format", choices=sorted(_FORMATS), help="of a .csv that has no columns of our names")
-    parser.add_argument("--nodes", type=int, default=8, help="for a trace: how many nodes")
-    parser.add_argument("--gpus", type=int, default=8, help="for a trace: GPUs of each node")
-    parser.add_argument("--tick", default="0", help="for a trace: plan at most this often, such as 60s")
-    parser.add_argument("--estimates", default="unknown", help="for a trace: unknown, known, learnt or history")
-    parser.add_argument(
-        "--restart-cost", default="0", help="for a trace: what a start after a preemption costs, such as 30s"
-    )
-    parser.add_argument("--more-nodes", type=int, default=0, help="compare with so many more nodes")
-    parser.add_argument(
-        "--try", dest="tries", action="append", default=[], help="compare with these settings of the policy"
-    )
-    options = parser.parse_args(arguments)
+    options = _options(arguments)
     try:
+        if options.plot is not None:
+            check(options.plot)
         scenario = _scenario(options)
         print(f"seed {scenario.seed}", file=sys.stderr if options.json else sys.stdout)
         if options.more_nodes or options.tries:
             return _compare(scenario, options)
         outcome = Simulation(scenario, cpu_clock=time.process_time).run()
+        if options.plot is not None:
+            plot(scenario.name, [Curves.of(scenario.name, outcome)], options.plot)
     except ScenarioError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -79,7 +63,14 @@ def _compare(scenario: Scenario, options: argparse.Namespace) -> int:
         more = more_like(scenario.nodes, options.more_nodes)
         cases.append((f"{options.more_nodes} more nodes", replace(scenario, nodes=(*scenario.nodes, *more))))
     cases += [(words, replace(scenario, policy=_tried(words))) for words in options.tries]
-    made = [Case(name, summarise(run(one, cpu_clock=time.process_time))) for name, one in cases]
+    made: list[Case] = []
+    curves: list[Curves] = []
+    for name, one in cases:
+        outcome = run(one, cpu_clock=time.process_time)
+        made.append(Case(name, summarise(outcome)))
+        curves.append(Curves.of(name, outcome))
+    if options.plot is not None:
+        plot(scenario.name, curves, options.plot)
     if options.json:
         print(json.dumps([{"name": case.name, **case.figures.to_json()} for case in made], indent=2))
     else:
@@ -99,21 +90,50 @@ def _tried(words: str) -> Any:
 
 
 def _scenario(options: argparse.Namespace) -> Scenario:
-    path: Path = options.scenario
-    if path.suffix not in {".csv", ".jsonl"}:
-        return load(path, seed=options.seed)
-    data = {
-        "name": path.stem,
-        "nodes": [{"name": "node-{}", "count": options.nodes, "gpus": options.gpus}],
-        "tick": options.tick,
-        "estimates": options.estimates,
-        "restart_cost": options.restart_cost,
-    }
-    if path.suffix == ".csv" and options.format is None:
-        return parse({**data, "trace": {"file": path.name}}, folder=path.parent)
-    form = _FORMATS.get(options.format)
-    arrivals = own.read(path) if form is None else flat.read(path, form, node_gpus=options.gpus)
-    return replace(parse(data), arrivals=tuple(arrivals))
+    around = Around(
+        nodes=options.nodes,
+        gpus=options.gpus,
+        node_list=options.node_list,
+        profiles=options.profiles,
+        tick=options.tick,
+        estimates=options.estimates,
+        restart_cost=options.restart_cost,
+        limit=options.limit,
+    )
+    return read(options.scenario, options.format, around, seed=options.seed)
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m scheduler.simulator", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "scenario", type=Path, help="a scenario (.yaml), a job list (.csv, .trace) or a platform's history (.jsonl)"
+    )
+    parser.add_argument("--json", action="store_true", help="figures for programs")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help=f"draw the figures into this file ({', '.join(ENDINGS)})"
+    )
+    parser.add_argument("--seed", type=int, help="instead of the scenario's own")
+    parser.add_argument("--more-nodes", type=int, default=0, help="compare with so many more nodes")
+    parser.add_argument(
+        "--try", dest="tries", action="append", default=[], help="compare with these settings of the policy"
+    )
+    listed = parser.add_argument_group("for a job list")
+    listed.add_argument("--format", choices=FORMATS, help="of a .csv that has no columns of our names")
+    listed.add_argument("--nodes", type=int, default=8, help="how many nodes (8)")
+    listed.add_argument("--gpus", type=int, default=8, help="GPUs of each node (8)")
+    listed.add_argument(
+        "--node-list", type=Path, metavar="FILE", help="the nodes, as openb lists them, instead of these"
+    )
+    listed.add_argument(
+        "--profiles", type=Path, metavar="PATH", help="what jobs do in a second: of pollux a folder, of gavel a table"
+    )
+    listed.add_argument("--limit", type=int, help="only the first so many jobs")
+    listed.add_argument("--tick", default="0", help="plan at most this often, such as 60s")
+    listed.add_argument("--estimates", default="unknown", help="unknown, known, learnt or history")
+    listed.add_argument("--restart-cost", default="0", help="what a start after a preemption costs, such as 30s")
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

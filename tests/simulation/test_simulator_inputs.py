@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -115,3 +117,78 @@ def test_a_setting_that_makes_no_sense_is_one_sentence(tmp_path: Path, capsys: p
     (tmp_path / "t.csv").write_text("job_id,num_gpu,submit_time,duration\n1,1,0,5\n")
     assert main([str(tmp_path / "t.csv"), "--format", "tiresias", "--try", "order=best"]) == 2
     assert "policy.order" in capsys.readouterr().err
+
+
+MURI = "job_id,num_gpu,submit_time,duration\n1,1,5000,60000\n2,4,6000,60000\n3,1,7000,60000\n"
+
+
+def _pollux(folder: Path) -> list[str]:
+    profile = folder / "profiles" / "bert"
+    profile.mkdir(parents=True)
+    (profile / "validation-16.csv").write_text(
+        "progress,iteration,metric,grad_sqr,grad_var\n100,100,0.5,1,0\n200,200,0.6,1,0\n"
+    )
+    (profile / "placements.csv").write_text("placement,local_bsz,step_time,sync_time\n1,16,1,0\n")
+    (profile / "scalability.csv").write_text("num_nodes,num_replicas,local_bsz,step_time,sync_time\n2,8,8,2,0\n")
+    (folder / "w.csv").write_text("name,time,application,num_replicas,batch_size\none,10,bert,1,16\n")
+    return ["w.csv", "--format", "pollux", "--profiles", str(folder / "profiles")]
+
+
+def _gavel(folder: Path) -> list[str]:
+    (folder / "table.json").write_text(json.dumps({"v100": {"('LM (batch size 10)', 1)": {"null": 10.0}}}))
+    fields = ["LM (batch size 10)", "python3", "lm", "--steps", "1", "5968", "1", "static", "1", "-1", "100", "7"]
+    (folder / "t.trace").write_text("\t".join(fields) + "\n")
+    return ["t.trace", "--profiles", str(folder / "table.json")]
+
+
+def _philly(folder: Path) -> list[str]:
+    text = "timestamp,duration,num_gpus,cluster\n2017-10-09 07:01:55,66,1,b\n"
+    (folder / "p.csv.gz").write_bytes(gzip.compress(text.encode()))
+    return ["p.csv.gz", "--format", "philly"]
+
+
+def _history(folder: Path) -> list[str]:
+    (folder / "h.jsonl").write_text('{"name": "a", "queued_at": "2026-05-01T12:00:00Z", "ran_s": 5}\n')
+    return ["h.jsonl"]
+
+
+def _muri(folder: Path) -> list[str]:
+    (folder / "m.csv").write_text(MURI)
+    return ["m.csv", "--format", "muri", "--limit", "1"]
+
+
+@pytest.mark.parametrize("listed", [_pollux, _gavel, _philly, _history, _muri])
+def test_the_command_runs_job_lists_of_every_format(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], listed: Callable[[Path], list[str]]
+) -> None:
+    name, *more = listed(tmp_path)
+    assert main([str(tmp_path / name), *more, "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert (figures["jobs"], figures["finished"], figures["waiting"]["max_s"]) == (1, 1, 0.0)
+    assert figures["name"] == name.partition(".")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "options", "words"),
+    [
+        ("w.csv", "", ["--format", "pollux"], "--profiles: pollux needs the folder"),
+        ("t.trace", "", [], "--profiles: gavel needs its table"),
+        ("p.csv.gz", "", [], "--format: say which p.csv.gz has"),
+        ("m.csv", MURI, ["--format", "muri", "--nodes", "0"], "--nodes: is at least 1, not 0"),
+        ("m.csv", MURI, ["--format", "muri", "--limit", "0"], "--limit: is at least 1, not 0"),
+        ("m.csv", MURI + "3,1,8000,60000\n", ["--format", "muri"], "m.csv: the job 'job-3' stands 2 times"),
+        (
+            "m.csv",
+            MURI.replace("1,1,", "1,inf,"),
+            ["--format", "muri"],
+            "m.csv, line 2: num_gpu: 'inf' is not a finite",
+        ),
+        ("m.csv", MURI.partition("\n")[0] + "\n", ["--format", "muri"], "m.csv: lists no job"),
+    ],
+)
+def test_what_a_job_list_lacks_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, options: list[str], words: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert main([str(tmp_path / name), *options]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {words}")

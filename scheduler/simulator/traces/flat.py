@@ -20,7 +20,7 @@ from typing import Final
 from scheduler.simulator.arrival import Arrival
 from scheduler.simulator.gangs import whole_nodes
 from scheduler.simulator.mistakes import ScenarioError
-from scheduler.simulator.traces.rows import number, read_rows
+from scheduler.simulator.traces.rows import number, read_rows, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def read(path: Path, form: Format, *, node_gpus: int, limit: int | None = None) 
 
 
 def _arrival(row: Mapping[str, str], form: Format, where: str, line: int, node_gpus: int) -> Arrival:
-    gang = whole_nodes(int(number(row, form.gpus, where)), node_gpus)
+    gang = whole_nodes(whole(row, form.gpus, where), node_gpus)
     at_s = _moment_s(row, form.at, where) if form.is_dated else number(row, form.at, where) * form.unit_s
     return Arrival(
         name=f"job-{row[form.name]}" if form.name else f"job-{line - 2:06}",

@@ -20,7 +20,7 @@ from typing import Any, Final
 from scheduler.simulator.arrival import Arrival
 from scheduler.simulator.gangs import single_gpus
 from scheduler.simulator.mistakes import ScenarioError
-from scheduler.simulator.traces.rows import number, read_text
+from scheduler.simulator.traces.rows import number, read_text, whole
 
 _FIELDS: Final = (
     "type", "command", "folder", "steps_argument", "needs_data", "steps", "gpus", "mode", "priority", "slo", "duration",
@@ -69,7 +69,11 @@ class Throughputs:
 
     def per_s(self, model: str, batch: int, gpus: int) -> float:
         """Raises :class:`KeyError` for what was not measured."""
-        return float(self._table[f"('{model} (batch size {batch})', {gpus})"]["null"])
+        kind = f"('{model} (batch size {batch})', {gpus})"
+        steps = float(self._table[kind]["null"])
+        if steps <= 0:  # what did not fit into the memory stands there so
+            raise KeyError(kind)
+        return steps
 
 
 def read(path: Path, throughputs: Throughputs) -> list[Arrival]:
@@ -90,9 +94,9 @@ def read(path: Path, throughputs: Throughputs) -> list[Arrival]:
         found = re.fullmatch(r"(\S+) \(batch size (\d+)\)", row["type"])
         if found is None or found[1] not in _SAMPLES:
             raise ScenarioError(f"{where}: type: {row['type']!r} is not one of {', '.join(_SAMPLES)} (batch size …)")
-        model, batch, gpus = found[1], int(found[2]), int(number(row, "gpus", where, least=1))
+        model, batch, gpus = found[1], int(found[2]), whole(row, "gpus", where, least=1)
         try:
-            sizes = batch_sizes(model, batch, gpus, row["mode"], int(number(row, "steps", where)))
+            sizes = batch_sizes(model, batch, gpus, row["mode"], whole(row, "steps", where))
             duration_s = sum(_SAMPLES[model] / size / throughputs.per_s(model, size, gpus) for size in sizes)
         except KeyError as error:
             raise ScenarioError(f"{where}: mode: {row['mode']!r} is not known, or {error} was not measured") from None

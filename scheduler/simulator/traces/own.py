@@ -21,6 +21,7 @@ from core.domain.resources import Gang
 from scheduler.simulator.arrival import Arrival
 from scheduler.simulator.gangs import gang_from
 from scheduler.simulator.mistakes import ScenarioError
+from scheduler.simulator.traces.rows import read_text
 
 _KEYS: Final = frozenset(
     {
@@ -75,11 +76,7 @@ def arrivals(jobs: Iterable[FinishedJob]) -> list[Arrival]:
 
 def read(path: Path) -> list[Arrival]:
     """Raises :class:`ScenarioError` with file, line and field."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from error
-    return arrivals(parse(lines, path.name))
+    return arrivals(parse(read_text(path).splitlines(), path.name))
 
 
 def parse(lines: Sequence[str], file: str) -> list[FinishedJob]:

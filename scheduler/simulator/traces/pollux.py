@@ -24,7 +24,7 @@ from typing import Final
 from scheduler.simulator.arrival import Arrival
 from scheduler.simulator.gangs import single_gpus
 from scheduler.simulator.mistakes import ScenarioError
-from scheduler.simulator.traces.rows import number, read_rows
+from scheduler.simulator.traces.rows import number, read_rows, whole
 
 START_S: Final = 30.0  # `rescale_time` of the artifact
 NODE_GPUS: Final = 4
@@ -50,9 +50,9 @@ def read(path: Path, profiles: Path) -> list[Arrival]:
             if name not in _EPOCHS or not (profiles / name / "placements.csv").is_file():
                 raise ScenarioError(f"{where}: application: there is no profile of {name!r} in {profiles.name}")
             applications[name] = Application.read(profiles / name)
-        replicas = int(number(row, "num_replicas", where, least=1))
+        replicas = whole(row, "num_replicas", where, least=1)
         gang = single_gpus(replicas)
-        batch = int(number(row, "batch_size", where, least=1))
+        batch = whole(row, "batch_size", where, least=1)
         kind = (name, replicas, batch)
         if kind not in durations:
             durations[kind] = applications[name].duration_s(replicas, batch)

@@ -18,8 +18,10 @@ def read_text(path: Path) -> str:
             with gzip.open(path, "rt", encoding="utf-8") as file:
                 return file.read()
         return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except (OSError, EOFError) as error:
+        raise ScenarioError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{path}: is not text in UTF-8") from error
 
 
 def read_rows(path: Path, needed: Sequence[str]) -> Iterator[tuple[int, Mapping[str, str]]]:
@@ -48,6 +50,16 @@ def number(row: Mapping[str, str], column: str, where: str, *, least: float = 0.
         value = float(row[column])
     except ValueError:
         raise ScenarioError(f"{where}: {column}: {row[column]!r} is not a number") from None
-    if math.isnan(value) or value < least:
+    if not math.isfinite(value):
+        raise ScenarioError(f"{where}: {column}: {row[column]!r} is not a finite number")
+    if value < least:
         raise ScenarioError(f"{where}: {column}: {row[column]!r} is less than {least:g}")
     return value
+
+
+def whole(row: Mapping[str, str], column: str, where: str, *, least: int = 0) -> int:
+    """The same for a number without a fraction; ``2.0`` is one."""
+    value = number(row, column, where, least=least)
+    if value != int(value):
+        raise ScenarioError(f"{where}: {column}: {row[column]!r} is not a whole number")
+    return int(value)

@@ -1,0 +1,86 @@
+"""Alibaba's openb traces (cluster-trace-gpu-v2023; Weng et al., "Beware of Fragmentation", ATC 2023): a list of pods and one of nodes.
+
+- Pods: ``name, cpu_milli, memory_mib, num_gpu, gpu_milli, gpu_spec, creation_time, deletion_time``, perhaps ``scheduled_time``; seconds.
+  With ``num_gpu`` 1 a pod asks for ``gpu_milli`` thousandths of one device; ``gpu_spec`` lists models with ``|`` between them.
+- Nodes: ``sn, cpu_milli, memory_mib, gpu, model``; all GPUs of a node are of one model.
+
+A pod runs as long as it did there: from ``scheduled_time`` to ``deletion_time``. One that was never placed is taken to run as long as it
+was there at all, since nothing tells how long it would have run; one without ``deletion_time`` never ends. ``qos`` and ``pod_phase`` are not looked at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from core.domain.ids import NodeId
+from core.domain.parts import WHOLE
+from core.domain.resources import Amounts, Gang, GangRole, Request
+from scheduler.planning import NodeView
+from scheduler.simulator.arrival import Arrival
+from scheduler.simulator.mistakes import ScenarioError
+from scheduler.simulator.traces.rows import number, read_rows, whole
+
+_MIB: Final = 2**20
+_NODES: Final = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
+_PODS: Final = (
+    "name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli", "gpu_spec", "creation_time", "deletion_time",
+)  # fmt: skip
+
+
+def read_nodes(path: Path) -> tuple[NodeView, ...]:
+    """All empty. Raises :class:`ScenarioError` with file, line and column."""
+    nodes: dict[str, NodeView] = {}
+    for line, row in read_rows(path, _NODES):
+        where = f"{path.name}, line {line}"
+        name, model, gpus = row["sn"], row["model"], whole(row, "gpu", where)
+        if not name or name in nodes:
+            raise ScenarioError(f"{where}: sn: {name!r} {'stands twice' if name else 'is no name'}")
+        if gpus and not model:
+            raise ScenarioError(f"{where}: model: is missing for {gpus} GPUs")
+        amounts = Amounts(
+            whole(row, "cpu_milli", where), whole(row, "memory_mib", where) * _MIB, {model: gpus} if gpus else {}
+        )
+        nodes[name] = NodeView(NodeId(name), {}, amounts, amounts)
+    if not nodes:
+        raise ScenarioError(f"{path.name}: lists no node")
+    return tuple(nodes.values())
+
+
+def read(path: Path) -> list[Arrival]:
+    """The pods by their creation, the earliest at 0. Raises :class:`ScenarioError` with file, line and column."""
+    arrivals = [_arrival(row, f"{path.name}, line {line}") for line, row in read_rows(path, _PODS)]
+    arrivals.sort(key=lambda arrival: arrival.at_s)
+    first_s = arrivals[0].at_s if arrivals else 0.0
+    return [replace(arrival, at_s=arrival.at_s - first_s) for arrival in arrivals]
+
+
+def _arrival(row: Mapping[str, str], where: str) -> Arrival:
+    created_s = number(row, "creation_time", where)
+    since = "scheduled_time" if row.get("scheduled_time") else "creation_time"
+    began_s = number(row, since, where)
+    ended_s = number(row, "deletion_time", where) if row["deletion_time"] else math.inf
+    if ended_s < began_s:
+        raise ScenarioError(f"{where}: deletion_time: {row['deletion_time']!r} is before {since} {row[since]!r}")
+    gang = Gang((GangRole("worker", 1, _request(row, where)),))
+    return Arrival(row["name"], created_s, ended_s - began_s, gang, gang.shape())
+
+
+def _request(row: Mapping[str, str], where: str) -> Request:
+    count, part = whole(row, "num_gpu", where), whole(row, "gpu_milli", where)
+    if count and not 1 <= part <= WHOLE:
+        raise ScenarioError(f"{where}: gpu_milli: {row['gpu_milli']!r} is not 1 to {WHOLE}")
+    if count > 1 and part < WHOLE:
+        raise ScenarioError(f"{where}: gpu_milli: {row['gpu_milli']!r} of each of {count} GPUs; parts are of one GPU")
+    models = tuple(model for model in row["gpu_spec"].split("|") if model) if count else ()
+    is_part = count == 1 and part < WHOLE
+    return Request(
+        whole(row, "cpu_milli", where),
+        whole(row, "memory_mib", where) * _MIB,
+        0 if is_part else count,
+        models,
+        part if is_part else 0,
+    )
