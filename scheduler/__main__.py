@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -40,6 +41,9 @@ from scheduler.tasks import Tasks, register_tasks
 log = structlog.get_logger(__name__)
 
 _CONCURRENCY: Final = 4
+# A snapshot of a large cluster is a million small values without a cycle among them: with Python's own thresholds a
+# plan spent half of its time looking through them for garbage (10,000 nodes, 50,000 waiting: 1.9 s instead of 1.0 s).
+_GARBAGE_THRESHOLDS: Final = (50_000, 20, 100)
 # A turn of a clock takes a second; a database that hangs holds one of beat's for some seconds.
 _STUCK_AFTER_S: Final = 60.0
 
@@ -57,6 +61,7 @@ def main(argv: list[str] | None = None) -> int:
         logging.getLogger("kombu.connection").setLevel(logging.ERROR)
         if options.part == "beat":
             return _beat(settings)
+        gc.set_threshold(*_GARBAGE_THRESHOLDS)
         return _worker(settings, options.concurrency)
     except BadSettings as error:
         print(error, file=sys.stderr)  # noqa: T201 (the command line's own output)

@@ -23,6 +23,8 @@ NO_SHARES: Shares = {}
 
 # Refusals kept per pool; the smallest ones refuse nearly everything.
 _MOST_REFUSED = 24
+# Nodes remembered per question that had room; a gang seldom needs more.
+_WITNESSES = 256
 
 
 class Gpus:
@@ -71,6 +73,7 @@ class Capacity:
         shares: per node and model, thousandths left on each shared device; ``shared``: per model the nodes with any left.
         refused: per pool and models, (members, thousandths of GPUs, CPU, memory) that did not fit; whatever asks for at
             least as much does not fit either, until something becomes free.
+        witnesses: per question some nodes that had room when it was last asked.
     """
 
     __slots__ = (
@@ -86,6 +89,7 @@ class Capacity:
         "shared",
         "shares",
         "typical",
+        "witnesses",
     )
 
     def __init__(
@@ -106,6 +110,7 @@ class Capacity:
         self.fragments: Fragments | None = None
         self.typical: Callable[[], Typical] | None = None
         self.refused: dict[tuple[int, tuple[str, ...]], list[tuple[int, int, int, int]]] = {}
+        self.witnesses: dict[tuple[Request, tuple[str, ...], int], Ints] = {}
         self.shared: dict[str, set[int]] = {model: set() for model in cluster.gpu_models}
         for number, parts in enumerate(self.shares):
             if parts:
@@ -154,6 +159,7 @@ class Capacity:
         twin.memory = self.memory.copy()
         twin.gpus = self.gpus.copy()
         twin.refused = {key: refused.copy() for key, refused in self.refused.items()}
+        twin.witnesses = self.witnesses.copy()
         twin.shares = self.shares.copy()  # the mappings are replaced, never changed
         twin.shared = {model: numbers.copy() for model, numbers in self.shared.items()}
         twin.typical = self.typical
@@ -211,12 +217,32 @@ class Capacity:
         for members, gpus, cpu, memory in refused:
             if count >= members and asked[1] >= gpus and asked[2] >= cpu and asked[3] >= memory:
                 return False
-        if self.rooms(request, models, pool, count).total >= count:
+        question = (request, models, id(pool))
+        if self._still_holds(question, count):
+            return True
+        rooms = self.rooms(request, models, pool, count)
+        if rooms.total >= count:
+            self.witnesses[question] = rooms.numbers[:_WITNESSES].copy()
             return True
         refused[:] = [kept for kept in refused if any(a < b for a, b in zip(kept, asked, strict=True))]
         if len(refused) < _MOST_REFUSED:
             refused.append(asked)
         return False
+
+    def _still_holds(self, question: tuple[Request, tuple[str, ...], int], count: int) -> bool:
+        """Whether the nodes that had room the last time have enough of it: mostly they have, and all others need no look."""
+        numbers = self.witnesses.get(question)
+        request, models, _ = question
+        if numbers is None or request.gpu_milli:
+            return False
+        slots: Ints = np.full(len(numbers), 0 if request.gpu_count else count, dtype=np.int64)
+        if request.gpu_count:
+            for model in models:
+                slots += np.maximum(self.gpus.whole[model][numbers], 0) // request.gpu_count
+        for free, each in ((self.cpus, request.cpu_milli), (self.memories, request.memory_bytes)):
+            if each:
+                np.minimum(slots, free[numbers] // each, out=slots)
+        return int(np.minimum(slots, count).sum()) >= count
 
     def rooms(self, request: Request, models: Sequence[str], pool: Pool, most: int) -> Rooms:
         """Every node of ``pool`` with room for at least one member, and for how many (at most ``most``)."""

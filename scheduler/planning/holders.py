@@ -9,8 +9,10 @@ from typing import Any, Final
 
 from scheduler.planning import words
 from scheduler.planning.draft import Draft
-from scheduler.planning.model import Estimate, QueuedGang
+from scheduler.planning.model import QueuedGang, RunningGang
 from scheduler.planning.reservation import Holdings
+
+_Part = tuple[RunningGang | QueuedGang, int, str | None]  # who, how many GPUs, of which model
 
 # Of so many equal holes the one that grows first is told: with thousands of them one is as good an example as another.
 _MOST_LOOKED_AT: Final = 256
@@ -91,32 +93,35 @@ class Holders:
         self._now = now
         self._holdings = holdings
         self._starts = starts
-        self._by_node: dict[int, list[Holder]] | None = None
+        self._parts: dict[int, list[_Part]] | None = None
+        self._by_node: dict[int, list[Holder]] = {}
 
     def of(self, number: int) -> list[Holder]:
-        if self._by_node is None:
-            self._by_node = {}
-            for running, held in self._holdings:
-                for at, request, model, members in held:
-                    gpus = members * request.gpu_count
-                    likely = self._likely(running.estimate)
-                    self._add(at, Holder(running.name, running.job_id, running.expected_end, gpus, model, likely))
-            for job, draft in self._starts:
-                run_time = job.max_run_time_s
-                end = None if run_time is None else self._now + timedelta(seconds=run_time)
-                for at, request, model, members in draft.used():
-                    gpus, likely = members * request.gpu_count, self._likely(job.estimate)
-                    self._add(at, Holder(job.name, job.job_id, end, gpus, model, likely))
-            for holders in self._by_node.values():
-                holders.sort(key=lambda holder: holder.order)
-        return self._by_node.get(number, [])
+        """Those on one node, who ends first at the front."""
+        holders = self._by_node.get(number)
+        if holders is None:
+            holders = [self._holder(*part) for part in self._all_parts().get(number, ())]
+            holders.sort(key=lambda holder: holder.order)
+            self._by_node[number] = holders
+        return holders
 
-    def _likely(self, estimate: Estimate | None) -> datetime | None:
-        return None if estimate is None else words.on_grid(estimate.likely_s, self._now)
+    def _all_parts(self) -> dict[int, list[_Part]]:
+        if self._parts is None:
+            self._parts = {}
+            held = [*self._holdings, *((job, draft.used()) for job, draft in self._starts)]
+            for gang, parts in held:
+                for number, request, model, members in parts:
+                    self._parts.setdefault(number, []).append((gang, members * request.gpu_count, model))
+        return self._parts
 
-    def _add(self, number: int, holder: Holder) -> None:
-        if self._by_node is not None:
-            self._by_node.setdefault(number, []).append(holder)
+    def _holder(self, gang: RunningGang | QueuedGang, gpus: int, model: str | None) -> Holder:
+        if isinstance(gang, RunningGang):
+            end = gang.expected_end
+        else:
+            run_time_s = gang.max_run_time_s
+            end = None if run_time_s is None else self._now + timedelta(seconds=run_time_s)
+        likely = None if gang.estimate is None else words.on_grid(gang.estimate.likely_s, self._now)
+        return Holder(gang.name, gang.job_id, end, gpus, model, likely)
 
     def first_to_free(self, candidates: Sequence[tuple[int, str]], missing: int) -> tuple[int, str, Held | None]:
         """Of nodes (with a GPU model) the one where ``missing`` more GPUs are free first; its holders until then.

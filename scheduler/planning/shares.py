@@ -102,11 +102,25 @@ class Shares:
         self._likely: dict[str, dict[str, int]] = {}
         self._steps: dict[str, float] = {}
         self._promised: dict[str | tuple[str, str], dict[str, int]] = {}
+        # By the identity of the gang, which lives as long as the snapshot, and the models of its replicas.
+        self._of_running: dict[tuple[int, tuple[str | None, ...]], dict[str, int]] = {}
         for gang in snapshot.running:
             self.add(gang.project, gang.user, self.of_running(gang))
 
     def of_running(self, gang: RunningGang) -> dict[str, int]:
         """What a running gang holds, with the GPU models that it got, as far as they are told, else likely ones."""
+        told = gang.gpu_models
+        # Equal gangs, whole and on equal models, hold equal amounts, and there are thousands of them.
+        is_whole = len(told) == len(gang.nodes) == gang.gang.size and gang.gang.elastic is None
+        key = (id(gang.gang), told) if is_whole and None not in told else None
+        known = None if key is None else self._of_running.get(key)
+        if known is None:
+            known = self._count(gang)
+            if key is not None:
+                self._of_running[key] = known
+        return known
+
+    def _count(self, gang: RunningGang) -> dict[str, int]:
         requests = {role.role: role.request for role in gang.gang.roles}
         told = gang.gpu_models
         parts: Counter[tuple[str, str | None]] = Counter()
