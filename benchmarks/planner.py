@@ -5,13 +5,14 @@
 ``--large``: instead 10,000 nodes (8 GPUs on most) and 50,000 queued jobs.
 
 Per case two plans: the first, which starts what fits, and the next, which finds the cluster as that left it: the tick of
-a platform whose queue waits. Prints the seed, then the median, the range, and what the plan held. The garbage collector is left on, as in
-the platform.
+a platform whose queue waits. Prints the seed, then the median, the range, and what the plan held. The garbage collector is on, with
+the scheduler's own thresholds (``scheduler/__main__.py``).
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import statistics
 import sys
@@ -152,6 +153,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--large", action="store_true")
     options = parser.parse_args()
+    gc.set_threshold(50_000, 20, 100)
     print(f"seed {options.seed}, {options.rounds} rounds after one to warm up; median (range)")
     few = {"nodes": 500, "running": 2000, "jobs": 10_000, "shapes": 30}
     many = few | {"shapes": 10_000}
