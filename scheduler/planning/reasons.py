@@ -182,8 +182,9 @@ class Explainer:
         numbers: dict[str, Any] = {"largest_hole": hole, "node": name, "gpu_model": model}
         phrase = f"the largest hole is {hole}, on {name}" if hole else "none is free"
         if held is not None:
-            where = "its GPUs are" if hole else f"the GPUs of {name} are"
-            phrase += f"; {held.gpus} of {where} held by {held.phrase(self.snapshot.now)}"
+            where = "its GPUs" if hole else f"the GPUs of {name}"
+            are = "is" if held.gpus == 1 else "are"
+            phrase += f"; {held.gpus} of {where} {are} held by {held.phrase(self.snapshot.now)}"
             numbers |= held.numbers()
         return phrase, numbers
 

@@ -122,6 +122,8 @@ class Rights:
 
     def over_growth(self, job: QueuedGang, gang: RunningGang) -> bool:
         """Whether ``job`` may have the replicas that ``gang`` has beyond those that it needs."""
+        if job.project != gang.project and self._has_guarantees and self._is_protected(gang):
+            return False
         if job.priority >= gang.priority:
             return True
         return not self.is_by_priority_only and self.over(job, gang) is not None

@@ -163,6 +163,13 @@ def test_an_elastic_gang_keeps_as_many_replicas_as_it_needs() -> None:
     assert (made.preempts, made.shrinks) == ((), ())
 
 
+def test_replicas_that_are_guaranteed_to_their_project_are_given_to_no_other() -> None:
+    elastic = runs("elastic", gang(1, 2, 8), *["n0"] * 8, project="a")
+    owner = Account("a", quota=Quota(guaranteed={"gpu_milli": 8000}))
+    assert planned(1, [elastic], [waits("q", gang(4), 90, "b")], accounts=(owner,)).shrinks == ()
+    assert planned(1, [elastic], [waits("q", gang(4), 90, "a")], accounts=(owner,)).shrinks != ()
+
+
 def test_turns_are_taken_by_levels() -> None:
     policy = Policy(time_slice_s=600.0, levels_gpu_s=(3600.0,))
     old = replace(runs("old", gang(8), "n0"), attained_gpu_s=8 * 3600.0)

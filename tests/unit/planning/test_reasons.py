@@ -60,6 +60,8 @@ def test_the_date_is_told_when_it_is_not_today_and_an_unknown_end_is_called_so()
     assert "8 of the GPUs of a are held by job long until about 2026-11-22 12:00 UTC" in tomorrow.sentence
     unknown = why([node("a", free=0)], gang(1, 8), [runs("long", 8, "a", None)])
     assert "none is free; 8 of the GPUs of a are held by job long, whose end is not known" in unknown.sentence
+    single = why([node("a", free=7)], gang(1, 8), [runs("long", 1, "a", None)])
+    assert "the largest hole is 7, on a; 1 of its GPUs is held by job long" in single.sentence
     overdue = why([node("a", free=0)], gang(1, 8), [runs("long", 8, "a", -1)])
     assert "held by job long, which should end any moment" in overdue.sentence
 
