@@ -15,7 +15,7 @@ jobs of one user are sorted once, and go by in one go while nothing starts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import heapify, heappop, heappush, heapreplace
@@ -88,9 +88,12 @@ class Queue:
 
     Attributes:
         withdrawn: jobs that started; they are left out from the next walk on.
+
+    Args:
+        can_run: whether the empty cluster could hold a job; asked once of each shape.
     """
 
-    def __init__(self, snapshot: Snapshot, shares: Shares) -> None:
+    def __init__(self, snapshot: Snapshot, shares: Shares, can_run: Callable[[QueuedGang], bool]) -> None:
         self.shares = shares
         self.withdrawn: set[JobId] = set()
         self._is_fair = snapshot.policy.is_fair
@@ -99,9 +102,14 @@ class Queue:
         for job in snapshot.queued:
             who = (job.project, job.user) if self._is_fair else _EVERYBODY
             lines.setdefault(-job.priority, {}).setdefault(who, []).append((turn_of(job, policy, now, long_s), job))
+        # Who can never run stands behind: at the head of its line it would lend its age to whoever comes after it.
+        firsts = {job.shape: job for job in snapshot.queued}
+        hopeless = self._hopeless = {shape for shape, job in firsts.items() if not can_run(job)}
         for users in lines.values():
             for line in users.values():
                 line.sort(key=itemgetter(0))
+                if hopeless:
+                    line.sort(key=lambda entry: entry[1].shape in hopeless)
         self._ranks = [lines[rank] for rank in sorted(lines)]
 
     def walk(self) -> Iterator[QueuedGang]:
@@ -128,6 +136,7 @@ class Queue:
         gone = self.withdrawn.copy()
         for users in self._ranks:
             by_project: dict[str, list[_Line]] = {}
+            idle: list[_Entry] = []
             for (project, user), entries in users.items():
                 jobs = [entry for entry in entries if entry[1].job_id not in gone] if gone else entries
                 if not jobs:
@@ -135,11 +144,15 @@ class Queue:
                 if len(users) == 1:  # nobody to take turns with
                     yield from (job for _, job in jobs)
                     continue
+                if jobs[0][1].shape in self._hopeless:  # and so are all of them: no turn is theirs
+                    idle += jobs
+                    continue
                 by_project.setdefault(project, []).append(_Line(user, shares.weight_of_user(project, user), jobs=jobs))
             lines = [line for its in by_project.values() for line in its]
             unit = min((shares.step(line.head.gang, line.head.shape) for line in lines), default=0.0)
             projects = [_Project(name, its, shares, unit) for name, its in sorted(by_project.items())]
             yield from _fill(projects, shares)
+            yield from (job for _, job in sorted(idle, key=itemgetter(0)))
 
 
 def _fill(projects: list[_Project], shares: Shares) -> Iterator[QueuedGang]:

@@ -77,13 +77,13 @@ class _Planning:
         self.free.expect(lambda: Typical.of_snapshot(snapshot, self.cluster, self._can_ever_run))
         self.holdings = Holdings(self.cluster, snapshot.running)
         self.shares = Shares(snapshot)
-        self.queue = Queue(snapshot, self.shares)
         self.sights = Sights(snapshot, self.cluster, self.shares)
         self.policy = snapshot.policy
         self.rights = Rights(snapshot, self.shares)
         self.promises = Promises(snapshot, self.holdings, self.rights)
         self.kept: dict[JobId, Draft] = {}  # where those will be for whom others are being stopped
         self.refusals = Refusals(self.empty)
+        self.queue = Queue(snapshot, self.shares, self._can_ever_run)
         self.grower = Grower(self.cluster, self.shares, self.sights.quotas)
         self.growths: dict[JobId, Growth] = {}
         self.timeline: Timeline | None = None

@@ -244,3 +244,15 @@ def test_who_would_fit_but_has_more_than_its_share_reads_whose_jobs_come_first_a
     assert "project vision has 12 of 16 GPUs of h100-80gb-hbm3 (75%), and its share by weight is 50%" in told.sentence
     assert "jobs of project nlp" in told.sentence
     assert told.numbers["entitled"] == 0.5
+
+
+def test_a_job_that_can_never_run_lends_its_age_to_nobody() -> None:
+    hour = 3600
+    patient = job("patient", gang(2), "nlp", "bob", age=10 * hour)
+    fresh = job("fresh", gang(2), age=10)
+    hopeless = job("hopeless", gang(9), age=25 * hour)
+    for order in QueueOrder:
+        policy = replace(QUIET, order=order)
+        made = planned([node("a", 2)], [patient, fresh, hopeless], policy=policy)
+        assert started(made) == started(planned([node("a", 2)], [patient, fresh], policy=policy)) == ["patient"]
+        assert made.order[-1] == "hopeless"
