@@ -42,7 +42,7 @@ def _what(error: Any) -> str:
     for pattern, words in _CHECKS:
         if pattern.match(error.message):
             return f"{name} {pattern.sub(words, error.message)}" + (f", not {value}" if value is not None else "")
-    return f"{name}: {error.message}"
+    return f"{name}{' ' if error.message.startswith('must ') else ': '}{error.message}"
 
 
 def _name_of(error: Any) -> str | None:

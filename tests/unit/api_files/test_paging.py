@@ -34,7 +34,7 @@ def full(house: Any) -> Any:
             at = house.now + timedelta(seconds=n // 2)  # some are equally old
             session.add(
                 Node(
-                    name=f"n{n}", executor="fake", labels={}, allocatable={"cpu_milli": 1000}, gpus=[],
+                    name=f"n{n}", executor="fake", labels={}, allocatable={"cpu_milli": 1000, "memory_bytes": 2**30}, gpus=[],
                     is_ready=True, seen_at=at,
                 )
             )  # fmt: skip
