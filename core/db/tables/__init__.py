@@ -1,0 +1,69 @@
+"""All tables. One schema for PostgreSQL and SQLite; ``migrations/`` holds its history.
+
+Times are UTC. ``generation`` columns are compared and set by every write that moves a state. JSON columns hold
+values that are only read whole; whatever is filtered or joined on has a column of its own.
+"""
+
+from core.db.tables.accounts import Archive, LoginCode, Membership, Project, Secret, Token, User, Volume
+from core.db.tables.base import NAMING, Base, BigId, Json, UtcDateTime
+from core.db.tables.fleet import Identity, Lease, Node, Stranger
+from core.db.tables.jobs import (
+    Attempt,
+    Checkpoint,
+    Event,
+    IdempotencyKey,
+    Job,
+    JobLabel,
+    KeptCheckpoint,
+    Replica,
+    Retention,
+)
+from core.db.tables.metrics import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
+from core.db.tables.planning import BookingRow, Outlook, PlanRecord, PolicyRow, Question, Usage, WaitReason
+from core.db.tables.tracking import MlflowModel, MlflowRegistered, MlflowRun, MlflowVersion, TensorBoardLink
+
+__all__ = [
+    "NAMING",
+    "Archive",
+    "Attempt",
+    "Base",
+    "BigId",
+    "BookingRow",
+    "Checkpoint",
+    "Event",
+    "IdempotencyKey",
+    "Identity",
+    "Job",
+    "JobLabel",
+    "Json",
+    "KeptCheckpoint",
+    "Lease",
+    "LoginCode",
+    "Membership",
+    "MetricChunk",
+    "MetricObject",
+    "MetricSegment",
+    "MetricSeries",
+    "MetricStream",
+    "MlflowModel",
+    "MlflowRegistered",
+    "MlflowRun",
+    "MlflowVersion",
+    "Node",
+    "Outlook",
+    "PlanRecord",
+    "PolicyRow",
+    "Project",
+    "Question",
+    "Replica",
+    "Retention",
+    "Secret",
+    "Stranger",
+    "TensorBoardLink",
+    "Token",
+    "Usage",
+    "User",
+    "UtcDateTime",
+    "Volume",
+    "WaitReason",
+]

@@ -1,0 +1,111 @@
+"""Who may do what, and what is theirs: users, projects, secrets, volumes and archives of code."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Float,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    Text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from core.db.tables.base import Base
+
+
+class User(Base):
+    __tablename__ = "users"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    is_admin: Mapped[bool] = mapped_column(Boolean, default=False)
+    created_at: Mapped[datetime]
+    disabled_at: Mapped[datetime | None]
+
+
+class Token(Base):
+    """A bearer token. Only its SHA-256 is kept. ``opened_by``: of a browser's session, the id of the token that was shown
+    for it; the session is revoked with that.
+    """
+
+    __tablename__ = "tokens"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"), index=True)
+    name: Mapped[str]
+    digest: Mapped[str] = mapped_column(unique=True)
+    scopes: Mapped[list[Any]]  # of "read", "write", "admin"
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+    opened_by: Mapped[str | None] = mapped_column(index=True)
+
+
+class LoginCode(Base):
+    """A one-time code that the embedded mode prints; exchanged once for a session token."""
+
+    __tablename__ = "login_codes"
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
+    expires_at: Mapped[datetime]
+    used_at: Mapped[datetime | None]
+
+
+class Project(Base):
+    __tablename__ = "projects"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    description: Mapped[str] = mapped_column(Text, default="")
+    weight: Mapped[float] = mapped_column(Float, default=1.0)
+    quota: Mapped[dict[str, Any]] = mapped_column(default=dict)  # core.domain.quota tells its form
+    max_priority: Mapped[int | None] = mapped_column(Integer)  # the largest that its jobs may have
+    created_at: Mapped[datetime]
+    deleted_at: Mapped[datetime | None]
+
+
+class Membership(Base):
+    __tablename__ = "memberships"
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"), primary_key=True, index=True)
+    role: Mapped[str]  # viewer | member | admin
+
+
+class Secret(Base):
+    """A project secret, encrypted with the platform's key."""
+
+    __tablename__ = "secrets"
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    sealed: Mapped[bytes] = mapped_column(LargeBinary)
+    updated_at: Mapped[datetime]
+
+
+class Volume(Base):
+    """Storage an admin registered. ``config``: how containers mount it; ``root``: where the control plane sees it."""
+
+    __tablename__ = "volumes"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    kind: Mapped[str]  # local | nfs | pvc | csi
+    root: Mapped[str | None] = mapped_column(Text)
+    config: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    is_read_only: Mapped[bool] = mapped_column(Boolean, default=False)
+    created_at: Mapped[datetime]
+
+
+class Archive(Base):
+    """A code archive (.tar.gz), named by its content. ``received_bytes`` < ``size_bytes`` while it is uploaded."""
+
+    __tablename__ = "archives"
+    digest: Mapped[str] = mapped_column(primary_key=True)  # "sha256:<hex>"
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    received_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    is_complete: Mapped[bool] = mapped_column(Boolean, default=False)
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
+    created_at: Mapped[datetime]
+    used_at: Mapped[datetime]

@@ -1,0 +1,68 @@
+"""The machines, and who is at work on them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Text,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from core.db.tables.base import Base
+
+
+class Node(Base):
+    """A machine. The cordon and ``admin_labels`` are the admin's, the rest is written from what the executor sees.
+
+    ``labels``: what the executor reports; :func:`core.db.repositories.nodes.labels_of` tells which labels hold.
+    """
+
+    __tablename__ = "nodes"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    executor: Mapped[str]
+    labels: Mapped[dict[str, Any]]
+    admin_labels: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    allocatable: Mapped[dict[str, Any]]
+    gpus: Mapped[list[Any]]  # [{"id","model","memory_bytes"}]
+    is_ready: Mapped[bool] = mapped_column(Boolean)
+    condition: Mapped[str] = mapped_column(Text, default="")
+    is_cordoned: Mapped[bool] = mapped_column(Boolean, default=False)
+    cordon_reason: Mapped[str] = mapped_column(Text, default="")
+    seen_at: Mapped[datetime]
+
+
+class Lease(Base):
+    """Who may write now. ``token`` grows with every change of hands; writes compare it (fencing)."""
+
+    __tablename__ = "leases"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    holder: Mapped[str]
+    token: Mapped[int] = mapped_column(BigInteger)
+    expires_at: Mapped[datetime]
+
+
+class Identity(Base):
+    """One row, ``name`` "database": the random id by which engines tell this database's objects from another's.
+
+    A copy of the database has it, too: see :mod:`core.db.identity`.
+    """
+
+    __tablename__ = "identity"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str]
+
+
+class Stranger(Base):
+    """An attempt that the executor holds and this database does not know. ``database_id``: whose it is, as the engine
+    says; empty where it does not say. ``is_foreign``: another database's, so that it is left alone.
+    """
+
+    __tablename__ = "strangers"
+    attempt_id: Mapped[str] = mapped_column(primary_key=True)
+    database_id: Mapped[str]
+    is_foreign: Mapped[bool] = mapped_column(Boolean)
+    since: Mapped[datetime]

@@ -1,0 +1,210 @@
+"""Jobs, their attempts and replicas, and what is kept of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.orm import Mapped, mapped_column
+
+from core.db.tables.base import Base, BigId
+
+
+class Job(Base):
+    """One request. ``state`` moves by ``core.domain.lifecycle`` alone.
+
+    ``wanted`` is what the user asked for since: run | pause | cancel | delete; the control loop makes it true.
+    ``not_before`` delays the next attempt (back-off). ``wait_reason`` is this job's own reason; where it is null the
+    reason of its ``shape`` counts (see ``WaitReason``).
+    """
+
+    __tablename__ = "jobs"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
+    name: Mapped[str]
+    spec: Mapped[dict[str, Any]]
+    gang: Mapped[dict[str, Any]]
+    shape: Mapped[str]
+    # GPUs of the whole gang, in thousandths.
+    gpu_milli: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    state: Mapped[str]
+    wanted: Mapped[str] = mapped_column(default="run")
+    generation: Mapped[int] = mapped_column(Integer, default=1)
+    priority: Mapped[int] = mapped_column(Integer)
+    max_run_time_s: Mapped[float | None] = mapped_column(Float)
+    wait_reason: Mapped[dict[str, Any] | None]
+    attempt_count: Mapped[int] = mapped_column(Integer, default=0)
+    restart_count: Mapped[int] = mapped_column(Integer, default=0)  # those that count against max_restarts
+    not_before: Mapped[datetime | None]
+    exit: Mapped[dict[str, Any] | None]  # classification of the end, with its sentence
+    room_since: Mapped[datetime | None]  # since when others are, or were, stopped for it while it waits
+    output_volume: Mapped[str]
+    output_path: Mapped[str] = mapped_column(Text)
+    resume_from: Mapped[str | None] = mapped_column(Text)
+    resume_choice: Mapped[dict[str, Any] | None]  # {"path", "at"}: the checkpoint that a user chose to go on from
+    # Of its attempts that have ended: seconds in which it ran, and GPU-seconds that its replicas had (of a gang without
+    # GPUs, its seconds).
+    run_s: Mapped[float] = mapped_column(Float, default=0.0, server_default="0")
+    attained_gpu_s: Mapped[float] = mapped_column(Float, default=0.0, server_default="0")
+    # {"code", "sentence", "for_job", "at"}: while it waits, why it was made to give its place
+    preempted: Mapped[dict[str, Any] | None]
+    preempt_count: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    waits_since: Mapped[datetime | None]  # since when it has been without resources, where that is later than queued_at
+    cloned_from: Mapped[str | None]
+    created_at: Mapped[datetime]
+    queued_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
+    updated_at: Mapped[datetime]
+    __table_args__ = (
+        Index("ix_jobs_project_id_created_at", "project_id", "created_at", "id"),
+        Index("ix_jobs_created_at", "created_at", "id"),
+        Index("ix_jobs_state_priority", "state", "priority", "queued_at"),
+        Index("ix_jobs_name", "name"),
+        Index("ix_jobs_finished_at", "finished_at"),
+    )
+
+
+class JobLabel(Base):
+    """Labels by which jobs are listed; the roles of a job stand here too, under the key ``.role``."""
+
+    __tablename__ = "job_labels"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[str] = mapped_column(primary_key=True)
+    __table_args__ = (Index("ix_job_labels_key_value", "key", "value", "job_id"),)
+
+
+class IdempotencyKey(Base):
+    __tablename__ = "idempotency_keys"
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"), primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    request_digest: Mapped[str]
+    job_id: Mapped[str]
+    created_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class Attempt(Base):
+    """One launch of the whole gang. ``ends``: why it ended; ``is_counted``: counts against max_restarts.
+
+    ``stop``: null, or why the platform is stopping it (``{"cause": …, "sentence": …, "at": …}``).
+    """
+
+    __tablename__ = "attempts"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    number: Mapped[int] = mapped_column(Integer)
+    state: Mapped[str]
+    generation: Mapped[int] = mapped_column(Integer, default=1)
+    executor: Mapped[str]
+    layout: Mapped[list[Any] | None]
+    world: Mapped[int] = mapped_column(Integer, default=1)  # counts the layouts that it has had
+    world_reason: Mapped[str] = mapped_column(Text, default="")  # why the newest one is another than that before
+    resume_from: Mapped[str | None] = mapped_column(Text)
+    stop: Mapped[dict[str, Any] | None]
+    end: Mapped[dict[str, Any] | None]
+    is_counted: Mapped[bool] = mapped_column(Boolean, default=False)
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    decided_at: Mapped[datetime | None]  # when the deciders were done; evaluators have their grace from here
+    ended_at: Mapped[datetime | None]
+    swept_at: Mapped[datetime | None]  # when the executor forgot it
+    __table_args__ = (UniqueConstraint("job_id", "number"), Index("ix_attempts_state", "state"))
+
+
+class Replica(Base):
+    """A member of an attempt's gang and what it holds on its node until it ends."""
+
+    __tablename__ = "replicas"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempts.id"))
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    role: Mapped[str]
+    index: Mapped[int] = mapped_column("replica_index", Integer)
+    rank: Mapped[int] = mapped_column(Integer)  # position in the layout
+    generation: Mapped[int] = mapped_column(Integer, default=1)
+    state: Mapped[str]
+    node: Mapped[str]
+    gpus: Mapped[list[Any]]
+    gpu_model: Mapped[str | None]
+    # Thousandths of its one device; 0: it has its devices whole, or none.
+    gpu_milli: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    cpu_milli: Mapped[int] = mapped_column(Integer)
+    memory_bytes: Mapped[int] = mapped_column(BigInteger)
+    exit: Mapped[dict[str, Any] | None]
+    detail: Mapped[str] = mapped_column(Text, default="")
+    facts: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    heartbeat_at: Mapped[datetime | None]
+    report_seq: Mapped[int] = mapped_column(BigInteger, default=0)
+    progress: Mapped[dict[str, Any]] = mapped_column(default=dict)  # step, steps, epoch, metrics (last values)
+    # {"sentence", "for_job"}: why an elastic gang is to go on without it, which still runs
+    leaves: Mapped[dict[str, Any] | None]
+    __table_args__ = (
+        UniqueConstraint("attempt_id", "role", "replica_index"),
+        Index("ix_replicas_state_node", "state", "node"),
+    )
+
+
+class Checkpoint(Base):
+    """A complete checkpoint that a job told of. ``path`` is relative to the job's output."""
+
+    __tablename__ = "checkpoints"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    attempt_id: Mapped[str] = mapped_column(ForeignKey("attempts.id"))
+    path: Mapped[str] = mapped_column(Text)
+    step: Mapped[int | None] = mapped_column(BigInteger)
+    metrics: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    size_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    created_at: Mapped[datetime]
+    __table_args__ = (UniqueConstraint("job_id", "path"),)
+
+
+class KeptCheckpoint(Base):
+    """A checkpoint that no retention deletes. ``path`` is relative to the job's output."""
+
+    __tablename__ = "kept_checkpoints"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    path: Mapped[str] = mapped_column(Text, primary_key=True)
+    user: Mapped[str]
+    created_at: Mapped[datetime]
+
+
+class Retention(Base):
+    """Which checkpoints of a job stay: a ``core.domain.retention.Rule`` as JSON."""
+
+    __tablename__ = "retentions"
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    rule: Mapped[dict[str, Any]]
+    user: Mapped[str]
+    updated_at: Mapped[datetime]
+
+
+class Event(Base):
+    """One line of a thing's history. ``actor``: ``user:<name>``, ``scheduler``, ``executor``, ``runtime:<role>-<index>``."""
+
+    __tablename__ = "events"
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    at: Mapped[datetime]
+    project_id: Mapped[str | None]
+    job_id: Mapped[str | None]
+    attempt_id: Mapped[str | None]
+    kind: Mapped[str]  # noun.verb, such as job.queued
+    actor: Mapped[str]
+    reason: Mapped[str] = mapped_column(Text, default="")
+    data: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    __table_args__ = (Index("ix_events_job_id", "job_id", "id"), Index("ix_events_project_id", "project_id", "id"))
