@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
@@ -91,7 +92,7 @@ class Policy:
 
     def level(self, attained_gpu_s: float) -> int:
         """The level of attained service, 0 for those that have had the least."""
-        return sum(attained_gpu_s >= end for end in self.levels_gpu_s)
+        return bisect_right(self.levels_gpu_s, attained_gpu_s)
 
     def to_json(self) -> dict[str, Any]:
         """All settings by their names, as :func:`parse_policy` takes them."""
