@@ -27,7 +27,7 @@ from core.db.repositories.queue import QueuePlace, held_by_job, waiting_count, w
 from core.db.rows import AnyRow
 from core.db.tables import Attempt, Job, Project, Replica, User
 from core.domain.pace import told_progress
-from core.domain.quota import GPUS
+from core.domain.quota import CPU, GPUS, MEMORY
 from core.domain.resources import Gang
 from core.domain.states import JobState
 
@@ -83,6 +83,8 @@ def _waiting_view(row: AnyRow, caller: Caller, now: datetime) -> WaitingJobView:
         "priority": row.priority,
         "priority_class": priority_name(row.priority),
         "gpus": gang.gpu_milli / 1000,
+        "cpus": sum(role.replicas * role.request.cpu_milli for role in gang.roles) / 1000,
+        "memory_bytes": sum(role.replicas * role.request.memory_bytes for role in gang.roles),
         "gpu_models": list(dict.fromkeys(model for role in gang.roles for model in role.request.gpu_models)),
         "queued_at": row.queued_at,
         "start": _start(row, is_known=is_known),
@@ -169,6 +171,8 @@ def _running_view(
         "state": row.state,
         "priority": row.priority,
         "gpus": shown(GPUS, amounts.get(GPUS, 0)),
+        "cpus": shown(CPU, amounts.get(CPU, 0)),
+        "memory_bytes": amounts.get(MEMORY, 0),
         "gpu_models": {key.partition("/")[2]: shown(key, milli) for key, milli in amounts.items() if "/" in key},
         "replicas": replicas.get(job_id, 0),
         "started_at": row.started_at,

@@ -62,6 +62,8 @@ def view(work: Work, caller: Caller) -> SharesView:
             entitlement=due[project_id],
             usage=past.get((project_id, "")),
             gpus=_gpus(whole.held),
+            cpus=shown(CPU, whole.held.get(CPU, 0)),
+            memory_bytes=whole.held.get(MEMORY, 0),
             running=whole.running,
             waiting=whole.waiting,
             users=[
@@ -164,6 +166,8 @@ def _together(others: list[ShareView]) -> list[ShareView]:
             entitlement=min(1.0, sum(share.entitlement for share in others)),
             usage=min(1.0, sum(share.usage or 0.0 for share in others)),
             gpus=gpus,
+            cpus=sum(share.cpus for share in others),
+            memory_bytes=sum(share.memory_bytes for share in others),
             running=sum(share.running for share in others),
             waiting=sum(share.waiting for share in others),
         )

@@ -108,12 +108,15 @@ def state_text(state: str, console: Console, *, wanted: str = "run") -> Any:
     return Text((f"{icon} {state}" if is_fancy(console) else state) + wish, colour)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str, wraps: Sequence[str] = ()
+) -> None:
     """A table. In a pipe: one line per row, columns two spaces apart, nothing cut off or wrapped.
 
     Args:
         rows: cells are strings, ``None`` (shown as a dash) or rich texts; the state column is made by ``state_text``.
         empty: said on stderr when there is no row.
+        wraps: columns that take several lines on a terminal rather than lose anything.
     """
     table = [[_cell(cell) for cell in row] for row in rows]
     if not table:
@@ -121,7 +124,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
         return
     console = answers()
     if console.is_terminal:
-        console.print(_rich_table(columns, table))
+        console.print(_rich_table(columns, table, wraps))
         return
     lines = [list(columns), *[[str(cell) for cell in row] for row in table]]
     widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
@@ -141,6 +144,8 @@ def _one_line(text: str) -> str:
 
 # A name of the longest kind still leaves room beside it.
 _WIDEST: Final = 32
+# Of a column that may take several lines.
+_NARROW: Final = 18
 # From this many columns on, a sentence may take several lines: there are not many.
 _ROOMY: Final = 140
 
@@ -149,7 +154,7 @@ def _width(cell: Any) -> int:
     return len(str(cell))
 
 
-def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
+def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], wraps: Sequence[str]) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
@@ -157,9 +162,12 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Any:
     for place, column in enumerate(columns[:-1]):
         # What tells one row from another is never cut; the last column, of sentences, gives way.
         width = max(_width(line[place]) for line in [columns, *rows])
-        table.add_column(column, no_wrap=True, min_width=min(width, _WIDEST))
+        if column in wraps:
+            table.add_column(column, overflow="fold", min_width=min(width, _NARROW), max_width=_NARROW)
+        else:
+            table.add_column(column, no_wrap=True, min_width=min(width, _WIDEST))
     if columns:
-        is_roomy = answers().width >= _ROOMY
+        is_roomy = answers().width >= _ROOMY or columns[-1] in wraps
         table.add_column(columns[-1], ratio=1, no_wrap=not is_roomy, overflow="fold" if is_roomy else "ellipsis")
     for row in rows:
         table.add_row(*[escape(cell) if isinstance(cell, str) else cell for cell in row])

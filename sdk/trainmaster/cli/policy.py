@@ -44,6 +44,11 @@ def set_policy(
     _print(view, as_json=json)
 
 
+def _text(value: str) -> str:
+    """A list that may be broken between two lines; in a pipe it stays as it can be set."""
+    return value.replace(",", ", ") if output.answers().is_terminal else value
+
+
 def _print(view: PolicyView, *, as_json: bool) -> None:
     if as_json or session.current().as_json:
         output.print_json(view)
@@ -53,13 +58,14 @@ def _print(view: PolicyView, *, as_json: bool) -> None:
         [
             (
                 setting.name,
-                setting.text,
-                None if setting.text == setting.default_text else setting.default_text,
+                _text(setting.text),
+                None if setting.text == setting.default_text else _text(setting.default_text),
                 setting.meaning,
             )
             for setting in view.settings
         ],
         empty="",
+        wraps=("VALUE", "DEFAULT", "MEANING"),
     )
     if view.updated_at is not None:
         by = f" by {view.updated_by}" if view.updated_by else ""

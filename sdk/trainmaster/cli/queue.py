@@ -118,9 +118,13 @@ def picture(
     parts += [Text(""), Text(f"{output.count(len(running), 'job')} on the nodes", "bold")]
     if known:
         parts.append(_running_table(known[:_MOST_RUNNING], now, is_roomy=is_roomy))
-    hidden = len(running) - min(len(known), _MOST_RUNNING)
-    if hidden:
-        parts.append(Text(f"  and {hidden} more", "dim"))
+    if len(known) > _MOST_RUNNING:
+        parts.append(Text(f"  and {len(known) - _MOST_RUNNING} more", "dim"))
+    others = [job for job in running if not job.job_id]
+    if others:
+        holds = amounts(sum(job.gpus for job in others), sum(job.cpus for job in others))
+        whose = f"{'and ' if known else ''}{len(others)} of other projects"
+        parts.append(Text(f"  {whose}, {'which holds' if len(others) == 1 else 'which hold'} {holds}", "dim"))
     headline = f"{output.count(waiting.waiting, 'job')} {'waits' if waiting.waiting == 1 else 'wait'}"
     parts += [Text(""), Text(headline + (more if shown else ""), "bold")]
     if shown:
@@ -143,6 +147,7 @@ def _share_table(shares: SharesView, console: Console) -> _Table:
     from rich.text import Text
 
     is_fancy = output.is_fancy(console)
+    has_cpus = console.width >= _ROOMY or not shares.gpus
     rows: list[list[Any]] = []
     for share in sorted(shares.projects, key=lambda each: (each.project is None, -each.held, each.project or "")):
         is_over = share.held > share.entitlement + 0.005
@@ -154,10 +159,12 @@ def _share_table(shares: SharesView, console: Console) -> _Table:
                 f"{share.entitlement:.0%}",
                 "–" if share.usage is None else f"{share.usage:.0%}",
                 f"{share.weight:g}",
-                _gpus(share, shares),
+                *([_gpus(share, shares)] if shares.gpus else []),
+                *([f"{share.cpus:g}/{shares.cpu_milli / 1000:g}"] if has_cpus else []),
             ]
         )
-    return _Table(["  PROJECT", "HOLDS", "SHARE", "DUE", "LATELY", "WEIGHT", "GPUS"], rows)
+    heads = ["  PROJECT", "HOLDS", "SHARE", "DUE", "LATELY", "WEIGHT"]
+    return _Table([*heads, *(["GPUS"] if shares.gpus else []), *(["CPUS"] if has_cpus else [])], rows)
 
 
 def _gpus(share: ShareView, shares: SharesView) -> str:
@@ -174,12 +181,13 @@ def _running_table(jobs: list[RunningJobView], now: datetime, *, is_roomy: bool)
             job.project or "",
             *([job.user or ""] if is_roomy else []),
             _number(job.gpus),
+            _number(job.cpus),
             (output.duration(now - job.started_at) or "") if job.started_at else "–",
             _until(job, now),
         ]
         for job in sorted(jobs, key=lambda each: (each.ends_at is None, each.ends_at or now, each.name or ""))
     ]
-    heads = ["  JOB", "PROJECT", *(["USER"] if is_roomy else []), "GPUS", "RUNS FOR", "ENDS"]
+    heads = ["  JOB", "PROJECT", *(["USER"] if is_roomy else []), "GPUS", "CPUS", "RUNS FOR", "ENDS"]
     return _Table(heads, rows)
 
 
@@ -187,27 +195,53 @@ def _until(job: RunningJobView, now: datetime) -> str:
     if job.likely_end_at is not None:
         return f"in about {output.duration(job.likely_end_at - now)}"
     if job.ends_at is not None:
-        return f"in {output.duration(job.ends_at - now)} at the latest"
+        return f"within {output.duration(job.ends_at - now)}"
     return "not stated"
 
 
 def _waiting_table(jobs: list[WaitingJobView], now: datetime, *, is_roomy: bool, is_wide: bool) -> _Table:
-    rows = [
-        [
-            f"  {job.position}",
-            job.name or _OTHERS,
-            job.project or "",
-            *([job.user or ""] if is_roomy else []),
-            _number(job.gpus),
-            (job.priority_class or str(job.priority)) if is_roomy else str(job.priority),
-            start_text(job.start, now),
-            job.reason.sentence if job.reason else "",
-        ]
-        for job in jobs
-    ]
+    rows = []
+    for first, *rest in _together(jobs):
+        last = rest[-1] if rest else first
+        all_of_them = [first, *rest]
+        is_one_priority = {job.priority for job in all_of_them} == {first.priority}
+        rows.append(
+            [
+                f"  {first.position}" + (f"–{last.position}" if rest else ""),
+                first.name or (f"({len(all_of_them)} of other projects)" if rest else "(of another project)"),
+                first.project or "",
+                *([first.user or ""] if is_roomy else []),
+                _number(sum(job.gpus for job in all_of_them)),
+                _number(sum(job.cpus for job in all_of_them)),
+                _priority(first, is_roomy=is_roomy) if is_one_priority else "",
+                "" if rest else start_text(first.start, now),
+                first.reason.sentence if first.reason else "",
+            ]
+        )
     priority = "PRIORITY" if is_roomy else "PRI"
-    heads = ["  #", "JOB", "PROJECT", *(["USER"] if is_roomy else []), "GPUS", priority, "STARTS", "WHY"]
+    heads = ["  #", "JOB", "PROJECT", *(["USER"] if is_roomy else []), "GPUS", "CPUS", priority, "STARTS", "WHY"]
     return _Table(heads, rows, is_below=not is_wide)
+
+
+def _together(jobs: list[WaitingJobView]) -> list[list[WaitingJobView]]:
+    """Jobs of others that stand behind one another have one line: nothing but their place is told of them."""
+    found: list[list[WaitingJobView]] = []
+    for job in jobs:
+        if found and not job.job_id and not found[-1][0].job_id and job.position == found[-1][-1].position + 1:
+            found[-1].append(job)
+        else:
+            found.append([job])
+    return found
+
+
+def _priority(job: WaitingJobView, *, is_roomy: bool) -> str:
+    return (job.priority_class or str(job.priority)) if is_roomy else str(job.priority)
+
+
+def amounts(gpus: float, cpus: float) -> str:
+    """``26 GPUs and 48 CPUs``."""
+    told = [output.count(float(count), noun) for count, noun in ((gpus, "GPU"), (cpus, "CPU")) if count]
+    return " and ".join(told) or "nothing"
 
 
 def start_text(start: ExpectedStartView | None, now: datetime) -> str:
@@ -233,7 +267,7 @@ def _number(gpus: float) -> str:
 
 @dataclass(slots=True)
 class _Table:
-    """A table for a terminal; its last column gives way, or stands on a line of its own below each row (``is_below``)."""
+    """A table for a terminal; its last column takes several lines, or stands on a line of its own below each row (``is_below``)."""
 
     heads: list[str]
     rows: list[list[Any]]
@@ -251,7 +285,11 @@ class _Table:
             gives_way = at == len(self.heads) - 1
             least = None if gives_way else min(_WIDEST, max(len(head), *(len(row[at]) for row in cells)))
             table.add_column(
-                head, no_wrap=True, overflow="ellipsis", min_width=least, max_width=None if gives_way else _WIDEST
+                head,
+                no_wrap=not gives_way,
+                overflow="fold" if gives_way else "ellipsis",
+                min_width=least,
+                max_width=None if gives_way else _WIDEST,
             )
         for row in cells:
             table.add_row(*row[: len(heads)])

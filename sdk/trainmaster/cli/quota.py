@@ -52,7 +52,7 @@ def show(project: Project, json: options.Json = False) -> None:
     if json or session.current().as_json:
         output.print_json(view)
         return
-    _print([view], as_json=False)
+    _print([view], as_json=False, is_whole=True)
     if view.users:
         output.say()
         output.print_table(
@@ -103,7 +103,7 @@ def set_quota(
         raise typer.BadParameter("say what to set, such as gpus=16 or --guaranteed gpus=8", param_hint="WHAT=AMOUNT")
     with session.client() as client:
         view = client.update_quota(project, **{k: v for k, v in changes.items() if v}, weight=weight, **more)
-    _tell(view, as_json=json)
+    _tell(view, _named(changes), as_json=json)
 
 
 @app.command()
@@ -130,7 +130,7 @@ def unset(
         raise typer.BadParameter("say what to take away, such as gpus or --guaranteed gpus", param_hint="WHAT")
     with session.client() as client:
         view = client.update_quota(project, **{k: v for k, v in changes.items() if v}, **more)
-    _tell(view, as_json=json)
+    _tell(view, _named(changes), as_json=json)
 
 
 def _weight(text: str) -> float:
@@ -154,20 +154,44 @@ def _by_user(given: list[str]) -> dict[str, dict[str, str]]:
 # --- how it looks -----------------------------------------------------------------------------------------------------
 
 
-def _tell(view: QuotaView, *, as_json: bool) -> None:
+def _named(changes: dict[str, Any]) -> set[str]:
+    """What was set, as it was written: ``gpus``, ``gpus/H100``."""
+    of_users = [amounts or {} for amounts in changes["users"].values()]
+    maps = [changes["limits"], changes["guaranteed"], changes["user_limit"], *of_users]
+    return {what.casefold() for each in maps for what in each}
+
+
+def _tell(view: QuotaView, named: set[str], *, as_json: bool) -> None:
+    """After a change: only those warnings that are about what was set."""
     if as_json or session.current().as_json:
         output.print_json(view)
         return
-    _print([view], as_json=False)
+
+    def is_about(warning: str) -> bool:
+        told = warning.casefold()
+        return any(
+            told.startswith(f"{what}:") or ("/" in what and (told.startswith(what) or f" {what[5:]};" in told))
+            for what in named
+        )
+
+    told = [warning for warning in view.warnings if is_about(warning)]
+    _print([view.model_copy(update={"warnings": told})], as_json=False)
+    if len(told) < len(view.warnings):
+        others = output.count(len(view.warnings) - len(told), "other warning")
+        output.note(f"{others}: `trainmaster quota {view.project}`.", "dim")
 
 
-def _print(views: list[QuotaView], *, as_json: bool) -> None:
+def _print(views: list[QuotaView], *, as_json: bool, is_whole: bool = False) -> None:
     if as_json or session.current().as_json:
         output.print_json(views)
         return
     output.print_table(
         ("PROJECT", "WHAT", "USED", "LIMIT", "GUARANTEED", "EACH USER", "NODES HAVE"),
-        [_row(view, line, is_first=not number) for view in views for number, line in enumerate(_shown(view))],
+        [
+            _row(view, line, is_first=not number)
+            for view in views
+            for number, line in enumerate(view.lines if is_whole else _shown(view))
+        ],
         empty="No projects.",
     )
     for view in views:
@@ -178,11 +202,11 @@ def _print(views: list[QuotaView], *, as_json: bool) -> None:
 
 
 def _shown(view: QuotaView) -> list[QuotaLineView]:
-    """What is limited, guaranteed or used; GPUs and jobs always."""
+    """What is limited, guaranteed or used of a GPU model; all else always."""
     return [
         line
         for line in view.lines
-        if line.what in ("gpus", "jobs")
+        if "/" not in line.what
         or line.used
         or any(value is not None for value in (line.limit, line.guaranteed, line.user_limit))
     ]

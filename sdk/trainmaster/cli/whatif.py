@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -17,7 +19,14 @@ from trainmaster.cli.verbs import changes_of
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
-    from trainmaster.wire.forecasts import ForecastView, OptionView, PlaceView, SimulationReportView, SimulationView
+    from trainmaster.wire.forecasts import (
+        ForecastView,
+        OptionView,
+        PlaceView,
+        SimulationReportView,
+        SimulationStatusView,
+        SimulationView,
+    )
     from trainmaster.wire.jobs import JobDetail
 
 _LOOK_AGAIN_S: Final = 0.5
@@ -55,6 +64,11 @@ def whatif(
             "name a node whose kind there shall be more of, such as --like gpu-07", param_hint="--like"
         )
     laid_over = changes_of(changes or [])
+    if compare and not (laid_over or more_nodes or without):
+        raise WrongUse(
+            "--compare shows two answers beside one another, and nothing is another: say what if with --set PATH=VALUE, "
+            "--more-nodes N --like NODE or --without NODE."
+        )
     with session.client() as client:
 
         def ask(patch: dict[str, Any], **cluster: Any) -> ForecastView:
@@ -72,10 +86,15 @@ def whatif(
         output.print_pairs(_pairs(found))
         return
     now, then = dict(_pairs(before)), dict(_pairs(found))
-    keys = [key for key in dict(_pairs(before, all_of_them=True)) if now.get(key) or then.get(key)]
-    output.print_table(
-        ["", "AS IT IS", "WHAT IF"], [[key, now.get(key) or "–", then.get(key) or "–"] for key in keys], empty=""
-    )
+    for key in dict(_pairs(before, all_of_them=True)):
+        if now.get(key) or then.get(key):
+            _print_both(key, now.get(key) or "–", then.get(key) or "–")
+
+
+def _print_both(key: str, now: str, then: str) -> None:
+    """Sentences above one another: side by side they would be either cut or too wide to read."""
+    told = [("as it is", now), ("what if", then)] if now != then else [("both", now)]
+    output.print_pairs([(f"{key if not row else '':<9} {which:<8}", text) for row, (which, text) in enumerate(told)])
 
 
 def _is_file(what: str) -> bool:
@@ -188,24 +207,33 @@ def simulate(
     days: Annotated[
         float, typer.Option("--days", help="The jobs that have ended in so many days.", min=0.01, max=366)
     ] = 30,
+    timeout: Annotated[
+        str, typer.Option("--timeout", help="Wait no longer than, such as 90s or 1h; it goes on without you.")
+    ] = "1h",
+    simulation: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Begin none: wait for this one, which you left.")
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Try a policy, or more nodes, on the platform's own history before setting, or buying, them. For platform admins."""
     settings = {**(_settings(policy) if policy else {}), **changes_of(changes or [])}
-    if not settings and not more_nodes and not without:
+    is_asked = bool(settings or more_nodes or without)
+    if not is_asked and simulation is None:
         raise WrongUse(
             "Say what to try: --policy FILE, --set order=fifo, --more-nodes 20 --like NODE, or --without NODE."
         )
+    if is_asked and simulation is not None:
+        raise WrongUse("Either say what to try, or name with --id one that is being worked on.")
+    timeout_s = _timeout_s(timeout)
     with session.client() as client:
-        told = client.begin_simulation(
-            policy=settings, more_nodes=more_nodes, like=like, without=without or [], days=days
+        told = (
+            client.get_simulation(simulation)
+            if simulation is not None
+            else client.begin_simulation(
+                policy=settings, more_nodes=more_nodes, like=like, without=without or [], days=days
+            )
         )
-        if output.is_interactive() and not json:
-            sys.stderr.write("Simulating; this takes seconds to minutes.\n")
-        while told.result is None:
-            time.sleep(_LOOK_AGAIN_S)  # noqa: TID251 (the command line is an edge)
-            told = client.get_simulation(told.id)
-        found = told.result
+        found = _wait_for(client, told, timeout_s)
     if json:
         output.print_json(found)
         return
@@ -213,6 +241,51 @@ def simulate(
     output.print_table(["", "AS IT IS", "WHAT IF"], _rows(found), empty="")
     for sentence in found.sentences:
         output.say(sentence)
+
+
+def _timeout_s(text: str) -> float:
+    from trainmaster.spec.quantity import parse_duration_s
+
+    try:
+        return parse_duration_s(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--timeout") from error
+
+
+def _wait_for(client: Client, told: SimulationStatusView, timeout_s: float) -> SimulationView:
+    """The result; meanwhile a person sees what is going on. Whoever leaves with Ctrl-C is told how to come back."""
+    from trainmaster.errors import WaitTimedOut
+
+    back = f"It goes on; its result stays for an hour: trainmaster simulate --id {told.id}"
+    until_s = time.monotonic() + timeout_s
+    try:
+        with _spinner() as say:
+            while told.result is None:
+                if time.monotonic() >= until_s:
+                    sentence = told.sentence.removesuffix(".") or "It is not done"
+                    raise WaitTimedOut(
+                        f"The simulation is not done after {output.duration(timeout_s)}: {sentence}. {back}"
+                    )
+                time.sleep(_LOOK_AGAIN_S)  # noqa: TID251 (the command line is an edge)
+                told = client.get_simulation(told.id)
+                say(told.sentence)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\n{back}\n")
+        raise
+    return told.result
+
+
+@contextmanager
+def _spinner() -> Iterator[Callable[[str], None]]:
+    """On a person's terminal, what is said last beside a spinner."""
+    console = output.notes()
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    from rich.markup import escape
+
+    with console.status("Simulating") as status:
+        yield lambda sentence: status.update(escape(sentence or "Simulating"))
 
 
 def _settings(file: Path) -> dict[str, Any]:

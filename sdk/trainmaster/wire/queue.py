@@ -23,6 +23,8 @@ class WaitingJobView(WireModel):
     priority_class: str | None = None
     roles: dict[str, int] = Field(default_factory=dict)
     gpus: float = 0  # of the whole gang; parts of one GPU count as such
+    cpus: float = 0  # of the whole gang, and so the memory
+    memory_bytes: int = 0
     gpu_models: list[str] = Field(default_factory=list)  # that any role accepts; empty: any
     queued_at: datetime
     reason: WaitReasonView | None = None
@@ -51,6 +53,8 @@ class RunningJobView(WireModel):
     state: str
     priority: int
     gpus: float = 0
+    cpus: float = 0
+    memory_bytes: int = 0
     gpu_models: dict[str, float] = Field(default_factory=dict)  # model -> how many it holds
     replicas: int = 0
     started_at: datetime | None = None
@@ -83,6 +87,8 @@ class ShareView(WireModel):
     entitlement: float
     usage: float | None = None
     gpus: dict[str, float] = Field(default_factory=dict)  # model -> GPUs held
+    cpus: float = 0  # held, and so the memory
+    memory_bytes: int = 0
     running: int  # jobs
     waiting: int
     users: list[UserShareView] = Field(default_factory=list)

@@ -59,9 +59,15 @@ def queue_server(server: Any, page: Callable[..., Any]) -> Any:
         gpus=8,
         reason={"code": "no_room", "sentence": "Needs 8 GPUs.", "numbers": {}},
     )
-    server.on("GET", "/queue", {"items": [known, _waiting(2, gpus=1)], "next_cursor": None, "waiting": 2})
+    server.on(
+        "GET", "/queue", {"items": [known, _waiting(2, gpus=1), _waiting(3, gpus=2)], "next_cursor": None, "waiting": 3}
+    )
     running = {"job_id": "job-0", "name": "big", "project": "vision", "user": "ann", "state": "running", "priority": 50}
-    server.on("GET", "/queue/running", page({**running, "gpus": 4}, {"state": "running", "priority": 50}))
+    server.on(
+        "GET",
+        "/queue/running",
+        page({**running, "gpus": 4}, {"state": "running", "priority": 50, "gpus": 1, "cpus": 4}),
+    )
     share = {"weight": 1.0, "held": 0.5, "wanted": 1.0, "entitlement": 0.25, "usage": 0.1, "running": 1, "waiting": 1}
     others = {**share, "project": None, "held": 0.25, "usage": None}
     projects = [{**share, "project": "vision", "gpus": {"h100": 4}}, others]
@@ -73,16 +79,16 @@ def test_the_queue_tells_shares_running_and_waiting_jobs(cli: Any, queue_server:
     assert "vision" in told
     assert "4/8 h100" in told
     assert "2 jobs on the nodes" in told
-    assert "and 1 more" in told
-    assert "2 jobs wait:" in told
+    assert "and 1 of other projects, which holds 1 GPU and 4 CPUs" in told
+    assert "3 jobs wait:" in told
     assert "Needs 8 GPUs." in told
-    assert "(others)" in told
+    assert "2–3  (2 of other projects)  –        –     3     –     normal" in told
 
 
 def test_the_queue_as_json_is_what_the_server_said(cli: Any, queue_server: Any) -> None:
     told = json.loads(cli("queue", "--json", "--project", "vision").stdout)
-    assert told["waiting"] == 2
-    assert [job["position"] for job in told["jobs"]] == [1, 2]
+    assert told["waiting"] == 3
+    assert [job["position"] for job in told["jobs"]] == [1, 2, 3]
     assert [job["name"] for job in told["running"]] == ["big"]
     assert told["shares"]["projects"][0]["entitlement"] == 0.25
 
@@ -110,12 +116,26 @@ def test_an_expected_start_says_how_sure_it_is() -> None:
 def test_a_quota_is_shown_with_what_is_used_and_warned_about(cli: Any, server: Any) -> None:
     server.on("GET", "/projects/vision/quota", QUOTA)
     shown = cli("quota", "vision")
-    assert "vision (weight 2)  gpus    14        16        8           4          32" in shown.stdout
-    assert "gpus/h100" not in shown.stdout
+    assert "vision (weight 2)  gpus       14        16        8           4          32" in shown.stdout
+    assert "gpus/h100  0" in shown.stdout
     assert "16.0 GiB" in shown.stdout
     assert "ann" in shown.stdout
     assert "Warning: vision: No node has the GPU model b200" in shown.stderr
     assert json.loads(cli("quota", "show", "vision", "--json").stdout)["max_priority"] == 75
+
+
+def test_after_setting_a_quota_only_its_own_warnings_are_told(cli: Any, server: Any) -> None:
+    others = [
+        "memory: the limit is above what all nodes have.",
+        "gpus/h100: all projects together are guaranteed 9 h100.",
+    ]
+    server.on("PATCH", "/projects/vision/quota", {**QUOTA, "warnings": [*QUOTA["warnings"], *others]})
+    told = cli("quota", "set", "vision", "gpus/B200=4").stderr
+    assert "GPU model b200" in told
+    assert "memory" not in told
+    assert "2 other warnings: `trainmaster quota vision`" in told
+    assert "9 h100" not in cli("quota", "set", "vision", "gpus=16").stderr
+    assert "9 h100" in cli("quota", "set", "vision", "-g", "gpus/H100=4").stderr
 
 
 def test_setting_a_quota_sends_what_was_written(cli: Any, server: Any) -> None:

@@ -76,11 +76,13 @@ def test_a_waiting_job_may_be_asked_about_with_changes_beside_how_it_is(cli: Inv
     assert server.bodies("POST", "/forecasts") == [
         {"spec": None, "spec_text": None, "job": "mnist", "changes": {"workers": 16, "gpus": 1}, "cluster": None}
     ] or server.bodies("POST", "/forecasts")[0]["changes"] == {"workers": 16, "gpus": 1}
-    lines = told.splitlines()
-    assert "AS IT IS" in lines[0]
-    assert "WHAT IF" in lines[0]
-    assert lines[1].split()[0] == "Starts"
-    assert lines[1].endswith("now")
+    assert told.splitlines()[:2] == [
+        "Starts    as it is  probably at about 14:20 UTC, between 13:50 UTC and 16:05 UTC",
+        "          what if   now",
+    ]
+    nothing_else = cli("whatif", "mnist", "--compare")
+    assert nothing_else.exit_code == 2
+    assert "say what if with --set" in nothing_else.stderr
 
 
 def test_other_nodes_may_be_thought_of(cli: Invoke, server: Any) -> None:
