@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -25,11 +25,9 @@ from executors.base import ReplicaKey
 from executors.containers import labels, names
 from executors.containers.exits import stop_mark
 from executors.kubernetes import render
-from executors.kubernetes.cache import PodCache
-from executors.kubernetes.client import AlreadyExists, Cluster, Conflict, Json, NotFound, path
-from executors.kubernetes.namespaces import Namespaces
+from executors.kubernetes.acting import Acting
+from executors.kubernetes.client import AlreadyExists, Conflict, Json, NotFound, path
 from executors.kubernetes.observe import has_begun, is_beginning, is_over, is_stuck, runs_nothing, stop_asked
-from executors.kubernetes.options import Options
 from executors.kubernetes.words import given_up
 
 log = structlog.get_logger(__name__)
@@ -49,25 +47,13 @@ _LOOK_S: Final = 0.05
 _TRIES: Final = 3
 
 
-class Ending:
+@dataclass(eq=False)
+class Ending(Acting):
     """Ends replicas and attempts."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        options: Options,
-        namespaces: Namespaces,
-        pods: PodCache,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._cluster = cluster
-        self._options = options
-        self._namespaces = namespaces
-        self._pods = pods
-        self._clock = clock
-        self._forgot_at: float | None = None
-        self._given_up: dict[AttemptId, dict[str, str]] = {}  # by pod, until somebody has written it down
-        self._rest = threading.Event()  # never set: a wait that needs no clock
+    _forgot_at: float | None = field(default=None, init=False)
+    # By Pod, until somebody has written it down.
+    _given_up: dict[AttemptId, dict[str, str]] = field(default_factory=dict, init=False)
 
     def stop(self, key: ReplicaKey, grace: timedelta) -> None:
         """See :meth:`executors.base.Executor.stop`."""

@@ -14,9 +14,8 @@ since; what a killed process leaves is swept by :meth:`Reservations.sweep`. Why 
 from __future__ import annotations
 
 import hashlib
-import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -28,9 +27,9 @@ from core.domain.ids import AttemptId
 from executors.base import ReplicaKey, ReplicaOrder
 from executors.containers import labels, names, places
 from executors.kubernetes import render
-from executors.kubernetes.cache import RESERVATION, PodCache
-from executors.kubernetes.client import AlreadyExists, Cluster, Conflict, Json, NotFound, path
-from executors.kubernetes.namespaces import Namespaces
+from executors.kubernetes.acting import Acting
+from executors.kubernetes.cache import RESERVATION
+from executors.kubernetes.client import AlreadyExists, Conflict, Json, NotFound, path
 from executors.kubernetes.nodes import SIMULATED, gpu_resource
 from executors.kubernetes.options import Options
 
@@ -58,23 +57,8 @@ printf %s "$device" > /dev/termination-log
 """
 
 
-class Reservations:
+class Reservations(Acting):
     """Makes, shares and ends them. Keeps nothing."""
-
-    def __init__(
-        self,
-        cluster: Cluster,
-        options: Options,
-        namespaces: Namespaces,
-        pods: PodCache,
-        clock: Callable[[], datetime],
-    ) -> None:
-        self._cluster = cluster
-        self._options = options
-        self._namespaces = namespaces
-        self._pods = pods
-        self._clock = clock
-        self._rest = threading.Event()  # never set: a wait that needs no clock
 
     def hold(self, orders: Sequence[ReplicaOrder]) -> Mapping[ReplicaKey, str]:
         """For each order of a part of a GPU what ``NVIDIA_VISIBLE_DEVICES`` is to be: the device, held until :meth:`let_go`.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,17 +28,9 @@ SLICE = "nvidia.com/mig-1g.5gb"
 
 
 @pytest.fixture(scope="session")
-def environment(cluster_name: str, kubeconfig: str) -> dict[str, str]:
+def environment(environment: dict[str, str]) -> dict[str, str]:
     """As for all other tests, and slices count as GPUs."""
-    return {
-        "KUBECONFIG": kubeconfig,
-        "TRAINMASTER_EXECUTOR": "kubernetes",
-        "TRAINMASTER_INSTANCE": cluster_name,
-        "TRAINMASTER_KUBERNETES_NAMESPACE": cluster_name,
-        "TRAINMASTER_DEFAULT_IMAGE": os.environ["TRAINMASTER_TEST_TORCH_IMAGE"],
-        "TRAINMASTER_RUNTIME_IMAGE": os.environ["TRAINMASTER_TEST_RUNTIME_IMAGE"],
-        "TRAINMASTER_GPU_RESOURCES": "nvidia.com/gpu,nvidia.com/mig-*",
-    }
+    return {**environment, "TRAINMASTER_GPU_RESOURCES": "nvidia.com/gpu,nvidia.com/mig-*"}
 
 
 @pytest.fixture(scope="module")
