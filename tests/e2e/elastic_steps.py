@@ -29,6 +29,17 @@ class Steps:
         return next((step for step in self.all() if step["world"] >= world and step["size"] == size), None)
 
 
+def check_record(noted: list[dict[str, Any]], count: int) -> None:
+    """Each of ``count`` steps in its order, none lost and none twice, when rank 0 was killed in the first world.
+
+    Whoever is killed may have taken its last step with the others and not have noted it. The others go on behind that
+    step, so its line, and no other, may be missing.
+    """
+    seam = max(step["step"] for step in noted if step["world"] == 1) + 1
+    numbers = [step["step"] for step in noted]
+    assert numbers in (list(range(1, count + 1)), [*range(1, seam), *range(seam + 1, count + 1)])
+
+
 def check_elastic_training(job: Any, steps: Steps, lose: Any, eventually: Any) -> None:
     """Train with three, ``lose`` the worker of rank 0, and see another one join and the end: nothing lost, nothing twice."""
     eventually(lambda: steps.first(1, 3) and job.detail().state == "running", within_s=240, what="three workers train")
@@ -40,5 +51,5 @@ def check_elastic_training(job: Any, steps: Steps, lose: Any, eventually: Any) -
     assert detail.state == "succeeded", f"{detail.exit}\n{story_of(job)}"
     assert detail.attempt_count == 1, story_of(job)
     assert two["pid"] == three["pid"]  # the processes stay
-    assert [step["step"] for step in steps.all()] == list(range(1, STEPS + 1))
+    check_record(steps.all(), STEPS)
     assert json.loads(job.read_file("result.json"))["accuracy"] >= 0.95

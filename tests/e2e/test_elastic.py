@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.elastic_steps import Steps, check_record
+from tests.e2e.stories import story_of
+
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
 
 ROOT = Path(__file__).parents[2]
@@ -48,11 +51,6 @@ train(state)
 """
 
 
-def story_of(job: Any) -> str:
-    lines = [f"{event.at} {event.kind} {event.reason}" for event in job.events()]
-    return "\n".join(lines + [f"{line.role}-{line.index} {line.text}" for line in job.logs()])
-
-
 def output_of(platform: Any, job: Any) -> Path:
     return Path(platform.home / "output" / job.detail().output.partition("/")[2])
 
@@ -83,27 +81,17 @@ def test_the_others_keep_their_processes_and_train_on_when_one_is_killed(
         "input": "data/digits",
     }
     job = platform.client.submit(spec, code=ELASTIC)
-    noted = output_of(platform, job) / "steps.jsonl"
-
-    def steps() -> list[dict[str, Any]]:
-        lines = noted.read_text().splitlines(keepends=True) if noted.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]
-
-    def first(world: int) -> dict[str, Any] | None:
-        return next((step for step in steps() if step["world"] >= world), None)
-
-    eventually(lambda: len(steps()) >= 10 and job.detail().state == "running", within_s=120, what="the first steps")
+    steps = Steps(output_of(platform, job))
+    eventually(lambda: len(steps.all()) >= 10 and job.detail().state == "running", within_s=120, what="the first steps")
     os.kill(worker(processes_of, job, 0), signal.SIGKILL)  # rank 0: the other one takes its place
-    alone = eventually(lambda: first(2), within_s=60, what="a step without it")
-    both = eventually(lambda: first(3), within_s=120, what="a step with another one in its place")
+    alone = eventually(lambda: steps.first(2, 1), within_s=60, what="a step without it")
+    both = eventually(lambda: steps.first(3, 2), within_s=120, what="a step with another one in its place")
     detail = job.wait(timeout_s=180)
 
     assert detail.state == "succeeded", story_of(job)
     assert detail.attempt_count == 1
-    assert (alone["size"], both["size"]) == (1, 2)
     assert alone["pid"] == both["pid"]  # the survivor is rank 0, in the process that it was
-    numbers = [step["step"] for step in steps()]
-    assert numbers == list(range(1, 401))  # none lost, none twice
+    check_record(steps.all(), 400)
     assert json.loads(job.read_file("result.json"))["accuracy"] >= 0.95
     shown = platform.cli("show", job.id).stdout
     assert "2 of 1 to 2 workers. worker-0 joined." in " ".join(shown.split())
