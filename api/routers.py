@@ -16,6 +16,7 @@ PREFIX: Final = "/api/v1"
 NOUNS: Final = (
     "runtime",
     "jobs",
+    "studies",
     "forecasts",
     "queue",
     "attempts",

@@ -10,7 +10,7 @@ from typing import Final
 
 from celery import Celery
 
-from core.bell import TOPIC_FORECAST, TOPIC_RECONCILE, TOPIC_TICK
+from core.bell import TOPIC_FORECAST, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 from core.bell.celery import QUEUE_OF_TOPIC, TASK_OF_TOPIC
 from core.settings import Settings
 from scheduler.broker import REDIS_OPTIONS, QuickConnection
@@ -18,17 +18,21 @@ from scheduler.broker import REDIS_OPTIONS, QuickConnection
 TICK: Final = TASK_OF_TOPIC[TOPIC_TICK]
 FORECAST: Final = TASK_OF_TOPIC[TOPIC_FORECAST]
 RECONCILE: Final = TASK_OF_TOPIC[TOPIC_RECONCILE]
+STUDY: Final = TASK_OF_TOPIC[TOPIC_STUDY]
 RECONCILE_DUE: Final = "trainmaster.reconcile_due"
 SYNC_NODES: Final = "trainmaster.sync_nodes"
 SWEEP: Final = "trainmaster.sweep"
 HOUSEKEEP: Final = "trainmaster.housekeep"
 LOOK_AHEAD: Final = "trainmaster.look_ahead"
-CARE: Final = (RECONCILE_DUE, SYNC_NODES, SWEEP, HOUSEKEEP, LOOK_AHEAD)
+STUDIES_DUE: Final = "trainmaster.studies_due"
+CARE: Final = (RECONCILE_DUE, SYNC_NODES, SWEEP, HOUSEKEEP, LOOK_AHEAD, STUDIES_DUE)
 CARE_QUEUE: Final = "care"
 QUEUES: Final = (QUEUE_OF_TOPIC[TOPIC_TICK], QUEUE_OF_TOPIC[TOPIC_RECONCILE], CARE_QUEUE)
 
 _SYNC_NODES_S: Final = 5.0
 _LOOK_AHEAD_S: Final = 10.0
+# Also how soon a trial that goes badly is seen.
+_STUDIES_DUE_S: Final = 2.0
 _SWEEP_S: Final = 30.0
 _HOUSEKEEP_S: Final = 300.0
 
@@ -71,6 +75,7 @@ def schedule(settings: Settings) -> dict[str, float]:
         SWEEP: _SWEEP_S,
         HOUSEKEEP: _HOUSEKEEP_S,
         LOOK_AHEAD: _LOOK_AHEAD_S,
+        STUDIES_DUE: _STUDIES_DUE_S,
     }
 
 

@@ -26,6 +26,7 @@ from scheduler.control.nodes import sync_nodes
 from scheduler.control.outlooks import OutlookWriter
 from scheduler.control.reconcile import Reconciler
 from scheduler.control.simulations import Simulations
+from scheduler.control.studies.keeper import StudyKeeper
 from scheduler.control.sweep import expire_waiting, housekeep, sweep_executor
 from scheduler.control.tick import Ticker
 from scheduler.executor_factory import make_executor
@@ -77,6 +78,7 @@ class Service:
         self.ticker = Ticker(self.control)
         self.forecaster = Forecaster(self.control)
         self.simulations = Simulations(self.control)
+        self.studies = StudyKeeper(self.control)
         self.outlook_writer = OutlookWriter(self.control)
         self.watch = Watch(
             setup.executor, setup.watch_every, lambda attempt_id: bell.ring(TOPIC_RECONCILE, attempt_id), utc_now
@@ -104,6 +106,14 @@ class Service:
         """Look at one attempt."""
         key = AttemptId(attempt_id)
         self.watch.note(key, self.reconciler.reconcile(key))
+
+    def study(self, study_id: str) -> None:
+        """Look at one study."""
+        self.studies.keep(study_id)
+
+    def studies_due(self) -> None:
+        """Ring for every study that something may happen to."""
+        self.studies.ring_due()
 
     def reconcile_due(self) -> None:
         """Ring for every live attempt that is worth a look: what a lost bell would have done."""
@@ -161,6 +171,7 @@ class Service:
     def close(self) -> None:
         self.watch.stop()
         self.simulations.close()
+        self.studies.close()
         self.engine.dispose()
 
     def _answer(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import structlog
 from celery import Celery
 
-from core.bell import TOPIC_FORECAST, TOPIC_RECONCILE, TOPIC_TICK
+from core.bell import TOPIC_FORECAST, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 from core.domain.errors import IllegalTransition, Unavailable
 from scheduler import celery_app
 from scheduler.gate import Gate
@@ -27,6 +27,8 @@ class Tasks:
             celery_app.TICK: service.tick,
             celery_app.FORECAST: service.forecast,
             celery_app.RECONCILE: service.reconcile,
+            celery_app.STUDY: service.study,
+            celery_app.STUDIES_DUE: service.studies_due,
             celery_app.RECONCILE_DUE: service.reconcile_due,
             celery_app.SYNC_NODES: service.sync_nodes,
             celery_app.SWEEP: service.sweep,
@@ -35,7 +37,7 @@ class Tasks:
         }
 
     def do(self, task: str, key: str = "") -> None:
-        """One run; ``key``: which attempt, for the task that looks at one."""
+        """One run; ``key``: which attempt or study, for the tasks that look at one."""
         outcome = "failed"
         try:
             with self._meter.timed(task):
@@ -47,7 +49,7 @@ class Tasks:
                 log.warning("task.postponed", task=task, why=away.sentence)
             self._is_postponing = True
         except Exception as error:
-            about: dict[str, object] = {"attempt": key} if key else {}
+            about: dict[str, object] = {"study" if task == celery_app.STUDY else "attempt": key} if key else {}
             if isinstance(error, IllegalTransition):
                 about["history"] = [{name: str(value) for name, value in line.items()} for line in error.history]
             log.exception("task.failed", task=task, **about)
@@ -69,6 +71,7 @@ def register_tasks(app: Celery, tasks: Tasks, gate: Gate, heard: Callable[[str],
         (celery_app.TICK, TOPIC_TICK),
         (celery_app.FORECAST, TOPIC_FORECAST),
         (celery_app.RECONCILE, TOPIC_RECONCILE),
+        (celery_app.STUDY, TOPIC_STUDY),
         *((name, "") for name in celery_app.CARE),
     ):
         app.task(name=name, ignore_result=True)(keyed(name, topic))

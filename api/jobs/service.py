@@ -18,12 +18,10 @@ from api.auth import Caller, Member
 from api.jobs.places import Output, check_places
 from api.work import Platform, Work
 from core.bell import TOPIC_TICK
-from core.db.repositories.jobs import ROLE_KEY
+from core.db.repositories.new_jobs import JobOrder, new_job
 from core.db.repositories.submission import KeyClaim, NewJob, write_job
 from core.db.tables import Archive, Job, Project, Secret
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec
-from core.domain.resources import gang_of
-from core.domain.states import JobState, Wanted
 from core.ids import new_id
 
 
@@ -121,25 +119,27 @@ def submit(work: Work, caller: Caller, submission: Submission, *, key: str | Non
         InvalidSpec: a secret or the code archive is missing.
         IdempotencyMismatch: the key was used for another request.
     """
-    _check_code(work, submission.spec)
-    _check_secrets(work, submission)
-    _check_priority(work, submission)
-    row = _row(work, caller, submission)
-    event = {
-        "at": work.now,
-        "kind": "job.queued",
-        "actor": caller.actor,
-        "project_id": submission.member.project_id,
-        "job_id": row["id"],
-        "reason": f"Cloned from {submission.cloned_from}." if submission.cloned_from else "",
-    }
+    check_in_transaction(work, submission)
+    new = _new_job(work, caller, submission)
     claim = None if key is None else KeyClaim(caller.user_id, key, digest)
-    earlier = write_job(work.session, NewJob(row, _labels(submission.spec), event), claim)
+    earlier = write_job(work.session, new, claim)
     if earlier is not None:
         _demand_present(work, earlier)
         return Submitted(earlier, None)
     work.ring(TOPIC_TICK)
+    row = dict(new.job)
     return Submitted(row["id"], row)
+
+
+def check_in_transaction(work: Work, submission: Submission) -> None:
+    """What only the database knows: the archive is there (and is kept from the sweep), the secrets are, the priority is allowed.
+
+    Raises:
+        InvalidSpec: one of them is not.
+    """
+    _check_code(work, submission.spec)
+    _check_secrets(work, submission)
+    _check_priority(work, submission)
 
 
 def digest_of(kind: str, content: Mapping[str, Any]) -> str:
@@ -148,36 +148,20 @@ def digest_of(kind: str, content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def _row(work: Work, caller: Caller, submission: Submission) -> dict[str, Any]:
-    spec, output = submission.spec, submission.output
-    gang = gang_of(spec)
-    job_id = new_id("job")
-    own_folder = f"{submission.member.project}/{job_id}"
-    return {
-        "id": job_id,
-        "project_id": submission.member.project_id,
-        "user_id": caller.user_id,
-        "name": spec.name,
-        "spec": spec.model_dump(mode="json"),
-        "gang": gang.to_json(),
-        "shape": gang.shape(),
-        "gpu_milli": gang.gpu_milli,
-        "state": JobState.QUEUED.value,
-        "wanted": Wanted.RUN.value,
-        "priority": spec.priority,
-        "max_run_time_s": spec.max_run_time,
-        "output_volume": output.volume,
-        "output_path": own_folder if output.path is None else output.path,
-        "resume_from": submission.resume_from,
-        "cloned_from": submission.cloned_from,
-        "created_at": work.now,
-        "queued_at": work.now,
-        "updated_at": work.now,
-    }
-
-
-def _labels(spec: JobSpec) -> list[tuple[str, str]]:
-    return [*spec.labels.items(), *((ROLE_KEY, role) for role in spec.roles)]
+def _new_job(work: Work, caller: Caller, submission: Submission) -> NewJob:
+    order = JobOrder(
+        id=new_id("job"),
+        spec=submission.spec,
+        project_id=submission.member.project_id,
+        project=submission.member.project,
+        user_id=caller.user_id,
+        output_volume=submission.output.volume,
+        output_path=submission.output.path,
+        cloned_from=submission.cloned_from,
+        resume_from=submission.resume_from,
+    )
+    reason = f"Cloned from {submission.cloned_from}." if submission.cloned_from else ""
+    return new_job(order, now=work.now, actor=caller.actor, reason=reason)
 
 
 def _check_code(work: Work, spec: JobSpec) -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from core.bell.base import TOPIC_FORECAST, TOPIC_RECONCILE, TOPIC_TICK, Bell, NullBell, TellsProblem
+from core.bell.base import (
+    TOPIC_FORECAST,
+    TOPIC_RECONCILE,
+    TOPIC_STUDY,
+    TOPIC_TICK,
+    Bell,
+    NullBell,
+    TellsProblem,
+)
 from core.bell.make import make_bell
 from core.bell.socket import BellSocket, SocketBell, bell_path
 
 __all__ = [
     "TOPIC_FORECAST",
     "TOPIC_RECONCILE",
+    "TOPIC_STUDY",
     "TOPIC_TICK",
     "Bell",
     "BellSocket",

@@ -5,6 +5,7 @@ from typing import Final, Protocol, runtime_checkable
 TOPIC_TICK: Final = "tick"
 TOPIC_FORECAST: Final = "forecast"
 TOPIC_RECONCILE: Final = "reconcile"  # key: the attempt's id
+TOPIC_STUDY: Final = "study"  # key: the study's id
 
 
 class Bell(Protocol):

@@ -9,15 +9,21 @@ from typing import Any, Final
 
 from celery import Celery
 
-from core.bell.base import TOPIC_FORECAST, TOPIC_RECONCILE, TOPIC_TICK
+from core.bell.base import TOPIC_FORECAST, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 
 TASK_OF_TOPIC: Final = {
     TOPIC_TICK: "trainmaster.tick",
     TOPIC_FORECAST: "trainmaster.forecast",
     TOPIC_RECONCILE: "trainmaster.reconcile",
+    TOPIC_STUDY: "trainmaster.study",
 }
 # Who asks for a forecast waits for it: it does not stand in line behind a thousand reconciles.
-QUEUE_OF_TOPIC: Final = {TOPIC_TICK: "tick", TOPIC_FORECAST: "tick", TOPIC_RECONCILE: "reconcile"}
+QUEUE_OF_TOPIC: Final = {
+    TOPIC_TICK: "tick",
+    TOPIC_FORECAST: "tick",
+    TOPIC_RECONCILE: "reconcile",
+    TOPIC_STUDY: "reconcile",
+}
 # More waiting rings than this are lost: the broker is away, and beat rings again when it is back.
 _WAITING_RINGS: Final = 1000
 # Who asks how the broker is, asks for the whole platform's health and waits for it.

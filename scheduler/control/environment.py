@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from core.domain.contracts import AttemptContext, render
+from core.domain.contracts import AttemptContext, TrialContext, render
 from core.domain.layout import Layout
 from core.tokens import attempt_token
 from scheduler.control.context import Control
@@ -60,8 +60,16 @@ def attempt_context(control: Control, job: JobFacts, attempt: AttemptFacts, resu
         api_url=control.api_url,
         resume_from=resume_from,
         region=control.region,
+        trial=_trial(job),
         token=attempt_token(control.secret_key, attempt.id),
     )
+
+
+def _trial(job: JobFacts) -> TrialContext | None:
+    if job.trial is None:
+        return None
+    about = job.trial
+    return TrialContext(about["study_id"], about["study"], int(about["number"]), about["parameters"])
 
 
 def environment_note(job: JobFacts, layout: Layout, context: AttemptContext) -> EnvironmentNote:

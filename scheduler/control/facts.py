@@ -120,6 +120,7 @@ class JobFacts:
     output_path: str
     created_at: datetime
     spec: JobSpec
+    trial: Mapping[str, Any] | None = None  # as ``jobs.trial`` has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ _ATTEMPT: Final[AnySelect] = (
         _attempts.c.decided_at, _attempts.c.world,
         _jobs.c.id.label("job_id"), _jobs.c.name, _jobs.c.project_id, _jobs.c.state.label("job_state"), _jobs.c.wanted,
         _jobs.c.generation.label("job_generation"), _jobs.c.restart_count, _jobs.c.attempt_count,
-        _jobs.c.resume_from.label("job_resume_from"), _jobs.c.output_volume, _jobs.c.output_path,
+        _jobs.c.resume_from.label("job_resume_from"), _jobs.c.output_volume, _jobs.c.output_path, _jobs.c.trial,
         _jobs.c.created_at.label("job_created_at"),
         _projects.c.name.label("project"),
         exists().where(_checkpoints.c.attempt_id == _attempts.c.id).label("has_checkpoint"),
@@ -168,6 +168,7 @@ def _job(row: AnyRow, spec: JobSpec) -> JobFacts:
         output_path=row.output_path,
         created_at=row.job_created_at,
         spec=spec,
+        trial=row.trial,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from sqlalchemy import Table, bindparam, update
 from sqlalchemy.orm import Session
 
-from core.bell import TOPIC_TICK
+from core.bell import TOPIC_STUDY, TOPIC_TICK
 from core.db.tables import Attempt, Job, Replica
 from core.domain.errors import StaleWrite
 from core.domain.exits import classify
@@ -157,7 +157,10 @@ class AttemptWriter:
             self._job(JobEvent.CANCEL, end.sentence)
         self._count_service(self.rows.members)
         effects = self._job(end.event, self._end_reason(end), end)
-        return [(TOPIC_TICK, "")] if Effect.RING_TICK in effects | move.effects else []
+        bells = [(TOPIC_TICK, "")] if Effect.RING_TICK in effects | move.effects else []
+        if self.job.trial is not None and self.job_state.is_terminal:
+            bells.append((TOPIC_STUDY, self.job.trial["study_id"]))
+        return bells
 
     # The parts
 

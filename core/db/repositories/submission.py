@@ -49,6 +49,7 @@ _JOB_DEFAULTS: Final[dict[str, Any]] = {
     "run_s": 0.0,
     "attained_gpu_s": 0.0,
     "preempted": None,
+    "trial": None,
     "preempt_count": 0,
     "waits_since": None,
     "room_since": None,

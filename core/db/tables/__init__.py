@@ -20,6 +20,7 @@ from core.db.tables.jobs import (
 )
 from core.db.tables.metrics import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.db.tables.planning import BookingRow, Outlook, PlanRecord, PolicyRow, Question, Usage, WaitReason
+from core.db.tables.studies import Study, Trial
 from core.db.tables.tracking import MlflowModel, MlflowRegistered, MlflowRun, MlflowVersion, TensorBoardLink
 
 __all__ = [
@@ -59,8 +60,10 @@ __all__ = [
     "Retention",
     "Secret",
     "Stranger",
+    "Study",
     "TensorBoardLink",
     "Token",
+    "Trial",
     "Usage",
     "User",
     "UtcDateTime",

@@ -62,6 +62,8 @@ class Job(Base):
     preempt_count: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
     waits_since: Mapped[datetime | None]  # since when it has been without resources, where that is later than queued_at
     cloned_from: Mapped[str | None]
+    # {"study_id", "study", "number", "parameters"}: of which study it is a trial
+    trial: Mapped[dict[str, Any] | None]
     created_at: Mapped[datetime]
     queued_at: Mapped[datetime]
     started_at: Mapped[datetime | None]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from trainmaster.spec import Contract, JobSpec
 
@@ -34,11 +34,21 @@ class Paths:
 
 
 @dataclass(frozen=True, slots=True)
+class TrialContext:
+    """Which trial of which study an attempt's job is."""
+
+    study_id: str
+    study: str
+    number: int
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptContext:
     """The facts of an attempt that no layout holds.
 
     ``token``: the attempt's own, for what reads it from the environment alone. ``resume_from``: absolute path of a checkpoint as the replica sees it. ``token_file`` and ``report_file``: paths as
-    the replica sees them; unstated, they are under ``paths.own``. ``study_id`` and ``trial_id`` only for a trial.
+    the replica sees them; unstated, they are under ``paths.own``. ``trial`` only for a trial.
     """
 
     job_id: JobId
@@ -48,13 +58,21 @@ class AttemptContext:
     project: str
     api_url: str | None = None
     resume_from: str | None = None
-    study_id: str | None = None
-    trial_id: str | None = None
+    trial: TrialContext | None = None
     region: str = "local"
     token: str = field(default="", repr=False)
     token_file: str = ""
     report_file: str = ""
     paths: Paths = field(default_factory=Paths)
+
+    @property
+    def study_id(self) -> str | None:
+        return None if self.trial is None else self.trial.study_id
+
+    @property
+    def trial_id(self) -> str | None:
+        """The trial's number, as text."""
+        return None if self.trial is None else str(self.trial.number)
 
 
 @dataclass(frozen=True, slots=True)

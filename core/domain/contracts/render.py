@@ -10,7 +10,20 @@ from typing import Final
 
 from trainmaster.spec import JobSpec
 
-from core.domain.contracts import always, horovod, jax, mlflow, mpi, mxnet, tf_config, torch, uai, vertex, xgboost
+from core.domain.contracts import (
+    always,
+    horovod,
+    jax,
+    mlflow,
+    mpi,
+    mxnet,
+    study,
+    tf_config,
+    torch,
+    uai,
+    vertex,
+    xgboost,
+)
 from core.domain.contracts.context import AttemptContext, Seat
 from core.domain.layout import Layout, ReplicaAddress
 
@@ -70,7 +83,7 @@ def render(
         ),
         command=command,
         args=args,
-        files=mpi.files(seat),
+        files=mpi.files(seat) | study.files(seat),
         clashes=tuple(
             sorted(name for name in (names & set(theirs)) - always.DEFAULTS if ours.get(name) != theirs[name])
         ),
@@ -79,7 +92,7 @@ def render(
 
 
 def _replica_variables(seat: Seat) -> dict[str, str]:
-    modules = (always, mlflow, tf_config, vertex, torch, mpi, mxnet, *((uai,) if seat.is_uai else ()))
+    modules = (always, study, mlflow, tf_config, vertex, torch, mpi, mxnet, *((uai,) if seat.is_uai else ()))
     env: dict[str, str] = {}
     for module in modules:
         env |= module.variables(seat)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import cast
 
 from trainmaster.client.binding import IterMethod, JobIterMethod, JobMethod, Method
-from trainmaster.client.calls import admin, checkpoints, jobs, metrics, outlooks, output, planner
+from trainmaster.client.calls import admin, checkpoints, jobs, metrics, outlooks, output, planner, studies
 from trainmaster.client.flows import pages, streams, transfer
 from trainmaster.client.flows.streams import StateNotice
+from trainmaster.client.flows.studying import create_study_with_code, wait_for_study
 from trainmaster.wire.admin import (
     MemberView,
     NodeView,
@@ -32,6 +33,7 @@ from trainmaster.wire.metrics import ChartSeries, MetricObjectView, MetricView
 from trainmaster.wire.queue import RunningJobView, WaitingJobView
 from trainmaster.wire.quotas import QuotaView
 from trainmaster.wire.reservations import ReservationView
+from trainmaster.wire.studies import StudyView, TrialView
 
 
 class Operations:
@@ -62,6 +64,24 @@ class Operations:
     list_replicas = IterMethod(pages.list_replicas, ReplicaView)
     list_replicas_page = Method(jobs.list_replicas_page)
     get_replica = Method(jobs.get_replica)
+
+    # studies
+    create_study = Method(create_study_with_code)
+    check_study = Method(studies.check_study)
+    get_study = Method(studies.get_study)
+    get_study_best = Method(studies.get_study_best)
+    list_studies = IterMethod(pages.list_studies, StudyView)
+    list_studies_page = Method(studies.list_studies_page)
+    list_trials = IterMethod(pages.list_trials, TrialView)
+    list_trials_page = Method(studies.list_trials_page)
+    stop_study = Method(studies.stop_study)
+    pause_study = Method(studies.pause_study)
+    resume_study = Method(studies.resume_study)
+    extend_study = Method(studies.extend_study)
+    delete_study = Method(studies.delete_study)
+    suggest_trials = Method(studies.suggest_trials)
+    complete_trial = Method(studies.complete_trial)
+    wait_for_study = Method(wait_for_study)
 
     # history
     list_job_events = IterMethod(pages.list_job_events, EventView)

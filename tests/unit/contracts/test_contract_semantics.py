@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from core.domain.contracts import AttemptContext, Paths, render
+from core.domain.contracts import AttemptContext, Paths, TrialContext, render
 from core.domain.layout import Layout, Ports, ReplicaAddress
 
 
@@ -102,7 +102,7 @@ def test_an_empty_pool_keeps_its_place_in_the_job(gang):
 
 
 def test_a_trial_has_folders_of_its_own(gang):
-    env = gang({}, study_id="study-1", trial_id="7").env("worker")
+    env = gang({}, trial=TrialContext("study-1", "digits", 7, {"lr": 0.1})).env("worker")
     assert env["AIP_MODEL_DIR"] == "/data/output/7/model/"
     assert (env["CLOUD_ML_TRIAL_ID"], env["TRAINMASTER_TRIAL_ID"]) == ("7", "7")
     assert cluster_spec(env)["task"]["trial"] == "7"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
-from trainmaster.client.calls import admin, checkpoints, metrics, output, planner
+from trainmaster.client.calls import admin, checkpoints, metrics, output, planner, studies
 from trainmaster.client.calls import jobs as calls
 from trainmaster.client.steps import Emit, Flow, Steps
 from trainmaster.wire.base import Page
@@ -228,3 +228,14 @@ def list_quotas() -> Flow[None]:
 def list_reservations() -> Flow[None]:
     """The reservations that are not over, the first to begin first."""
     return all_pages(lambda cursor: planner.list_reservations_page(limit=_LARGE, cursor=cursor))
+
+
+def list_studies(*, project: str | None = None, limit: int | None = None) -> Flow[None]:
+    """The studies that the caller may see, newest first; at most ``limit``."""
+    size = _LARGE if limit is None else min(limit, _LARGE)
+    return all_pages(lambda cursor: studies.list_studies_page(project=project, limit=size, cursor=cursor), limit=limit)
+
+
+def list_trials(study: str) -> Flow[None]:
+    """A study's trials, by number."""
+    return all_pages(lambda cursor: studies.list_trials_page(study, limit=_LARGE, cursor=cursor))

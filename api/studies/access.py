@@ -1,0 +1,62 @@
+"""The right to one study, as ``api.auth`` has it for jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Path
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from api.auth import Caller, Member, Role, Scope, require
+from core.db.tables import Study
+from core.domain.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class StudyAccess:
+    """The right to one study with at least ``role`` in its project; ``load`` proves it.
+
+    ``ref``: its id, or its name: then the newest of that name that the caller may see.
+    """
+
+    caller: Caller
+    ref: str
+    role: Role
+
+    def load(self, session: Session) -> tuple[Study, Member]:
+        """The row, and the caller's place in its project. Raises ``NotFound`` or ``Forbidden``."""
+        what = f"study {self.ref!r} that you may see; `GET /api/v1/studies` lists yours"
+        study = session.execute(
+            select(Study).where(Study.id == self.ref, Study.deleted_at.is_(None))
+        ).scalar_one_or_none()
+        if study is None:
+            named = select(Study).where(Study.name == self.ref, Study.deleted_at.is_(None))
+            if not self.caller.is_admin:
+                named = named.where(Study.project_id.in_(list(self.caller.projects)))
+            newest = named.order_by(Study.created_at.desc(), Study.id.desc()).limit(1)
+            study = session.execute(newest).scalar_one_or_none()
+        if study is None:
+            raise NotFound(f"There is no {what}.")
+        return study, self.caller.member_of_id(session, study.project_id, self.role, what=what)
+
+
+def study_of(role: Role) -> Callable[..., Awaitable[StudyAccess]]:
+    """A dependency for ``{study}`` routes; roles above viewer ask for a token that may write."""
+    asked = require(Scope.READ if role == "viewer" else Scope.WRITE)
+
+    async def access(
+        study: Annotated[
+            str, Path(description="The study's id, or its name: the newest of that name.", max_length=100)
+        ],
+        caller: Caller = Depends(asked),  # noqa: B008 (an annotation cannot see the local name)
+    ) -> StudyAccess:
+        return StudyAccess(caller, study, role)
+
+    return access
+
+
+StudyViewer = Annotated[StudyAccess, Depends(study_of("viewer"))]
+StudyMember = Annotated[StudyAccess, Depends(study_of("member"))]

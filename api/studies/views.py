@@ -1,0 +1,125 @@
+"""Studies and trials as the wire shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from trainmaster.studies import StudySpec
+from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, TrialView
+
+from core.db.repositories import studies
+from core.db.rows import AnyRow
+from core.db.tables import Job, Project, Study, Trial, User
+from core.domain.studies.results import Result, best, best_so_far, pareto, values_of
+from core.domain.studies.states import TrialState
+
+
+def trial_views(
+    session: Session, study_id: str, *, after: int = 0, limit: int, numbers: Sequence[int] = ()
+) -> list[TrialView]:
+    """Trials by number, or those of these numbers."""
+    query = (
+        select(
+            Trial.number, Trial.state, Trial.parameters, Trial.result, Trial.reason, Trial.job_id, Trial.gpu_s,
+            Trial.created_at, Trial.ended_at, Job.state.label("job_state"),
+        )
+        .outerjoin(Job, Job.id == Trial.job_id)
+        .where(Trial.study_id == study_id, Trial.number > after)
+    )  # fmt: skip
+    if numbers:
+        query = query.where(Trial.number.in_(numbers))
+    return [_trial(row) for row in session.execute(query.order_by(Trial.number).limit(limit))]
+
+
+def study_view(session: Session, study: Study) -> StudyView:
+    return study_views(session, [study])[0]
+
+
+def study_views(session: Session, rows: Sequence[Study]) -> list[StudyView]:
+    counts = studies.trial_counts(session, [row.id for row in rows])
+    projects = _names(session, Project, {row.project_id for row in rows})
+    users = _names(session, User, {row.user_id for row in rows})
+    return [_view(session, row, counts[row.id], projects, users) for row in rows]
+
+
+def study_detail(session: Session, study: Study) -> StudyDetail:
+    view = study_view(session, study)
+    spec = StudySpec.model_validate(study.spec)
+    return StudyDetail(
+        **dict(view),
+        spec=spec,
+        seed=study.seed,
+        gpu_hours=studies.gpu_seconds(session, study.id) / 3600,
+        best_so_far=best_so_far(results(session, study.id, spec), spec.metrics[0].goal),
+    )
+
+
+def study_best(session: Session, study: Study) -> StudyBest:
+    spec = StudySpec.model_validate(study.spec)
+    found = results(session, study.id, spec)
+    front = pareto(found, spec.goals) if len(spec.metrics) > 1 else [one for one in [best(found, spec.goals)] if one]
+    numbers = [one.number for one in front]
+    return StudyBest(
+        metrics=[metric.name for metric in spec.metrics],
+        trials=trial_views(session, study.id, limit=len(numbers), numbers=numbers) if numbers else [],
+        best_so_far=best_so_far(found, spec.metrics[0].goal),
+    )
+
+
+def results(session: Session, study_id: str, spec: StudySpec) -> list[Result]:
+    """Every trial with a result."""
+    names = [metric.name for metric in spec.metrics]
+    query = select(Trial.number, Trial.result).where(
+        Trial.study_id == study_id, Trial.state.in_([TrialState.SUCCEEDED.value, TrialState.STOPPED.value])
+    )
+    found = ((row.number, values_of(row.result, names)) for row in session.execute(query))
+    return [Result(number, values) for number, values in found if values is not None]
+
+
+def _view(
+    session: Session,
+    row: Study,
+    counts: Mapping[TrialState, int],
+    projects: Mapping[str, str],
+    users: Mapping[str, str],
+) -> StudyView:
+    spec = StudySpec.model_validate(row.spec)
+    leader = best(results(session, row.id, spec), spec.goals)
+    return StudyView(
+        id=row.id,
+        name=row.name,
+        project=projects[row.project_id],
+        user=users[row.user_id],
+        state=row.state,
+        reason=row.reason,
+        note=row.note,
+        metrics=[metric.name for metric in spec.metrics],
+        algorithm=spec.algorithm.value,
+        trials={state.value: count for state, count in counts.items()},
+        budget_trials=spec.budget.trials,
+        parallel=spec.budget.parallel,
+        best=trial_views(session, row.id, limit=1, numbers=[leader.number])[0] if leader else None,
+        created_at=row.created_at,
+        finished_at=row.finished_at,
+    )
+
+
+def _trial(row: AnyRow) -> TrialView:
+    return TrialView(
+        number=row.number,
+        state=row.state,
+        parameters=row.parameters,
+        result=row.result,
+        reason=row.reason,
+        job=row.job_id,
+        job_state=row.job_state,
+        gpu_hours=row.gpu_s / 3600,
+        created_at=row.created_at,
+        ended_at=row.ended_at,
+    )
+
+
+def _names(session: Session, table: type[Project | User], ids: set[str]) -> dict[str, str]:
+    return dict(session.execute(select(table.id, table.name).where(table.id.in_(ids))).all())

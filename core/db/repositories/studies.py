@@ -1,0 +1,121 @@
+"""Reading and writing studies and trials. Every write of a study compares its generation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import exists, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from core.db.rows import AnyRow
+from core.db.tables import Job, Study, Trial
+from core.domain.errors import StaleWrite
+from core.domain.studies.states import StudyState, TrialState
+
+_LIVE: Final = (StudyState.RUNNING.value, StudyState.STOPPING.value)
+_WITH_RESULT: Final = (TrialState.SUCCEEDED.value, TrialState.STOPPED.value)
+
+
+def live_studies(session: Session, *, limit: int = 1000) -> Sequence[str]:
+    """Ids of those that something may happen to: they run or stop, or have trials that run."""
+    has_trials = exists().where(Trial.study_id == Study.id, Trial.state == TrialState.RUNNING.value)
+    query = select(Study.id).where(
+        Study.deleted_at.is_(None), or_(Study.state.in_(_LIVE), (Study.state == StudyState.PAUSED.value) & has_trials)
+    )
+    return session.scalars(query.order_by(Study.created_at).limit(limit)).all()
+
+
+def change_study(session: Session, study_id: str, generation: int, now: datetime, **values: Any) -> int:
+    """Set ``values``, and return the next generation.
+
+    Raises:
+        StaleWrite: the study has changed since its ``generation`` was read.
+    """
+    hit = session.execute(
+        update(Study)
+        .where(Study.id == study_id, Study.generation == generation, Study.deleted_at.is_(None))
+        .values(**values, generation=generation + 1, updated_at=now)
+        .execution_options(synchronize_session=False)
+    )
+    if hit.rowcount != 1:  # type: ignore[attr-defined]
+        raise StaleWrite("the study has changed since it was read")
+    return generation + 1
+
+
+def end_trial(session: Session, study_id: str, number: int, state: TrialState, now: datetime, **values: Any) -> None:
+    """Move a running trial to its end.
+
+    Raises:
+        StaleWrite: it runs no more.
+    """
+    hit = session.execute(
+        update(Trial)
+        .where(Trial.study_id == study_id, Trial.number == number, Trial.state == TrialState.RUNNING.value)
+        .values(**values, state=state.value, ended_at=now)
+        .execution_options(synchronize_session=False)
+    )
+    if hit.rowcount != 1:  # type: ignore[attr-defined]
+        raise StaleWrite("the trial has ended already")
+
+
+def running_trials(session: Session, study_id: str) -> Sequence[AnyRow]:
+    """(number, parameters, memo, stop, created_at) of trials that run, with ``job_*`` of their jobs, by number."""
+    query = (
+        select(
+            Trial.number, Trial.parameters, Trial.memo, Trial.stop, Trial.created_at, Trial.job_id,
+            Job.state.label("job_state"), Job.wanted.label("job_wanted"), Job.exit.label("job_exit"),
+            Job.finished_at.label("job_finished_at"), Job.started_at.label("job_started_at"),
+            Job.attained_gpu_s.label("job_gpu_s"), Job.gpu_milli.label("job_gpu_milli"),
+            Job.attempt_count.label("job_attempts"), Job.shape.label("job_shape"),
+        )
+        .outerjoin(Job, Job.id == Trial.job_id)
+        .where(Trial.study_id == study_id, Trial.state == TrialState.RUNNING.value)
+        .order_by(Trial.number)
+    )  # fmt: skip
+    return session.execute(query).all()
+
+
+def trial_counts(session: Session, study_ids: Iterable[str]) -> dict[str, dict[TrialState, int]]:
+    """How many trials of each study are in each state."""
+    found: dict[str, dict[TrialState, int]] = {study_id: {} for study_id in study_ids}
+    query = select(Trial.study_id, Trial.state, func.count()).where(Trial.study_id.in_(found))
+    for study_id, state, count in session.execute(query.group_by(Trial.study_id, Trial.state)):
+        found[study_id][TrialState(state)] = count
+    return found
+
+
+def results_of(session: Session, study_id: str, *, numbers: Sequence[int] | None = None) -> Sequence[AnyRow]:
+    """(number, state, parameters, memo, result, job_id) of trials with a result, by number. ``numbers``: of these alone."""
+    query = select(Trial.number, Trial.state, Trial.parameters, Trial.memo, Trial.result, Trial.job_id).where(
+        Trial.study_id == study_id, Trial.state.in_(_WITH_RESULT)
+    )
+    if numbers is not None:
+        query = query.where(Trial.number.in_(numbers))
+    return session.execute(query.order_by(Trial.number)).all()
+
+
+def numbers_with_result(session: Session, study_id: str) -> Sequence[int]:
+    query = select(Trial.number).where(Trial.study_id == study_id, Trial.state.in_(_WITH_RESULT))
+    return session.scalars(query.order_by(Trial.number)).all()
+
+
+def curves_of(session: Session, study_id: str, *, limit: int) -> Sequence[AnyRow]:
+    """(number, state, curve) of the newest trials that are over and have one."""
+    query = select(Trial.number, Trial.state, Trial.curve).where(
+        Trial.study_id == study_id, Trial.state.in_(_WITH_RESULT), Trial.curve.is_not(None)
+    )
+    return session.execute(query.order_by(Trial.number.desc()).limit(limit)).all()
+
+
+def errors_of(session: Session, study_id: str, *, limit: int = 1000) -> Sequence[str]:
+    """Why trials failed, one sentence each."""
+    query = select(Trial.reason).where(Trial.study_id == study_id, Trial.state == TrialState.FAILED.value)
+    return session.scalars(query.order_by(Trial.number).limit(limit)).all()
+
+
+def gpu_seconds(session: Session, study_id: str) -> float:
+    """GPU-seconds of the trials that are over."""
+    query = select(func.coalesce(func.sum(Trial.gpu_s), 0.0)).where(Trial.study_id == study_id)
+    return float(session.execute(query).scalar_one())

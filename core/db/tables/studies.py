@@ -1,0 +1,74 @@
+"""Studies and their trials."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Float, ForeignKey, Index, Integer, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from core.db.tables.base import Base
+
+
+class Study(Base):
+    """A search over parameters. ``state`` moves by ``core.domain.studies.states`` alone; every write compares ``generation``.
+
+    ``spec`` is a canonical ``StudySpec``; of it only ``budget`` is ever changed, by extending. ``proposed``: how many points
+    were drawn so far, ``prepared``: those of them that no trial has yet, each ``{"parameters", "memo"}``, made when
+    ``prepared_at`` trials had ended. ``trial_count``: the number of the newest trial. ``note``: what to know while it runs.
+    """
+
+    __tablename__ = "studies"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
+    name: Mapped[str]
+    spec: Mapped[dict[str, Any]]
+    seed: Mapped[int] = mapped_column(Integer)
+    state: Mapped[str]
+    generation: Mapped[int] = mapped_column(Integer, default=1)
+    reason: Mapped[str] = mapped_column(Text, default="")  # why it is in this state
+    note: Mapped[str] = mapped_column(Text, default="")
+    output_volume: Mapped[str] = mapped_column(default="")
+    output_path: Mapped[str | None] = mapped_column(Text)  # of the template: each trial has a folder in it
+    trial_count: Mapped[int] = mapped_column(Integer, default=0)
+    proposed: Mapped[int] = mapped_column(Integer, default=0)
+    prepared: Mapped[list[Any]] = mapped_column(default=list)
+    prepared_at: Mapped[int] = mapped_column(Integer, default=0)
+    # Trials of other studies that it begins with: [{"parameters", "values"}], in the order of the metrics.
+    known: Mapped[list[Any]] = mapped_column(default=list)
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime]  # its time counts from here; extending an ended one begins it anew
+    finished_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
+    updated_at: Mapped[datetime]
+    __table_args__ = (
+        Index("ix_studies_project_id_created_at", "project_id", "created_at", "id"),
+        Index("ix_studies_name", "name"),
+        Index("ix_studies_state", "state"),
+    )
+
+
+class Trial(Base):
+    """One point that is tried. ``number`` counts from 1. ``job_id``: null where a program tries it by itself.
+
+    ``result``: {metric: final value}. ``curve``: {"steps", "values"} of the first metric, thinned, once it is over. ``stop``:
+    {"sentence", "step"}, why it is being ended early. ``memo``: what its proposal's algorithm keeps.
+    """
+
+    __tablename__ = "trials"
+    study_id: Mapped[str] = mapped_column(ForeignKey("studies.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), unique=True)
+    state: Mapped[str]
+    parameters: Mapped[dict[str, Any]]
+    memo: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    result: Mapped[dict[str, Any] | None]
+    curve: Mapped[dict[str, Any] | None]
+    stop: Mapped[dict[str, Any] | None]
+    reason: Mapped[str] = mapped_column(Text, default="")
+    gpu_s: Mapped[float] = mapped_column(Float, default=0.0)
+    created_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    __table_args__ = (Index("ix_trials_study_id_state", "study_id", "state"),)

@@ -1,0 +1,101 @@
+"""When a study is over, how many trials may begin, and why it failed, in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from trainmaster.studies import Budget
+
+from core.domain.studies.states import StudyEvent, TrialState
+
+# So many trials must have failed, and none gone well, before a study without a limit of its own gives up.
+HOPELESS_AFTER: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """``made``: trials so far, by state in ``counts``. ``gpu_s``: GPU-seconds that they had."""
+
+    counts: Mapping[TrialState, int]
+    elapsed: timedelta = timedelta()
+    gpu_s: float = 0.0
+    errors: Sequence[str] = ()
+
+    @property
+    def made(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def running(self) -> int:
+        return self.counts.get(TrialState.RUNNING, 0)
+
+    @property
+    def with_result(self) -> int:
+        return self.counts.get(TrialState.SUCCEEDED, 0) + self.counts.get(TrialState.STOPPED, 0)
+
+    @property
+    def failed(self) -> int:
+        return self.counts.get(TrialState.FAILED, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """``room``: trials that may begin now. ``end``: how the study ends, and why; ``is_cutting``: what runs is cancelled."""
+
+    room: int
+    end: StudyEvent | None = None
+    reason: str = ""
+    is_cutting: bool = False
+
+
+def outlook(budget: Budget, spent: Spent, *, is_exhausted: bool = False) -> Outlook:
+    """What follows from what was spent.
+
+    Args:
+        is_exhausted: the space has no point left that was not tried.
+    """
+    limit = budget.failed_trials
+    if limit is not None and spent.failed > limit:
+        words = f"{spent.failed} trials failed, and the budget allows {limit}"
+        return Outlook(0, StudyEvent.FAIL, f"{words}; {commonest(spent.errors)}", is_cutting=True)
+    if limit is None and spent.failed >= HOPELESS_AFTER and not spent.with_result:
+        words = f"the first {spent.failed} trials all failed"
+        return Outlook(0, StudyEvent.FAIL, f"{words}; {commonest(spent.errors)}", is_cutting=True)
+    over, is_cutting = _over(budget, spent)
+    if not over and is_exhausted:
+        over = "every point of the space was tried"
+    if not over:
+        left = budget.parallel - spent.running
+        if budget.trials is not None:
+            left = min(left, budget.trials - spent.made)
+        return Outlook(max(0, left))
+    if spent.running and not is_cutting:
+        return Outlook(0, None, over)
+    if spent.with_result:
+        return Outlook(0, StudyEvent.SUCCEED, over, is_cutting)
+    why = f"{over}, and no trial has a result"
+    return Outlook(0, StudyEvent.FAIL, f"{why}; {commonest(spent.errors)}" if spent.errors else why, is_cutting)
+
+
+def _over(budget: Budget, spent: Spent) -> tuple[str, bool]:
+    """Which part of the budget is spent, empty for none; and whether what runs ends with it."""
+    if budget.max_time is not None and spent.elapsed.total_seconds() >= budget.max_time:
+        return f"its time of {budget.max_time:g} s is over", True
+    if budget.gpu_hours is not None and spent.gpu_s >= budget.gpu_hours * 3600:
+        return f"its {budget.gpu_hours:g} GPU-hours are spent", True
+    if budget.trials is not None and spent.made >= budget.trials:
+        return f"all {budget.trials} trials are done", False
+    return "", False
+
+
+def commonest(errors: Sequence[str]) -> str:
+    """What most of the failures say, with how many say it."""
+    if not errors:
+        return "none of them said why"
+    (sentence, count), *_ = Counter(errors).most_common(1)
+    often = "it" if len(errors) == 1 else f"{count} of {len(errors)}"
+    return f"{often} said: {sentence}"

@@ -1,0 +1,65 @@
+"""What the trials of a study came to: the best, the Pareto front, and how the best grew."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainmaster.studies import Goal
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One trial with its final values, one for each metric of the study in its order."""
+
+    number: int
+    values: tuple[float, ...]
+
+    def costs(self, goals: Sequence[Goal]) -> tuple[float, ...]:
+        """The values turned so that less is better."""
+        return tuple(value if goal is Goal.MINIMIZE else -value for value, goal in zip(self.values, goals, strict=True))
+
+
+def values_of(told: Mapping[str, float | None] | None, names: Sequence[str]) -> tuple[float, ...] | None:
+    """The values of the study's metrics in their order; ``None``: one is missing, or no number."""
+    found = [(told or {}).get(name) for name in names]
+    kept = [value for value in found if value is not None and math.isfinite(value)]
+    return tuple(kept) if len(kept) == len(found) else None
+
+
+def best(results: Sequence[Result], goals: Sequence[Goal]) -> Result | None:
+    """The best by the first metric; of equal ones the first."""
+    return min(results, key=lambda one: (one.costs(goals)[0], one.number), default=None)
+
+
+def pareto(results: Sequence[Result], goals: Sequence[Goal]) -> list[Result]:
+    """Those that no other one betters in every metric, by number. With one metric: the best, and its equals."""
+    # Sorted by cost, none is dominated by a later one, so each is compared with the front alone.
+    ordered = sorted(results, key=lambda one: (one.costs(goals), one.number))
+    front: list[tuple[tuple[float, ...], Result]] = []
+    for one in ordered:
+        costs = one.costs(goals)
+        if not any(_dominates(other, costs) for other, _ in front):
+            front.append((costs, one))
+    return sorted((one for _, one in front), key=lambda one: one.number)
+
+
+def _dominates(left: Sequence[float], right: Sequence[float]) -> bool:
+    return left != right and all(a <= b for a, b in zip(left, right, strict=True))
+
+
+def best_so_far(results: Sequence[Result], goal: Goal) -> list[tuple[int, float]]:
+    """(number, best value of the first metric up to it) of each trial that bettered it, in order of numbers."""
+    curve: list[tuple[int, float]] = []
+    for one in sorted(results, key=lambda result: result.number):
+        value = one.values[0]
+        if not curve or (value < curve[-1][1] if goal is Goal.MINIMIZE else value > curve[-1][1]):
+            curve.append((one.number, value))
+    return curve
+
+
+def regret(results: Sequence[Result], goal: Goal) -> list[tuple[int, float]]:
+    """(number, how far the best up to it is from the best of all), never below zero, in order of numbers."""
+    curve = best_so_far(results, goal)
+    return [(number, abs(value - curve[-1][1])) for number, value in curve]

@@ -1,0 +1,128 @@
+"""What one round about a study sees, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy.orm import Session
+from trainmaster.studies import StudySpec
+
+from core.db.repositories import studies
+from core.db.rows import AnyRow
+from core.db.tables import Project, Study
+from core.domain.states import JobState, Wanted
+from core.domain.studies.budget import Spent
+from core.domain.studies.states import StudyState, TrialState
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTrial:
+    """``job_state``: ``None`` where a program tries the point by itself."""
+
+    number: int
+    parameters: Mapping[str, Any]
+    memo: Mapping[str, Any]
+    stop: Mapping[str, Any] | None
+    job_id: str | None
+    job_state: JobState | None
+    is_cancelled: bool
+    exit: Mapping[str, Any] | None
+    finished_at: datetime | None
+    started_at: datetime | None
+    gpu_s: float
+    shape: str | None
+
+    @property
+    def is_over(self) -> bool:
+        return self.job_state is not None and self.job_state.is_terminal
+
+
+@dataclass(frozen=True, slots=True)
+class StudyFacts:
+    """A study and its trials that run."""
+
+    id: str
+    name: str
+    project_id: str
+    project: str
+    user_id: str
+    state: StudyState
+    generation: int
+    spec: StudySpec
+    seed: int
+    note: str
+    output_volume: str
+    output_path: str | None
+    trial_count: int
+    proposed: int
+    prepared: Sequence[Mapping[str, Any]]
+    prepared_at: int
+    known: Sequence[Mapping[str, Any]]
+    spent: Spent
+    running: tuple[RunningTrial, ...]
+
+    @property
+    def ended_count(self) -> int:
+        return self.spent.made - self.spent.running
+
+
+def load_study(session: Session, study_id: str, now: datetime) -> StudyFacts | None:
+    """``None``: there is none of this id, or it was deleted."""
+    found = session.get(Study, study_id, populate_existing=True)
+    if found is None or found.deleted_at is not None:
+        return None
+    running = tuple(_trial(row, now) for row in studies.running_trials(session, study_id))
+    counts = studies.trial_counts(session, [study_id])[study_id]
+    failed = counts.get(TrialState.FAILED, 0)
+    spent = Spent(
+        counts=counts,
+        elapsed=max(timedelta(), now - found.started_at),
+        gpu_s=studies.gpu_seconds(session, study_id) + sum(trial.gpu_s for trial in running),
+        errors=studies.errors_of(session, study_id) if failed else (),
+    )
+    return StudyFacts(
+        id=found.id,
+        name=found.name,
+        project_id=found.project_id,
+        project=session.get_one(Project, found.project_id).name,
+        user_id=found.user_id,
+        state=StudyState(found.state),
+        generation=found.generation,
+        spec=StudySpec.model_validate(found.spec),
+        seed=found.seed,
+        note=found.note,
+        output_volume=found.output_volume,
+        output_path=found.output_path,
+        trial_count=found.trial_count,
+        proposed=found.proposed,
+        prepared=tuple(found.prepared),
+        prepared_at=found.prepared_at,
+        known=tuple(found.known),
+        spent=spent,
+        running=running,
+    )
+
+
+def _trial(row: AnyRow, now: datetime) -> RunningTrial:
+    gpu_s = 0.0
+    if row.job_gpu_milli:
+        gpu_s = row.job_gpu_s
+        if row.job_state == JobState.RUNNING and row.job_started_at is not None and row.job_attempts == 1:
+            gpu_s += row.job_gpu_milli / 1000 * (now - row.job_started_at).total_seconds()
+    return RunningTrial(
+        number=row.number,
+        parameters=row.parameters,
+        memo=row.memo,
+        stop=row.stop,
+        job_id=row.job_id,
+        job_state=None if row.job_state is None else JobState(row.job_state),
+        is_cancelled=row.job_wanted == Wanted.CANCEL,
+        exit=row.job_exit,
+        finished_at=row.job_finished_at,
+        started_at=row.job_started_at,
+        gpu_s=gpu_s,
+        shape=row.job_shape,
+    )

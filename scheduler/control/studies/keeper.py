@@ -1,0 +1,114 @@
+"""Keeping studies going: one round after the other, under a fenced lease, until there is nothing more to do now."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+import structlog
+
+from core.bell import TOPIC_STUDY
+from core.db import leases
+from core.db.engine import unit_of_work
+from core.db.leases import HeldLease
+from core.db.repositories.studies import live_studies
+from core.domain.errors import StaleWrite, Unavailable
+from scheduler.control import fence
+from scheduler.control.context import Control
+from scheduler.control.studies.facts import StudyFacts, load_study
+from scheduler.control.studies.history import History
+from scheduler.control.studies.round import StudyRound
+from scheduler.tuning.proposers import Proposers
+
+log = structlog.get_logger(__name__)
+
+_MAX_ROUNDS: Final = 12
+# Studies whose results are kept in memory.
+_REMEMBERED: Final = 64
+
+
+class StudyKeeper:
+    """One per process, safe for many threads."""
+
+    def __init__(self, control: Control, proposers: Proposers | None = None) -> None:
+        self._control = control
+        self._proposers = proposers or Proposers()
+        self._histories: dict[str, History] = {}
+        self._active: set[str] = set()
+        self._asked_again: set[str] = set()
+        self._lock = threading.Lock()
+
+    def keep(self, study_id: str) -> None:
+        """Bring the study as far as it goes now. Harmless to repeat, and to call from two threads at once.
+
+        Raises:
+            Unavailable: the database is away.
+        """
+        with self._lock:
+            if study_id in self._active:
+                self._asked_again.add(study_id)
+                return
+            self._active.add(study_id)
+        try:
+            self._keep(study_id)
+        finally:
+            with self._lock:
+                self._active.discard(study_id)
+                is_asked = study_id in self._asked_again
+                self._asked_again.discard(study_id)
+            if is_asked:
+                self._control.bell.ring(TOPIC_STUDY, study_id)
+
+    def ring_due(self) -> None:
+        """Ring for every study that something may happen to: what a lost bell would have done."""
+        with unit_of_work(self._control.sessions, read_only=True) as session:
+            due = live_studies(session)
+        for study_id in due:
+            self._control.bell.ring(TOPIC_STUDY, study_id)
+
+    def close(self) -> None:
+        self._proposers.close()
+
+    def _keep(self, study_id: str) -> None:
+        lease: HeldLease | None = None
+        for _ in range(_MAX_ROUNDS):
+            try:
+                lease, facts, history = self._load(study_id, lease)
+                if lease is None or facts is None:
+                    break
+                this = StudyRound(self._control, lease, facts, history, self._proposers)
+                goes_on = this.run()
+                lease = this.lease
+            except StaleWrite as stale:
+                log.debug("study.stale", study=study_id, why=str(stale))
+                lease = None  # somebody moved it meanwhile: look again, if we still may
+                continue
+            if not goes_on:
+                break
+        if lease is not None:
+            try:
+                fence.release(self._control, lease)
+            except Unavailable:
+                pass  # it expires by itself
+
+    def _load(self, study_id: str, lease: HeldLease | None) -> tuple[HeldLease | None, StudyFacts | None, History]:
+        control = self._control
+        history = self._history(study_id)
+        with unit_of_work(control.sessions, read_only=lease is not None) as session:
+            now = control.clock()
+            facts = load_study(session, study_id, now)
+            if facts is not None and lease is None:
+                lease = leases.acquire(
+                    session, f"study:{study_id}", holder=control.holder, now=now, ttl=control.lease_ttl
+                )
+            if facts is not None and not facts.state.is_terminal:
+                history.refresh(session, study_id, facts.spec, facts.spent.with_result)
+        return lease, facts, history
+
+    def _history(self, study_id: str) -> History:
+        with self._lock:
+            found = self._histories.pop(study_id, None) or History()
+            self._histories[study_id] = found
+            while len(self._histories) > _REMEMBERED:
+                del self._histories[next(iter(self._histories))]
+        return found

@@ -1,0 +1,7 @@
+"""The next points of a study. The one room that knows Optuna; it knows no database, no clock and no chance but a seed."""
+
+from __future__ import annotations
+
+from scheduler.tuning.propose import Observed, Proposal, Question, chosen_algorithm, propose
+
+__all__ = ["Observed", "Proposal", "Question", "chosen_algorithm", "propose"]

@@ -1,0 +1,142 @@
+"""Optuna's samplers on a study that lives only for one question, rebuilt from what is known of its trials."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState
+from trainmaster.studies import Algorithm, Goal, Parameter, ParameterType, Scale, Space
+from trainmaster.studies.space import bounds
+
+from scheduler.tuning.propose import Observed, Proposal, Question, startup_trials
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+# Of longer histories the best and the newest are looked at: what TPE calls good are 25 trials at most, and GP's cost
+# grows with the cube.
+_KEPT: Final[Mapping[Algorithm, int]] = {Algorithm.TPE: 600, Algorithm.GP: 200, Algorithm.CMA_ES: 2_000}
+
+
+def sampled(question: Question) -> Iterator[Proposal]:
+    """Points without end; each counts as pending for those that follow."""
+    space = question.space
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of experimental arguments
+        study = optuna.create_study(
+            sampler=_sampler(question),
+            directions=["minimize" if goal is Goal.MINIMIZE else "maximize" for goal in question.goals],
+        )
+    kept = _kept(question.finished, question.goals, _KEPT[question.algorithm])
+    known = [_frozen(space, one.parameters, one.values, one.memo) for one in kept]
+    known += [_frozen(space, one.parameters, None, one.memo) for one in question.pending]
+    study.add_trials(known)
+    while True:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            trial = study.ask()
+            point: dict[str, Any] = {}
+            for name, parameter in space.parameters.items():
+                if space.is_active(name, point):
+                    inner = trial._suggest(name, _distribution(parameter))  # noqa: SLF001 (what suggest_float and its like call)
+                    point[name] = _outer(parameter, inner)
+        attrs = study._storage.get_trial_system_attrs(trial._trial_id)  # noqa: SLF001 (Optuna 5 shows them nowhere else)
+        yield Proposal(point, _memo(attrs))
+
+
+def _sampler(question: Question) -> BaseSampler:
+    # One seed for each place in the study's row of proposals: the same question has the same answer.
+    seed = (question.seed * 1_000_003 + question.index) % 2**31
+    startup = startup_trials(question.space)
+    match question.algorithm:
+        case Algorithm.GP:
+            return GPSampler(seed=seed, n_startup_trials=startup, warn_independent_sampling=False)
+        case Algorithm.CMA_ES:
+            return CmaEsSampler(seed=seed, n_startup_trials=1, warn_independent_sampling=False)
+        case _:
+            # A pending trial counts as a bad one (constant liar), so that those side by side look at different places.
+            return TPESampler(
+                seed=seed,
+                n_startup_trials=startup,
+                multivariate=True,
+                group=question.space.is_conditional,
+                constant_liar=True,
+                warn_independent_sampling=False,
+            )
+
+
+def _kept(finished: Sequence[Observed], goals: Sequence[Goal], most: int) -> Sequence[Observed]:
+    """All of them in their order or, of more than ``most``, the best third and the newest of the rest."""
+    if len(finished) <= most:
+        return finished
+    sign = 1.0 if goals[0] is Goal.MINIMIZE else -1.0
+    ranked = sorted(range(len(finished)), key=lambda place: sign * finished[place].values[0])
+    chosen = set(ranked[: most // 3])
+    for place in reversed(range(len(finished))):
+        if len(chosen) >= most:
+            break
+        chosen.add(place)
+    return [finished[place] for place in sorted(chosen)]
+
+
+def _frozen(
+    space: Space, point: Mapping[str, Any], values: Sequence[float] | None, memo: Mapping[str, Any]
+) -> FrozenTrial:
+    names = [name for name in space.parameters if name in point]
+    attrs = dict(memo.get("optuna", {}))
+    return optuna.trial.create_trial(
+        state=TrialState.RUNNING if values is None else TrialState.COMPLETE,
+        values=None if values is None else list(values),
+        params={name: _inner(space.parameters[name], point[name]) for name in names},
+        distributions={name: _distribution(space.parameters[name]) for name in names},
+        system_attrs=attrs,
+    )
+
+
+def _memo(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a sampler has noted at the trial: CMA-ES keeps its whole state so."""
+    kept = {name: value for name, value in attrs.items() if name.startswith("cma")}
+    return {"optuna": kept} if kept else {}
+
+
+def _distribution(parameter: Parameter) -> BaseDistribution:
+    match parameter.type:
+        case ParameterType.CATEGORICAL:
+            # By number: Optuna compares choices by equality, and True equals 1.
+            return CategoricalDistribution(tuple(range(len(parameter.values))))
+        case ParameterType.DISCRETE:
+            return IntDistribution(0, len(parameter.values) - 1)
+        case ParameterType.INTEGER:
+            low, high = bounds(parameter)
+            return IntDistribution(int(low), int(high), log=parameter.scale is Scale.LOG)
+        case ParameterType.FLOAT:
+            low, high = bounds(parameter)
+            return FloatDistribution(low, high, log=parameter.scale is not Scale.LINEAR)
+
+
+def _inner(parameter: Parameter, value: Any) -> Any:
+    """As Optuna sees it: values by their number, a reversed logarithm mirrored."""
+    if not parameter.has_range:
+        places = [place for place, one in enumerate(_ordered(parameter)) if one == value and type(one) is type(value)]
+        return places[0] if places else next(place for place, one in enumerate(_ordered(parameter)) if one == value)
+    if parameter.scale is Scale.REVERSE_LOG:
+        low, high = bounds(parameter)
+        return min(high, max(low, low + high - value))
+    return int(value) if parameter.type is ParameterType.INTEGER else float(value)
+
+
+def _outer(parameter: Parameter, inner: Any) -> Any:
+    if not parameter.has_range:
+        return _ordered(parameter)[int(inner)]
+    if parameter.scale is Scale.REVERSE_LOG:
+        low, high = bounds(parameter)
+        return min(high, max(low, low + high - inner))
+    return inner
+
+
+def _ordered(parameter: Parameter) -> tuple[Any, ...]:
+    return tuple(sorted(parameter.values)) if parameter.type is ParameterType.DISCRETE else parameter.values

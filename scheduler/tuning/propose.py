@@ -1,0 +1,180 @@
+"""Stateless proposals: everything that a proposal depends on is an argument, and the same arguments give the same points."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count, islice
+from random import Random  # noqa: TID251 (seeded by the study)
+from typing import Any, Final
+
+from trainmaster.studies import Algorithm, Goal, ParameterType, Space
+from trainmaster.studies.space import spread
+
+# Up to so many parameters and trials GP finds better points than TPE, and in a time that trials hide. Beyond, its
+# cubic cost shows and TPE catches up: Optuna's own AutoSampler goes by the same.
+_GP_PARAMETERS: Final = 20
+_GP_TRIALS: Final = 250
+# A point that breaks a constraint, or that is being tried, is drawn again so often before chance alone looks for one.
+_REDRAWS: Final = 20
+_RANDOM_DRAWS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """A trial that is over. ``values``: one for each metric. ``memo``: what its proposal told to keep."""
+
+    parameters: Mapping[str, Any]
+    values: tuple[float, ...]
+    memo: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """``memo``: what the algorithm wants to see again with the trial's result; plain JSON."""
+
+    parameters: dict[str, Any]
+    memo: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked. ``index``: how many proposals the study has had, from 0; ``pending``: points whose result is not known,
+    each with its memo; ``initial``: the user's own points, which come first.
+    """
+
+    space: Space
+    algorithm: Algorithm
+    goals: tuple[Goal, ...]
+    seed: int
+    index: int
+    count: int = 1
+    finished: Sequence[Observed] = ()
+    pending: Sequence[Proposal] = ()
+    initial: Sequence[Mapping[str, Any]] = ()
+
+
+def chosen_algorithm(
+    space: Space, algorithm: Algorithm, goals: Sequence[Goal], trials: int | None, *, has_gp: bool | None = None
+) -> Algorithm:
+    """Which algorithm ``auto`` means for this study; every other one is itself.
+
+    GP for one metric, an unconditional space of at most 20 parameters of which most are numbers, and a budget of at most
+    250 trials; else TPE. Where torch is not installed, always TPE: Optuna's GP is written with it.
+    """
+    if algorithm is not Algorithm.AUTO:
+        return algorithm
+    has_gp = gp_is_there() if has_gp is None else has_gp
+    numbers = sum(one.type is not ParameterType.CATEGORICAL for one in space.parameters.values())
+    suits = (
+        len(goals) == 1
+        and not space.is_conditional
+        and len(space.parameters) <= _GP_PARAMETERS
+        and 2 * numbers >= len(space.parameters)
+        and trials is not None
+        and trials <= _GP_TRIALS
+    )
+    return Algorithm.GP if suits and has_gp else Algorithm.TPE
+
+
+def startup_trials(space: Space) -> int:
+    """With fewer results than this TPE and GP would only guess: the first points fill the space evenly instead."""
+    return min(20, max(8, 2 * len(space.parameters)))
+
+
+def gp_is_there() -> bool:
+    """Whether what Optuna's GP needs is installed."""
+    return all(importlib.util.find_spec(name) is not None for name in ("torch", "scipy"))
+
+
+def propose(question: Question) -> list[Proposal]:
+    """At most ``question.count`` points; fewer when the space has no more that were not tried (a grid, a finite space).
+
+    No point is proposed that is pending, nor twice in one answer. All satisfy the constraints.
+    """
+    found: list[Proposal] = []
+    taken = {key_of(one.parameters) for one in question.pending}
+    for point in question.initial[question.index : question.index + question.count]:
+        found.append(Proposal(dict(point), {"origin": "initial"}))
+        taken.add(key_of(point))
+    left = question.count - len(found)
+    if left <= 0:
+        return found
+    if question.algorithm is Algorithm.GRID:
+        return found + _of_grid(question, left, taken)
+    tried = taken | {key_of(one.parameters) for one in question.finished}
+    draws = _drawn(question, len(found))
+    for _ in range(left):
+        proposal = _fresh(question, draws, taken, tried)
+        if proposal is None:
+            break
+        found.append(proposal)
+        taken.add(key_of(proposal.parameters))
+        tried.add(key_of(proposal.parameters))
+    return found
+
+
+def key_of(point: Mapping[str, Any]) -> str:
+    """Equal for equal points."""
+    return json.dumps(point, sort_keys=True)
+
+
+def _of_grid(question: Question, most: int, taken: set[str]) -> list[Proposal]:
+    """The grid's points that nobody has tried, in an order that the seed shuffles, so that a part of them is spread."""
+    tried = taken | {key_of(one.parameters) for one in question.finished}
+    points = list(question.space.grid())
+    Random(question.seed).shuffle(points)  # noqa: S311 (the order of a grid is no secret)
+    left = (Proposal(point) for point in points if key_of(point) not in tried)
+    return list(islice(left, most))
+
+
+def _drawn(question: Question, offset: int) -> Iterator[Proposal]:
+    """Points without end, by the algorithm. Each counts as pending for those that follow."""
+    match question.algorithm:
+        case Algorithm.RANDOM:
+            return _random(question, "random", offset)
+        case Algorithm.QMC:
+            from scheduler.tuning.sobol import sobol_points
+
+            return (Proposal(point) for point in sobol_points(question.space, question.seed, question.index + offset))
+        case Algorithm.TPE | Algorithm.GP if len(question.finished) < startup_trials(question.space):
+            return _spread(question, offset)
+        case _:
+            from scheduler.tuning.engine import sampled
+
+            return sampled(question)
+
+
+def _spread(question: Question, offset: int) -> Iterator[Proposal]:
+    """Even points from the question's place in the sequence on, turned by the seed."""
+    chance = Random(f"spread:{question.seed}")  # noqa: S311 (no secret)
+    turns = [chance.random() for _ in question.space.parameters]
+    for number in count(question.index + offset):
+        unit = [(place + turn) % 1.0 for place, turn in zip(spread(len(turns), number), turns, strict=True)]
+        yield Proposal(question.space.from_unit(unit))
+
+
+def _random(question: Question, purpose: str, offset: int = 0) -> Iterator[Proposal]:
+    chance = Random(f"{purpose}:{question.seed}:{question.index + offset}")  # noqa: S311 (no secret)
+    while True:
+        unit = [chance.random() for _ in question.space.parameters]
+        yield Proposal(question.space.from_unit(unit))
+
+
+def _fresh(question: Question, draws: Iterator[Proposal], taken: set[str], tried: set[str]) -> Proposal | None:
+    """The next draw that may be proposed. In a finite space one that nobody tried, while there is any."""
+    is_finite = question.space.size is not None
+    avoided = tried if is_finite else taken
+    for proposal in islice(draws, _REDRAWS):
+        if key_of(proposal.parameters) not in avoided and question.space.holds(proposal.parameters):
+            return proposal
+    for proposal in islice(_random(question, f"rest{len(tried)}"), _RANDOM_DRAWS):
+        if key_of(proposal.parameters) not in avoided and question.space.holds(proposal.parameters):
+            return proposal
+    if is_finite and all(
+        one.has_range is False or one.type is ParameterType.INTEGER for one in question.space.parameters.values()
+    ):
+        return next((Proposal(p) for p in question.space.grid() if key_of(p) not in tried), None)
+    return None

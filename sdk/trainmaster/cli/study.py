@@ -1,0 +1,313 @@
+"""``study``: searches over parameters, each trial an ordinary job."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from trainmaster.cli import options, output, session
+from trainmaster.cli.exits import ExitCode, WrongUse
+from trainmaster.errors import LocalFileProblem
+
+if TYPE_CHECKING:
+    from trainmaster.client import Client
+    from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, TrialView
+
+app = typer.Typer(help="Searches over parameters; each trial is a job.", invoke_without_command=True)
+Study = Annotated[str, typer.Argument(metavar="STUDY", help="Id or name of the study.")]
+
+_WATCH_S: Final = 1.0
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="study", rich_help_panel="Jobs")
+
+
+@app.callback()
+def study(ctx: typer.Context, json: options.Json = False) -> None:
+    """Searches over parameters; alone: list them."""
+    if ctx.invoked_subcommand is None:
+        _list(None, as_json=json)
+
+
+@app.command()
+def create(
+    spec_file: Annotated[str, typer.Argument(metavar="STUDY.YAML", help="YAML or JSON file; `-` is stdin.")],
+    code: Annotated[
+        Path | None, typer.Option("--code", help="A folder to pack and upload as the trials' code.")
+    ] = None,
+    project: options.Project = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check; print the canonical spec; create nothing.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--watch", "-w", help="Stay until it has ended, as `study watch` does.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Create a study; its first trials begin at once. All mistakes are told at once."""
+    spec = _read(spec_file)
+    named = project or session.project_or_default(None)
+    if project is not None or (named != "default" and "project" not in spec):
+        spec["project"] = named
+    with session.client() as client:
+        if dry_run:
+            output.print_json(client.check_study(spec))
+            return
+        made = client.create_study(spec, code=code)
+        if follow:
+            raise typer.Exit(_follow(client, made.id, as_json=json))
+    if json:
+        output.print_json(made)
+    else:
+        output.say(f"{made.name} ({made.id})")
+        output.note(f"`trainmaster study watch {made.name}` shows its trials as they end.", "dim")
+
+
+@app.command("list")
+def list_studies(project: options.Project = None, json: options.Json = False) -> None:
+    """Studies, newest first."""
+    _list(project, as_json=json)
+
+
+@app.command()
+def show(study: Study, json: options.Json = False) -> None:
+    """One study: its state, its best trial, and all of its trials."""
+    with session.client() as client:
+        detail = client.get_study(study)
+        trials = list(client.list_trials(detail.id))
+    if json:
+        output.print_json({**detail.model_dump(mode="json"), "trial_list": output.to_plain(trials)})
+        return
+    _show(detail)
+    output.say()
+    _print_trials(detail.metrics, trials)
+
+
+@app.command()
+def best(study: Study, json: options.Json = False) -> None:
+    """The best trial or, with several metrics, those that no other one betters in all."""
+    with session.client() as client:
+        found = client.get_study_best(study)
+    if json:
+        output.print_json(found)
+    elif not found.trials:
+        output.say("No trial has a result yet.")
+    else:
+        _print_best(found)
+
+
+@app.command()
+def watch(study: Study, json: options.Json = False) -> None:
+    """Stay until the study has ended, and tell each trial's end."""
+    with session.client() as client:
+        raise typer.Exit(_follow(client, study, as_json=json))
+
+
+@app.command()
+def stop(study: Study, reason: options.Reason = "", json: options.Json = False) -> None:
+    """Cancel its trials and end it; what they have found stays."""
+    with session.client() as client:
+        _moved(client.stop_study(study, reason=reason), as_json=json)
+
+
+@app.command()
+def pause(study: Study, reason: options.Reason = "", json: options.Json = False) -> None:
+    """Begin no more trials for now; those that run go on."""
+    with session.client() as client:
+        _moved(client.pause_study(study, reason=reason), as_json=json)
+
+
+@app.command()
+def resume(study: Study, reason: options.Reason = "", json: options.Json = False) -> None:
+    """Go on with a paused study."""
+    with session.client() as client:
+        _moved(client.resume_study(study, reason=reason), as_json=json)
+
+
+@app.command()
+def extend(
+    study: Study,
+    trials: Annotated[int | None, typer.Option("--trials", min=1, help="So many more.")] = None,
+    max_time: Annotated[str | None, typer.Option("--max-time", help="So much longer, like 2h.")] = None,
+    gpu_hours: Annotated[float | None, typer.Option("--gpu-hours", help="So many more.")] = None,
+    parallel: Annotated[int | None, typer.Option("--parallel", min=1, help="So many at once from now on.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Add to the budget; a study that has ended goes on."""
+    from trainmaster.spec.quantity import parse_duration_s
+
+    try:
+        seconds = None if max_time is None else parse_duration_s(max_time)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--max-time") from error
+    with session.client() as client:
+        changed = client.extend_study(study, trials=trials, max_time=seconds, gpu_hours=gpu_hours, parallel=parallel)
+    _moved(changed, as_json=json)
+
+
+@app.command()
+def delete(study: Study, json: options.Json = False) -> None:
+    """Forget an ended study; the jobs of its trials stay."""
+    with session.client() as client:
+        client.delete_study(study)
+    if json:
+        output.print_json({"deleted": study})
+    else:
+        output.say(f"{study} deleted")
+
+
+def _read(spec_file: str) -> dict[str, Any]:
+    from trainmaster.client.flows.studying import read_study, study_of_text
+
+    try:
+        return dict(study_of_text(sys.stdin.read(), "stdin") if spec_file == "-" else read_study(spec_file))
+    except LocalFileProblem as error:
+        raise WrongUse(error.sentence) from error
+
+
+def _list(project: str | None, *, as_json: bool) -> None:
+    with session.client() as client:
+        found = list(client.list_studies(project=project))
+    if as_json or session.current().as_json:
+        output.print_json(found)
+        return
+    console, now = output.answers(), output.now()
+    output.print_table(
+        ("NAME", "ID", "STATE", "TRIALS", "BEST", "CREATED"),
+        [
+            (
+                view.name,
+                view.id,
+                output.state_text(view.state, console),
+                _progress(view),
+                None if view.best is None else f"{_result(view.best, view.metrics[:1])} (trial {view.best.number})",
+                output.ago(view.created_at, now),
+            )
+            for view in found
+        ],
+        empty="No studies.",
+    )
+
+
+def _show(detail: StudyDetail) -> None:
+    console = output.answers()
+    goals = ", ".join(f"{metric.goal.value} {metric.name}" for metric in detail.spec.metrics)
+    pairs: list[tuple[str, Any]] = [
+        ("Study", f"{detail.name} ({detail.id})"),
+        ("State", output.state_text(detail.state, console)),
+        ("Reason", detail.reason or None),
+        ("Note", detail.note or None),
+        ("Goal", goals),
+        ("Algorithm", detail.algorithm),
+        ("Trials", _progress(detail)),
+        ("GPU-hours", f"{detail.gpu_hours:.2f}" if detail.gpu_hours else None),
+    ]
+    if detail.best is not None:
+        pairs.append(("Best", f"{_result(detail.best, detail.metrics)} (trial {detail.best.number})"))
+        pairs.append(("", _point(detail.best)))
+    output.print_pairs(pairs)
+
+
+def _print_best(found: StudyBest) -> None:
+    if len(found.trials) == 1:
+        trial = found.trials[0]
+        output.print_pairs(
+            [
+                ("Trial", f"{trial.number}" + (f" (job {trial.job})" if trial.job else "")),
+                ("Result", _result(trial, found.metrics)),
+                *((name, _text(value)) for name, value in trial.parameters.items()),
+            ]
+        )
+        return
+    _print_trials(found.metrics, found.trials)
+
+
+def _print_trials(metrics: list[str], trials: list[TrialView]) -> None:
+    console = output.answers()
+    output.print_table(
+        ("TRIAL", "STATE", *(name.upper() for name in metrics), "PARAMETERS", "JOB", "WHY"),
+        [
+            (
+                trial.number,
+                output.state_text(trial.job_state or trial.state if trial.state == "running" else trial.state, console),
+                *(None if trial.result is None else _text(trial.result.get(name)) for name in metrics),
+                _point(trial),
+                trial.job,
+                trial.reason or None,
+            )
+            for trial in trials
+        ],
+        empty="No trials yet.",
+    )
+
+
+def _follow(client: Client, study: str, *, as_json: bool) -> int:
+    """Tell trials as they end, until the study has."""
+    from trainmaster.wire.studies import TERMINAL_STUDY_STATES
+
+    told: set[int] = set()
+    noted = ""
+    while True:
+        detail = client.get_study(study)
+        ended = sum(detail.trials.values()) - detail.trials.get("running", 0)
+        if ended > len(told):
+            for trial in client.list_trials(detail.id):
+                if trial.state != "running" and trial.number not in told:
+                    told.add(trial.number)
+                    _tell_trial(trial, detail, as_json=as_json)
+        if detail.note and detail.note != noted:
+            noted = detail.note
+            output.note(detail.note, "yellow")
+        if detail.state in TERMINAL_STUDY_STATES:
+            break
+        time.sleep(_WATCH_S)  # noqa: TID251 (a person watches)
+    if as_json:
+        output.print_json_line(detail)
+    else:
+        _show(detail)
+    return ExitCode.OK if detail.state == "succeeded" else ExitCode.FAILED
+
+
+def _tell_trial(trial: TrialView, detail: StudyDetail, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json_line(trial)
+        return
+    is_best = detail.best is not None and detail.best.number == trial.number
+    why = f": {trial.reason}" if trial.reason else ""
+    result = f" {_result(trial, detail.metrics)}" if trial.result is not None else ""
+    output.say(f"trial {trial.number} {trial.state}{result}{' (best so far)' if is_best else ''}  {_point(trial)}{why}")
+
+
+def _moved(detail: StudyDetail, *, as_json: bool) -> None:
+    if as_json:
+        output.print_json(detail)
+    else:
+        output.say(f"{detail.name} ({detail.id}) {detail.state}")
+
+
+def _progress(view: StudyView) -> str:
+    ended = sum(view.trials.values()) - view.trials.get("running", 0)
+    of = f" of {view.budget_trials}" if view.budget_trials is not None else ""
+    more = [
+        f"{view.trials[state]} {state}"
+        for state in ("running", "stopped", "failed", "cancelled")
+        if view.trials.get(state)
+    ]
+    return f"{ended}{of} ended" + (f" ({', '.join(more)})" if more else "")
+
+
+def _result(trial: TrialView, metrics: list[str]) -> str:
+    return ", ".join(f"{name} {_text((trial.result or {}).get(name))}" for name in metrics)
+
+
+def _point(trial: TrialView) -> str:
+    return " ".join(f"{name}={_text(value)}" for name, value in trial.parameters.items())
+
+
+def _text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,117 @@
+"""Studies and their trials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainmaster.client.calls.build import params, path, silent, typed
+from trainmaster.client.steps import Call
+from trainmaster.studies import StudySpec
+from trainmaster.wire.base import Page
+from trainmaster.wire.jobs import ReasonRequest
+from trainmaster.wire.studies import (
+    StudyBest,
+    StudyCreate,
+    StudyDetail,
+    StudyExtend,
+    StudyView,
+    Suggestions,
+    SuggestRequest,
+    TrialComplete,
+    TrialView,
+)
+
+
+def create_study(spec: Mapping[str, Any]) -> Call[StudyDetail]:
+    """Create the study; its first trials begin at once. Raises ``InvalidSpec`` with every mistake in it."""
+    return typed(StudyDetail, "create_study", "POST", "/studies", body=StudyCreate(spec=dict(spec)))
+
+
+def check_study(spec: Mapping[str, Any]) -> Call[StudySpec]:
+    """The canonical spec, as the server would take it; nothing is created. Raises like ``create_study``."""
+    body = StudyCreate(spec=dict(spec), dry_run=True)
+    return typed(StudySpec, "create_study", "POST", "/studies", body=body, is_repeatable=True)
+
+
+def list_studies_page(
+    *, project: str | None = None, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[StudyView]]:
+    """One page of the studies, newest first."""
+    query = params(project=project, limit=limit, cursor=cursor)
+    return typed(Page[StudyView], "list_studies", "GET", "/studies", query=query)
+
+
+def get_study(study: str) -> Call[StudyDetail]:
+    """The study of this id, or the newest visible one of this name."""
+    return typed(StudyDetail, "get_study", "GET", path("/studies/{study}", study=study))
+
+
+def get_study_best(study: str) -> Call[StudyBest]:
+    """The best trial or, with several metrics, the Pareto front."""
+    return typed(StudyBest, "get_study_best", "GET", path("/studies/{study}/best", study=study))
+
+
+def list_trials_page(study: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[TrialView]]:
+    """One page of the study's trials, by number."""
+    at = path("/studies/{study}/trials", study=study)
+    return typed(Page[TrialView], "list_trials", "GET", at, query=params(limit=limit, cursor=cursor))
+
+
+def stop_study(study: str, *, reason: str = "") -> Call[StudyDetail]:
+    """Cancel its trials and end it; what they have found stays."""
+    at = path("/studies/{study}/stop", study=study)
+    return typed(StudyDetail, "stop_study", "POST", at, body=ReasonRequest(reason=reason))
+
+
+def pause_study(study: str, *, reason: str = "") -> Call[StudyDetail]:
+    """Begin no more trials until it is resumed."""
+    at = path("/studies/{study}/pause", study=study)
+    return typed(StudyDetail, "pause_study", "POST", at, body=ReasonRequest(reason=reason))
+
+
+def resume_study(study: str, *, reason: str = "") -> Call[StudyDetail]:
+    """Go on with a paused study."""
+    at = path("/studies/{study}/resume", study=study)
+    return typed(StudyDetail, "resume_study", "POST", at, body=ReasonRequest(reason=reason))
+
+
+def extend_study(
+    study: str,
+    *,
+    trials: int | None = None,
+    max_time: float | None = None,
+    gpu_hours: float | None = None,
+    failed_trials: int | None = None,
+    parallel: int | None = None,
+) -> Call[StudyDetail]:
+    """Add to the budget; ``parallel`` replaces the number of trials at once. One that has ended goes on."""
+    given = {
+        "trials": trials,
+        "max_time": max_time,
+        "gpu_hours": gpu_hours,
+        "failed_trials": failed_trials,
+        "parallel": parallel,
+    }
+    body = StudyExtend.model_validate({name: value for name, value in given.items() if value is not None})
+    return typed(StudyDetail, "extend_study", "POST", path("/studies/{study}/extend", study=study), body=body)
+
+
+def delete_study(study: str) -> Call[None]:
+    """Forget an ended study; the jobs of its trials stay."""
+    return silent("delete_study", "DELETE", path("/studies/{study}", study=study))
+
+
+def suggest_trials(study: str, *, count: int = 1) -> Call[Suggestions]:
+    """Points to try by yourself, of a study without a template."""
+    at = path("/studies/{study}/suggestions", study=study)
+    return typed(Suggestions, "suggest_trials", "POST", at, body=SuggestRequest(count=count))
+
+
+def complete_trial(
+    study: str, number: int, result: Mapping[str, float] | None = None, *, reason: str = ""
+) -> Call[TrialView]:
+    """Tell what a trial came to; without a ``result`` it has failed."""
+    at = path("/studies/{study}/trials/{number}/complete", study=study, number=number)
+    body = TrialComplete(result=None if result is None else dict(result), reason=reason)
+    return typed(TrialView, "complete_trial", "POST", at, body=body)

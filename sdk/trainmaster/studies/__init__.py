@@ -1,0 +1,39 @@
+"""The study spec: the public schema of a search over parameters, defined here once and used by server, SDK and CLI alike."""
+
+from __future__ import annotations
+
+from trainmaster.studies.model import (
+    Algorithm,
+    Budget,
+    Goal,
+    Measurement,
+    Metric,
+    Parameter,
+    ParameterType,
+    Scale,
+    Stopping,
+    StoppingRule,
+    StudySpec,
+    Value,
+)
+from trainmaster.studies.parse import parse_study, parse_study_text, read_study_text
+from trainmaster.studies.space import Space
+
+__all__ = [
+    "Algorithm",
+    "Budget",
+    "Goal",
+    "Measurement",
+    "Metric",
+    "Parameter",
+    "ParameterType",
+    "Scale",
+    "Space",
+    "Stopping",
+    "StoppingRule",
+    "StudySpec",
+    "Value",
+    "parse_study",
+    "parse_study_text",
+    "read_study_text",
+]

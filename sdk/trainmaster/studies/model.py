@@ -1,0 +1,248 @@
+"""The canonical study spec as frozen pydantic models. :mod:`trainmaster.studies.parse` makes them of what users write."""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from trainmaster.spec.fields import Flag, Name, Seconds, Whole, choice, kind_of
+from trainmaster.spec.mistakes import FieldError
+from trainmaster.spec.model import JobSpec
+
+__all__ = [
+    "MAX_PARALLEL",
+    "MAX_TRIALS",
+    "Algorithm",
+    "Budget",
+    "Goal",
+    "Measurement",
+    "Metric",
+    "Parameter",
+    "ParameterType",
+    "Scale",
+    "Stopping",
+    "StoppingRule",
+    "StudySpec",
+    "Value",
+]
+
+MAX_TRIALS: Final = 10_000
+MAX_PARALLEL: Final = 200
+MAX_VALUES: Final = 1_000
+# Beyond it a double is no whole number any more.
+_MAX_WHOLE: Final = 2**53
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise FieldError("must be a finite number")
+    if isinstance(value, bool | int | float | str):
+        # A number read from YAML remembers how it was written; here it is only a number.
+        return value if isinstance(value, bool | str) else float(value) if isinstance(value, float) else int(value)
+    raise FieldError(f"must be text, a number, true or false, not {kind_of(value)}")
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        hint = "write it without quotes" if isinstance(value, str) else None
+        raise FieldError(f"must be a number, not {kind_of(value)}", hint)
+    if not math.isfinite(value):
+        raise FieldError("must be a finite number")
+    return float(value)
+
+
+def _values(value: Any) -> Any:
+    items = value if isinstance(value, list | tuple) else (value,)
+    return tuple(items)
+
+
+Value = Annotated[bool | int | float | str, BeforeValidator(_value, json_schema_input_type=bool | int | float | str)]
+Number = Annotated[float, BeforeValidator(_number, json_schema_input_type=float | int)]
+Values = Annotated[tuple[Value, ...], BeforeValidator(_values), Field(max_length=MAX_VALUES)]
+MetricName = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class ParameterType(StrEnum):
+    FLOAT = "float"
+    INTEGER = "integer"
+    CATEGORICAL = "categorical"
+    DISCRETE = "discrete"  # numbers in order
+
+
+class Scale(StrEnum):
+    """Where in its range a parameter is looked at more closely."""
+
+    LINEAR = "linear"
+    LOG = "log"  # near its minimum
+    REVERSE_LOG = "reverse-log"  # near its maximum
+
+
+class Goal(StrEnum):
+    MAXIMIZE = "maximize"
+    MINIMIZE = "minimize"
+
+
+class Algorithm(StrEnum):
+    AUTO = "auto"  # TPE or GP, by the space and the budget
+    TPE = "tpe"
+    GP = "gp"
+    CMA_ES = "cma-es"
+    QMC = "qmc"
+    RANDOM = "random"
+    GRID = "grid"
+
+
+class Measurement(StrEnum):
+    """Which of a trial's values counts."""
+
+    BEST = "best"
+    LAST = "last"
+
+
+class StoppingRule(StrEnum):
+    MEDIAN = "median"
+    ASHA = "asha"
+    HYPERBAND = "hyperband"
+    DECAY_CURVE = "decay-curve"
+    PATIENCE = "patience"
+
+
+class Parameter(_Model):
+    """One parameter: ``min`` and ``max`` of a float or integer, ``values`` of the other types."""
+
+    type: Annotated[ParameterType, choice(ParameterType)]
+    min: Number | None = None
+    max: Number | None = None
+    scale: Annotated[Scale, choice(Scale)] = Scale.LINEAR
+    values: Values = ()
+    steps: Annotated[int, Field(ge=1, le=MAX_VALUES)] | None = Field(
+        default=None, description="Of a float in a grid: how many values, both ends included."
+    )
+    when: dict[str, Values] = Field(
+        default_factory=dict, description="Only in trials in which each of these parameters has one of these values."
+    )
+
+    @property
+    def has_range(self) -> bool:
+        return self.type in (ParameterType.FLOAT, ParameterType.INTEGER)
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Parameter:
+        if self.has_range:
+            self._check_range()
+        else:
+            self._check_values()
+        return self
+
+    def _check_range(self) -> None:
+        if self.values:
+            raise FieldError(
+                f"is {self.type.value} and has a range, not values", "write min and max, or type: discrete"
+            )
+        if self.min is None or self.max is None:
+            lacking = " and ".join(name for name in ("min", "max") if getattr(self, name) is None)
+            raise FieldError(
+                f"has no range: {lacking} {'are' if ' and ' in lacking else 'is'} missing",
+                "write it like {type: float, min: 0.001, max: 0.1}",
+            )
+        if self.min > self.max:
+            raise FieldError(f"min is {self.min:g} and max is {self.max:g}", "the smaller one is min")
+        if self.scale is not Scale.LINEAR and self.min <= 0:
+            what = "zero" if self.min == 0 else "a negative number"
+            raise FieldError(
+                f"has scale {self.scale.value} and min {self.min:g}: {what} has no logarithm",
+                "write a min above 0, or scale: linear",
+            )
+        if self.type is ParameterType.INTEGER:
+            if not (self.min.is_integer() and self.max.is_integer()):
+                raise FieldError("is integer: min and max must be whole numbers")
+            if max(abs(self.min), abs(self.max)) > _MAX_WHOLE:
+                raise FieldError("min and max must be between -2^53 and 2^53")
+            if self.scale is Scale.REVERSE_LOG:
+                raise FieldError("is integer, which has scale linear or log", "write type: float for reverse-log")
+
+    def _check_values(self) -> None:
+        if self.min is not None or self.max is not None:
+            raise FieldError(f"is {self.type.value} and has values, not a range", "write values: [1, 2, 4]")
+        if self.scale is not Scale.LINEAR:
+            raise FieldError(f"is {self.type.value}, which has no scale", "leave scale out")
+        if not self.values:
+            raise FieldError("has no values", "write values: [1, 2, 4]")
+        if len({(type(one) is bool, one) for one in self.values}) < len(self.values):
+            raise FieldError("has the same value twice")
+        if self.type is ParameterType.DISCRETE and not all(
+            isinstance(one, int | float) and not isinstance(one, bool) for one in self.values
+        ):
+            raise FieldError("is discrete, and not all of its values are numbers", "write type: categorical")
+
+
+class Metric(_Model):
+    name: MetricName
+    goal: Annotated[Goal, choice(Goal)]
+
+    @property
+    def sign(self) -> float:
+        """What a value is multiplied by so that less is better."""
+        return 1.0 if self.goal is Goal.MINIMIZE else -1.0
+
+
+class Budget(_Model):
+    """When the study is over. ``failed_trials``: so many may fail."""
+
+    trials: Annotated[Whole, Field(ge=1, le=MAX_TRIALS)] | None = None
+    parallel: Annotated[Whole, Field(ge=1, le=MAX_PARALLEL)] = 1
+    failed_trials: Annotated[Whole, Field(ge=0, le=MAX_TRIALS)] | None = None
+    max_time: Seconds | None = None
+    gpu_hours: Annotated[Number, Field(gt=0)] | None = None
+
+    @property
+    def has_end(self) -> bool:
+        return self.trials is not None or self.max_time is not None or self.gpu_hours is not None
+
+
+class Stopping(_Model):
+    """When a trial that goes badly is ended before its end.
+
+    ``min_steps``: no trial is judged before this step of its own. ``min_trials``: nor before so many others came as far.
+    ``reduction``: of asha and hyperband, one trial in so many goes on from a rung. ``patience``: reports without a better
+    one. ``max_steps``: of decay-curve, how far a trial goes; unstated, as far as the longest.
+    """
+
+    rule: Annotated[StoppingRule, choice(StoppingRule)]
+    min_steps: Annotated[Whole, Field(ge=0)] = 1
+    min_trials: Annotated[Whole, Field(ge=1)] = 4
+    reduction: Annotated[Whole, Field(ge=2, le=16)] = 3
+    patience: Annotated[Whole, Field(ge=1)] = 10
+    max_steps: Annotated[Whole, Field(ge=1)] | None = None
+
+
+class StudySpec(_Model):
+    """One study. ``template``: the job of every trial; ``None``: a program asks for points and tells results itself."""
+
+    name: Name
+    project: Name = "default"
+    template: JobSpec | None = None
+    parameters: dict[str, Parameter]
+    constraints: tuple[str, ...] = ()
+    metrics: tuple[Metric, ...]
+    algorithm: Annotated[Algorithm, choice(Algorithm)] = Algorithm.AUTO
+    measurement: Annotated[Measurement, choice(Measurement)] = Measurement.BEST
+    budget: Budget
+    stopping: Stopping | None = None
+    initial: tuple[dict[str, Value], ...] = ()
+    warm_start: tuple[str, ...] = ()
+    seed: Annotated[Whole, Field(ge=0, lt=2**31)] | None = None
+    arguments: Flag = Field(
+        default=True, description="Whether `--name value` of every parameter is appended to the command."
+    )
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        return tuple(metric.goal for metric in self.metrics)

@@ -1,0 +1,352 @@
+"""From what users write to the canonical :class:`~trainmaster.studies.model.StudySpec`, or all their mistakes at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from trainmaster.spec.document import read_document
+from trainmaster.spec.fields import kind_of
+from trainmaster.spec.mistakes import FieldError, Path, SpecError, SpecMistake, join_path
+from trainmaster.spec.model import JobSpec
+from trainmaster.spec.parse import parse_spec
+from trainmaster.spec.plain import plain_copy
+from trainmaster.spec.wording import place_of, say
+from trainmaster.studies.constraints import Constraint, parse_constraint
+from trainmaster.studies.model import (
+    Algorithm,
+    Budget,
+    Metric,
+    Parameter,
+    ParameterType,
+    Stopping,
+    StudySpec,
+    Value,
+)
+from trainmaster.studies.space import COUNTED, Space, grid_values, in_order, spread, takes
+
+__all__ = ["parse_study", "parse_study_text", "read_study_text"]
+
+_MAX_PARAMETERS: Final = 200
+_MAX_CONSTRAINTS: Final = 50
+_MAX_INITIAL: Final = 1_000
+# The name becomes an argument, `--name value`, and a name in constraints.
+_PARAMETER_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
+# Points that are tried for one that satisfies the constraints: of spaces of which one point in thousands does, too.
+_TRIED_POINTS: Final = 20_000
+# Where the study lets a shorthand stand for a mapping.
+_SHORT: Final = ("metric", "goal")
+_PARTS: Final = ("template", "parameters", "constraints", "metrics", "budget", "stopping", "initial", "warm_start")
+
+
+_ModelT = TypeVar("_ModelT", bound=BaseModel)
+
+
+def parse_study_text(text: str | bytes) -> StudySpec:
+    """The spec in YAML or JSON. Raises :class:`SpecError`."""
+    return parse_study(read_study_text(text))
+
+
+def read_study_text(text: str | bytes) -> dict[str, Any]:
+    """The fields in ``text`` as written, not yet checked. Raises ``SpecError``: not YAML, or no mapping."""
+    data = read_document(text)
+    if not isinstance(data, dict):
+        raise SpecError([_not_a_study(data)])
+    return data
+
+
+def parse_study(raw: Mapping[str, Any]) -> StudySpec:
+    """The canonical spec of ``raw``; a canonical one gives itself.
+
+    Raises:
+        SpecError: with every mistake in it.
+    """
+    return _Reading().run(raw)
+
+
+def _not_a_study(data: Any) -> SpecMistake:
+    return SpecMistake(
+        "", f"a study is a mapping of fields, not {kind_of(data)}", "write lines such as `name: digits-search`"
+    )
+
+
+class _Reading:
+    """Collects mistakes. What is wrong is left out; what would be concluded from it is not told."""
+
+    def __init__(self) -> None:
+        self.mistakes: dict[SpecMistake, None] = {}
+
+    def run(self, raw: Any) -> StudySpec:
+        copy = plain_copy(raw)
+        self.mistakes.update(dict.fromkeys(copy.mistakes))
+        if not isinstance(copy.value, dict):
+            raise SpecError(self.mistakes or [_not_a_study(copy.value)])
+        written = {key: item for key, item in copy.value.items() if item is not None and not key.startswith("x-")}
+        head = self._model(
+            StudySpec,
+            {
+                **{key: item for key, item in written.items() if key not in (*_PARTS, *_SHORT)},
+                # Stand-ins, so that what is left is checked; each part is read by itself below.
+                "parameters": {},
+                "metrics": [],
+                "budget": {},
+                **({} if "name" in written else {"name": "unnamed"}),
+            },
+            (),
+        )
+        if "name" not in written:
+            self._add(("name",), "is missing", "write a name for people, such as `name: digits-search`")
+        parameters, is_whole = self._parameters(written)
+        metrics = self._metrics(written)
+        budget = self._budget(written)
+        stopping = self._stopping(written, metrics)
+        template = self._template(written, head)
+        constraints = self._constraints(written, parameters)
+        space = self._space(parameters, constraints) if is_whole else None
+        initial = self._initial(written, space)
+        warm_start = self._warm_start(written)
+        if space is not None and head is not None:
+            self._algorithm(head.algorithm, space, metrics)
+        if self.mistakes:
+            raise SpecError(_in_order(self.mistakes, written))
+        assert head is not None  # noqa: S101 (else there was a mistake)
+        assert budget is not None  # noqa: S101
+        return head.model_copy(
+            update={
+                "template": template,
+                "parameters": dict(parameters),
+                "constraints": tuple(one.text for one in constraints),
+                "metrics": metrics,
+                "budget": budget,
+                "stopping": stopping,
+                "initial": initial,
+                "warm_start": warm_start,
+            }
+        )
+
+    def _parameters(self, written: Mapping[str, Any]) -> tuple[dict[str, Parameter], bool]:
+        """Those that stand, and whether these are all."""
+        found: dict[str, Parameter] = {}
+        given = written.get("parameters")
+        if given is None or given == {}:
+            self._add(
+                ("parameters",), "is missing", "write them like `parameters: {lr: {type: float, min: 0.001, max: 0.1}}`"
+            )
+            return found, False
+        if not isinstance(given, dict):
+            self._add(("parameters",), f"must be a mapping of parameters, not {kind_of(given)}")
+            return found, False
+        if len(given) > _MAX_PARAMETERS:
+            self._add(("parameters",), f"has {len(given)} parameters, and at most {_MAX_PARAMETERS} are searched")
+            return found, False
+        for name, item in given.items():
+            place: Path = ("parameters", name)
+            if not _PARAMETER_NAME.fullmatch(name):
+                self._add(place, "is not a parameter's name: letters, digits, '_', '-' and '.', a letter or '_' first")
+            parameter = self._model(Parameter, item, place)
+            if parameter is not None:
+                found[name] = parameter
+        wrong = {name for name in given if name not in found}
+        self._parents(found, wrong)
+        return found, not wrong and not any(one.path.startswith("parameters") for one in self.mistakes)
+
+    def _parents(self, found: Mapping[str, Parameter], wrong: set[str]) -> None:
+        for name, parameter in found.items():
+            for parent, values in parameter.when.items():
+                place: Path = ("parameters", name, "when", parent)
+                if parent in wrong:
+                    continue
+                if parent not in found:
+                    self._add(place, "is no parameter of the study")
+                elif parent == name:
+                    self._add(place, "is the parameter itself")
+                else:
+                    bad = next((one for one in values if not takes(found[parent], one)), None)
+                    if bad is not None:
+                        self._add(place, f"{bad!r} is no value of {parent}")
+                    if not values:
+                        self._add(place, "names no value")
+        known = {name: one for name, one in found.items() if one.when.keys() <= found.keys()}
+        try:
+            in_order(known)
+        except ValueError as error:
+            self._add(("parameters",), f"{error} depend on each other in a circle")
+
+    def _metrics(self, written: Mapping[str, Any]) -> tuple[Metric, ...]:
+        given = written.get("metrics")
+        if "metric" in written or "goal" in written:
+            if given is not None:
+                self._add(("metric",), "stands beside metrics", "write one of the two")
+                return ()
+            given = [{key: written[short] for key, short in (("name", "metric"), ("goal", "goal")) if short in written}]
+        if isinstance(given, dict):
+            given = [{"name": name, "goal": goal} for name, goal in given.items()]
+        if not isinstance(given, list) or not given:
+            self._add(("metrics",), "is missing", "write `metrics: [{name: accuracy, goal: maximize}]`")
+            return ()
+        found = [self._model(Metric, item, ("metrics", number)) for number, item in enumerate(given)]
+        names = [metric.name for metric in found if metric is not None]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            self._add(("metrics",), f"{name} stands there twice")
+        if len(given) > 5:
+            self._add(("metrics",), f"has {len(given)} metrics, and at most 5 are weighed against each other")
+        return tuple(metric for metric in found if metric is not None)
+
+    def _budget(self, written: Mapping[str, Any]) -> Budget | None:
+        budget = self._model(Budget, written.get("budget", {}), ("budget",))
+        if budget is not None and not budget.has_end:
+            self._add(("budget",), "has no end", "write `budget: {trials: 50}`, or max_time or gpu_hours")
+        return budget
+
+    def _stopping(self, written: Mapping[str, Any], metrics: tuple[Metric, ...]) -> Stopping | None:
+        given = written.get("stopping")
+        if given is None:
+            return None
+        stopping = self._model(Stopping, {"rule": given} if isinstance(given, str) else given, ("stopping",))
+        if stopping is not None and len(metrics) > 1:
+            self._add(("stopping",), "compares trials by one metric, and the study has several", "leave it out")
+        return stopping
+
+    def _template(self, written: Mapping[str, Any], head: StudySpec | None) -> JobSpec | None:
+        given = written.get("template")
+        if given is None:
+            return None
+        if not isinstance(given, dict):
+            self._add(("template",), f"must be a job spec, not {kind_of(given)}")
+            return None
+        name, project = (head.name, head.project) if head is not None else ("unnamed", "default")
+        template = {"name": name[:50].strip("-") or "trial", "project": project, **given}
+        try:
+            spec = parse_spec(template)
+        except SpecError as error:
+            for mistake in error.mistakes:
+                path = f"template.{mistake.path}" if mistake.path else "template"
+                self.mistakes[SpecMistake(path, mistake.message, mistake.hint)] = None
+            return None
+        if spec.project != project:
+            self._add(("template", "project"), f"is {spec.project}, and the study belongs to {project}", "leave it out")
+        return spec
+
+    def _constraints(self, written: Mapping[str, Any], parameters: Mapping[str, Parameter]) -> tuple[Constraint, ...]:
+        given = written.get("constraints", [])
+        given = [given] if isinstance(given, str) else given
+        if not isinstance(given, list) or len(given) > _MAX_CONSTRAINTS:
+            self._add(("constraints",), f"must be a list of at most {_MAX_CONSTRAINTS} comparisons")
+            return ()
+        names = written.get("parameters")
+        known = {str(name) for name in names} if isinstance(names, dict) else set()
+        found = []
+        for number, text in enumerate(given):
+            place: Path = ("constraints", number)
+            if not isinstance(text, str):
+                self._add(place, f"must be text, not {kind_of(text)}", 'write it like "layers * width <= 1024"')
+                continue
+            try:
+                constraint = parse_constraint(text)
+            except FieldError as error:
+                self._add(place, error.message, error.hint)
+                continue
+            unknown = sorted(constraint.names - known)
+            if unknown:
+                self._add(place, f"{unknown[0]} is no parameter of the study")
+            elif not constraint.names:
+                self._add(place, f"{text!r} names no parameter")
+            elif constraint.names <= parameters.keys():
+                found.append(constraint)
+        return tuple(found)
+
+    def _space(self, parameters: Mapping[str, Parameter], constraints: tuple[Constraint, ...]) -> Space | None:
+        space = Space(in_order(parameters), constraints)
+        if constraints and not _has_point(space):
+            alone = [one for one in constraints if not _has_point(Space(space.parameters, (one,)))]
+            if alone:
+                self._add(("constraints",), f"no point of the ranges satisfies {alone[0].text!r}", "widen the ranges")
+            else:
+                self._add(("constraints",), "contradict each other: no point satisfies all of them", "leave one out")
+            return None
+        return space
+
+    def _initial(self, written: Mapping[str, Any], space: Space | None) -> tuple[dict[str, Value], ...]:
+        given = written.get("initial", [])
+        if not isinstance(given, list) or len(given) > _MAX_INITIAL:
+            self._add(("initial",), f"must be a list of at most {_MAX_INITIAL} points")
+            return ()
+        found: list[dict[str, Value]] = []
+        for number, item in enumerate(given):
+            if not isinstance(item, dict):
+                self._add(("initial", number), f"must be a mapping, not {kind_of(item)}", "write it like {lr: 0.01}")
+                continue
+            fault = None if space is None else space.fault(item)
+            if fault is not None:
+                name, sentence = fault
+                self._add(("initial", number, name) if name else ("initial", number), sentence)
+            found.append(dict(item))
+        return tuple(found)
+
+    def _warm_start(self, written: Mapping[str, Any]) -> tuple[str, ...]:
+        given = written.get("warm_start", [])
+        given = [given] if isinstance(given, str) else given
+        if not isinstance(given, list) or len(given) > 20 or not all(isinstance(one, str) for one in given):
+            self._add(("warm_start",), "must be a list of at most 20 studies, by name or id")
+            return ()
+        return tuple(given)
+
+    def _algorithm(self, algorithm: Algorithm, space: Space, metrics: tuple[Metric, ...]) -> None:
+        place: Path = ("algorithm",)
+        if algorithm is Algorithm.GRID:
+            endless = [
+                name
+                for name, one in space.parameters.items()
+                if one.type is ParameterType.FLOAT and one.steps is None and one.min != one.max
+            ]
+            for name in endless:
+                self._add(
+                    ("parameters", name), "is a float without end in a grid", "write `steps: 5` beside min and max"
+                )
+            count = 1
+            for one in space.parameters.values():
+                count *= len(grid_values(one)) if one.steps or value_is_counted(one) else 1
+            if not endless and count > COUNTED:
+                self._add(place, f"the grid has {count:,} points", "leave values out, or write algorithm: qmc")
+        if algorithm is Algorithm.CMA_ES:
+            if len(metrics) > 1:
+                self._add(place, "cma-es knows one metric, and the study has several", "write algorithm: tpe")
+            if space.is_conditional:
+                self._add(place, "cma-es knows no conditional parameters", "write algorithm: tpe")
+
+    def _model(self, model: type[_ModelT], data: Any, place: Path) -> _ModelT | None:
+        """``data`` as ``model``, or ``None`` and all that is wrong with it told."""
+        if not isinstance(data, dict):
+            self._add(place, f"must be a mapping, not {kind_of(data)}")
+            return None
+        try:
+            return model.model_validate({key: item for key, item in data.items() if item is not None}, extra="forbid")
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                told = say(detail, model, frozenset(_SHORT) if not place else frozenset())
+                self._add((*place, *place_of(detail)), told.message, told.hint)
+            return None
+
+    def _add(self, path: Path, message: str, hint: str | None = None) -> None:
+        self.mistakes[SpecMistake(join_path(path), message, hint)] = None
+
+
+def value_is_counted(parameter: Parameter) -> bool:
+    return not parameter.has_range or parameter.type is ParameterType.INTEGER or parameter.min == parameter.max
+
+
+def _has_point(space: Space) -> bool:
+    """Whether a point satisfies the constraints: of a small space by trying all, else by many that are spread evenly."""
+    if space.size is not None and space.size <= _TRIED_POINTS:
+        return next(space.grid(), None) is not None
+    dimensions = len(space.parameters)
+    return any(space.holds(space.from_unit(spread(dimensions, number))) for number in range(_TRIED_POINTS))
+
+
+def _in_order(mistakes: Iterable[SpecMistake], written: Mapping[str, Any]) -> list[SpecMistake]:
+    """In the order of the user's own document; what is missing in it comes first."""
+    order = {key: index for index, key in enumerate(written)}
+    return sorted(mistakes, key=lambda mistake: order.get(re.split(r"[.\[]", mistake.path, maxsplit=1)[0], -1))

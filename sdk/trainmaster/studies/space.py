@@ -1,0 +1,201 @@
+"""The search space: which parameters a trial has, which values they may take, and points of it. Pure; no chance in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from trainmaster.studies.constraints import Constraint, parse_constraint
+from trainmaster.studies.model import Parameter, ParameterType, Scale, StudySpec
+
+Point = dict[str, Any]
+# A space with more points is as good as infinite.
+COUNTED: Final = 1_000_000
+# The plastic number's relatives: evenly spread points without any table.
+# Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018.
+_ROOT_STEPS: Final = 40
+
+
+@dataclass(frozen=True)
+class Space:
+    """``parameters`` in the order in which they are drawn: a parent before those that depend on it."""
+
+    parameters: Mapping[str, Parameter]
+    constraints: tuple[Constraint, ...] = ()
+
+    @classmethod
+    def of(cls, spec: StudySpec) -> Space:
+        return cls(in_order(spec.parameters), tuple(parse_constraint(text) for text in spec.constraints))
+
+    @cached_property
+    def is_conditional(self) -> bool:
+        return any(parameter.when for parameter in self.parameters.values())
+
+    @cached_property
+    def size(self) -> int | None:
+        """How many points there are at most; ``None``: more than anybody counts."""
+        count = 1
+        for parameter in self.parameters.values():
+            values = value_count(parameter)
+            if values is None or (count := count * values) > COUNTED:
+                return None
+        return count
+
+    def is_active(self, name: str, chosen: Mapping[str, Any]) -> bool:
+        """Whether a trial with the parents' values ``chosen`` has the parameter ``name``."""
+        when = self.parameters[name].when
+        return all(parent in chosen and _is_among(chosen[parent], values) for parent, values in when.items())
+
+    def holds(self, point: Mapping[str, Any]) -> bool:
+        """Whether ``point`` satisfies all constraints."""
+        return all(constraint.holds(point) for constraint in self.constraints)
+
+    def from_unit(self, unit: Sequence[float]) -> Point:
+        """The point at ``unit``, one number in [0, 1) for each parameter in order; those that are not active are left out."""
+        point: Point = {}
+        for (name, parameter), place in zip(self.parameters.items(), unit, strict=True):
+            if self.is_active(name, point):
+                point[name] = value_at(parameter, place)
+        return point
+
+    def grid(self) -> Iterator[Point]:
+        """Every point of the grid that satisfies the constraints, each once."""
+        yield from self._grid(list(self.parameters), {})
+
+    def _grid(self, names: Sequence[str], chosen: Point) -> Iterator[Point]:
+        if not names:
+            if self.holds(chosen):
+                yield dict(chosen)
+            return
+        name, *rest = names
+        if not self.is_active(name, chosen):
+            yield from self._grid(rest, chosen)
+            return
+        for value in grid_values(self.parameters[name]):
+            yield from self._grid(rest, {**chosen, name: value})
+
+    def fault(self, point: Mapping[str, Any]) -> tuple[str, str] | None:
+        """What is wrong with a point that somebody gives: the parameter at fault (empty: the whole) and a sentence."""
+        for name in point:
+            if name not in self.parameters:
+                return name, "is no parameter of the study"
+        for name, parameter in self.parameters.items():
+            is_active = self.is_active(name, point)
+            if name in point and not is_active:
+                return name, "is not active with these values of its parents"
+            if name in point and not takes(parameter, point[name]):
+                return name, f"{point[name]!r} is not in its range"
+            if name not in point and is_active:
+                return name, "is missing"
+        broken = next((one for one in self.constraints if not one.holds(point)), None)
+        return None if broken is None else ("", f"breaks the constraint {broken.text}")
+
+
+def in_order(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """Parents first, else as written. Raises ``ValueError``: they depend on each other in a circle, or on unknown ones."""
+    ordered: dict[str, Parameter] = {}
+    left = dict(parameters)
+    while left:
+        ready = [name for name, parameter in left.items() if parameter.when.keys() <= ordered.keys()]
+        if not ready:
+            raise ValueError(", ".join(left))
+        for name in ready:
+            ordered[name] = left.pop(name)
+    return ordered
+
+
+def value_count(parameter: Parameter) -> int | None:
+    """How many values it takes; ``None``: without number."""
+    if not parameter.has_range:
+        return len(parameter.values)
+    low, high = bounds(parameter)
+    if parameter.type is ParameterType.INTEGER:
+        return int(high - low) + 1
+    return 1 if low == high else None
+
+
+def bounds(parameter: Parameter) -> tuple[float, float]:
+    """Of a float or integer: both ends, included."""
+    if parameter.min is None or parameter.max is None:
+        raise ValueError("a parameter without a range has no bounds")
+    return parameter.min, parameter.max
+
+
+def value_at(parameter: Parameter, place: float) -> Any:
+    """The value at ``place`` in [0, 1), on the parameter's scale."""
+    if not parameter.has_range:
+        return parameter.values[min(len(parameter.values) - 1, int(place * len(parameter.values)))]
+    low, high = bounds(parameter)
+    if parameter.type is ParameterType.INTEGER:
+        if parameter.scale is Scale.LOG:
+            # Each whole number has the room from a half below it to a half above.
+            found = math.exp(_between(math.log(low - 0.5), math.log(high + 0.5), place))
+            return int(min(high, max(low, round(found))))
+        return int(min(high, low + math.floor(place * (high - low + 1))))
+    match parameter.scale:
+        case Scale.LINEAR:
+            found = _between(low, high, place)
+        case Scale.LOG:
+            found = math.exp(_between(math.log(low), math.log(high), place))
+        case Scale.REVERSE_LOG:
+            found = low + high - math.exp(_between(math.log(low), math.log(high), 1 - place))
+    return min(high, max(low, found))
+
+
+def grid_values(parameter: Parameter) -> tuple[Any, ...]:
+    """Its values in a grid: all of them; of a float ``steps`` of them, even on its scale."""
+    if not parameter.has_range:
+        return parameter.values
+    low, high = bounds(parameter)
+    if parameter.type is ParameterType.INTEGER and parameter.steps is None:
+        return tuple(range(int(low), int(high) + 1))
+    if low == high:
+        return (int(low) if parameter.type is ParameterType.INTEGER else low,)
+    count = parameter.steps or 1
+    found = [_even(parameter, number / max(1, count - 1)) for number in range(count)]
+    return tuple(dict.fromkeys(found))
+
+
+def takes(parameter: Parameter, value: Any) -> bool:
+    """Whether ``value`` is one of the parameter's."""
+    if not parameter.has_range:
+        return _is_among(value, parameter.values)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    low, high = bounds(parameter)
+    return low <= value <= high and (parameter.type is ParameterType.FLOAT or float(value).is_integer())
+
+
+def spread(dimensions: int, number: int) -> tuple[float, ...]:
+    """Point ``number`` (from 0) of a sequence that fills the unit cube evenly."""
+    root = 2.0
+    for _ in range(_ROOT_STEPS):
+        root = (1 + root) ** (1 / (dimensions + 1))
+    return tuple((0.5 + (number + 1) * root ** -(axis + 1)) % 1.0 for axis in range(dimensions))
+
+
+def _even(parameter: Parameter, place: float) -> Any:
+    """Like ``value_at`` with both ends included."""
+    low, high = bounds(parameter)
+    match parameter.scale:
+        case Scale.LINEAR:
+            found = _between(low, high, place)
+        case Scale.LOG:
+            found = math.exp(_between(math.log(low), math.log(high), place))
+        case Scale.REVERSE_LOG:
+            found = low + high - math.exp(_between(math.log(low), math.log(high), 1 - place))
+    found = min(high, max(low, found))
+    return round(found) if parameter.type is ParameterType.INTEGER else found
+
+
+def _between(low: float, high: float, place: float) -> float:
+    # Not low + place * (high - low): the difference of two large numbers may be infinite.
+    return low * (1 - place) + high * place
+
+
+def _is_among(value: Any, values: Sequence[Any]) -> bool:
+    # True equals 1 in Python.
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in values)
