@@ -1,0 +1,311 @@
+"""Studies in the control loop, with the fake engine: what begins, what counts, what ends early, and what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session, sessionmaker
+from trainmaster.studies import parse_study
+
+from core.bell import TOPIC_STUDY
+from core.db.engine import unit_of_work
+from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.tables import Event, Job, Study, Trial
+from core.domain.metrics.points import Points
+from executors.base import ReplicaOrder
+from executors.fake import ProcessKilled, Script
+from scheduler.control.studies.keeper import StudyKeeper
+from scheduler.control.studies.round import METRIC_GRACE
+
+SPEC: dict[str, Any] = {
+    "name": "search",
+    "template": {"command": "train", "cpu": "1"},
+    "parameters": {"x": {"type": "float", "min": 0, "max": 1}},
+    "metric": "score",
+    "goal": "maximize",
+    "algorithm": "random",
+    "budget": {"trials": 4, "parallel": 2},
+    "seed": 3,
+}
+
+
+class Lab:
+    """A plane with studies: each trial's job reports what ``curve`` says of its parameters, then ends as ``script`` says."""
+
+    def __init__(self, plane: Any) -> None:
+        self.plane = plane
+        self.keeper = StudyKeeper(plane.control)
+        self.curve: Callable[[dict[str, Any]], list[tuple[int, float]]] = lambda point: [(1, point["x"])]
+        self.script: Callable[[dict[str, Any]], Script] = lambda _point: Script(run_for=timedelta(seconds=5))
+        self.orders: dict[str, ReplicaOrder] = {}
+        self.reported: set[str] = set()
+        plane.engine.script_for = self._scripted
+
+    def _scripted(self, order: ReplicaOrder) -> Script:
+        self.orders[order.key.job_id] = order
+        return self.script(json.loads(order.env["TRAINMASTER_PARAMETERS"]))
+
+    def create(self, **changes: Any) -> str:
+        spec = parse_study({**SPEC, **changes})
+        now = self.plane.engine.now
+        with unit_of_work(self.plane.sessions) as session:
+            session.add(
+                Study(
+                    id="study-1", project_id="project-1", user_id="user-1", name=spec.name,
+                    spec=spec.model_dump(mode="json"), seed=spec.seed, state="running", output_volume="output",
+                    created_at=now, started_at=now, updated_at=now,
+                )
+            )  # fmt: skip
+        return "study-1"
+
+    def restart(self) -> None:
+        self.plane.start()
+        self.keeper = StudyKeeper(self.plane.control)
+
+    def report(self) -> None:
+        """Every trial that runs tells its metric, once."""
+        with unit_of_work(self.plane.sessions) as session:
+            rows = session.execute(
+                select(Trial.job_id, Trial.parameters)
+                .join(Job, Job.id == Trial.job_id)
+                .where(Job.state == "running", Job.id.not_in(self.reported))
+            ).all()
+            for job_id, point in rows:
+                steps, values = zip(*self.curve(point), strict=True) if self.curve(point) else ((), ())
+                points = Points(steps, [0] * len(steps), values)
+                add_metrics(session, StreamKey(job_id, 1, "worker", 0), {"score": points}, now=self.plane.engine.now)
+                self.reported.add(job_id)
+
+    def turn(self, seconds: float = 2.0) -> None:
+        self.keeper.keep("study-1")
+        self.plane.settle()
+        self.report()
+        self.plane.advance(seconds)
+
+    def run(self, turns: int = 40, until: tuple[str, ...] = ("succeeded", "failed", "cancelled")) -> Study:
+        for _ in range(turns):
+            self.turn()
+            if self.study.state in until:
+                return self.study
+        raise AssertionError(f"still {self.study.state}: {[(t.number, t.state, t.reason) for t in self.trials]}")
+
+    @property
+    def study(self) -> Study:
+        found: Study = self.plane.one(Study, id="study-1")
+        return found
+
+    @property
+    def trials(self) -> list[Trial]:
+        return sorted(self.plane.all(Trial, study_id="study-1"), key=lambda trial: trial.number)
+
+
+@pytest.fixture
+def lab(plane: Any) -> Lab:
+    return Lab(plane)
+
+
+def test_trials_are_jobs_and_their_metrics_the_results(lab: Lab) -> None:
+    lab.create()
+    ended = lab.run()
+    assert (ended.state, ended.reason) == ("succeeded", "All 4 trials are done.")
+    assert [(trial.number, trial.state) for trial in lab.trials] == [(n, "succeeded") for n in (1, 2, 3, 4)]
+    for trial in lab.trials:
+        job = lab.plane.one(Job, id=trial.job_id)
+        assert trial.result == {"score": trial.parameters["x"]}
+        assert (job.name, job.state) == (f"search-{trial.number}", "succeeded")
+        order = lab.orders[job.id]
+        assert order.command == f"train --x {json.dumps(trial.parameters['x'])}"
+        assert order.env["CLOUD_ML_TRIAL_ID"] == order.env["TRAINMASTER_TRIAL"] == str(trial.number)
+        assert json.loads(order.files["/data/.trainmaster/parameters.json"]) == trial.parameters
+        assert job.spec["labels"] == {"study": "search", "trial": str(trial.number)}
+
+
+def test_at_most_so_many_at_once_and_the_end_of_one_rings_for_the_next(lab: Lab) -> None:
+    lab.create()
+    rings: list[tuple[str, str]] = []
+    lab.plane.ring = lambda topic, key="": rings.append((topic, key))
+    lab.keeper.keep("study-1")
+    assert len(lab.trials) == 2
+    lab.keeper.keep("study-1")
+    assert len(lab.trials) == 2
+    lab.plane.settle()
+    lab.report()
+    rings.clear()
+    lab.plane.advance(6)
+    assert (TOPIC_STUDY, "study-1") in rings
+    lab.keeper.keep("study-1")
+    assert [trial.state for trial in lab.trials] == ["succeeded", "succeeded", "running", "running"]
+
+
+def test_a_trial_without_its_metric_says_where_it_was_looked_for(lab: Lab) -> None:
+    lab.create(budget={"trials": 1})
+    lab.curve = lambda _point: []
+    ended = lab.run()
+    assert ended.state == "failed"
+    (trial,) = lab.trials
+    assert "never reported the metric 'score'" in trial.reason
+    assert "hypertune's file" in trial.reason
+    assert trial.ended_at - lab.plane.one(Job, id=trial.job_id).finished_at >= METRIC_GRACE
+
+
+def test_not_a_number_is_no_result(lab: Lab) -> None:
+    lab.create(budget={"trials": 1}, measurement="last")
+    lab.curve = lambda _point: [(1, 0.5), (2, float("nan"))]
+    lab.run()
+    assert lab.trials[0].reason == "its last value of the metric 'score' is not a number"
+
+
+def test_a_study_of_which_all_fails_ends_soon_and_says_what_most_said(lab: Lab) -> None:
+    lab.create(budget={"trials": 100, "parallel": 2}, template={"command": "train", "cpu": "1", "max_restarts": 0})
+    lab.script = lambda _point: Script(run_for=timedelta(seconds=1), exit_code=1, log_tail="ValueError: no such file")
+    ended = lab.run()
+    assert ended.state == "failed"
+    assert "trials all failed" in ended.reason
+    assert "said: " in ended.reason
+    assert len(lab.trials) < 10
+
+
+def test_what_goes_badly_is_stopped_early_and_makes_room(lab: Lab) -> None:
+    lab.create(
+        budget={"trials": 6, "parallel": 6},
+        stopping={"rule": "median", "min_steps": 1, "min_trials": 3},
+        initial=[{"x": x} for x in (0.9, 0.8, 0.85, 0.95, 0.1, 0.99)],
+    )
+    lab.curve = lambda point: [(step, point["x"] * step / 10) for step in range(1, 11)]
+    lab.script = lambda _point: Script(run_for=timedelta(seconds=8))
+    lab.run()
+    by_x = {trial.parameters["x"]: trial for trial in lab.trials}
+    bad = by_x[0.1]
+    assert bad.state == "stopped"
+    assert "worse than the median" in bad.reason
+    assert bad.result == {"score": 0.1}
+    assert by_x[0.99].state == "succeeded"
+    told = [line.data for line in lab.plane.all(Event, job_id=bad.job_id) if line.kind == "job.cancel_requested"]
+    assert told == [{"code": "stopped_early"}]
+
+
+def test_a_stopped_study_cancels_what_runs_and_keeps_what_it_found(lab: Lab) -> None:
+    lab.create(budget={"trials": 50, "parallel": 3})
+    lab.script = lambda point: Script(run_for=timedelta(seconds=1 if point["x"] < 0.5 else 1000))
+    for _ in range(6):
+        lab.turn()
+    with unit_of_work(lab.plane.sessions) as session:
+        session.execute(update(Study).values(state="stopping", generation=Study.generation + 1))
+    ended = lab.run()
+    assert ended.state == "cancelled"
+    assert {trial.state for trial in lab.trials} <= {"succeeded", "cancelled"}
+    assert all(job.state in ("succeeded", "cancelled") for job in lab.plane.all(Job))
+
+
+def test_a_paused_study_begins_nothing_but_collects(lab: Lab) -> None:
+    lab.create()
+    lab.turn()
+    with unit_of_work(lab.plane.sessions) as session:
+        session.execute(update(Study).values(state="paused", generation=Study.generation + 1))
+    for _ in range(6):
+        lab.turn()
+    assert [trial.state for trial in lab.trials] == ["succeeded", "succeeded"]
+
+
+def test_trials_that_fit_nowhere_are_told(lab: Lab) -> None:
+    lab.create(template={"command": "train", "gpus": 64})
+    for _ in range(3):
+        lab.turn()
+    assert "cannot start" in lab.study.note
+
+
+def test_a_finite_space_ends_the_study_when_all_was_tried(lab: Lab) -> None:
+    lab.create(
+        parameters={"x": {"type": "discrete", "values": [0.25, 0.5, 0.75]}},
+        algorithm="grid",
+        budget={"trials": 100, "parallel": 2},
+    )
+    ended = lab.run()
+    assert (ended.state, ended.reason) == ("succeeded", "Every point of the space was tried.")
+    assert sorted(trial.parameters["x"] for trial in lab.trials) == [0.25, 0.5, 0.75]
+
+
+@pytest.mark.parametrize("algorithm", ["tpe", "cma-es", "qmc"])
+def test_algorithms_go_on_from_results_in_the_database(lab: Lab, algorithm: str) -> None:
+    parameters = {name: {"type": "float", "min": 0, "max": 1} for name in ("x", "y")}
+    lab.create(algorithm=algorithm, parameters=parameters, budget={"trials": 16, "parallel": 4})
+    for _ in range(60):
+        lab.turn()
+        if lab.study.state == "succeeded":
+            break
+        lab.restart()  # nothing but the rows is known
+    assert len({json.dumps(trial.parameters, sort_keys=True) for trial in lab.trials}) == 16
+
+
+# --- kills
+
+
+class KilledSession(Session):
+    """Dies at the chosen step: steps are the beginning of each transaction and the moment after its commit."""
+
+    step = 0
+    dies_at = -1
+
+    def __enter__(self) -> Any:
+        self._count()
+        return super().__enter__()
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        super().__exit__(kind, value, trace)
+        if kind is None:
+            self._count()
+
+    @classmethod
+    def _count(cls) -> None:
+        cls.step += 1
+        if cls.step == cls.dies_at:
+            raise ProcessKilled
+
+
+@pytest.fixture
+def killer(lab: Lab) -> Iterator[Callable[[int], None]]:
+    """``killer(n)``: the next keeper dies at its step n."""
+    calm = lab.plane.sessions
+
+    def arm(step: int) -> None:
+        KilledSession.step, KilledSession.dies_at = 0, step
+        lab.keeper = StudyKeeper(
+            type(lab.plane.control)(
+                **{
+                    **{name: getattr(lab.plane.control, name) for name in lab.plane.control.__slots__},
+                    "sessions": sessionmaker(calm.kw["bind"], class_=KilledSession, expire_on_commit=False),
+                }
+            )
+        )
+
+    yield arm
+    KilledSession.dies_at = -1
+
+
+def test_killed_at_any_step_no_trial_is_lost_doubled_or_forgotten(lab: Lab, killer: Callable[[int], None]) -> None:
+    lab.create(budget={"trials": 30, "parallel": 2}, stopping={"rule": "median", "min_trials": 2})
+    lab.script = lambda _point: Script(run_for=timedelta(seconds=3))
+    kills = 0
+    for step in [*range(1, 14)] * 6:
+        killer(step)
+        try:
+            lab.keeper.keep("study-1")
+        except ProcessKilled:
+            kills += 1
+            lab.plane.engine.advance(timedelta(seconds=20))  # until its lease is over
+        KilledSession.dies_at = -1
+        lab.restart()
+        lab.turn()
+    assert kills > 30
+    ended = lab.run(until=("succeeded",))
+    numbers = [trial.number for trial in lab.trials]
+    assert numbers == list(range(1, 31)) == list(range(1, ended.trial_count + 1))
+    jobs = lab.plane.all(Job)
+    assert sorted(job.id for job in jobs) == sorted(trial.job_id for trial in lab.trials)
+    assert {job.trial["number"] for job in jobs} == set(numbers)
+    assert all(trial.state in ("succeeded", "stopped") for trial in lab.trials)
