@@ -19,7 +19,7 @@ from api.studies.views import results
 from api.work import Platform, Work
 from core.bell import TOPIC_STUDY
 from core.db.repositories.events import append_event
-from core.db.repositories.studies import change_study, results_of
+from core.db.repositories.studies import change_study, ended_trials
 from core.db.tables import Study
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, NotFound
 from core.domain.studies.results import values_of
@@ -216,7 +216,7 @@ def _known(session: Session, caller: Caller, spec: StudySpec) -> list[dict[str, 
             )
         sign = spec.metrics[0].sign
         ranked = sorted(results(session, other.id, its), key=lambda one: sign * one.values[0])[:_KNOWN]
-        rows: Mapping[int, Any] = {row.number: row for row in results_of(session, other.id)}
+        rows: Mapping[int, Any] = {row.number: row for row in ended_trials(session, other.id)}
         points = [
             {"parameters": rows[one.number].parameters, "values": list(values_of(rows[one.number].result, names) or ())}
             for one in ranked

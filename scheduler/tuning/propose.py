@@ -6,7 +6,7 @@ import importlib.util
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, islice
+from itertools import chain, count, islice
 from random import Random  # noqa: TID251 (seeded by the study)
 from typing import Any, Final
 
@@ -42,7 +42,7 @@ class Proposal:
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is asked. ``index``: how many proposals the study has had, from 0; ``pending``: points whose result is not known,
-    each with its memo; ``initial``: the user's own points, which come first.
+    each with its memo; ``spoilt``: points that came to nothing; ``initial``: the user's own points, which come first.
     """
 
     space: Space
@@ -53,6 +53,7 @@ class Question:
     count: int = 1
     finished: Sequence[Observed] = ()
     pending: Sequence[Proposal] = ()
+    spoilt: Sequence[Mapping[str, Any]] = ()
     initial: Sequence[Mapping[str, Any]] = ()
 
 
@@ -92,7 +93,7 @@ def gp_is_there() -> bool:
 def propose(question: Question) -> list[Proposal]:
     """At most ``question.count`` points; fewer when the space has no more that were not tried (a grid, a finite space).
 
-    No point is proposed that is pending, nor twice in one answer. All satisfy the constraints.
+    No point is proposed that is pending or was tried, but for the user's own. All satisfy the constraints.
     """
     found: list[Proposal] = []
     taken = {key_of(one.parameters) for one in question.pending}
@@ -104,14 +105,13 @@ def propose(question: Question) -> list[Proposal]:
         return found
     if question.algorithm is Algorithm.GRID:
         return found + _of_grid(question, left, taken)
-    tried = taken | {key_of(one.parameters) for one in question.finished}
+    tried = taken | _tried(question)
     draws = _drawn(question, len(found))
     for _ in range(left):
-        proposal = _fresh(question, draws, taken, tried)
+        proposal = _fresh(question, draws, tried)
         if proposal is None:
             break
         found.append(proposal)
-        taken.add(key_of(proposal.parameters))
         tried.add(key_of(proposal.parameters))
     return found
 
@@ -121,9 +121,13 @@ def key_of(point: Mapping[str, Any]) -> str:
     return json.dumps(point, sort_keys=True)
 
 
+def _tried(question: Question) -> set[str]:
+    return {key_of(one.parameters) for one in question.finished} | {key_of(point) for point in question.spoilt}
+
+
 def _of_grid(question: Question, most: int, taken: set[str]) -> list[Proposal]:
     """The grid's points that nobody has tried, in an order that the seed shuffles, so that a part of them is spread."""
-    tried = taken | {key_of(one.parameters) for one in question.finished}
+    tried = taken | _tried(question)
     points = list(question.space.grid())
     Random(question.seed).shuffle(points)  # noqa: S311 (the order of a grid is no secret)
     left = (Proposal(point) for point in points if key_of(point) not in tried)
@@ -163,18 +167,12 @@ def _random(question: Question, purpose: str, offset: int = 0) -> Iterator[Propo
         yield Proposal(question.space.from_unit(unit))
 
 
-def _fresh(question: Question, draws: Iterator[Proposal], taken: set[str], tried: set[str]) -> Proposal | None:
-    """The next draw that may be proposed. In a finite space one that nobody tried, while there is any."""
-    is_finite = question.space.size is not None
-    avoided = tried if is_finite else taken
-    for proposal in islice(draws, _REDRAWS):
-        if key_of(proposal.parameters) not in avoided and question.space.holds(proposal.parameters):
+def _fresh(question: Question, draws: Iterator[Proposal], tried: set[str]) -> Proposal | None:
+    """The next draw that may be proposed; when the algorithm finds none, by chance; in a finite space by looking at all."""
+    chance = _random(question, f"rest{len(tried)}")
+    for proposal in chain(islice(draws, _REDRAWS), islice(chance, _RANDOM_DRAWS)):
+        if key_of(proposal.parameters) not in tried and question.space.holds(proposal.parameters):
             return proposal
-    for proposal in islice(_random(question, f"rest{len(tried)}"), _RANDOM_DRAWS):
-        if key_of(proposal.parameters) not in avoided and question.space.holds(proposal.parameters):
-            return proposal
-    if is_finite and all(
-        one.has_range is False or one.type is ParameterType.INTEGER for one in question.space.parameters.values()
-    ):
-        return next((Proposal(p) for p in question.space.grid() if key_of(p) not in tried), None)
-    return None
+    if question.space.size is None:
+        return None
+    return next((Proposal(point) for point in question.space.grid() if key_of(point) not in tried), None)

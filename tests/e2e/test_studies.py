@@ -30,7 +30,7 @@ SCRIPT = textwrap.dedent(
     score = 1 - abs(options.lr - 0.1) - abs(options.layers - 3) / 10
     if int(os.environ["TRAINMASTER_TRIAL"]) % 2:
         for step in range(1, 4):
-            print("step %d score=%.6f" % (step, score * step / 3), flush=True)
+            print("step=%d score=%.6f" % (step, score * step / 3), flush=True)
     else:
         path = os.environ["CLOUD_ML_HP_METRIC_FILE"]
         os.makedirs(os.path.dirname(path), exist_ok=True)

@@ -86,18 +86,18 @@ def trial_counts(session: Session, study_ids: Iterable[str]) -> dict[str, dict[T
     return found
 
 
-def results_of(session: Session, study_id: str, *, numbers: Sequence[int] | None = None) -> Sequence[AnyRow]:
-    """(number, state, parameters, memo, result, job_id) of trials with a result, by number. ``numbers``: of these alone."""
-    query = select(Trial.number, Trial.state, Trial.parameters, Trial.memo, Trial.result, Trial.job_id).where(
-        Trial.study_id == study_id, Trial.state.in_(_WITH_RESULT)
+def ended_trials(session: Session, study_id: str, *, numbers: Sequence[int] | None = None) -> Sequence[AnyRow]:
+    """(number, state, parameters, memo, result) of trials that are over, by number. ``numbers``: of these alone."""
+    query = select(Trial.number, Trial.state, Trial.parameters, Trial.memo, Trial.result).where(
+        Trial.study_id == study_id, Trial.state != TrialState.RUNNING.value
     )
     if numbers is not None:
         query = query.where(Trial.number.in_(numbers))
     return session.execute(query.order_by(Trial.number)).all()
 
 
-def numbers_with_result(session: Session, study_id: str) -> Sequence[int]:
-    query = select(Trial.number).where(Trial.study_id == study_id, Trial.state.in_(_WITH_RESULT))
+def ended_numbers(session: Session, study_id: str) -> Sequence[int]:
+    query = select(Trial.number).where(Trial.study_id == study_id, Trial.state != TrialState.RUNNING.value)
     return session.scalars(query.order_by(Trial.number)).all()
 
 

@@ -102,7 +102,7 @@ class StudyKeeper:
                     session, f"study:{study_id}", holder=control.holder, now=now, ttl=control.lease_ttl
                 )
             if facts is not None and not facts.state.is_terminal:
-                history.refresh(session, study_id, facts.spec, facts.spent.with_result)
+                history.refresh(session, study_id, facts.spec, facts.ended_count)
         return lease, facts, history
 
     def _history(self, study_id: str) -> History:

@@ -287,6 +287,7 @@ class StudyRound:
             count=count,
             finished=[*known, *self._history.results],
             pending=[*pending, *ahead],
+            spoilt=self._history.spoilt,
             initial=spec.initial,
         )
 

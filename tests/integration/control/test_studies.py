@@ -255,9 +255,9 @@ class KilledSession(Session):
         self._count()
         return super().__enter__()
 
-    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
-        super().__exit__(kind, value, trace)
-        if kind is None:
+    def __exit__(self, *ends: object) -> None:
+        super().__exit__(*ends)
+        if ends[0] is None:
             self._count()
 
     @classmethod

@@ -16,7 +16,7 @@ sys.path[:0] = [str(_ROOT), str(_ROOT / "sdk")]
 
 from trainmaster.spec import parse_spec  # noqa: E402
 
-from core.domain.contracts import AttemptContext, render  # noqa: E402 - after the path is set
+from core.domain.contracts import AttemptContext, TrialContext, render  # noqa: E402 - after the path is set
 from core.domain.layout import Layout  # noqa: E402
 
 
@@ -24,7 +24,10 @@ def render_case(case: dict[str, Any]) -> dict[str, Any]:
     """Replica -> everything that it is started with, as JSON."""
     spec = parse_spec(case["spec"])
     layout = Layout.from_json(case["layout"])
-    context = AttemptContext(**case["context"])
+    about = dict(case["context"])
+    if "trial" in about:
+        about["trial"] = TrialContext(**about["trial"])
+    context = AttemptContext(**about)
     rendered = {}
     for replica in layout.replicas:
         one = render(spec, layout, replica, context)

@@ -1,0 +1,116 @@
+"""What trials came to, when a study is over, and how studies move."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trainmaster.studies import Budget, Goal, parse_study
+
+from core.domain.errors import IllegalTransition
+from core.domain.studies.budget import HOPELESS_AFTER, Spent, commonest, outlook
+from core.domain.studies.results import Result, best, best_so_far, pareto, regret, values_of
+from core.domain.studies.states import STUDY_MOVES, StudyEvent, StudyState, TrialState, advance_study
+from core.domain.studies.trials import trial_spec
+
+T = TrialState
+BOTH = (Goal.MINIMIZE, Goal.MAXIMIZE)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=30))
+def test_the_front_is_what_nobody_betters(values: Any) -> None:
+    results = [Result(number, tuple(map(float, pair))) for number, pair in enumerate(values, start=1)]
+    front = {one.number for one in pareto(results, BOTH)}
+    for one in results:
+        a, b = one.values
+        is_beaten = any(c <= a and d >= b and (c, d) != (a, b) for c, d in (other.values for other in results))
+        assert (one.number in front) != is_beaten
+
+
+@given(st.lists(st.floats(-10, 10), min_size=1, max_size=20), st.sampled_from(BOTH))
+def test_the_best_so_far_only_grows_and_ends_at_the_best(values: list[float], goal: Goal) -> None:
+    results = [Result(number, (value,)) for number, value in enumerate(values, start=1)]
+    curve = best_so_far(results, goal)
+    winner = best(results, (goal,))
+    assert winner is not None
+    assert curve[-1] == (winner.number, winner.values[0])
+    shown = [value for _, value in regret(results, goal)]
+    assert shown == sorted(shown, reverse=True)
+    assert shown[-1] == 0
+
+
+def test_a_missing_metric_or_one_that_is_no_number_is_no_result() -> None:
+    assert values_of({"a": 1.0, "b": 2.0}, ["b", "a"]) == (2.0, 1.0)
+    assert values_of({"a": 1.0}, ["a", "b"]) is None
+    assert values_of({"a": float("nan")}, ["a"]) is None
+    assert values_of(None, ["a"]) is None
+
+
+def spent(**counts: int) -> Spent:
+    return Spent({T(name): count for name, count in counts.items()})
+
+
+def test_room_is_what_the_budget_and_the_places_leave() -> None:
+    budget = Budget(trials=10, parallel=4)
+    assert outlook(budget, spent()).room == 4
+    assert outlook(budget, spent(running=3, succeeded=2)).room == 1
+    assert outlook(budget, spent(running=1, succeeded=8)).room == 1
+    assert outlook(budget, spent(running=2, succeeded=8)).end is None
+    assert outlook(budget, spent(succeeded=9, failed=1)).end is StudyEvent.SUCCEED
+    assert outlook(budget, spent(failed=4, cancelled=6)).end is StudyEvent.FAIL
+
+
+def test_time_and_gpu_hours_end_what_runs_too() -> None:
+    late = Spent({T.RUNNING: 2, T.SUCCEEDED: 1}, timedelta(hours=2))
+    assert outlook(Budget(max_time=3600), late) == outlook(Budget(max_time=3600.0), late)
+    assert outlook(Budget(max_time=3600), late).is_cutting
+    hungry = Spent({T.RUNNING: 2}, gpu_s=7200)
+    assert outlook(Budget(gpu_hours=2), hungry).end is StudyEvent.FAIL
+    assert outlook(Budget(gpu_hours=2.1, parallel=3), hungry).room == 1
+
+
+def test_too_many_failures_end_it_with_what_most_of_them_said() -> None:
+    told = Spent({T.FAILED: HOPELESS_AFTER}, errors=["no module torch", "out of memory", "no module torch"])
+    ended = outlook(Budget(trials=100), told)
+    assert ended.end is StudyEvent.FAIL
+    assert "2 of 3 said: no module torch" in ended.reason
+    assert outlook(Budget(trials=100), spent(failed=50, succeeded=1)).end is None
+    assert outlook(Budget(trials=100, failed_trials=2), spent(failed=3, succeeded=9)).end is StudyEvent.FAIL
+    assert outlook(Budget(trials=100, failed_trials=9), spent(failed=9)).end is None
+    assert commonest(["a"]) == "it said: a"
+
+
+@pytest.mark.parametrize(("state", "event"), [*itertools.product(StudyState, StudyEvent)])
+def test_moves_are_those_of_the_table(state: StudyState, event: StudyEvent) -> None:
+    if (state, event) in STUDY_MOVES:
+        assert advance_study(state, event) is STUDY_MOVES[state, event]
+    else:
+        with pytest.raises(IllegalTransition, match="The study cannot be"):
+            advance_study(state, event)
+
+
+def test_a_trials_job_has_its_point_as_arguments_and_a_folder_of_its_own() -> None:
+    study = parse_study(
+        {
+            "name": "a" * 63, "parameters": {"x": {"type": "float", "min": 0, "max": 1}},
+            "template": {
+                "command": "train", "args": ["--epochs", 3], "output": "output/team/runs", "labels": {"study": "mine"},
+                "roles": {"worker": 2, "ps": {"args": ["--serve"]}},
+            },
+            "metric": "m", "goal": "minimize", "budget": {"trials": 1},
+        }
+    )  # fmt: skip
+    spec = trial_spec(study, 12, {"x": 0.5, "deep": True, "kind": "a b"})
+    words = ("--x", "0.5", "--deep", "true", "--kind", "a b")
+    assert spec.name == "a" * 60 + "-12"
+    assert spec.args == ("--epochs", "3", *words)
+    assert spec.roles["ps"].args == ("--serve", *words)
+    assert spec.roles["worker"].args is None
+    assert spec.output == "output/team/runs/12"
+    assert spec.labels == {"study": "mine", "trial": "12"}
+    plain = trial_spec(study.model_copy(update={"arguments": False}), 1, {"x": 0.5})
+    assert plain.args == ("--epochs", "3")

@@ -1,0 +1,124 @@
+"""Which trials end early: rules over curves, each on its own, of metrics to be maximized and minimized alike."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trainmaster.studies import Goal, Stopping
+
+from core.domain.studies.stopping import KEPT_POINTS, Curve, judge, make_curve, thinned
+
+MIN = Goal.MINIMIZE
+
+
+def rule(kind: str, **fields: Any) -> Stopping:
+    return Stopping.model_validate({"rule": kind, **fields})
+
+
+def flat(number: int, value: float, steps: int = 27, *, is_over: bool = False) -> Curve:
+    return make_curve(number, [(step, value) for step in range(1, steps + 1)], is_over=is_over)
+
+
+def test_asha_lets_the_best_third_pass_each_rung() -> None:
+    asha = rule("asha", min_steps=1, reduction=3, min_trials=3)
+    others = [flat(number, number / 10) for number in range(1, 10)]
+    kept = [curve.number for curve in others if judge(asha, MIN, curve, others) is None]
+    assert kept == [1, 2, 3]
+    verdict = judge(asha, MIN, others[5], others)
+    assert verdict is not None
+    assert verdict.sentence == "at step 1 it was number 6 of 9 trials, and the best 3 go on"
+
+
+def test_asha_judges_nobody_before_a_rung_is_full() -> None:
+    asha = rule("asha", min_steps=1, reduction=3, min_trials=1)
+    assert judge(asha, MIN, flat(1, 9.0), [flat(2, 1.0)]) is None
+    assert judge(asha, MIN, flat(1, 9.0), [flat(2, 1.0), flat(3, 2.0)]) is not None
+
+
+def test_a_rung_counts_what_was_reached_by_then_alone() -> None:
+    asha = rule("asha", min_steps=9, reduction=3, min_trials=3)
+    late = make_curve(1, [(step, 10.0 if step < 9 else 0.0) for step in range(1, 28)])
+    assert judge(asha, MIN, late, [flat(2, 1.0), flat(3, 2.0), flat(4, 3.0)]) is None
+
+
+def test_hyperband_compares_within_a_bracket() -> None:
+    band = rule("hyperband", min_steps=1, reduction=3, min_trials=3)
+    others = [flat(number, number / 10, steps=81) for number in range(1, 41)]
+    stopped = {curve.number for curve in others if judge(band, MIN, curve, others) is not None}
+    assert 0 < len(stopped) < 40
+    # The worst of the bracket that halves last is still judged, by its own.
+    assert {number % 5 for number in stopped} == {0, 1, 2, 3, 4}
+
+
+def test_median_ends_what_never_was_as_good_as_others_were_on_average() -> None:
+    median = rule("median", min_steps=2, min_trials=3)
+    others = [flat(number, value) for number, value in enumerate((1.0, 2.0, 3.0), start=2)]
+    assert judge(median, MIN, flat(1, 2.5, steps=5), others) is not None
+    assert judge(median, MIN, flat(1, 1.5, steps=5), others) is None
+    assert judge(median, MIN, flat(1, 2.5, steps=1), others) is None
+    assert judge(median, MIN, flat(1, 2.5, steps=5), others[:2]) is None
+
+
+def test_median_of_what_is_maximized() -> None:
+    median = rule("median", min_trials=3)
+    others = [flat(number, value) for number, value in enumerate((1.0, 2.0, 3.0), start=2)]
+    assert judge(median, Goal.MAXIMIZE, flat(1, 1.5), others) is not None
+    assert judge(median, Goal.MAXIMIZE, flat(1, 2.5), others) is None
+
+
+def test_patience_counts_reports_since_the_best_one() -> None:
+    patience = rule("patience", patience=3)
+    falling = make_curve(1, [(1, 5.0), (2, 4.0), (3, 4.0), (4, 4.5), (5, 4.1)])
+    assert judge(patience, MIN, falling, []) is not None
+    assert judge(patience, MIN, make_curve(1, [(1, 5.0), (2, 4.0), (3, 4.1), (4, 4.2)]), []) is None
+
+
+def test_decay_curve_ends_what_cannot_reach_the_best() -> None:
+    decay = rule("decay-curve", min_trials=1)
+    done = [make_curve(2, [(step, 0.2 + 1 / step) for step in range(1, 101)], is_over=True)]
+    hopeless = make_curve(1, [(step, 0.6 + 1 / step) for step in range(1, 21)])
+    hopeful = make_curve(1, [(step, 0.1 + 2 / step) for step in range(1, 21)])
+    assert judge(decay, MIN, hopeless, done) is not None
+    assert judge(decay, MIN, hopeful, done) is None
+    assert judge(decay, MIN, hopeless, [flat(3, 0.0)]) is None  # nobody has finished
+
+
+CURVES = st.lists(
+    st.lists(st.tuples(st.integers(0, 100), st.floats(-1e6, 1e6)), min_size=1, max_size=20), min_size=1, max_size=12
+)
+RULES = ["asha", "hyperband", "median", "patience", "decay-curve"]
+
+
+@given(CURVES, st.sampled_from(RULES), st.randoms(use_true_random=False))
+def test_the_best_of_all_is_never_ended_by_comparison_and_order_does_not_matter(
+    points: Any, kind: str, chance: Any
+) -> None:
+    curves = [make_curve(number, told, is_over=number % 2 == 0) for number, told in enumerate(points)]
+    this = rule(kind, min_steps=0, min_trials=1)
+    verdicts = [judge(this, MIN, curve, curves) for curve in curves]
+    shuffled = list(curves)
+    chance.shuffle(shuffled)
+    assert verdicts == [judge(this, MIN, curve, shuffled) for curve in curves]
+    mirrored = [Curve(c.number, c.steps, tuple(-v for v in c.values), c.is_over) for c in curves]
+    assert verdicts == [judge(this, Goal.MAXIMIZE, curve, mirrored) for curve in mirrored]
+    if kind in ("asha", "hyperband", "median"):
+        low = min(min(curve.values) for curve in curves)
+        always = [c.number for c in curves if set(c.values) == {low}]
+        assert all(verdicts[number] is None for number in always)
+
+
+def test_what_is_no_number_is_no_point_and_the_last_word_of_a_step_counts() -> None:
+    curve = make_curve(1, [(2, 5.0), (1, float("nan")), (2, 4.0), (3, float("inf"))])
+    assert (curve.steps, curve.values) == ((2,), (4.0,))
+    assert judge(rule("median"), MIN, make_curve(1, []), [curve]) is None
+
+
+@pytest.mark.parametrize("count", [1, KEPT_POINTS, KEPT_POINTS + 1, 12_345])
+def test_a_thinned_curve_keeps_its_ends(count: int) -> None:
+    curve = flat(1, 1.0, steps=count)
+    kept = thinned(curve)
+    assert len(kept.steps) == min(count, KEPT_POINTS)
+    assert (kept.steps[0], kept.steps[-1]) == (1, count)
