@@ -95,5 +95,5 @@ def test_a_study_with_mistakes_is_refused_with_all_of_them(platform: Any, tmp_pa
     )
     refused = platform.cli("study", "create", "bad.yaml", cwd=tmp_path)
     assert refused.returncode == 2
-    assert "template.comand: unknown field" in refused.stderr
-    assert "parameters.lr: has scale log and min 0" in refused.stderr
+    assert "template.comand  unknown field" in refused.stderr
+    assert "parameters.lr    has scale log and min 0" in refused.stderr

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from trainmaster import errors as client_errors
-from trainmaster.client.calls import admin, checkpoints, jobs, metrics, outlooks, output, planner
+from trainmaster.client.calls import admin, checkpoints, jobs, metrics, outlooks, output, planner, studies
 from trainmaster.client.flows import streams
 from trainmaster.client.steps import Call, OpenStream, Request, RetryPolicy, Send
 from trainmaster.client.transport import API_PREFIX
@@ -61,11 +61,13 @@ ARGUMENTS: dict[str, Any] = {
     "ends_at": datetime(2026, 12, 2, tzinfo=UTC),
     "reservation": "reservation-1",
     "simulation": "simulation-1",
+    "study": "search",
+    "result": {"loss": 0.5},
 }
 
 
 def builders() -> Iterator[Callable[..., Any]]:
-    for module in (admin, checkpoints, jobs, metrics, outlooks, output, planner):
+    for module in (admin, checkpoints, jobs, metrics, outlooks, output, planner, studies):
         for name, thing in vars(module).items():
             if inspect.isfunction(thing) and thing.__module__ == module.__name__ and not name.startswith("_"):
                 yield thing

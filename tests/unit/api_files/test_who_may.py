@@ -18,6 +18,7 @@ from pydantic import SecretStr
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
+from trainmaster.studies import parse_study
 
 from api import routers
 from api.main import create_app
@@ -27,7 +28,18 @@ from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_w
 from core.db.repositories import questions
 from core.db.repositories.metrics import NewObject, StreamKey, add_metrics
 from core.db.repositories.questions import Kind
-from core.db.tables import Base, BookingRow, MlflowModel, MlflowRegistered, MlflowRun, MlflowVersion, Node, Secret
+from core.db.tables import (
+    Base,
+    BookingRow,
+    MlflowModel,
+    MlflowRegistered,
+    MlflowRun,
+    MlflowVersion,
+    Node,
+    Secret,
+    Study,
+    Trial,
+)
 from core.settings import Settings
 
 Stage = tuple[Any, Callable[[], None]]
@@ -71,6 +83,10 @@ def case(refused: Mapping[str, int], path: str = "", **more: Any) -> Case:
 
 CHECKPOINT = {"path": "checkpoints/step-1.safetensors"}
 SPEC = {"name": "digits", "project": "vision", "command": "true"}
+STUDY = {
+    "name": "search", "project": "vision", "parameters": {"x": {"type": "float", "min": 0, "max": 1}}, "metric": "loss",
+    "goal": "minimize", "budget": {"trials": 5, "parallel": 3},
+}  # fmt: skip
 REPORT = {"role": "worker", "index": 0, "items": [{"seq": 1, "at": "2026-11-21T07:00:00Z", "kind": "heartbeat"}]}
 
 _API, _FILES = "/mlflow/api/2.0/mlflow", "/mlflow/api/2.0/mlflow-artifacts/artifacts"
@@ -141,6 +157,18 @@ ROUTES: dict[str, Case] = {
     "POST /api/v1/jobs/{job}/pause": case(MEMBER),
     "POST /api/v1/jobs/{job}/resume": case(MEMBER, "/api/v1/jobs/job-paused/resume"),
     "POST /api/v1/jobs/{job}/clone": case(MEMBER, json={}),
+    "POST /api/v1/studies": case({**MEMBER, "stranger": 404, "plain": 404}, json={"spec": STUDY}),
+    "GET /api/v1/studies": case(ANY_READER),
+    "GET /api/v1/studies/{study}": case(VIEWER),
+    "DELETE /api/v1/studies/{study}": case(MEMBER, "/api/v1/studies/study-done"),
+    "GET /api/v1/studies/{study}/best": case(VIEWER),
+    "GET /api/v1/studies/{study}/trials": case(VIEWER),
+    "POST /api/v1/studies/{study}/stop": case(MEMBER),
+    "POST /api/v1/studies/{study}/pause": case(MEMBER),
+    "POST /api/v1/studies/{study}/resume": case(MEMBER, "/api/v1/studies/study-paused/resume"),
+    "POST /api/v1/studies/{study}/extend": case(MEMBER, json={"trials": 3}),
+    "POST /api/v1/studies/{study}/suggestions": case(MEMBER),
+    "POST /api/v1/studies/{study}/trials/{number}/complete": case(MEMBER, json={"result": {"loss": 0.5}}),
     "GET /api/v1/jobs/{job}/attempts": case(VIEWER),
     "GET /api/v1/jobs/{job}/attempts/{number}": case(VIEWER),
     "GET /api/v1/jobs/{job}/attempts/{number}/replicas": case(VIEWER),
@@ -258,6 +286,7 @@ ROUTES: dict[str, Case] = {
 
 FILLED = {
     "{job}": "job-1",
+    "{study}": "study-1",
     "{number}": "1",
     "{name}": "worker-0",
     "{digest}": DIGEST,
@@ -313,9 +342,25 @@ def furnish(house: Any) -> None:
             )
         )  # fmt: skip
         furnish_mlflow(session, house.now)
+        furnish_studies(session, house.now)
         seen = NewObject("seen", "image", 1, 1, "image/png", b"1")
         add_metrics(session, StreamKey("job-1", 1, "worker", 0), {}, [seen], now=house.now)
         session.add(Secret(project_id="project-vision", name="worker_0", sealed=b"x", updated_at=house.now))
+
+
+def furnish_studies(session: Session, now: datetime) -> None:
+    """Without a template, with a point that is ready and one that is being tried."""
+    ready = {"parameters": {"x": 0.5}, "memo": {}}
+    spec = parse_study(STUDY).model_dump(mode="json")
+    for name, state in (("1", "running"), ("paused", "paused"), ("done", "succeeded")):
+        session.add(
+            Study(
+                id=f"study-{name}", project_id="project-vision", user_id="user-member", name=name, spec=spec, seed=1,
+                state=state, trial_count=1, prepared=[ready], created_at=now, started_at=now, updated_at=now,
+            )
+        )  # fmt: skip
+    session.flush()
+    session.add(Trial(study_id="study-1", number=1, state="running", parameters={"x": 0.1}, created_at=now))
 
 
 def furnish_mlflow(session: Session, now: datetime) -> None:
