@@ -15,7 +15,7 @@ from api.studies.access import StudyAccess
 from api.studies.views import trial_views
 from api.work import Platform, Work
 from core.bell import TOPIC_STUDY
-from core.db.repositories.studies import change_study, end_trial, trial_counts
+from core.db.repositories.studies import change_study, end_trial, running_count
 from core.db.tables import Study, Trial
 from core.domain.errors import Conflict, InvalidRequest, NotFound, StaleWrite
 from core.domain.studies.budget import Spent, outlook
@@ -54,7 +54,9 @@ def _take_once(work: Work, access: StudyAccess, count: int) -> Suggestions | Non
     spec = _demand_asked(row)
     if row.state != StudyState.RUNNING:
         return Suggestions(trials=[], reason=f"The study is {row.state}. {row.reason}".strip())
-    counts = trial_counts(work.session, [row.id])[row.id]
+    # Of those that are over it does not matter here how: whether the study has failed is the control loop's to say.
+    running = running_count(work.session, row.id)
+    counts = {TrialState.RUNNING: running, TrialState.SUCCEEDED: row.trial_count - running}
     ahead = outlook(spec.budget, Spent(counts, work.now - row.started_at))
     if not ahead.room:
         return Suggestions(trials=[], reason=ahead.reason or "As many trials as it may have at once are being tried.")

@@ -19,7 +19,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 # Of longer histories the best and the newest are looked at: what TPE calls good are 25 trials at most, and GP's cost
 # grows with the cube.
-_KEPT: Final[Mapping[Algorithm, int]] = {Algorithm.TPE: 600, Algorithm.GP: 200, Algorithm.CMA_ES: 2_000}
+_KEPT: Final[Mapping[Algorithm, int]] = {Algorithm.TPE: 300, Algorithm.GP: 200, Algorithm.CMA_ES: 2_000}
 
 
 def sampled(question: Question) -> Iterator[Proposal]:
@@ -34,7 +34,8 @@ def sampled(question: Question) -> Iterator[Proposal]:
     kept = _kept(question.finished, question.goals, _KEPT[question.algorithm])
     known = [_frozen(space, one.parameters, one.values, one.memo) for one in kept]
     known += [_frozen(space, one.parameters, None, one.memo) for one in question.pending]
-    study.add_trials(known)
+    for one in known:  # what `add_trial` does, without looking again at what we have made ourselves
+        study._storage.create_new_trial(study._study_id, template_trial=one)  # noqa: SLF001
     while True:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

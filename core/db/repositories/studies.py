@@ -86,6 +86,12 @@ def trial_counts(session: Session, study_ids: Iterable[str]) -> dict[str, dict[T
     return found
 
 
+def running_count(session: Session, study_id: str) -> int:
+    """How many trials run: quick, however many are over."""
+    query = select(func.count()).where(Trial.study_id == study_id, Trial.state == TrialState.RUNNING.value)
+    return session.execute(query).scalar_one()
+
+
 def ended_trials(session: Session, study_id: str, *, numbers: Sequence[int] | None = None) -> Sequence[AnyRow]:
     """(number, state, parameters, memo, result) of trials that are over, by number. ``numbers``: of these alone."""
     query = select(Trial.number, Trial.state, Trial.parameters, Trial.memo, Trial.result).where(
@@ -101,11 +107,13 @@ def ended_numbers(session: Session, study_id: str) -> Sequence[int]:
     return session.scalars(query.order_by(Trial.number)).all()
 
 
-def curves_of(session: Session, study_id: str, *, limit: int) -> Sequence[AnyRow]:
-    """(number, state, curve) of the newest trials that are over and have one."""
+def curves_of(session: Session, study_id: str, *, limit: int, numbers: Sequence[int] | None = None) -> Sequence[AnyRow]:
+    """(number, state, curve) of the newest trials that are over and have one. ``numbers``: of these alone."""
     query = select(Trial.number, Trial.state, Trial.curve).where(
         Trial.study_id == study_id, Trial.state.in_(_WITH_RESULT), Trial.curve.is_not(None)
     )
+    if numbers is not None:
+        query = query.where(Trial.number.in_(numbers))
     return session.execute(query.order_by(Trial.number.desc()).limit(limit)).all()
 
 

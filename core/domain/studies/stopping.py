@@ -6,9 +6,11 @@ A curve is what a trial reported of the study's metric, by its own steps. Values
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from statistics import median
 from typing import Final
 
@@ -37,23 +39,6 @@ class Curve:
 
     def __bool__(self) -> bool:
         return bool(self.steps)
-
-    def turned(self, goal: Goal) -> Curve:
-        """With values of which less is better."""
-        if goal is Goal.MINIMIZE:
-            return self
-        return Curve(self.number, self.steps, tuple(-value for value in self.values), self.is_over)
-
-    def best_until(self, step: int) -> float | None:
-        """The least value up to ``step``, included; ``None``: it has not come so far, or told nothing until then."""
-        if not self.steps or self.steps[-1] < step:
-            return None
-        return min(self.values[: bisect_right(self.steps, step)], default=None)
-
-    def mean_until(self, step: int) -> float | None:
-        """The mean up to ``step``, included."""
-        seen = self.values[: bisect_right(self.steps, step)]
-        return sum(seen) / len(seen) if seen else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,90 +70,146 @@ def judge(rule: Stopping, goal: Goal, curve: Curve, others: Sequence[Curve]) -> 
 
     The same curves always give the same answer, whatever the order of ``others``.
     """
-    if not curve or curve.steps[-1] < rule.min_steps:
+    return judge_all(rule, goal, [curve], others).get(curve.number)
+
+
+def judge_all(rule: Stopping, goal: Goal, running: Sequence[Curve], others: Sequence[Curve]) -> dict[int, Verdict]:
+    """The same of each of ``running``, which are compared with each other, too; by number, of those that end."""
+    every = {curve.number: curve for curve in (*others, *running) if curve}
+    field = _Field({number: _Turned.of(curve, goal) for number, curve in every.items()}, rule)
+    found: dict[int, Verdict] = {}
+    for curve in running:
+        if curve and curve.steps[-1] >= rule.min_steps:
+            verdict = field.judged(field.curves[curve.number])
+            if verdict is not None:
+                found[curve.number] = verdict
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Turned:
+    """A curve of which less is better, with the least and the sum of all values up to each."""
+
+    number: int
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+    lows: tuple[float, ...]
+    sums: tuple[float, ...]
+    is_over: bool
+
+    @classmethod
+    def of(cls, curve: Curve, goal: Goal) -> _Turned:
+        values = curve.values if goal is Goal.MINIMIZE else tuple(-value for value in curve.values)
+        lows, sums = tuple(accumulate(values, min)), tuple(accumulate(values))
+        return cls(curve.number, curve.steps, values, lows, sums, curve.is_over)
+
+    def low_until(self, step: int) -> float | None:
+        """The least value up to ``step``, included; ``None``: it has not come so far, or told nothing until then."""
+        if self.steps[-1] < step:
+            return None
+        place = bisect_right(self.steps, step)
+        return self.lows[place - 1] if place else None
+
+    def mean_until(self, step: int) -> float | None:
+        """The mean up to ``step``, included."""
+        place = bisect_right(self.steps, step)
+        return self.sums[place - 1] / place if place else None
+
+
+class _Field:
+    """All curves together, and what several of them are compared with."""
+
+    def __init__(self, curves: Mapping[int, _Turned], rule: Stopping) -> None:
+        self.curves = curves
+        self._rule = rule
+        self._reached: dict[tuple[int, int, int], list[float]] = {}
+
+    def judged(self, curve: _Turned) -> Verdict | None:
+        match self._rule.rule:
+            case StoppingRule.ASHA:
+                return self._halved(curve, max(1, self._rule.min_steps), brackets=1)
+            case StoppingRule.HYPERBAND:
+                brackets = self._brackets
+                first = max(1, self._rule.min_steps) * self._rule.reduction ** (curve.number % brackets)
+                return self._halved(curve, first, brackets=brackets)
+            case StoppingRule.MEDIAN:
+                return self._below_median(curve)
+            case StoppingRule.PATIENCE:
+                return _out_of_patience(curve, self._rule)
+            case StoppingRule.DECAY_CURVE:
+                return self._decayed(curve)
+
+    @cached_property
+    def _brackets(self) -> int:
+        """Hyperband's: they begin to halve later and later, each among its own trials."""
+        longest = max(curve.steps[-1] for curve in self.curves.values())
+        rungs = 1 + max(0, int(math.log(max(1.0, longest / max(1, self._rule.min_steps)), self._rule.reduction)))
+        return min(_MOST_BRACKETS, max(2, rungs))
+
+    @cached_property
+    def _finished(self) -> list[_Turned]:
+        return [curve for curve in self.curves.values() if curve.is_over]
+
+    def _halved(self, curve: _Turned, first_rung: int, *, brackets: int) -> Verdict | None:
+        """Asynchronous successive halving: at each rung a trial goes on only if it is among the best one in ``reduction``.
+
+        Li et al., "A System for Massively Parallel Hyperparameter Tuning", 2020; with stopping, as Optuna and Ray have it.
+        """
+        rule, rung = self._rule, first_rung
+        while rung <= curve.steps[-1]:
+            own = curve.low_until(rung)
+            reached = self._at_rung(rung, brackets, curve.number % brackets)
+            if own is not None and len(reached) >= max(rule.reduction, rule.min_trials):
+                kept = max(1, len(reached) // rule.reduction)
+                better = bisect_left(reached, own)
+                if better >= kept:
+                    place = f"number {better + 1} of {len(reached)} trials"
+                    return Verdict(rung, f"at step {rung} it was {place}, and the best {kept} go on")
+            rung *= rule.reduction
         return None
-    own = curve.turned(goal)
-    rest = [other.turned(goal) for other in others if other and other.number != curve.number]
-    match rule.rule:
-        case StoppingRule.ASHA:
-            return _halved(own, rest, rule.min_steps, rule)
-        case StoppingRule.HYPERBAND:
-            return _bracketed(own, rest, rule)
-        case StoppingRule.MEDIAN:
-            return _below_median(own, rest, rule)
-        case StoppingRule.PATIENCE:
-            return _out_of_patience(own, rule)
-        case StoppingRule.DECAY_CURVE:
-            return _decayed(own, rest, rule)
+
+    def _at_rung(self, rung: int, brackets: int, bracket: int) -> list[float]:
+        """What the trials of the bracket had reached there, the best first."""
+        key = (rung, brackets, bracket)
+        if key not in self._reached:
+            own = (curve for curve in self.curves.values() if curve.number % brackets == bracket)
+            self._reached[key] = sorted(low for curve in own if (low := curve.low_until(rung)) is not None)
+        return self._reached[key]
+
+    def _below_median(self, curve: _Turned) -> Verdict | None:
+        """Its best is worse than the median of the others' means up to the same step (Golovin et al., "Google Vizier", 2017)."""
+        step = curve.steps[-1]
+        others = (one for one in self.curves.values() if one.number != curve.number and one.steps[-1] >= step)
+        means = [mean for one in others if (mean := one.mean_until(step)) is not None]
+        if len(means) < self._rule.min_trials or curve.lows[-1] <= median(means):
+            return None
+        return Verdict(step, f"up to step {step} its best was worse than the median of {len(means)} other trials")
+
+    def _decayed(self, curve: _Turned) -> Verdict | None:
+        """Its own curve, gone on with as a power law, ends surely worse than the best that another trial has reached."""
+        finished = self._finished
+        if len(curve.steps) < _DECAY_POINTS or len(finished) < self._rule.min_trials:
+            return None
+        end = self._rule.max_steps or max(one.steps[-1] for one in finished)
+        step = curve.steps[-1]
+        if step >= end:
+            return None
+        forecast, doubt = _forecast(curve, end)
+        likely = min(forecast - _DECAY_DOUBT * doubt, curve.lows[-1])
+        if likely <= min(one.lows[-1] for one in finished):
+            return None
+        return Verdict(step, f"its curve is not expected to reach the best trial's value by step {end}")
 
 
-def _halved(curve: Curve, others: Sequence[Curve], first_rung: int, rule: Stopping) -> Verdict | None:
-    """Asynchronous successive halving: at each rung a trial goes on only if it is among the best one in ``reduction``.
-
-    Li et al., "A System for Massively Parallel Hyperparameter Tuning", 2020; with stopping, as Optuna and Ray have it.
-    """
-    rung = max(1, first_rung)
-    while rung <= curve.steps[-1]:
-        own = curve.best_until(rung)
-        reached = [value for other in others if (value := other.best_until(rung)) is not None]
-        if own is not None and len(reached) + 1 >= max(rule.reduction, rule.min_trials):
-            kept = max(1, (len(reached) + 1) // rule.reduction)
-            better = sum(value < own for value in reached)
-            if better >= kept:
-                return Verdict(
-                    rung,
-                    f"at step {rung} it was number {better + 1} of {len(reached) + 1} trials, and the best {kept} go on",
-                )
-        rung *= rule.reduction
-    return None
-
-
-def _bracketed(curve: Curve, others: Sequence[Curve], rule: Stopping) -> Verdict | None:
-    """Hyperband: brackets that begin to halve later and later, each among its own trials."""
-    longest = max(other.steps[-1] for other in (curve, *others))
-    rungs = 1 + max(0, int(math.log(max(1.0, longest / max(1, rule.min_steps)), rule.reduction)))
-    brackets = min(_MOST_BRACKETS, max(2, rungs))
-    bracket = curve.number % brackets
-    own = [other for other in others if other.number % brackets == bracket]
-    return _halved(curve, own, max(1, rule.min_steps) * rule.reduction**bracket, rule)
-
-
-def _below_median(curve: Curve, others: Sequence[Curve], rule: Stopping) -> Verdict | None:
-    """Its best is worse than the median of the others' means up to the same step (Golovin et al., "Google Vizier", 2017)."""
-    step = curve.steps[-1]
-    means = [mean for other in others if other.steps[-1] >= step and (mean := other.mean_until(step)) is not None]
-    own = min(curve.values)
-    if len(means) < rule.min_trials or own <= median(means):
-        return None
-    return Verdict(step, f"up to step {step} its best was worse than the median of {len(means)} other trials")
-
-
-def _out_of_patience(curve: Curve, rule: Stopping) -> Verdict | None:
-    best_at = min(range(len(curve.values)), key=lambda place: (curve.values[place], place))
+def _out_of_patience(curve: _Turned, rule: Stopping) -> Verdict | None:
+    best_at = curve.values.index(curve.lows[-1])
     waited = len(curve.values) - 1 - best_at
     if waited < rule.patience:
         return None
     return Verdict(curve.steps[-1], f"it has not become better in {waited} reports since step {curve.steps[best_at]}")
 
 
-def _decayed(curve: Curve, others: Sequence[Curve], rule: Stopping) -> Verdict | None:
-    """Its own curve, gone on with as a power law, ends surely worse than the best that another trial has reached."""
-    finished = [other for other in others if other.is_over]
-    if len(curve.steps) < _DECAY_POINTS or len(finished) < rule.min_trials:
-        return None
-    end = rule.max_steps or max(other.steps[-1] for other in finished)
-    step = curve.steps[-1]
-    if step >= end:
-        return None
-    forecast, doubt = _forecast(curve, end)
-    likely = min(forecast - _DECAY_DOUBT * doubt, *curve.values)
-    best = min(min(other.values) for other in finished)
-    if likely <= best:
-        return None
-    return Verdict(step, f"its curve is not expected to reach the best trial's value by step {end}")
-
-
-def _forecast(curve: Curve, end: int) -> tuple[float, float]:
+def _forecast(curve: _Turned, end: int) -> tuple[float, float]:
     """The value at step ``end`` by the power law that fits best, and the standard deviation of what it misses."""
     fits: list[tuple[float, float]] = []
     count = len(curve.steps)

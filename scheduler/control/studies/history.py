@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy.orm import Session
@@ -10,6 +11,8 @@ from trainmaster.studies import StudySpec
 
 from core.db.repositories import studies
 from core.domain.studies.results import values_of
+from core.domain.studies.states import TrialState
+from core.domain.studies.stopping import Curve
 from scheduler.tuning import Observed
 
 # More are read all together: a statement takes a limited number of values.
@@ -22,6 +25,27 @@ class History:
     def __init__(self) -> None:
         self._known: dict[int, Observed] = {}
         self._spoilt: dict[int, Mapping[str, Any]] = {}
+        self._curves: dict[int, Curve] = {}
+        self._judged_at: datetime | None = None
+
+    def is_due(self, now: datetime, every: timedelta) -> bool:
+        """Whether the trials' curves were not judged for so long; if so, they are now."""
+        is_due = self._judged_at is None or now - self._judged_at >= every
+        if is_due:
+            self._judged_at = now
+        return is_due
+
+    def curves(self, session: Session, study_id: str, *, limit: int) -> list[Curve]:
+        """Of the newest trials that are over, at most ``limit``."""
+        ended = sorted(self._known, reverse=True)[:limit]
+        fresh = [number for number in ended if number not in self._curves]
+        some = fresh if len(fresh) <= _NAMED else None
+        for row in studies.curves_of(session, study_id, numbers=some, limit=limit) if fresh else ():
+            told = row.curve
+            is_over = row.state == TrialState.SUCCEEDED
+            self._curves[row.number] = Curve(row.number, tuple(told["steps"]), tuple(told["values"]), is_over)
+        self._curves = {number: self._curves.get(number) or Curve(number, (), ()) for number in ended}
+        return [curve for curve in self._curves.values() if curve]
 
     @property
     def spoilt(self) -> Sequence[Mapping[str, Any]]:

@@ -73,6 +73,8 @@ class StudyKeeper:
         lease: HeldLease | None = None
         for _ in range(_MAX_ROUNDS):
             try:
+                if lease is not None:
+                    lease = fence.renew(self._control, lease)  # a round may take seconds
                 lease, facts, history = self._load(study_id, lease)
                 if lease is None or facts is None:
                     break

@@ -27,7 +27,7 @@ from core.domain.states import JobState
 from core.domain.studies.budget import outlook
 from core.domain.studies.results import values_of
 from core.domain.studies.states import StudyEvent, StudyState, TrialState, advance_study
-from core.domain.studies.stopping import Curve, Verdict, judge, make_curve, thinned
+from core.domain.studies.stopping import Curve, Verdict, judge_all, make_curve, thinned
 from core.domain.studies.trials import trial_spec
 from core.ids import new_id
 from scheduler.control import fence
@@ -45,6 +45,10 @@ from scheduler.tuning.proposers import Proposers, is_quick
 METRIC_GRACE: Final = timedelta(seconds=10)
 # Curves of trials that are over which a stopping rule compares with: more would not move a median.
 _CURVES: Final = 1_000
+# Every trial's end brings a round; all curves are judged this often at most.
+_JUDGED_APART: Final = timedelta(seconds=1)
+# Trials that one round begins: drawing their points takes up to some tens of milliseconds each, and the lease has its time.
+_BEGUN_AT_ONCE: Final = 25
 # Points that are drawn ahead for who asks over REST, and for an algorithm that takes its time.
 _PREPARED: Final = 16
 _IMPOSSIBLE: Final = (ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE)
@@ -73,8 +77,10 @@ class StudyRound:
             return self._wind_up("The study was stopped.", StudyEvent.CONFIRM_STOP)
         if self.facts.state is not StudyState.RUNNING:
             return False
+        if self._go_on():
+            return True
         self._stop_early()
-        return self._go_on()
+        return False
 
     # What has ended
 
@@ -136,22 +142,16 @@ class StudyRound:
         """End trials that the study's rule gives up."""
         rule = self.spec.stopping
         watched = [t for t in self.facts.running if t.job_state is JobState.RUNNING and t.stop is None and t.job_id]
-        if rule is None or not watched:
+        if rule is None or not watched or not self._history.is_due(self.now, _JUDGED_APART):
             return
         with unit_of_work(self.control.sessions, read_only=True) as session:
             told = measure(session, [t.job_id for t in watched if t.job_id], [self.spec.metrics[0].name])
-            over = studies.curves_of(session, self.facts.id, limit=_CURVES)
-        others = [
-            Curve(row.number, tuple(row.curve["steps"]), tuple(row.curve["values"]), row.state == TrialState.SUCCEEDED)
-            for row in over
-        ]
+            others = self._history.curves(session, self.facts.id, limit=_CURVES)
         own = {t.number: self._curve(t.number, told.get(t.job_id or "", Measured())) for t in watched}
-        # What is stopped while another one is watched has a curve, too, which counts as long as its job has not ended.
-        others += own.values()
+        verdicts = judge_all(rule, self.spec.metrics[0].goal, list(own.values()), others)
         for trial in watched:
-            verdict = judge(rule, self.spec.metrics[0].goal, own[trial.number], others)
-            if verdict is not None:
-                self._stop(trial, verdict)
+            if trial.number in verdicts:
+                self._stop(trial, verdicts[trial.number])
 
     def _stop(self, trial: RunningTrial, verdict: Verdict) -> None:
         rule = self.spec.stopping
@@ -187,8 +187,8 @@ class StudyRound:
         self._note()
         fresh = 0
         if ahead.room and self.spec.template is not None:
-            fresh = self._begin(ahead.room)
-            if fresh < ahead.room and not facts.spent.running and not fresh:
+            fresh = self._begin(min(ahead.room, _BEGUN_AT_ONCE))
+            if not fresh and not facts.spent.running:
                 # Nothing is left to draw, and nothing runs that could change that.
                 ended = outlook(self.spec.budget, facts.spent, is_exhausted=True)
                 if ended.end is not None:

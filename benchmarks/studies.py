@@ -1,0 +1,169 @@
+"""What a large study costs: a round of the control loop with 200 trials that run and thousands that are over, and asking.
+
+``studies.py [--finished 2000] [--parallel 200] [--asks 300]``: an empty SQLite database in a temporary folder, the fake
+engine, no processes. Prints seconds per round, and the p50 and p99 of asking for a point over HTTP (in process).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "sdk")]
+
+from pydantic import SecretStr
+from sqlalchemy import insert, select, update
+from starlette.testclient import TestClient
+from trainmaster.studies import parse_study
+
+from api.main import create_app
+from core.bell import NullBell
+from core.db.bootstrap import prepare_home, read_token
+from core.db.engine import make_engine, make_sessions, unit_of_work
+from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.tables import Job, Project, Study, Trial, User
+from core.domain.metrics.points import Points
+from core.settings import Settings
+from executors.fake import FakeEngine, FakeExecutor
+from migrations import upgrade
+from scheduler.control.context import Control
+from scheduler.control.studies.keeper import StudyKeeper
+
+SPACE = {
+    "lr": {"type": "float", "min": 1e-5, "max": 0.1, "scale": "log"},
+    "decay": {"type": "float", "min": 0, "max": 1},
+    "layers": {"type": "integer", "min": 1, "max": 12},
+    "kind": {"type": "categorical", "values": ["a", "b", "c"]},
+}
+
+
+def main() -> None:
+    options = _options()
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(home=Path(folder), secret_key=SecretStr("k" * 40), executor="fake", test_fake_executor=True)
+        upgrade(settings.resolved_database_url)
+        engine = make_engine(settings.resolved_database_url)
+        sessions = make_sessions(engine)
+        world = FakeEngine()
+        prepare_home(sessions, settings, world.now)
+        control = Control(sessions, FakeExecutor(world), NullBell(), lambda: world.now, "bench", b"k" * 32)
+        rounds(sessions, control, world, options)
+        for finished in options.asked:
+            asking(settings, sessions, control, finished, options.asks)
+        engine.dispose()
+
+
+def rounds(sessions: Any, control: Control, world: FakeEngine, options: argparse.Namespace) -> None:
+    """Collecting, judging and beginning in a study with many trials."""
+    study = add_study(sessions, world, "large", options.finished, template=True, parallel=options.parallel)
+    keeper = StudyKeeper(control)
+    print(f"{options.finished:,} trials over, {options.parallel} at once, TPE, asha:")
+    tell("begin all of them (a cold keeper)", lambda: keeper.keep(study))
+    with unit_of_work(sessions) as session:
+        session.execute(update(Job).values(state="running", started_at=world.now))
+        jobs = list(session.scalars(select(Job.id)))
+        for job in jobs:
+            points = Points(range(1, 51), [0] * 50, [random.random() for _ in range(50)])
+            add_metrics(session, StreamKey(job, 1, "worker", 0), {"score": points}, now=world.now)
+    with unit_of_work(sessions) as session:
+        session.execute(update(Job).values(wanted="cancel"))  # nothing is stopped twice: judging alone is timed
+    tell("look at what runs, judge every curve", lambda: keeper.keep(study))
+    took = []
+    for job in jobs[:10]:
+        with unit_of_work(sessions) as session:
+            session.execute(update(Job).where(Job.id == job).values(state="succeeded", finished_at=world.now))
+        begin = time.perf_counter()
+        keeper.keep(study)
+        took.append(time.perf_counter() - begin)
+    print(
+        f"  one trial ends, the next is submitted        {statistics.median(took):.3f} s (median of 10), {max(took):.3f} s at most"
+    )
+
+
+def asking(settings: Settings, sessions: Any, control: Control, finished: int, asks: int) -> None:
+    world = FakeEngine()
+    study = add_study(sessions, world, f"asked-{finished}", finished, template=False, parallel=8)
+    keeper = StudyKeeper(control)
+    keeper.keep(study)
+    app = create_app(settings, sessions=sessions, bell=NullBell())
+    took = []
+    with TestClient(app) as client:
+        headers = {"Authorization": f"Bearer {read_token(settings)}"}
+        path = f"/api/v1/studies/{study}"
+        for _ in range(asks):
+            begin = time.perf_counter()
+            answer = client.post(f"{path}/suggestions", headers=headers, json={"count": 1})
+            took.append(time.perf_counter() - begin)
+            (trial,) = answer.json()["trials"]
+            done = f"{path}/trials/{trial['number']}/complete"
+            client.post(done, headers=headers, json={"result": {"score": random.random()}}).raise_for_status()
+            keeper.keep(study)  # what the bell would have brought about, while the asker tries its point
+    took.sort()
+    print(
+        f"ask with {finished:>6,} trials over: p50 {1000 * took[len(took) // 2]:.1f} ms, p99 {1000 * took[int(len(took) * 0.99)]:.1f} ms"
+    )
+
+
+def add_study(sessions: Any, world: FakeEngine, name: str, finished: int, *, template: bool, parallel: int) -> str:
+    chance = random.Random(finished)
+    raw: dict[str, Any] = {
+        "name": name, "parameters": SPACE, "metric": "score", "goal": "maximize", "algorithm": "tpe",
+        "budget": {"trials": 10_000, "parallel": parallel}, "seed": 1,
+    }  # fmt: skip
+    if template:
+        raw |= {"template": {"command": "train", "cpu": "1"}, "stopping": "asha"}
+    else:
+        raw["budget"] = {"max_time": "2000d", "parallel": parallel}
+    spec = parse_study(raw)
+    study_id = f"study-{name}"
+    with unit_of_work(sessions) as session:
+        project = session.scalars(select(Project.id)).first()
+        user = session.scalars(select(User.id)).first()
+        session.add(
+            Study(
+                id=study_id, project_id=project, user_id=user, name=name, spec=spec.model_dump(mode="json"), seed=1,
+                state="running", output_volume="output", trial_count=finished, proposed=finished, created_at=world.now,
+                started_at=world.now, updated_at=world.now,
+            )
+        )  # fmt: skip
+        session.flush()
+        rows = []
+        for number in range(1, finished + 1):
+            point = {"lr": 10 ** chance.uniform(-5, -1), "decay": chance.random(), "layers": chance.randint(1, 12), "kind": chance.choice("abc")}  # fmt: skip
+            curve = {"steps": list(range(1, 51)), "values": [chance.random() for _ in range(50)]}
+            rows.append(
+                {
+                    "study_id": study_id, "number": number, "job_id": None, "state": "succeeded", "parameters": point,
+                    "memo": {}, "result": {"score": chance.random()}, "curve": curve, "reason": "", "gpu_s": 1.0,
+                    "created_at": world.now, "ended_at": world.now + timedelta(seconds=number),
+                }
+            )  # fmt: skip
+        if rows:
+            session.execute(insert(Trial), rows)
+    return study_id
+
+
+def tell(what: str, work: Any) -> None:
+    begin = time.perf_counter()
+    work()
+    print(f"  {what:<44} {time.perf_counter() - begin:.3f} s", flush=True)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--finished", type=int, default=2000)
+    parser.add_argument("--parallel", type=int, default=200)
+    parser.add_argument("--asks", type=int, default=300)
+    parser.add_argument("--asked", type=int, nargs="*", default=[100, 1_000, 9_000])
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
