@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from trainmaster.studies import StudySpec
 from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, TrialView
+from trainmaster.wire.studies import StudyState as WireState
 
 from core.db.repositories import studies
 from core.db.rows import AnyRow
@@ -59,13 +61,14 @@ def study_detail(session: Session, study: Study) -> StudyDetail:
 def study_best(session: Session, study: Study) -> StudyBest:
     spec = StudySpec.model_validate(study.spec)
     found = results(session, study.id, spec)
-    front = pareto(found, spec.goals) if len(spec.metrics) > 1 else [one for one in [best(found, spec.goals)] if one]
+    front: list[Result] = pareto(found, spec.goals)
+    if len(spec.metrics) == 1:
+        front = front[:1]  # its equals came later
     numbers = [one.number for one in front]
-    return StudyBest(
-        metrics=[metric.name for metric in spec.metrics],
-        trials=trial_views(session, study.id, limit=len(numbers), numbers=numbers) if numbers else [],
-        best_so_far=best_so_far(found, spec.metrics[0].goal),
-    )
+    names = [metric.name for metric in spec.metrics]
+    trials = trial_views(session, study.id, limit=len(numbers), numbers=numbers) if numbers else []
+    grew = best_so_far(found, spec.metrics[0].goal)
+    return StudyBest(metrics=names, trials=trials, best_so_far=grew)
 
 
 def results(session: Session, study_id: str, spec: StudySpec) -> list[Result]:
@@ -92,7 +95,7 @@ def _view(
         name=row.name,
         project=projects[row.project_id],
         user=users[row.user_id],
-        state=row.state,
+        state=cast("WireState", row.state),
         reason=row.reason,
         note=row.note,
         metrics=[metric.name for metric in spec.metrics],
@@ -122,4 +125,5 @@ def _trial(row: AnyRow) -> TrialView:
 
 
 def _names(session: Session, table: type[Project | User], ids: set[str]) -> dict[str, str]:
-    return dict(session.execute(select(table.id, table.name).where(table.id.in_(ids))).all())
+    rows = session.execute(select(table.id, table.name).where(table.id.in_(ids)))
+    return {str(row.id): str(row.name) for row in rows}

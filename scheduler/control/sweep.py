@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, or_, select, update
 from sqlalchemy.orm import Session
 
 from core.bell import TOPIC_TICK
@@ -242,7 +242,12 @@ def forget_expired(control: Control) -> None:
             session.execute(delete(TensorBoardLink).where(TensorBoardLink.token_id.in_(select(Token.id).where(old))))
             session.execute(delete(Token).where(old))
         # A day after its last use nobody can still hold a token of it.
-        session.execute(delete(Lease).where(Lease.name.startswith("attempt:"), Lease.expires_at < now - _LEASE_AGE))
+        session.execute(
+            delete(Lease).where(
+                or_(Lease.name.startswith("attempt:"), Lease.name.startswith("study:")),
+                Lease.expires_at < now - _LEASE_AGE,
+            )
+        )
 
 
 def forget_plans(control: Control, settings: Settings) -> int:
