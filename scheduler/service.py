@@ -151,6 +151,7 @@ class Service:
                 self.sync_nodes()
                 for sentence in refused_volumes(self.control.sessions, self.settings):
                     log.error("volume.refused", why=sentence)
+                self.simulations.start()  # with those that a scheduler left when it died
                 return
             except Unavailable as away:
                 if not is_told:

@@ -183,8 +183,10 @@ class SimulationView(WireModel):
 
 
 class SimulationStatusView(WireModel):
-    """``state``: `waiting` for a scheduler, `running`, or `done`, with its ``result``."""
+    """``state``: `waiting` for a scheduler, `running` since ``began_at``, or `done`, with its ``result``. ``sentence``: what is going on."""
 
     id: str
     state: Literal["waiting", "running", "done"]
+    sentence: str = ""
+    began_at: datetime | None = None
     result: SimulationView | None = None

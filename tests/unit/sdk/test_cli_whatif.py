@@ -145,3 +145,23 @@ def test_a_question_that_cannot_be_answered_is_told_in_words(cli: Invoke, server
     refused = cli("whatif", "mnist", "--more-nodes", "2", "--like", "x")
     assert refused.exit_code != 0
     assert "there is no node x" in refused.stderr
+
+
+def test_whoever_leaves_a_simulation_is_told_how_to_come_back_to_it(cli: Invoke, server: Any, monkeypatch: Any) -> None:
+    doing = {"id": "q1", "state": "running", "sentence": "It reads the jobs that have ended."}
+    server.on("POST", "/simulations", doing)
+    server.on("GET", "/simulations/q1", doing)
+    late = cli("simulate", "--set", "order=fifo", "--timeout", "0.1s")
+    assert late.exit_code == 124
+    assert "It reads the jobs that have ended. It goes on" in late.stderr
+    assert "trainmaster simulate --id q1" in late.stderr
+
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainmaster.cli.whatif.time.sleep", interrupt)
+    left = cli("simulate", "--id", "q1")
+    assert (left.exit_code, len(server.bodies("POST", "/simulations"))) == (130, 1)
+    assert "Traceback" not in left.stderr
+    assert "trainmaster simulate --id q1" in left.stderr
+    assert cli("simulate", "--id", "q1", "--set", "order=fifo").exit_code == 2
