@@ -15,7 +15,7 @@ from scheduler.planning.measure import drain_s, measure
 from scheduler.planning.model import PreemptCode, QueuedGang, RunningGang, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.planning.quota import is_guaranteed
-from scheduler.planning.shares import GPUS, JOBS, Shares
+from scheduler.planning.shares import GPUS, JOBS, Shares, amount_in
 
 # Where durations are estimates, half as much must be left of the one as of the other: a swap costs both of them time,
 # and an estimate is often off by as much. Where they are known it is enough that the swap pays for itself.
@@ -131,6 +131,22 @@ class Rights:
     def _is_protected(self, gang: RunningGang) -> bool:
         """Within what is guaranteed to its project: no other project takes that, whatever its priority."""
         return is_guaranteed(gang.project, self.held(gang), self.shares, is_held=True)
+
+    def is_guaranteed_part(self, project: str, part: Mapping[str, int]) -> bool:
+        """Whether the project would have less than what is guaranteed to it without ``part`` of what it holds."""
+        if not self._has_guarantees:
+            return False
+        account = self.shares.accounts.get(project)
+        guaranteed: Mapping[str, int] = account.quota.guaranteed if account is not None else {}
+        held, is_covered = self.shares.held.get(project, {}), False
+        for key, most in guaranteed.items():
+            less = amount_in(part, key)
+            if not less or key == JOBS or (part[GPUS] and not key.startswith(GPUS)):
+                continue
+            is_covered = True
+            if amount_in(held, key) - less >= most:
+                return False
+        return is_covered
 
     def _borrows(self, gang: RunningGang, need: Mapping[str, int]) -> bool:
         """Whether its project has more than its guarantee of something that ``need`` asks for and ``gang`` has."""

@@ -269,6 +269,15 @@ def test_a_larger_priority_takes_the_place_after_the_guaranteed_run_time(plane):
     assert (plane.state("job-low"), plane.state("job-urgent")) == ("queued", "running")
 
 
+def test_the_newest_replicas_of_an_elastic_gang_give_their_places(wide):
+    wide.settle()
+    wide.advance(31)
+    assert wide.state("job-urgent") == "running"
+    assert wide.one(Attempt, job_id="job-elastic").number == 1
+    left = {r.index for r in wide.all(Replica, job_id="job-elastic") if r.state == "running"}
+    assert left == {0, 1}
+
+
 def test_what_is_guaranteed_is_given_back(plane):
     plane.engine.script("worker", FOREVER)
     with unit_of_work(plane.sessions) as session:

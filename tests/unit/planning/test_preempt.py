@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import (
@@ -21,7 +23,9 @@ from scheduler.planning import (
     RunningGang,
     Snapshot,
     plan,
+    preempt,
 )
+from scheduler.planning.settle import after
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC)
 WHOLE = Amounts(64_000, 64 << 30, {"h100": 8})
@@ -197,3 +201,72 @@ def test_small_jobs_are_proposed_to_move_so_that_a_large_gang_starts() -> None:
     applied = planned(2, running, queued, policy=Policy(defragment=Defragment.APPLY))
     assert [(p.job_id, p.code) for p in applied.preempts] == [("a", PreemptCode.MOVE)]
     assert planned(2, running, queued, policy=Policy(defragment=Defragment.OFF)).moves == ()
+
+
+def test_a_gang_gives_no_replica_of_what_is_guaranteed_to_its_project() -> None:
+    # Six of its eight are guaranteed: another project gets two of them, and not one more.
+    owner = Account("a", quota=Quota(guaranteed={"gpu_milli": 6000}))
+    elastic = runs("elastic", gang(1, 2, 8), *["n0"] * 8, project="a", ran_s=5.0)
+    (shrink,) = planned(1, [elastic], [waits("q", gang(2), 90, "b")], accounts=(owner,)).shrinks
+    assert shrink.indices == (6, 7)
+    assert planned(1, [elastic], [waits("q", gang(3), 90, "b")], accounts=(owner,)).shrinks == ()
+    assert planned(1, [elastic], [waits("q", gang(3), 90, "a")], accounts=(owner,)).shrinks != ()
+    # Two that wait for one each do not get more together, and neither does the next plan while the first ones go.
+    two = [waits("q", gang(1), 90, "b"), waits("r", gang(2), 90, "b")]
+    given = snapshot(1, [elastic], two, accounts=(owner,))
+    made = plan(given)
+    assert [(one.for_job, one.indices) for one in made.shrinks] == [("q", (7,))]
+    assert plan(after(given, made)).shrinks == ()
+
+
+def test_the_newest_replicas_go_and_an_older_one_only_if_its_place_is_needed() -> None:
+    elastic = runs("elastic", gang(2, 1, 8), "n0", "n0", "n1", "n1", "n2", "n2", "n3", "n3")
+    full = [runs(f"r{n}", gang(4), f"n{n}", ran_s=5.0) for n in range(4)]
+    (shrink,) = planned(4, [elastic, *full], [waits("q", gang(2))]).shrinks
+    assert shrink.indices == (7,)
+    (shrink,) = planned(4, [elastic, *full], [waits("q", gang(4))]).shrinks
+    assert shrink.indices == (6, 7)
+    there = replace(gang(4), node_selector=(("kubernetes.io/hostname", "n1"),))
+    given = snapshot(4, [elastic, *full], [waits("q", there)])
+    named = tuple(replace(node, labels={"kubernetes.io/hostname": node.id}) for node in given.nodes)
+    (shrink,) = plan(replace(given, nodes=named)).shrinks
+    assert shrink.indices == (2, 3)
+
+
+def test_rank_0_stays_while_another_replica_will_do() -> None:
+    old = runs("old", gang(4, 1, 2), "n0", "n0", ran_s=9000.0)
+    young = runs("young", gang(4, 1, 2), "n1", "n1", ran_s=400.0)
+    made = planned(2, [old, young], [waits("q", gang(4)), waits("r", gang(4))])
+    assert [(shrink.job_id, shrink.indices) for shrink in made.shrinks] == [("young", (1,)), ("old", (1,))]
+
+
+def kinds_in_vain(number: int) -> tuple[list[NodeView], list[RunningGang], list[QueuedGang]]:
+    """Gangs, each of another kind, for which stopping the only one that may be stopped on n1 is not enough; behind them one
+    that is helped on n0.
+    """
+    queued = []
+    for n in range(number):
+        wanted = Gang((GangRole("worker", 1, Request(1000, (1 << 30) + n, 8)),), (("pool", "n1"),))
+        queued.append(waits(f"a{n:03}", wanted, 60))
+    queued.append(waits("z", replace(gang(8), node_selector=(("pool", "n0"),)), 60))
+    running = [runs("goes", gang(8), "n0"), runs("small", gang(4), "n1")]
+    running.append(replace(runs("stays", gang(4), "n1"), is_preemptible=False))
+    nodes = [NodeView(NodeId(n), {"pool": n}, WHOLE, replace(WHOLE, gpus={"h100": 0})) for n in ("n0", "n1")]
+    return nodes, running, queued
+
+
+def test_kinds_that_nothing_helps_do_not_bar_those_behind_them() -> None:
+    nodes, running, queued = kinds_in_vain(200)
+    made = plan(Snapshot(NOW, tuple(nodes), tuple(queued), tuple(running)))
+    assert [(preempt.job_id, preempt.for_job) for preempt in made.preempts] == [("goes", "z")]
+
+
+def test_who_is_behind_more_kinds_than_a_plan_looks_at_has_its_turn_in_a_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preempt, "MAX_SPENT", 8)
+    nodes, running, queued = kinds_in_vain(30)
+    given = Snapshot(NOW, tuple(nodes), tuple(queued), tuple(running))
+    plans = [plan(replace(given, now=NOW + timedelta(seconds=10 * n))) for n in range(40)]
+    assert {preempt.for_job for made in plans for preempt in made.preempts} == {"z"}
+    assert any(not made.preempts for made in plans)
