@@ -19,9 +19,9 @@ const route = getRouteApi("/shell/queue");
 export function QueuePage() {
   const { project = "" } = route.useSearch();
   const queue = useInfiniteQuery(queueQuery(project));
-  const { data: shares, error: sharesError, refetch } = useQuery(sharesQuery);
-  const { data: running } = useQuery(runningQuery);
-  const { data: reservations } = useQuery(reservationsQuery);
+  const shares = useQuery(sharesQuery);
+  const running = useQuery(runningQuery);
+  const reservations = useQuery(reservationsQuery);
   const { data: projects } = useQuery(projectsQuery);
   const [open, setOpen] = useState<"" | "policy" | "reservations">("");
   const navigate = useNavigate();
@@ -29,7 +29,7 @@ export function QueuePage() {
   const jobs = pages.flatMap((page) => page.items);
   const head = pages[0];
   const names = [
-    ...new Set([...(shares?.projects ?? []).map((share) => share.project ?? ""), ...jobs.map((job) => job.project ?? "")]),
+    ...new Set([...(shares.data?.projects ?? []).map((share) => share.project ?? ""), ...jobs.map((job) => job.project ?? "")]),
   ];
   const hues: Hues = new Map(
     names
@@ -58,20 +58,19 @@ export function QueuePage() {
           <SlidersHorizontal size={15} aria-hidden="true" /> Policy
         </button>
       </PageHead>
-      {queue.error !== null && <Failure error={queue.error} retry={() => void queue.refetch()} />}
-      {sharesError !== null && <Failure error={sharesError} retry={() => void refetch()} />}
+      <Failures reads={[queue, running, shares, reservations]} />
       <div className="queue-top">
-        {running === undefined || queue.isPending ? (
-          <Waiting rows={8} />
-        ) : (
+        {running.data && queue.data ? (
           <TimeLine
             waiting={jobs}
-            running={running.items.filter((job) => !project || job.project === project)}
-            reservations={(reservations?.items ?? []).filter((each) => !project || each.project === project)}
+            running={running.data.items.filter((job) => !project || job.project === project)}
+            reservations={(reservations.data?.items ?? []).filter((each) => !project || each.project === project)}
             hues={hues}
           />
+        ) : (
+          (running.isPending || queue.isPending) && <Waiting rows={8} />
         )}
-        {shares === undefined ? <Waiting rows={5} /> : <SharesCard shares={shares} hues={hues} />}
+        {shares.data ? <SharesCard shares={shares.data} hues={hues} /> : shares.isPending && <Waiting rows={5} />}
       </div>
       {queue.isPending ? (
         <Waiting rows={8} />
@@ -90,6 +89,21 @@ export function QueuePage() {
       <ReservationsDialog isOpen={open === "reservations"} close={() => setOpen("")} />
     </div>
   );
+}
+
+/** What could not be read, each in the server's words once. */
+function Failures({ reads }: { reads: readonly { error: Error | null; refetch: () => unknown }[] }) {
+  const failed = reads.filter((read) => read.error !== null);
+  const told = new Map(failed.map((read) => [read.error?.message, read]));
+  return [...told.values()].map((read) => (
+    <Failure
+      key={read.error?.message}
+      error={read.error}
+      retry={() => {
+        for (const each of failed) void each.refetch();
+      }}
+    />
+  ));
 }
 
 function About({ waiting, plannedAt }: { waiting: number; plannedAt: string | null | undefined }) {
