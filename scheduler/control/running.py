@@ -155,6 +155,7 @@ def _split(
             job_id=JobId(f"{view.job_id}{_LEAVING}{number or ''}"),
             expected_end=now + _SOON,
             is_stopping=True,
+            is_part=True,
             stopping_for=None if for_job is None else JobId(for_job),
             is_preemptible=False,
             **part(one for one in holders if (one.role, one.index) in gone and gone[one.role, one.index] == for_job),

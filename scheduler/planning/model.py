@@ -82,6 +82,7 @@ class RunningGang:
     ``is_preemptible``: its user allows it, and the executor can. ``is_stopping``: it is being ended already, and its
     resources are expected back at ``expected_end``; ``stopping_for``: for which job. ``queued_at``: as of the job when it
     waited. ``indices``: of each replica inside its role, in the order of ``nodes``; empty: 0, 1, 2 … in each role.
+    ``is_part``: replicas that leave an elastic gang, which runs on: resources, and no job of their own.
     """
 
     job_id: JobId
@@ -102,6 +103,7 @@ class RunningGang:
     is_stopping: bool = False
     stopping_for: JobId | None = None
     indices: tuple[int, ...] = ()
+    is_part: bool = False
 
 
 @dataclass(frozen=True, slots=True)

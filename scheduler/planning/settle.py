@@ -176,7 +176,7 @@ def _divided(gang: RunningGang, shrink: Shrink, snapshot: Snapshot) -> tuple[Run
     leaving = part(sorted(going))
     return (
         part(at for at in range(len(gang.nodes)) if at not in going),
-        replace(leaving, is_stopping=True, stopping_for=shrink.for_job, expected_end=snapshot.now),
+        replace(leaving, is_stopping=True, is_part=True, stopping_for=shrink.for_job, expected_end=snapshot.now),
     )
 
 
