@@ -69,7 +69,7 @@ def change(work: Work, caller: Caller, project: Project, body: QuotaUpdate) -> Q
     after["users"] = _of_users(work, dict(before.get("users") or {}), body.users, models)
     weights = {**(before.get("user_weights") or {}), **body.user_weights}
     after["user_weights"] = {user: weight for user, weight in weights.items() if weight is not None}
-    _demand_users(work, body.user_weights)
+    _demand_users(work, body.user_weights, at="user_weights")
     kept = {name: value for name, value in after.items() if value}
     parse_quota(kept, at="quota")
     given = body.model_fields_set
@@ -94,7 +94,7 @@ def change(work: Work, caller: Caller, project: Project, body: QuotaUpdate) -> Q
 def _of_users(
     work: Work, before: dict[str, Any], changes: Mapping[str, Mapping[str, Any] | None], models: list[str]
 ) -> dict[str, Any]:
-    _demand_users(work, changes)
+    _demand_users(work, changes, at="users")
     for user, limits in changes.items():
         if limits is None:
             before.pop(user, None)
@@ -107,12 +107,12 @@ def _of_users(
     return before
 
 
-def _demand_users(work: Work, names: Mapping[str, Any]) -> None:
+def _demand_users(work: Work, names: Mapping[str, Any], *, at: str) -> None:
     given = [name for name, value in names.items() if value is not None]
     known = set(work.session.scalars(select(User.name).where(User.name.in_(given)))) if given else set()
     for name in given:
         if name not in known:
-            raise InvalidRequest(f"users.{name}: there is no user {name!r}.", field=f"users.{name}")
+            raise InvalidRequest(f"{at}.{name}: there is no user {name!r}.", field=f"{at}.{name}")
 
 
 def _weight(value: float) -> float:
@@ -132,14 +132,26 @@ def _priority(value: Any) -> int:
 class _Sight:
     """What every project's view needs, read once."""
 
-    def __init__(self, capacity: Mapping[str, int], policy: Policy, quotas: Mapping[str, QuotaSettings]) -> None:
-        self.capacity, self.policy, self.quotas = capacity, policy, quotas
+    def __init__(
+        self,
+        capacity: Mapping[str, int],
+        policy: Policy,
+        quotas: Mapping[str, QuotaSettings],
+        wrong: Mapping[str, str],
+    ) -> None:
+        self.capacity, self.policy, self.quotas, self.wrong = capacity, policy, quotas, wrong
 
     @classmethod
     def of(cls, work: Work) -> _Sight:
         rows = work.session.execute(select(Project.id, Project.quota).where(Project.deleted_at.is_(None)))
-        quotas = {project_id: parse_quota(quota or {}) for project_id, quota in rows}
-        return cls(capacity(work.session), read_policy(work.session).policy, quotas)
+        quotas: dict[str, QuotaSettings] = {}
+        wrong: dict[str, str] = {}
+        for project_id, quota in rows:
+            try:
+                quotas[project_id] = parse_quota(quota or {})
+            except InvalidRequest as mistake:  # another version wrote it
+                wrong[project_id] = mistake.sentence
+        return cls(capacity(work.session), read_policy(work.session).policy, quotas, wrong)
 
 
 def _view_of(work: Work, project: Project, seen: _Sight) -> QuotaView:
@@ -147,13 +159,19 @@ def _view_of(work: Work, project: Project, seen: _Sight) -> QuotaView:
     quota = settings.quota
     others = [other.quota for project_id, other in seen.quotas.items() if project_id != project.id]
     used, by_user = _used(work, project)
+    unreadable = []
+    if project.id in seen.wrong:
+        unreadable.append(
+            "The quota is kept in a way that this version cannot read, so it has no effect: "
+            f"{seen.wrong[project.id]} Take that part away, or set it anew."
+        )
     return QuotaView(
         project=project.name,
         weight=project.weight,
         max_priority=project.max_priority,
         lines=[_line(key, quota, used, seen.capacity) for key in _keys(quota, used, seen.capacity)],
         users=_users(settings, by_user),
-        warnings=warnings_of(project.name, quota, others, seen.capacity, seen.policy),
+        warnings=[*unreadable, *warnings_of(project.name, quota, others, seen.capacity, seen.policy)],
     )
 
 

@@ -33,7 +33,7 @@ def begin(work: Work, caller: Caller, body: SimulationRequest) -> SimulationStat
         InvalidRequest: a setting that is none.
         Unavailable: this user has two already that are not done.
     """
-    policy = read_settings(body.policy) if body.policy else {}
+    policy = read_settings(body.policy, at="policy") if body.policy else {}
     parse_policy(policy, base=read_policy(work.session).policy)
     cluster = None if body.cluster is None else body.cluster.model_dump(mode="json")
     simulation_id = new_id("question")
