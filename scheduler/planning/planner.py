@@ -83,7 +83,8 @@ class _Planning:
         self.promises = Promises(snapshot, self.holdings, self.rights)
         self.kept: dict[JobId, Draft] = {}  # where those will be for whom others are being stopped
         self.refusals = Refusals(self.empty)
-        self.queue = Queue(snapshot, self.shares, self._can_ever_run)
+        may_start = None if self.sights.is_open else self._may_start
+        self.queue = Queue(snapshot, self.shares, self._can_ever_run, may_start)
         self.grower = Grower(self.cluster, self.shares, self.sights.quotas)
         self.growths: dict[JobId, Growth] = {}
         self.timeline: Timeline | None = None
@@ -138,7 +139,8 @@ class _Planning:
                 self._watch(job)
             if job.job_id in self.queue.withdrawn:
                 continue  # what was promised to it is free
-            if job.job_id in self.kept or not self._try_start(job):
+            is_held_back = job.job_id in self.kept or job.job_id in self.queue.idle
+            if is_held_back or not self._try_start(job):
                 waiting.append(job)
         self.shares.forget_promises()
         return waiting, not waiting or len(self.starts) == started
@@ -194,6 +196,11 @@ class _Planning:
 
     def _can_ever_run(self, job: QueuedGang) -> bool:
         return self.refusals.of(job.shape, self.sights.demand(job, job.shape)) is None
+
+    def _may_start(self, job: QueuedGang) -> bool:
+        """Whether quotas and bookings leave it anything on which it could run."""
+        sight = self.sights.of(job)
+        return not isinstance(sight, Excess) and self.refusals.of(sight, self.sights.demand(job, sight)) is None
 
     def _try_start(self, job: QueuedGang) -> bool:
         sight = self.sights.of(job)

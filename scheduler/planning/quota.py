@@ -7,7 +7,7 @@ limited model only in part, it is placed on its other models whole.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from core.domain.gpu_models import accepted_models, accepts
@@ -175,14 +175,20 @@ class Quotas:
             self._limits[project, user] = found
         return found
 
+    def as_it_is(self, excess: Excess) -> Excess:
+        """``excess`` with what is held by now: jobs of the same project may have started since it was found."""
+        return replace(excess, held=self._held(excess.limit))
+
+    def _held(self, limit: Limit) -> int:
+        shares, project = self._shares, limit.project
+        held = shares.user_held.get((project, limit.user), {}) if limit.user else shares.held.get(project, {})
+        return amount_in(held, limit.key)
+
     def _look(self, project: str, user: str, roles: Sequence[GangRole], need: Mapping[str, int]) -> Allowed | Excess:
         exceeded: list[Excess] = []
         narrowing: list[tuple[Excess, frozenset[str]]] = []
         for limit in self.limits_of(project, user):
-            amounts = (
-                self._shares.user_held.get((project, user), {}) if limit.user else self._shares.held.get(project, {})
-            )
-            held = amount_in(amounts, limit.key)
+            held = self._held(limit)
             if "/" not in limit.key:
                 needed = need[limit.key]
                 if needed and held + needed > limit.most:

@@ -19,11 +19,10 @@ from scheduler.planning.shares import Shares
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """What is left out. ``excess``: the limit that says so for the models."""
+    """What is left out: nodes, and GPU models."""
 
     hidden: frozenset[int]
     without: frozenset[str]
-    excess: Excess | None
 
 
 class Sights:
@@ -50,12 +49,12 @@ class Sights:
         if isinstance(allowed, Excess):
             return allowed
         run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s
-        return self._named(job, Narrow(self.bookings.hidden(job.project, run_time_s), allowed.without, allowed.excess))
+        return self._named(job, Narrow(self.bookings.hidden(job.project, run_time_s), allowed.without))
 
     def later(self, job: QueuedGang, sight: str) -> str:
         """The sight in which a reservation may be made: without all nodes that are ever booked for others."""
         ever = self.bookings.ever_hidden(job.project)
-        narrow = self._narrow.get(sight, Narrow(frozenset(), frozenset(), None))
+        narrow = self._narrow.get(sight, Narrow(frozenset(), frozenset()))
         return sight if ever == narrow.hidden else self._named(job, replace(narrow, hidden=ever))
 
     def narrowed(self, sight: str) -> Narrow | None:
