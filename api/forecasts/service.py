@@ -120,6 +120,7 @@ async def explain(platform: Platform, caller: Caller, job: Job, at: datetime | N
         running=told["running"],
         nodes=told["nodes"],
         is_same=told["is_same"],
+        order=in_full(told["order"]) if told.get("order") else "",
     )
 
 

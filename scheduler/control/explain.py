@@ -12,6 +12,7 @@ from core.domain.waiting import said_to
 from scheduler.planning import words
 from scheduler.planning.model import Placement, Plan, Reason, Snapshot
 from scheduler.planning.outlook import positions
+from scheduler.planning.standing import standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Explanation:
     running: int = 0
     nodes: int = 0
     is_same: bool = True
+    order: str = ""  # of a job that waits: why it stands where it stands
 
 
 def explanation(record: Record, job_id: JobId, name: str, made: Plan) -> Explanation:
@@ -69,6 +71,7 @@ def explanation(record: Record, job_id: JobId, name: str, made: Plan) -> Explana
         running=len(seen.running),
         nodes=len(seen.nodes),
         is_same=record.kept is None or _same(job_id, made, record.kept, seen),
+        order=standing(seen, made, job_id),
     )
 
 

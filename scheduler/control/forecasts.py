@@ -145,6 +145,7 @@ def explain(ask: Mapping[str, Any], record: Record | None) -> dict[str, Any]:
         "running": found.running,
         "nodes": found.nodes,
         "is_same": found.is_same,
+        "order": found.order,
     }
 
 

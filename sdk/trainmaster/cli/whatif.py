@@ -170,7 +170,11 @@ def explain(
     job: options.Job,
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="TIME", help="A time such as 2026-11-21T14:20 or 2h (ago); else the present."),
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="A time such as 14:20 (today), 2026-11-21T14:20 or 10m (ago); else the present.",
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -188,6 +192,7 @@ def explain(
             ("Planned", f"{output.local_time(found.at)}, with {seen}"),
             ("Verdict", found.verdict),
             ("Because", f"{found.sentence.removesuffix('.')}{place}"),
+            ("Order", found.order),
             ("Places", places_text(found.places)),
             ("Note", None if found.is_same else "The planner of that time said otherwise: it was another version."),
         ]

@@ -141,6 +141,7 @@ class ExplanationView(WireModel):
     running: int = 0
     nodes: int = 0
     is_same: bool = True
+    order: str = ""  # of a job that waits: how many come before it, and why
 
 
 class SimulationRequest(WireRequest):

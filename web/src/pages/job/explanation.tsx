@@ -106,6 +106,11 @@ function Told({ found }: { found: Explanation }) {
       <p>
         <Sentence text={ended(found.sentence)} />
       </p>
+      {found.order && (
+        <p className="dim">
+          <Sentence text={ended(found.order)} />
+        </p>
+      )}
       {ahead.length > 0 && (
         <p className="row wrapping small">
           <span className="dim">What was before it</span>
