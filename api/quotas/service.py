@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import select
@@ -19,7 +19,7 @@ from api.work import Work
 from core.bell import TOPIC_TICK
 from core.db.repositories.events import append_event
 from core.db.repositories.planning import read_policy
-from core.db.repositories.queue import held_by_job
+from core.db.repositories.queue import held_by_user
 from core.db.tables import Project, User
 from core.domain.errors import InvalidRequest, NotFound
 from core.domain.policy import Policy
@@ -47,12 +47,12 @@ def list_page(work: Work, caller: Caller, page: PageQuery) -> Page[QuotaView]:
     if not caller.is_admin:
         query = query.where(Project.id.in_(list(caller.projects)))
     rows, cursor = rows_by_name(work.session, query, Project.name, page)
-    seen = _Sight.of(work)
-    return Page(items=[_view_of(work, project, seen) for project, _ in rows], next_cursor=cursor)
+    seen = _Sight.of(work, [project.id for project, _ in rows])
+    return Page(items=[_view_of(project, seen) for project, _ in rows], next_cursor=cursor)
 
 
 def view_of(work: Work, project: Project) -> QuotaView:
-    return _view_of(work, project, _Sight.of(work))
+    return _view_of(project, _Sight.of(work, [project.id]))
 
 
 def change(work: Work, caller: Caller, project: Project, body: QuotaUpdate) -> QuotaView:
@@ -130,7 +130,7 @@ def _priority(value: Any) -> int:
 
 
 class _Sight:
-    """What every project's view needs, read once."""
+    """What every project's view needs, read once. ``held``: by project, and by the names of its users who hold something."""
 
     def __init__(
         self,
@@ -138,11 +138,13 @@ class _Sight:
         policy: Policy,
         quotas: Mapping[str, QuotaSettings],
         wrong: Mapping[str, str],
+        held: Mapping[str, Mapping[str, Mapping[str, int]]],
     ) -> None:
-        self.capacity, self.policy, self.quotas, self.wrong = capacity, policy, quotas, wrong
+        self.capacity, self.policy, self.quotas, self.wrong, self.held = capacity, policy, quotas, wrong, held
 
     @classmethod
-    def of(cls, work: Work) -> _Sight:
+    def of(cls, work: Work, project_ids: Sequence[str]) -> _Sight:
+        """What the views of these projects need."""
         rows = work.session.execute(select(Project.id, Project.quota).where(Project.deleted_at.is_(None)))
         quotas: dict[str, QuotaSettings] = {}
         wrong: dict[str, str] = {}
@@ -151,14 +153,22 @@ class _Sight:
                 quotas[project_id] = parse_quota(quota or {})
             except InvalidRequest as mistake:  # another version wrote it
                 wrong[project_id] = mistake.sentence
-        return cls(capacity(work.session), read_policy(work.session).policy, quotas, wrong)
+        by_id = held_by_user(work.session, project_ids=project_ids)
+        ids = {user_id for of_users in by_id.values() for user_id in of_users}
+        names = dict(work.session.execute(select(User.id, User.name).where(User.id.in_(ids))).all())
+        held = {
+            project_id: {names[user_id]: amounts for user_id, amounts in of_users.items()}
+            for project_id, of_users in by_id.items()
+        }
+        return cls(capacity(work.session), read_policy(work.session).policy, quotas, wrong, held)
 
 
-def _view_of(work: Work, project: Project, seen: _Sight) -> QuotaView:
+def _view_of(project: Project, seen: _Sight) -> QuotaView:
     settings = seen.quotas.get(project.id, QuotaSettings())
     quota = settings.quota
     others = [other.quota for project_id, other in seen.quotas.items() if project_id != project.id]
-    used, by_user = _used(work, project)
+    by_user = seen.held.get(project.id, {})
+    used = _together(by_user.values())
     unreadable = []
     if project.id in seen.wrong:
         unreadable.append(
@@ -175,16 +185,12 @@ def _view_of(work: Work, project: Project, seen: _Sight) -> QuotaView:
     )
 
 
-def _used(work: Work, project: Project) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
-    """By the project, and by the names of its users who hold something."""
+def _together(held: Iterable[Mapping[str, int]]) -> dict[str, int]:
     whole: dict[str, int] = {}
-    by_user: dict[str, dict[str, int]] = {}
-    for _, user_id, amounts in held_by_job(work.session, project_id=project.id).values():
-        for held in (whole, by_user.setdefault(user_id, {})):
-            for key, amount in amounts.items():
-                held[key] = held.get(key, 0) + amount
-    names = dict(work.session.execute(select(User.id, User.name).where(User.id.in_(list(by_user)))).all())
-    return whole, {names[user_id]: held for user_id, held in by_user.items()}
+    for amounts in held:
+        for key, amount in amounts.items():
+            whole[key] = whole.get(key, 0) + amount
+    return whole
 
 
 def _keys(quota: Quota, used: Mapping[str, int], capacity: Mapping[str, int]) -> list[str]:
