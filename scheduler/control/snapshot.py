@@ -112,11 +112,11 @@ def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow
     """
     rows = running_rows(session)
     _fill_gangs(session, cache.gangs, {row.shape for row in rows})
+    gangs = {row.shape: cache.gangs[row.shape] for row in rows}  # those that wait may need the cache's room
     cache.estimates.refresh(session, now)
     _refresh(session, cache, now)
     rules = load_rules(session, now)
     held = cache.fleet.holders(session)
-    gangs = {row.shape: cache.gangs[row.shape] for row in rows}
     growing, grows_at = load_growing(session, gangs, now) if can_grow else ((), None)
     live, leaving = load_running(session, rows, gangs, held, cache.estimates, now)
     # An engine that cannot tell replicas of another world cannot let a gang go on with fewer.

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from sqlalchemy import Table, and_, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
-from core.db.tables import BookingRow, Outlook, PolicyRow, Project, Usage
+from core.db.tables import BookingRow, Job, Outlook, PolicyRow, Project, Usage
 from core.domain.errors import StaleWrite
 from core.domain.policy import Policy, parse_policy, readable_policy
 from core.domain.usage import Held
@@ -106,8 +106,17 @@ class OutlookOf:
 
 
 def write_outlooks(session: Session, outlooks: Iterable[OutlookOf], now: datetime) -> None:
-    """Put these in the place of all that were written before."""
+    """Put these in the place of all that were written before; those of jobs that are gone by now are left out.
+
+    Raises:
+        IntegrityError: another process does the same at this moment, or a job went in it.
+    """
     session.execute(delete(Outlook))
+    outlooks = list(outlooks)
+    there: set[str] = set()
+    for begin in range(0, len(outlooks), _CHUNK):
+        ids = [one.job_id for one in outlooks[begin : begin + _CHUNK]]
+        there |= set(session.scalars(select(Job.id).where(Job.id.in_(ids))))
     rows = [
         {
             "job_id": one.job_id,
@@ -121,6 +130,7 @@ def write_outlooks(session: Session, outlooks: Iterable[OutlookOf], now: datetim
             "at": now,
         }
         for one in outlooks
+        if one.job_id in there
     ]
     for begin in range(0, len(rows), _CHUNK):
         session.execute(insert(Outlook), rows[begin : begin + _CHUNK])

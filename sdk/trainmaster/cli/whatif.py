@@ -194,7 +194,7 @@ def explain(
             ("Because", f"{found.sentence.removesuffix('.')}{place}"),
             ("Order", found.order),
             ("Places", places_text(found.places)),
-            ("Note", None if found.is_same else "The planner of that time said otherwise: it was another version."),
+            ("Said then", None if found.is_same else f"{found.then} (another version of the planner)"),
         ]
     )
 

@@ -127,7 +127,8 @@ class ExplanationView(WireModel):
     """Why a job waited, or was started, at a moment: the planner run again on what it saw then.
 
     ``at``: when that plan was made. ``verdict``: `waits`, `starts`, `stops` (it had to make room), `runs`, or `absent`: it was not
-    in the queue. ``is_same``: whether the plan that was made then was the same; it is not where the planner is another version.
+    in the queue. ``is_same``: whether the plan that was made then did the same with the job for the same reason; ``then``: if not,
+    what it said. Plans are repeatable: it was another version of the planner.
     """
 
     job_id: str
@@ -141,6 +142,7 @@ class ExplanationView(WireModel):
     running: int = 0
     nodes: int = 0
     is_same: bool = True
+    then: str = ""
     order: str = ""  # of a job that waits: how many come before it, and why
 
 

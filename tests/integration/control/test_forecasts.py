@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from fastapi import FastAPI
 from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
 from starlette.testclient import TestClient
 
 from api.main import create_app
@@ -19,8 +21,12 @@ from core.db.repositories.questions import PATIENCE, Ask, Kind
 from core.db.tables import Job, Outlook, Question, User
 from core.domain.errors import Unavailable
 from core.settings import Settings
+from scheduler.control.explain import Record, explanation
 from scheduler.control.forecasts import Forecaster
-from scheduler.control.outlooks import OutlookWriter
+from scheduler.control.outlooks import OutlookWriter, to_rows
+from scheduler.control.snapshot import TickCache, load_snapshot
+from scheduler.planning import Start, plan
+from scheduler.planning.outlook import outlook
 
 SPEC = {"name": "asked", "command": "true", "gpus": 1}
 
@@ -213,3 +219,60 @@ def test_expected_starts_are_written_for_everybody_who_looks_at_the_queue(plane,
         assert rows[job].likely is not None
         assert (rows[endless].position, rows[endless].code, rows[endless].likely) == (2, "not_known", None)
         assert "states no max_run_time" in rows[endless].sentence
+
+
+def test_expected_starts_are_not_worked_out_again_at_once_when_writing_them_fails(plane, sessions, monkeypatch) -> None:
+    plane.submit("first", gpus=2)
+    plane.settle()
+    job = plane.submit("second", gpus=2)
+    plane.settle()
+    writer, looks, writes = OutlookWriter(plane.control), [], []
+
+    def look(snapshot):
+        looks.append(snapshot)
+        return outlook(snapshot)
+
+    def collide(*_arguments):
+        writes.append(1)
+        raise IntegrityError("insert", {}, Exception("duplicate key"))
+
+    monkeypatch.setattr("scheduler.control.outlooks.outlook", look)
+    with monkeypatch.context() as others:
+        others.setattr("scheduler.control.outlooks.write_outlooks", collide)
+        writer.write()
+        plane.engine.now += timedelta(seconds=20)
+        writer.write()
+    assert (len(looks), len(writes)) == (1, 3)
+    found = to_rows(outlook(looks[0]))
+    monkeypatch.setattr("scheduler.control.outlooks.to_rows", lambda _: [*found, replace(found[0], job_id="gone")])
+    plane.engine.now += timedelta(minutes=2)
+    writer.write()
+    with unit_of_work(sessions) as session:
+        assert list(session.scalars(select(Outlook.job_id))) == [job]
+
+
+def test_more_shapes_than_the_cache_holds_are_planned_all_the_same(plane, monkeypatch) -> None:
+    monkeypatch.setattr("scheduler.control.snapshot._GANG_CACHE_SIZE", 2)
+    plane.submit("runs", gpus=1, cpu="1")
+    plane.settle()
+    for number in range(4):
+        plane.submit(f"waits-{number}", gpus=2, cpu=str(number + 1))
+    with unit_of_work(plane.sessions, read_only=True) as session:
+        seen = load_snapshot(session, TickCache(), plane.engine.now, can_grow=True).snapshot
+    assert (len(seen.running), len(seen.queued)) == (1, 4)
+    assert seen.running[0].gang.gpu_count == 1
+
+
+def test_what_the_plan_said_then_is_told_only_if_it_did_something_else(plane) -> None:
+    plane.submit("first", gpus=2)
+    plane.settle()
+    job = plane.submit("second", gpus=2)
+    plane.settle()
+    with unit_of_work(plane.sessions, read_only=True) as session:
+        seen = load_snapshot(session, TickCache(), plane.engine.now).snapshot
+    made = plan(seen)
+    reason = made.waits[job]
+    other_words = replace(made, waits={**made.waits, job: replace(reason, sentence="has to wait", numbers={})})
+    starts = replace(made, waits={}, starts=(Start(job, ()),))
+    told = [explanation(Record(seen.now, seen, kept), job, "second", made).then for kept in (made, other_words, starts)]
+    assert told == ["", "", "is started on "]

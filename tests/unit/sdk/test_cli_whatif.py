@@ -105,7 +105,7 @@ def test_explain_says_what_the_planner_saw_and_did(cli: Invoke, server: Any) -> 
         "job_id": "job_1", "at": NOW.isoformat(), "verdict": "waits", "sentence": REASON["sentence"], "wait_reason": REASON,
         "queue_position": 3, "order": "2 jobs come before it.", "waiting": 9, "running": 4, "nodes": 2, "is_same": True,
     }  # fmt: skip
-    server.on("GET", "/jobs/mnist/explanation", answer, {**answer, "is_same": False})
+    server.on("GET", "/jobs/mnist/explanation", answer, {**answer, "is_same": False, "then": "Starts."})
     told = cli("explain", "mnist", "--at", "2026-11-21T07:30:00+00:00").stdout
     assert "9 waiting, 4 running, 2 nodes" in told
     assert "Needs 2 GPUs; none is free (position 3 in the queue)" in told
