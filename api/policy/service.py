@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Final
+
 from trainmaster.wire.policy import PolicyUpdate, PolicyView
 
 from api.auth import Caller
-from api.policy.settings import BY_NAME, SETTINGS, read_settings, text_of, view_of
+from api.policy.settings import BY_NAME, SETTINGS, duration_text, read_settings, text_of, view_of
 from api.work import Work
 from core.bell import TOPIC_TICK
 from core.db.repositories.events import append_event
@@ -60,6 +63,14 @@ def _unreadable(kept: KeptPolicy) -> list[str]:
     return found
 
 
+_MANY_SLICES: Final = 8  # of one GPU: a level that lasts longer is no turn any more
+_TOLD_LEVELS: Final = 4
+
+
+def _even_levels(slice_s: float) -> str:
+    return ",".join(duration_text(number * slice_s) for number in range(1, _TOLD_LEVELS + 1))
+
+
 def warnings_of(policy: Policy) -> list[str]:
     """What is allowed and probably not meant, a sentence each."""
     found = []
@@ -72,6 +83,14 @@ def warnings_of(policy: Policy) -> list[str]:
         )
     if policy.time_slice_s is not None and policy.order is QueueOrder.FIFO:
         found.append("time_slice has no effect with order fifo: the oldest jobs come first again at once.")
+    if policy.time_slice_s is not None and policy.order is QueueOrder.ATTAINED_SERVICE:
+        widest = max(after - before for before, after in pairwise((0.0, *policy.levels_gpu_s)))
+        if widest > _MANY_SLICES * policy.time_slice_s:
+            found.append(
+                "with order attained-service jobs take turns where one of them goes down a level, not at every time_slice: who "
+                "is on one level with those that wait stays. Levels as wide as a slice of the usual number of GPUs, such as "
+                f"levels_gpu={_even_levels(policy.time_slice_s)}, make equal jobs take turns at each."
+            )
     if not policy.is_fair and policy.preempts_shares:
         found.append("preempts_shares has no effect while fair is off.")
     return found

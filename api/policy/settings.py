@@ -62,7 +62,8 @@ SETTINGS: Final = (
     Setting("preempts_shares", "switch", "Projects below their share may take from jobs of those above theirs."),
     Setting(
         "time_slice_s", "duration",
-        "Jobs of one priority take turns: who has run for so long gives place to who comes first by order; off: who runs stays.",
+        "Jobs of one priority take turns: who has run for so long gives place to who comes first by order "
+        "(attained-service: who is on a lower level of levels_gpu; fifo: nobody); off: who runs stays.",
         can_be_off=True,
     ),
     Setting("min_run_time_s", "duration", "Nobody is preempted, by whatever right, before having run for so long."),

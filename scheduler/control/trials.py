@@ -123,8 +123,13 @@ def _report(figures: Summary) -> dict[str, Any]:
         "jct_p99_s": figures.completion.p99,
         "makespan_s": figures.makespan_s,
         "gpu_allocation": figures.gpu_utilisation,
+        "cpu_allocation": figures.cpu_utilisation,
+        "fragmentation": figures.fragmentation,
         "preemptions": figures.preemptions,
         "worst_fairness": figures.fairness.worst,
+        "gpus_over_time": [[round(at), round(part, 4)] for at, part in figures.allocation],
+        "cpus_over_time": [[round(at), round(part, 4)] for at, part in figures.cpu_allocation],
+        "waiting_over_time": [[round(at), round(count, 2)] for at, count in figures.queue],
     }
 
 
@@ -134,8 +139,13 @@ def sentences(before: Summary, after: Summary) -> list[str]:
     told = [
         f"A job would have waited {time_words(after.waiting.mean)} on the average instead of {time_words(before.waiting.mean)}.",
         f"It would have been done {done} after its submission instead of {done_before}.",
-        f"Of the GPUs {after.gpu_utilisation:.0%} would have been in use instead of {before.gpu_utilisation:.0%}.",
     ]
+    for what, now, then in (
+        ("GPUs", before.gpu_utilisation, after.gpu_utilisation),
+        ("CPUs", before.cpu_utilisation, after.cpu_utilisation),
+    ):
+        if now or then:
+            told.append(f"Of the {what} {then:.0%} would have been in use instead of {now:.0%}.")
     if after.preemptions or before.preemptions:
         told.append(f"{after.preemptions} jobs would have been preempted instead of {before.preemptions}.")
     unfinished = after.jobs - after.finished

@@ -243,7 +243,11 @@ def simulate(
         output.print_json(found)
         return
     output.say(f"{found.jobs} jobs from {output.local_time(found.since)} to {output.local_time(found.until)}")
-    output.print_table(["", "AS IT IS", "WHAT IF"], _rows(found), empty="")
+    output.print_table(["", "AS NOW", "WHAT IF"], _rows(found), empty="")
+    output.note(
+        "Both are simulated: these jobs from an empty cluster, with the nodes and settings as they are now, and with the changes.",
+        "dim",
+    )
     for sentence in found.sentences:
         output.say(sentence)
 
@@ -316,7 +320,11 @@ def _rows(found: SimulationView) -> list[list[str]]:
         if name.endswith("_s"):
             return output.duration(value) or "0 s"
         return (
-            f"{value:.1%}" if name == "gpu_allocation" else f"{value:.2f}" if isinstance(value, float) else str(value)
+            f"{value:.1%}"
+            if name.endswith("_allocation")
+            else f"{value:.2f}"
+            if isinstance(value, float)
+            else str(value)
         )
 
     names = {
@@ -327,6 +335,7 @@ def _rows(found: SimulationView) -> list[list[str]]:
         "Done after, 99 of 100": "jct_p99_s",
         "All done after": "makespan_s",
         "GPUs in use": "gpu_allocation",
+        "CPUs in use": "cpu_allocation",
         "Preemptions": "preemptions",
         "Finished": "finished",
         "Worst finish-time fairness": "worst_fairness",

@@ -158,7 +158,10 @@ class SimulationRequest(WireRequest):
 
 
 class SimulationReportView(WireModel):
-    """How the jobs would have fared. Times in seconds; ``gpu_allocation``: share of the GPUs that was given out while jobs ran."""
+    """How the jobs would have fared. Times in seconds; ``gpu_allocation``, ``cpu_allocation``: share of the GPUs and CPUs that was
+    given out while jobs ran; ``fragmentation``: of the GPUs that were free while jobs waited, the share on partly used nodes.
+    ``…_over_time``: seconds since the first job came, and the share that was in use, or how many jobs waited, from then on.
+    """
 
     jobs: int
     finished: int
@@ -170,12 +173,19 @@ class SimulationReportView(WireModel):
     jct_p99_s: float
     makespan_s: float
     gpu_allocation: float
+    cpu_allocation: float = 0
+    fragmentation: float = 0
     preemptions: int = 0
     worst_fairness: float | None = None  # the largest finish-time fairness: above 1 is later than with an equal share
+    gpus_over_time: list[list[float]] = Field(default_factory=list)
+    cpus_over_time: list[list[float]] = Field(default_factory=list)
+    waiting_over_time: list[list[float]] = Field(default_factory=list)
 
 
 class SimulationView(WireModel):
-    """The same jobs twice: ``before`` with the cluster and policy as they are, ``after`` with the changes."""
+    """The same jobs run through the planner twice: ``before`` with the cluster and policy as they are now, ``after`` with the
+    changes. So ``before`` is simulated, too: the nodes and settings were others when the jobs ran.
+    """
 
     since: datetime
     until: datetime
