@@ -42,13 +42,18 @@ def amounts_of(piece: Piece) -> dict[str, int]:
     return amounts
 
 
-def by_gang(pieces: Iterable[Piece]) -> dict[JobId, list[Piece]]:
-    """The replicas among ``pieces`` whose gangs do not go whole."""
+def each_once(pieces: Iterable[Piece]) -> list[Piece]:
+    """Without replicas that go with their whole gangs."""
     pieces = list(pieces)
     whole = {piece.gang.job_id for piece in pieces if piece.index is None}
+    return [piece for piece in pieces if piece.index is None or piece.gang.job_id not in whole]
+
+
+def by_gang(pieces: Iterable[Piece]) -> dict[JobId, list[Piece]]:
+    """The replicas among ``pieces`` whose gangs do not go whole."""
     found: dict[JobId, list[Piece]] = {}
-    for piece in pieces:
-        if piece.index is not None and piece.gang.job_id not in whole:
+    for piece in each_once(pieces):
+        if piece.index is not None:
             found.setdefault(piece.gang.job_id, []).append(piece)
     return found
 

@@ -82,6 +82,7 @@ class _Planning:
         self.rights = Rights(snapshot, self.shares)
         self.promises = Promises(snapshot, self.holdings, self.rights)
         self.kept: dict[JobId, Draft] = {}  # where those will be for whom others are being stopped
+        self.held_back: list[tuple[QueuedGang, dict[str, int], dict[str, int]]] = []  # of the limits, for these
         self.refusals = Refusals(self.empty)
         may_start = None if self.sights.is_open else self._may_start
         self.queue = Queue(snapshot, self.shares, self._can_ever_run, may_start)
@@ -153,11 +154,14 @@ class _Planning:
         has_started = False
         while (job := self.promises.next_before(priority)) is not None:
             sight = self.sights.of(job)
+            is_over = isinstance(sight, Excess)
             if isinstance(sight, Excess):
-                continue
+                sight = self.sights.by(job, self.promises.quotas_for(job, self.shares))
+                if isinstance(sight, Excess):
+                    continue
             demand = self.sights.demand(job, sight)
             run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s
-            if place(demand, self.ledger.views[self.ledger.level(run_time_s)], self.budget) is not None:
+            if not is_over and self._fits(demand, run_time_s):
                 has_started |= self._try_start(job)
                 continue
             draft = self.promises.room_for(job, demand, self.ledger)
@@ -166,19 +170,39 @@ class _Planning:
                 if self.timeline is not None:
                     self.timeline.add_start(job, draft)
                 self.kept[job.job_id] = draft
+                if not self.sights.quotas.is_empty:
+                    self._hold_back(job, draft)
         return has_started
+
+    def _fits(self, demand: Demand, run_time_s: float) -> bool:
+        return place(demand, self.ledger.views[self.ledger.level(run_time_s)], self.budget) is not None
+
+    def _hold_back(self, job: QueuedGang, draft: Draft) -> None:
+        """Nobody else of its project takes what the limits leave to one whose room is being made."""
+        of_project, of_user = self.promises.held_back(job, draft, self.shares)
+        self.shares.hold(job.project, job.user, of_project, of_user)
+        self.held_back.append((job, of_project, of_user))
 
     def _preempt(self, waiting: list[QueuedGang]) -> Preempted:
         """Who goes so that some of those who wait may start."""
         blocked: list[tuple[QueuedGang, Demand]] = []
+        over: set[JobId] = set()
         for job in waiting:
             sight = self.sights.of(job)
-            if not isinstance(sight, Excess):
-                demand = self.sights.demand(job, sight)
-                if self.refusals.of(sight, demand) is None:
-                    blocked.append((job, demand))
+            if isinstance(sight, Excess):
+                if sight.is_never or not self._can_ever_run(job):
+                    continue
+                over.add(job.job_id)
+                blocked.append((job, self.sights.demand(job, job.shape)))
+                continue
+            demand = self.sights.demand(job, sight)
+            if self.refusals.of(sight, demand) is None:
+                blocked.append((job, demand))
+        shares = self.shares.copy() if self.held_back else self.shares
+        for job, of_project, of_user in self.held_back:
+            shares.hold(job.project, job.user, of_project, of_user, -1)  # by their places they are counted
         preemption = Preemption(
-            self.snapshot, self.ledger, self.holdings, self.shares, self.promises, self.kept, self.vain
+            self.snapshot, self.ledger, self.holdings, shares, self.promises, self.kept, self.vain, self.sights, over
         )
         return preemption.run(blocked)
 

@@ -5,7 +5,7 @@ Called once, at the end of the walk. `docs/planner.md`, "Preemption", tells the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
@@ -16,6 +16,7 @@ from scheduler.planning.clearing import Clearing, Piece
 from scheduler.planning.cluster import Cluster
 from scheduler.planning.demand import Demand
 from scheduler.planning.draft import Draft
+from scheduler.planning.freeing import Freeing
 from scheduler.planning.ledger import NEVER, Ledger
 from scheduler.planning.model import Move, Preempt, PreemptCode, QueuedGang, Reason, Shrink, Snapshot
 from scheduler.planning.moves import find_moves, is_enough
@@ -27,6 +28,7 @@ from scheduler.planning.replicas import spare
 from scheduler.planning.reservation import Holdings
 from scheduler.planning.rights import Rights
 from scheduler.planning.shares import Shares, of_draft
+from scheduler.planning.sights import Sights
 from scheduler.planning.victims import Choice, Victims
 
 # Sets of victims looked for in one plan: each costs some 10 ms with 10,000 nodes. Whoever is behind these is looked at
@@ -61,6 +63,7 @@ class Preemption:
     Args:
         kept: jobs for which room is held already, and where.
         vain: jobs for which nobody is stopped: others would get the place.
+        over: jobs that wait for what their project, or user, may have at once.
     """
 
     def __init__(
@@ -71,7 +74,9 @@ class Preemption:
         shares: Shares,
         promises: Promises,
         kept: Mapping[JobId, Draft],
-        vain: frozenset[JobId] = frozenset(),
+        vain: frozenset[JobId],
+        sights: Sights,
+        over: Collection[JobId],
     ) -> None:
         self.snapshot = snapshot
         self.policy = snapshot.policy
@@ -81,6 +86,8 @@ class Preemption:
         self.promises = promises
         self.kept = kept
         self.vain = vain
+        self.sights = sights
+        self.over = over
         self.teller = Teller(snapshot)
         self.made = Preempted()
         self._holdings = holdings
@@ -96,7 +103,7 @@ class Preemption:
         self._own = {reservation.job.job_id for reservation in ledger.reservations}
 
     def run(self, blocked: Sequence[tuple[QueuedGang, Demand]]) -> Preempted:
-        """What becomes of ``blocked``: who waits for room, in order; not those that can never run or wait for a quota."""
+        """What becomes of ``blocked``: who waits for room, in order; not those that can never run."""
         self._begin_bookings()
         for job in (job for job, _ in blocked if job.job_id in self.kept):
             self.made.reasons[job.job_id] = self.teller.promised(self.promises.still_stopping(job))
@@ -108,7 +115,7 @@ class Preemption:
         ]
         self._take_by_right(waiting)
         if self.policy.defragment is not Defragment.OFF:
-            self._move(waiting)
+            self._move([pair for pair in waiting if pair[0].job_id not in self.over])
         return self.made
 
     def _shares_at_last(self) -> Shares:
@@ -147,7 +154,7 @@ class Preemption:
             if self._spent >= most or self._choices >= MAX_CHOICES:
                 return at
             rankings = len(self._rankings)
-            choice = self._choose(job, demand)
+            choice = self._free_quota(job) if job.job_id in self.over else self._choose(job, demand)
             if choice is None:
                 self._refused.add(key)
                 is_by_all = not self.rights.is_by_priority_only
@@ -217,7 +224,8 @@ class Preemption:
 
     def _claim(self, job: QueuedGang, demand: Demand) -> tuple[object, ...]:
         """Equal for jobs that may take the same places in the same way."""
-        return (id(demand), job.job_id in self._own, job.max_run_time_s, *self._standing(job))
+        whose = (job.project, job.user) if job.job_id in self.over else ()
+        return (id(demand), job.job_id in self._own, job.max_run_time_s, whose, *self._standing(job))
 
     def _standing(self, job: QueuedGang) -> tuple[object, ...]:
         """Equal for jobs of one shape that have the same rights over everybody."""
@@ -274,6 +282,31 @@ class Preemption:
                 return choice
             barred |= {wrong}
 
+    def _free_quota(self, job: QueuedGang) -> Choice | None:
+        """Who of its own project goes for one that waits for what this may have at once, and who else for its place."""
+        clearing = self._clearing(job)
+        freeing = Freeing(job, self.sights, self.rights, clearing)
+        taken = freeing.enough_of(
+            [p for p in self._growth() if self._is_there(p) and self.rights.over_growth(job, p.gang)]
+            + [p for p in self._whole() if self._is_there(p) and self.rights.over(job, p.gang) is PreemptCode.PRIORITY]
+        )
+        if taken is None:
+            return None
+        pieces, demand = taken
+        if freeing.works(pieces) is None:
+            keys = {piece.key for piece in pieces}
+            others = [p for p in self._ranked(job, with_whole=True).alive if p.key not in keys]
+            clearing.clear(pieces)
+            more = self._within_bounds(job, demand, Ranking(others), clearing)
+            clearing.restore(pieces)
+            if more is None:
+                return None
+            pieces = [*pieces, *more.pieces]
+        choice = freeing.pruned(pieces)
+        if choice is None or not self._is_within_bounds(job, choice) or self._first_without_right(job, choice):
+            return None
+        return choice
+
     def _is_there(self, piece: Piece) -> bool:
         return piece.gang.job_id not in self._gone
 
@@ -297,7 +330,7 @@ class Preemption:
         """Each must be over the other one's limit when those before it are gone: the first who is not."""
         shares, done = self.rights.shares, list[tuple[Piece, Mapping[str, int]]]()
         wrong: JobId | None = None
-        for piece in choice.pieces:
+        for piece in giving.each_once(choice.pieces):
             if piece.index is None and self.rights.over(job, piece.gang) is None:
                 wrong = piece.gang.job_id
                 break
@@ -348,7 +381,7 @@ class Preemption:
     def _clearing(self, job: QueuedGang) -> Clearing:
         """What ``job`` would find: what is free for it, with the room that is becoming free and is not promised."""
         ledger = self.ledger
-        if job.job_id in self._own or self.rights.is_owed(job):
+        if job.job_id in self._own or self.rights.is_owed(job) or self._is_passed_over(job):
             level, closed = 0, frozenset[int]()
         else:
             level = ledger.level(NEVER if job.max_run_time_s is None else job.max_run_time_s)
@@ -361,6 +394,10 @@ class Preemption:
                 clearing.clear(pieces)
                 clearing.take(draft)
         return clearing
+
+    def _is_passed_over(self, job: QueuedGang) -> bool:
+        """Whether room is held only for jobs that come after it, and were met first since it waits for a limit."""
+        return job.job_id in self.over and all(held.job.priority < job.priority for held in self.ledger.reservations)
 
     # ---- bookings ----
 

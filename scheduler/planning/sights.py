@@ -43,9 +43,13 @@ class Sights:
 
     def of(self, job: QueuedGang) -> str | Excess:
         """The job's sight; an :class:`Excess` where its quota does not let it start whatever is free."""
+        return self.by(job, self.quotas)
+
+    def by(self, job: QueuedGang, quotas: Quotas) -> str | Excess:
+        """The same where others hold what ``quotas`` know of."""
         if self.is_open:
             return job.shape
-        allowed = self.quotas.look(job)
+        allowed = quotas.look(job)
         if isinstance(allowed, Excess):
             return allowed
         run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s

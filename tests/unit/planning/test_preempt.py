@@ -270,3 +270,56 @@ def test_who_is_behind_more_kinds_than_a_plan_looks_at_has_its_turn_in_a_later_o
     plans = [plan(replace(given, now=NOW + timedelta(seconds=10 * n))) for n in range(40)]
     assert {preempt.for_job for made in plans for preempt in made.preempts} == {"z"}
     assert any(not made.preempts for made in plans)
+
+
+LIMITED = Account("p", quota=Quota(limit={"gpu_milli": 8000}))
+
+
+def test_who_waits_for_its_projects_limit_takes_the_place_of_its_lower_jobs_and_of_as_few_as_will_do() -> None:
+    running = [
+        runs("low", gang(2), "n0", priority=10),
+        runs("dear", gang(2), "n0", priority=10, lost_gpu_s=9000.0),
+        runs("equal", gang(4), "n0", priority=90),
+        runs("other", gang(8), "n1", priority=10, project="q"),
+    ]
+    queued = [waits("urgent", gang(2), 90)]
+    given = snapshot(3, running, queued, accounts=(LIMITED,))
+    made = plan(given)
+    assert [(p.job_id, p.for_job, p.code) for p in made.preempts] == [("low", "urgent", PreemptCode.PRIORITY)]
+    assert made.waits[JobId("urgent")].code is ReasonCode.PREEMPTING
+    # Though n2 is free it does not start before the limit lets it; nobody else is stopped, and nobody takes what is given back.
+    later = after(given, made)
+    assert (plan(later).preempts, plan(later).starts) == ((), ())
+    gone = [gang for gang in later.running if gang.job_id != "low"]
+    third = [waits("third", gang(2), 10)]
+    made = plan(replace(later, running=tuple(gone), queued=(*later.queued, *third)))
+    assert [start.job_id for start in made.starts] == ["urgent"]
+    assert made.waits[JobId("third")].code is ReasonCode.QUOTA
+
+
+def test_what_a_limit_leaves_is_kept_while_the_last_of_several_stops() -> None:
+    running = [runs(f"low{n}", gang(4), f"n{n}", priority=10) for n in range(2)]
+    given = snapshot(4, running, [waits("urgent", gang(8), 90)], accounts=(LIMITED,))
+    later = after(given, plan(given))
+    half = [gang for gang in later.running if gang.job_id != "low0"]
+    third = [waits("third", gang(4), 10)]
+    made = plan(replace(later, running=tuple(half), queued=(*later.queued, *third)))
+    assert (made.starts, made.waits[JobId("third")].code) == ((), ReasonCode.QUOTA)
+
+
+def test_nobody_is_stopped_for_a_limit_in_vain() -> None:
+    # A user's own limit, which the jobs of others do not free; a limit below what the job needs; no place in the end.
+    mine = Account("p", quota=Quota(user_limit={"gpu_milli": 4000}))
+    theirs = [
+        replace(runs("low", gang(4), "n0", priority=10), user="v"),
+        replace(runs("same", gang(4), "n1", priority=90), user="u"),
+    ]
+    assert planned(3, theirs, [waits("urgent", gang(2), 90)], accounts=(mine,)).preempts == ()
+    low = [runs("low", gang(8), "n0", priority=10)]
+    assert planned(3, low, [waits("urgent", gang(8, 2), 90)], accounts=(LIMITED,)).preempts == ()
+    full = [runs("low", gang(4), "n0", priority=10), runs("stays", gang(4), "n0", priority=90, project="q")]
+    assert planned(1, full, [waits("urgent", gang(8), 90)], accounts=(LIMITED,)).preempts == ()
+    # Elsewhere another project's job has to go too.
+    both = [runs("low", gang(4), "n0", priority=10), runs("else", gang(4), "n0", priority=20, project="q")]
+    made = planned(1, both, [waits("urgent", gang(8), 90)], accounts=(LIMITED,))
+    assert {p.job_id for p in made.preempts} == {"low", "else"}
