@@ -1,9 +1,9 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
-import { CalendarRange, SlidersHorizontal } from "lucide-react";
+import { CalendarRange, FlaskConical, SlidersHorizontal } from "lucide-react";
 import { useState } from "react";
 import { queueQuery, reservationsQuery, runningQuery, sharesQuery } from "~/api/planner";
-import { projectsQuery } from "~/api/queries";
+import { meQuery, projectsQuery } from "~/api/queries";
 import { Bones, Failure, PageHead } from "~/components/parts";
 import { Ago } from "~/components/time";
 import { counted } from "~/lib/format";
@@ -23,6 +23,7 @@ export function QueuePage() {
   const running = useQuery(runningQuery);
   const reservations = useQuery(reservationsQuery);
   const { data: projects } = useQuery(projectsQuery);
+  const { data: me } = useQuery(meQuery);
   const [open, setOpen] = useState<"" | "policy" | "reservations">("");
   const navigate = useNavigate();
   const pages = queue.data?.pages ?? [];
@@ -54,6 +55,11 @@ export function QueuePage() {
         <button type="button" className="button" onClick={() => setOpen("reservations")}>
           <CalendarRange size={15} aria-hidden="true" /> Reservations
         </button>
+        {me?.is_admin && (
+          <Link to="/simulations" className="button">
+            <FlaskConical size={15} aria-hidden="true" /> Simulate
+          </Link>
+        )}
         <button type="button" className="button" onClick={() => setOpen("policy")}>
           <SlidersHorizontal size={15} aria-hidden="true" /> Policy
         </button>
