@@ -66,7 +66,8 @@ def change(work: Work, caller: Caller, project: Project, body: QuotaUpdate) -> Q
     after: dict[str, Any] = {
         part: merged(before.get(part) or {}, getattr(body, part), models, at=part) for part in _PARTS
     }
-    after["users"] = _of_users(work, dict(before.get("users") or {}), body.users, models)
+    for part, of_users in (("users", body.users), ("user_guaranteed", body.user_guaranteed)):
+        after[part] = _of_users(work, dict(before.get(part) or {}), of_users, models, at=part)
     weights = {**(before.get("user_weights") or {}), **body.user_weights}
     after["user_weights"] = {user: weight for user, weight in weights.items() if weight is not None}
     _demand_users(work, body.user_weights, at="user_weights")
@@ -92,14 +93,14 @@ def change(work: Work, caller: Caller, project: Project, body: QuotaUpdate) -> Q
 
 
 def _of_users(
-    work: Work, before: dict[str, Any], changes: Mapping[str, Mapping[str, Any] | None], models: list[str]
+    work: Work, before: dict[str, Any], changes: Mapping[str, Mapping[str, Any] | None], models: list[str], *, at: str
 ) -> dict[str, Any]:
-    _demand_users(work, changes, at="users")
+    _demand_users(work, changes, at=at)
     for user, limits in changes.items():
         if limits is None:
             before.pop(user, None)
             continue
-        after = merged(before.get(user) or {}, limits, models, at=f"users.{user}")
+        after = merged(before.get(user) or {}, limits, models, at=f"{at}.{user}")
         if after:
             before[user] = after
         else:
@@ -214,13 +215,14 @@ def _line(key: str, quota: Quota, used: Mapping[str, int], capacity: Mapping[str
 
 
 def _users(settings: QuotaSettings, by_user: Mapping[str, Mapping[str, int]]) -> list[QuotaUserView]:
-    limits = settings.quota.user_limits
-    names = sorted({*by_user, *limits, *settings.user_weights})
+    limits, guaranteed = settings.quota.user_limits, settings.quota.user_guaranteed
+    names = sorted({*by_user, *limits, *guaranteed, *settings.user_weights})
     return [
         QuotaUserView(
             user=name,
             used={written_name(key): shown(key, amount) for key, amount in by_user.get(name, {}).items() if amount},
             limit={written_name(key): shown(key, amount) for key, amount in limits.get(name, {}).items()},
+            guaranteed={written_name(key): shown(key, amount) for key, amount in guaranteed.get(name, {}).items()},
             weight=settings.user_weights.get(name, 1.0),
         )
         for name in names

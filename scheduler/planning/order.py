@@ -26,7 +26,7 @@ from core.domain.ids import JobId
 from scheduler.planning.measure import drain_s, measure
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
-from scheduler.planning.quota import is_guaranteed
+from scheduler.planning.quota import is_guaranteed, is_guaranteed_to_user
 from scheduler.planning.shares import Shares
 
 # What the policy compares: GPU-seconds or a level; then when it queued, in seconds from now; then the id.
@@ -78,7 +78,7 @@ class Queue:
         self.withdrawn: set[JobId] = set()
         self.idle: set[JobId] = set()
         self._is_fair = snapshot.policy.is_fair
-        self._owed = frozenset(project for project in shares.accounts if shares.guarantees(project))
+        self._owed = frozenset(name for name, account in shares.accounts.items() if account.quota.guaranteed)
         lines: dict[int, dict[tuple[str, str], list[_Entry]]] = {}
         policy, now, long_s = snapshot.policy, snapshot.now, drain_s(snapshot)
         for job in snapshot.queued:
@@ -146,17 +146,25 @@ class Queue:
             yield from (job for _, job in idle)
 
     def _guaranteed_first(self, jobs: Iterable[QueuedGang], shares: Shares) -> Iterator[QueuedGang]:
-        """In one line: those first that stay within what is guaranteed to their projects.
+        """In one line: those first that stay within what is guaranteed to their projects, of these first those whose users
+        stay within theirs.
 
-        One pass finds them, as projects only get more: who would not stay within it when asked would not later either.
+        A pass finds them, as all only get more: who would not stay within it when asked would not later either.
         """
         others: list[QueuedGang] = []
-        for job in jobs:
-            need = shares.likely(job.gang, job.shape)
-            if job.project in self._owed and is_guaranteed(job.project, need, shares):
-                yield job
-            else:
+        for are_users in (True, False):
+            if are_users and not any(shares.accounts[project].quota.user_guaranteed for project in self._owed):
+                continue
+            others = []
+            for job in jobs:
+                if job.project in self._owed:
+                    need = shares.likely(job.gang, job.shape)
+                    is_owed = is_guaranteed(job.project, need, shares)
+                    if is_owed and (not are_users or is_guaranteed_to_user(job.project, job.user, need, shares)):
+                        yield job
+                        continue
                 others.append(job)
+            jobs = others
         yield from others
 
 
@@ -258,6 +266,7 @@ class _Line(_Side):
     at: int = 0
     is_idle: Callable[[QueuedGang], bool] | None = None  # whether a job may not start, whatever is free
     idle: list[_Entry] = field(default_factory=list)  # where those go
+    is_promised: bool = False  # something is guaranteed to the user
 
     def skip(self) -> bool:
         """Leave out those at the head that may not start; whether there were any."""
@@ -275,6 +284,9 @@ class _Line(_Side):
         if not self.is_empty:
             self.turn, job = self.jobs[self.at]
             self.share = shares.of_user(project, self.name)
+            if self.is_promised:
+                need = shares.likely(job.gang, job.shape)
+                self.is_owed = is_guaranteed_to_user(project, self.name, need, shares)
             since_s = self.turn[1]
             if job.waits_since is not None:
                 since_s += (job.waits_since - job.queued_at).total_seconds()
@@ -293,7 +305,10 @@ class _Project(_Side):
     def __init__(self, name: str, lines: list[_Line], shares: Shares, unit: float) -> None:
         weight = shares.weight_of(name)
         super().__init__(name, weight, size=unit / weight)
+        account = shares.accounts.get(name)
+        of_users = account.quota.user_guaranteed if account is not None else {}
         for line in lines:
+            line.is_promised = bool(of_users.get(line.name))
             line.size = unit / line.weight
             line.look(shares, name)
         self._lines = _Turns(sorted(lines, key=lambda line: line.name))
@@ -325,7 +340,7 @@ class _Project(_Side):
             yield jobs[line.at - 1][1]
             if line.skip() and line.at == len(jobs):
                 break
-            if changes.get(name, 0) != self._changes or self._guarantees:
+            if changes.get(name, 0) != self._changes or self._guarantees or line.is_promised:
                 self._changes = changes.get(name, 0)
                 break
         line.look(shares, name)

@@ -27,9 +27,25 @@ def is_guaranteed(project: str, need: Mapping[str, int], shares: Shares, *, is_h
     account = shares.accounts.get(project)
     if account is None or not account.quota.guaranteed:
         return False
-    held = shares.held.get(project, {})
+    return _is_within(account.quota.guaranteed, shares.held.get(project, {}), need, is_held=is_held)
+
+
+def is_guaranteed_to_user(
+    project: str, user: str, need: Mapping[str, int], shares: Shares, *, is_held: bool = False
+) -> bool:
+    """The same of what is guaranteed to the user inside the project."""
+    account = shares.accounts.get(project)
+    guaranteed = account.quota.user_guaranteed.get(user) if account is not None else None
+    if not guaranteed:
+        return False
+    return _is_within(guaranteed, shares.user_held.get((project, user), {}), need, is_held=is_held)
+
+
+def _is_within(
+    guarantee: Mapping[str, int], held: Mapping[str, int], need: Mapping[str, int], *, is_held: bool
+) -> bool:
     is_covered = False
-    for key, guaranteed in account.quota.guaranteed.items():
+    for key, guaranteed in guarantee.items():
         wanted = amount_in(need, key)
         if not wanted or key == JOBS or (need[GPUS] and not key.startswith(GPUS)):
             continue

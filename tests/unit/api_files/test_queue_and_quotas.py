@@ -138,6 +138,7 @@ def test_a_quota_is_set_in_parts_and_shown_with_what_is_used(house: Any) -> None
         "guaranteed": {"gpus": 2},
         "user_limit": {"gpus": 1},
         "users": {"member": {"gpus": 2}},
+        "user_guaranteed": {"member": {"gpus": 1}},
         "user_weights": {"member": 2},
         "weight": 2,
         "max_priority": "high",
@@ -151,10 +152,13 @@ def test_a_quota_is_set_in_parts_and_shown_with_what_is_used(house: Any) -> None
     assert (view["weight"], view["max_priority"]) == (2, 75)
     (member,) = view["users"]
     assert (member["user"], member["limit"], member["weight"], member["used"]["gpus"]) == ("member", {"gpus": 2}, 2, 2)
+    assert (member["guaranteed"], view["warnings"]) == ({"gpus": 1}, [])
     changes = {"limit": {"gpus": None, "gpus/h200": None}, "users": {"member": None}, "max_priority": None}
+    changes["user_guaranteed"] = {"member": None}
     view = house.call("root", "PATCH", "/projects/vision/quota", json=changes).json()
     assert line(view, "gpus")["limit"] is None
     assert line(view, "gpus")["guaranteed"] == 2
+    assert view["users"][0]["guaranteed"] == {}
     assert line(view, "memory")["limit"] == 8 * 2**30
     assert view["max_priority"] is None
     assert house.call("viewer", "GET", "/projects/vision/quota").json()["lines"] == view["lines"]
@@ -172,6 +176,8 @@ def test_a_quota_is_set_in_parts_and_shown_with_what_is_used(house: Any) -> None
         ({"limit": {"gpus": "many"}}, "limit.gpus", "not a quantity"),
         ({"limit": {"jobs": 1.5}}, "limit.jobs", "counted whole"),
         ({"limit": {"memory": 512}}, "limit.memory", "write a unit"),
+        ({"limit": {"gpus": 0.0001}}, "limit.gpus", "0.0001 is too little; the smallest part of a GPU is 0.001"),
+        ({"users": {"member": {"cpu": "0.0009"}}}, "users.member.cpu", "the smallest part of a CPU is 0.001"),
         ({"limit": {"gpus": 2}, "guaranteed": {"gpus": 3}}, "quota.guaranteed.gpus", "raise the limit, or guarantee less"),
         ({"guaranteed": {"jobs": 3}}, "quota.guaranteed.jobs", "cannot be guaranteed"),
         ({"weight": 0}, "weight", "who has 2 gets twice as much as who has 1"),
@@ -179,6 +185,7 @@ def test_a_quota_is_set_in_parts_and_shown_with_what_is_used(house: Any) -> None
         ({"user_weights": {"member": 0}}, "quota.user_weights.member", "number from 0.001"),
         ({"user_weights": {"who-knows": 2}}, "user_weights.who-knows", "there is no user 'who-knows'"),
         ({"users": {"nobody-knows": {"gpus": 1}}}, "users.nobody-knows", "there is no user"),
+        ({"user_guaranteed": {"nobody-knows": {"gpus": 1}}}, "user_guaranteed.nobody-knows", "there is no user"),
         ({"max_priority": "hihg"}, "max_priority", "did you mean high?"),
         ({"max_priority": 101}, "max_priority", "at most 100"),
         ({"limits": {"gpus": 1}}, "limits", ""),
@@ -204,6 +211,11 @@ def test_a_quota_that_makes_no_sense_is_refused_in_words(
         ({"limit": {"gpus": 100}}, "is above what all nodes have (4 GPUs); it limits nothing."),
         ({"limit": {"gpus": 0}}, "with a limit of 0 no job with GPUs of this project can start."),
         ({"limit": {"gpus": 2}, "user_limit": {"gpus": 3}}, "each user may use 3 GPUs, and the whole project 2 GPUs"),
+        (
+            {"guaranteed": {"gpus": 1}, "user_guaranteed": {"member": {"gpus": 2}}},
+            "gpus: users of vision are guaranteed 2 GPUs together, and the project 1 GPU; beyond that they get back only what",
+        ),
+        ({"user_guaranteed": {"member": {"gpus": 2}}}, "2 GPUs together, and the project nothing"),
     ],
 )
 def test_what_is_probably_not_meant_is_warned_of(house: Any, body: dict[str, Any], told: str) -> None:

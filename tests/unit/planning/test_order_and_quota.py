@@ -142,6 +142,22 @@ def test_the_order_of_who_waits_is_the_one_in_which_they_would_start() -> None:
     assert planned(nodes, queued).order == ("v0", "n0", "v1", "n1", "v2", "n2")
 
 
+def test_in_a_project_users_who_stay_within_what_is_guaranteed_to_them_come_first() -> None:
+    running = [runs("r", 3, "n0", user="ann")]
+    queued = [job(f"a{n}", gang(1), user="ann", age=5) for n in range(3)] + [job("b", gang(1), user="bob", age=90)]
+    nodes = [node("n0", 8, free=1)]
+    assert started(planned(nodes, queued, running)) == ["b"]
+    of_ann = (Account("vision", quota=Quota(user_guaranteed={"ann": {"gpu_milli/h100": 5000}})),)
+    assert started(planned(nodes, queued, running, accounts=of_ann)) == ["a0"]
+    # After two of them ann has what is guaranteed; the third waits for its turn.
+    assert planned([node("n0", 8, free=0)], queued, running, accounts=of_ann).order == ("a0", "a1", "b", "a2")
+    # In one line they come first among those who stay within what is guaranteed to their project.
+    both = Quota(guaranteed={"gpu_milli": 9000}, user_guaranteed={"ann": {"gpu_milli/h100": 5000}})
+    one_line = replace(QUIET, is_fair=False)
+    made = planned([node("n0", 8, free=0)], queued, running, one_line, accounts=(Account("vision", quota=both),))
+    assert made.order == ("a0", "a1", "b", "a2")
+
+
 # ---- quotas ----
 
 
