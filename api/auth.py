@@ -19,6 +19,7 @@ from fastapi import Depends, Path, Request
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
+from trainmaster.spec.suggest import suggest
 
 from api.work import Platform, PlatformDep
 from core.db.tables import Job, Membership, Project, Token, User
@@ -88,7 +89,9 @@ class Caller:
         if known is None or not has_role(known.role, role):
             known = _find_member(session, self, Project.name == project) or known
         if known is None:
-            raise NotFound(f"There is no project {project!r} that you may see; `GET /api/v1/projects` lists yours.")
+            meant = suggest(project, (member.project for member in self.projects.values()))
+            hint = f"Did you mean {meant}?" if meant else "`GET /api/v1/projects` lists yours."
+            raise NotFound(f"There is no project {project!r} that you may see. {hint}")
         return _demand(known, role)
 
     def member_of_id(self, session: Session, project_id: str, role: Role, *, what: str) -> Member:
