@@ -21,7 +21,7 @@ from scheduler.control.accounts import changed_usage, load_rules, rules_fingerpr
 from scheduler.control.estimates import Estimates, of_stopped
 from scheduler.control.fleet import Fleet, raw_nodes, usage_of
 from scheduler.control.growing import load_growing
-from scheduler.control.running import load_running, running_rows
+from scheduler.control.running import STOP_GRACE_S, late_after_limit, load_running, running_rows
 from scheduler.planning.durations import Traits
 from scheduler.planning.model import Estimate, QueuedGang, Reason, ReasonCode, Snapshot
 
@@ -203,7 +203,7 @@ def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool])
     rows = session.execute(
         select(
             Job.id, Job.name, Job.priority, Job.queued_at, Job.shape, Job.generation, Job.max_run_time_s,
-            Job.attained_gpu_s, Job.run_s, Job.waits_since, Job.preempted, Job.room_since,
+            Job.attained_gpu_s, Job.run_s, Job.waits_since, Job.preempted, Job.room_since, STOP_GRACE_S,
             Job.spec["code"].as_string().label("code"), Job.spec["preemptible"].as_boolean().label("preemptible"), Project.name.label("project"), User.name.label("user"),
         )
         .join(Project, Project.id == Job.project_id)
@@ -225,6 +225,7 @@ def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool])
             waits_since=r.waits_since if r.waits_since is not None and r.waits_since > r.queued_at else None,
             room_since=r.room_since if r.room_since is not None and r.room_since >= r.queued_at else None,
             is_preemptible=r.preemptible is not False,
+            overrun_s=late_after_limit(r.stop_grace_s).total_seconds(),
         )  # fmt: skip
         preempted = "" if r.preempted is None else str(r.preempted["sentence"])
         cache.jobs[r.id] = _Waiting(r.generation, queued, traits, r.run_s, preempted, estimates.version, r.id in own)

@@ -160,7 +160,7 @@ class _Planning:
                 if isinstance(sight, Excess):
                     continue
             demand = self.sights.demand(job, sight)
-            run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s
+            run_time_s = job.holds_s
             if not is_over and self._fits(demand, run_time_s):
                 has_started |= self._try_start(job)
                 continue
@@ -211,7 +211,7 @@ class _Planning:
         if isinstance(sight, Excess):
             self.turn = None
             return
-        level = self.ledger.level(NEVER if job.max_run_time_s is None else job.max_run_time_s)
+        level = self.ledger.level(job.holds_s)
         free = self.ledger.views[level].copy()
         narrow = self.sights.narrowed(sight)
         for number in () if narrow is None else narrow.hidden:
@@ -230,7 +230,7 @@ class _Planning:
         sight = self.sights.of(job)
         if isinstance(sight, Excess):
             return False  # it waits for its quota and for nothing else: no room is kept for it
-        run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s
+        run_time_s = job.holds_s
         above_s = self.refused_above_s.get(sight)
         if above_s is not None and run_time_s > above_s:
             if sight not in self.blocked:
@@ -311,7 +311,7 @@ class _Planning:
         for job, draft in self.starts:
             role = job.gang.elastic
             if role is not None and job.job_id not in self.growths:
-                hidden = bookings.hidden(job.project, NEVER if job.max_run_time_s is None else job.max_run_time_s)
+                hidden = bookings.hidden(job.project, job.holds_s)
                 placements = draft.placements(self.sights.demand(job, job.shape))
                 self.growths[job.job_id] = Growth.of_start(job, role, placements, hidden)
         if self.snapshot.growing and not any(job.job_id in self.growths for job in self.snapshot.growing):

@@ -17,7 +17,7 @@ from scheduler.planning.cluster import Cluster
 from scheduler.planning.demand import Demand
 from scheduler.planning.draft import Draft
 from scheduler.planning.freeing import Freeing
-from scheduler.planning.ledger import NEVER, Ledger
+from scheduler.planning.ledger import Ledger
 from scheduler.planning.model import Move, Preempt, PreemptCode, QueuedGang, Reason, Shrink, Snapshot
 from scheduler.planning.moves import find_moves, is_enough
 from scheduler.planning.policy import Defragment, QueueOrder
@@ -225,7 +225,7 @@ class Preemption:
     def _claim(self, job: QueuedGang, demand: Demand) -> tuple[object, ...]:
         """Equal for jobs that may take the same places in the same way."""
         whose = (job.project, job.user) if job.job_id in self.over else ()
-        return (id(demand), job.job_id in self._own, job.max_run_time_s, whose, *self._standing(job))
+        return (id(demand), job.job_id in self._own, job.holds_s, whose, *self._standing(job))
 
     def _standing(self, job: QueuedGang) -> tuple[object, ...]:
         """Equal for jobs of one shape that have the same rights over everybody."""
@@ -384,7 +384,7 @@ class Preemption:
         if job.job_id in self._own or self.rights.is_owed(job) or self._is_passed_over(job):
             level, closed = 0, frozenset[int]()
         else:
-            level = ledger.level(NEVER if job.max_run_time_s is None else job.max_run_time_s)
+            level = ledger.level(job.holds_s)
             closed = ledger.held_nodes
         clearing = self._clearings.get((level, closed))
         if clearing is None:

@@ -14,7 +14,7 @@ from core.domain.ids import JobId
 from scheduler.planning.clearing import Clearing, Held, Piece
 from scheduler.planning.demand import Demand
 from scheduler.planning.draft import Draft
-from scheduler.planning.ledger import NEVER, Ledger
+from scheduler.planning.ledger import Ledger
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
 from scheduler.planning.quota import Quotas
 from scheduler.planning.reservation import Holdings
@@ -58,7 +58,7 @@ class Promises:
         if self._rights.is_owed(job):
             clearing = Clearing(ledger.free)
         else:
-            level = ledger.level(NEVER if job.max_run_time_s is None else job.max_run_time_s)
+            level = ledger.level(job.holds_s)
             clearing = Clearing(ledger.views[level], ledger.held_nodes)
         # What is stopped for others at last: they may have been placed on what this job counted on.
         for is_its in (lambda who: who == job.job_id, self._is_for_all, lambda _: True):

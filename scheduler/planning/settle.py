@@ -131,7 +131,7 @@ def after(snapshot: Snapshot, made: Plan) -> Snapshot:
 
 
 def _started(job: QueuedGang, start: Start, snapshot: Snapshot) -> RunningGang:
-    end = None if job.max_run_time_s is None else snapshot.now + timedelta(seconds=job.max_run_time_s)
+    end = None if job.max_run_time_s is None else snapshot.now + timedelta(seconds=job.holds_s)
     return RunningGang(
         job_id=job.job_id,
         name=job.name,

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from scheduler.planning.bookings import Bookings
 from scheduler.planning.cluster import Cluster
 from scheduler.planning.demand import Demand, Group, demand_of
-from scheduler.planning.ledger import NEVER
 from scheduler.planning.model import QueuedGang, Snapshot
 from scheduler.planning.quota import Excess, Quotas
 from scheduler.planning.shares import Shares
@@ -52,7 +51,7 @@ class Sights:
         allowed = quotas.look(job)
         if isinstance(allowed, Excess):
             return allowed
-        run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s
+        run_time_s = job.holds_s
         return self._named(job, Narrow(self.bookings.hidden(job.project, run_time_s), allowed.without))
 
     def later(self, job: QueuedGang, sight: str) -> str:

@@ -14,7 +14,7 @@ from scheduler.planning.draft import Draft
 from scheduler.planning.feasibility import EmptyCluster
 from scheduler.planning.gang import place
 from scheduler.planning.holders import Holders
-from scheduler.planning.ledger import NEVER, Ledger
+from scheduler.planning.ledger import Ledger
 from scheduler.planning.model import QueuedGang, Reason, ReasonCode, Snapshot
 from scheduler.planning.quota import Excess, amount, told
 from scheduler.planning.reasons import Explainer
@@ -111,7 +111,7 @@ class Reasons:
         allowed = self.sights.quotas.look(job)
         excess = allowed if isinstance(allowed, Excess) else allowed.excess
         if wanted or excess is None:
-            run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s
+            run_time_s = job.holds_s
             is_free = refusal is None
             return self.sights.bookings.reason(job.project, run_time_s, wanted or narrow.hidden, is_free=is_free)
         return self.sights.quotas.as_it_is(excess).reason()
