@@ -28,6 +28,8 @@ from scheduler.planning.shares import gpus_of
 _SOON: Final = timedelta(seconds=30)
 # An end that is overdue comes at any moment.
 _OVERDUE: Final = timedelta(seconds=1)
+# A limit of thirty years and more is none.
+_OUT_OF_SIGHT_S: Final = 1e9
 # What a job's replicas get from SIGTERM to SIGKILL, in seconds.
 _STOP_GRACE_S: Final[float] = Grace().stop
 STOP_GRACE_S: Final = Job.spec["grace"]["stop"].as_float().label("stop_grace_s")
@@ -93,8 +95,9 @@ def _view(
     gpus = _gpus(gang, holders)
     is_stopping, ends_at = _ending(row, now)
     for_job = None if row.stop is None else Stop.from_json(row.stop).for_job
-    if ends_at is None and row.max_run_time_s is not None:
-        ends_at = ends_at_last(row.started_at, row.max_run_time_s, row.stop_grace_s, now)
+    limit_s = limit_in_sight(row.max_run_time_s)
+    if ends_at is None and limit_s is not None:
+        ends_at = ends_at_last(row.started_at, limit_s, row.stop_grace_s, now)
     traits = Traits(row.project, row.user, row.name, row.code or "", row.shape)
     since = row.started_at if saved_at is None or row.started_at is None else max(saved_at, row.started_at)
     return RunningGang(
@@ -111,12 +114,17 @@ def _view(
         started_at=row.started_at,
         attained_gpu_s=row.attained_gpu_s + ran_s * gpus,
         lost_gpu_s=_since(since, now) * gpus,
-        estimate=estimates.of_running(row.attempt_id, traits, row.run_s + ran_s, row.max_run_time_s, now),
+        estimate=estimates.of_running(row.attempt_id, traits, row.run_s + ran_s, limit_s, now),
         is_preemptible=row.preemptible is not False,
         is_stopping=is_stopping,
         stopping_for=None if for_job is None else JobId(for_job),
         indices=tuple(one.index for one in holders),
     )
+
+
+def limit_in_sight(max_run_time_s: float | None) -> float | None:
+    """``None`` for a limit that no calendar reaches: nobody waits for its end."""
+    return max_run_time_s if max_run_time_s is not None and 0 <= max_run_time_s < _OUT_OF_SIGHT_S else None
 
 
 def ends_at_last(

@@ -21,7 +21,7 @@ from scheduler.control.accounts import changed_usage, load_rules, rules_fingerpr
 from scheduler.control.estimates import Estimates, of_stopped
 from scheduler.control.fleet import Fleet, raw_nodes, usage_of
 from scheduler.control.growing import load_growing
-from scheduler.control.running import STOP_GRACE_S, late_after_limit, load_running, running_rows
+from scheduler.control.running import STOP_GRACE_S, late_after_limit, limit_in_sight, load_running, running_rows
 from scheduler.planning.durations import Traits
 from scheduler.planning.model import Estimate, QueuedGang, Reason, ReasonCode, Snapshot
 
@@ -218,10 +218,11 @@ def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool])
         own |= of_stopped(session, again[begin : begin + _CHUNK])
     for r in rows:
         traits = Traits(r.project, r.user, r.name, r.code or "", r.shape)
+        limit_s = limit_in_sight(r.max_run_time_s)
         queued = QueuedGang(
-            JobId(r.id), r.name, r.project, r.user, r.priority, r.queued_at, cache.gangs[r.shape], r.shape, r.max_run_time_s,
+            JobId(r.id), r.name, r.project, r.user, r.priority, r.queued_at, cache.gangs[r.shape], r.shape, limit_s,
             attained_gpu_s=r.attained_gpu_s,
-            estimate=own.get(r.id) or estimates.of_waiting(traits, r.run_s, r.max_run_time_s),
+            estimate=own.get(r.id) or estimates.of_waiting(traits, r.run_s, limit_s),
             waits_since=r.waits_since if r.waits_since is not None and r.waits_since > r.queued_at else None,
             room_since=r.room_since if r.room_since is not None and r.room_since >= r.queued_at else None,
             is_preemptible=r.preemptible is not False,

@@ -24,6 +24,7 @@ from core.domain.lifecycle import JobEvent
 from core.domain.states import JobState, Wanted
 from executors.base import ChangesWorlds
 from scheduler.control import fence
+from scheduler.control.aside import Aside
 from scheduler.control.context import Control
 from scheduler.control.place import Order, grow, place_all
 from scheduler.control.preempt import claims_of, take
@@ -87,6 +88,7 @@ class Ticker:
         self.control = control
         self._cache = TickCache()
         self._recorder = Recorder()
+        self._aside = Aside()
         self._settled: tuple[Any, ...] | None = None  # the fingerprint after a tick that left nothing to start
         self._ticked_at: datetime | None = None
         self._next_due: datetime | None = None
@@ -147,7 +149,7 @@ class Ticker:
         with unit_of_work(control.sessions, read_only=True) as session:
             can_grow = isinstance(control.executor, ChangesWorlds)
             loaded = load_snapshot(session, self._cache, control.clock(), can_grow=can_grow)
-        made = plan(loaded.snapshot)
+        made = self._aside.plan(loaded.snapshot, loaded.generations, plan)
         started = self._apply_starts(turn, loaded, made)
         taken = self._apply_claims(turn, loaded, made)
         started += self._apply_grows(turn, loaded, made)
