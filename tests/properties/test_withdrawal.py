@@ -90,7 +90,7 @@ def who_may_not_start(snapshot: Snapshot) -> set[JobId]:
     return found
 
 
-@settings(QUICK, max_examples=150)
+@settings(QUICK, max_examples=80)
 @given(worlds(), st.sampled_from(SERVED))
 def test_without_a_job_that_may_start_nowhere_everybody_starts_and_waits_as_planned_with_several_projects_and_users(
     world: World, order: QueueOrder
