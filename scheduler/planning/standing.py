@@ -84,10 +84,10 @@ def _kinds(job: QueuedGang, policy: Policy, shares: Shares) -> list[_Kind]:
 
 
 _ORDERS = {
-    QueueOrder.FIFO: "they have waited for longer",
-    QueueOrder.SHORTEST_FIRST: "they probably need less GPU time, or have waited for too long",
-    QueueOrder.FAIR_FINISH: "they probably take less time, or so long that they end last, or have waited for too long",
-    QueueOrder.ATTAINED_SERVICE: "they have had less GPU time so far, or have waited for longer",
+    QueueOrder.FIFO: "a longer wait",
+    QueueOrder.SHORTEST_FIRST: "probably less GPU time to run, or too long a wait",
+    QueueOrder.FAIR_FINISH: "probably less time to run, or so much that it ends last, or too long a wait",
+    QueueOrder.ATTAINED_SERVICE: "less GPU time so far, or a longer wait",
 }
 
 

@@ -185,7 +185,7 @@ def explain(
     if json:
         output.print_json(found)
         return
-    seen = f"{found.waiting} waiting, {found.running} running, {found.nodes} nodes"
+    seen = f"{found.waiting} waiting, {found.running} running, {output.count(found.nodes, 'node')}"
     place = f" (position {found.queue_position} in the queue)" if found.queue_position else ""
     output.print_pairs(
         [
@@ -340,4 +340,6 @@ def _rows(found: SimulationView) -> list[list[str]]:
         "Finished": "finished",
         "Worst finish-time fairness": "worst_fairness",
     }
+    if not (found.before.gpu_allocation or found.after.gpu_allocation):
+        del names["GPUs in use"]  # there are none, or nobody asked for any
     return [[told, cell(found.before, name), cell(found.after, name)] for told, name in names.items()]

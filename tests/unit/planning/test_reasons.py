@@ -322,7 +322,7 @@ def test_why_a_job_stands_where_it_stands_is_counted_without_names() -> None:
     made = plan(seen)
     told = standing(seen, made, JobId("me"))
     assert told.startswith("3 jobs come before it: 1 is of a larger priority than its 50; 1 is of projects whose turn")
-    assert "1 is of the same user and first by attained-service: they have had less GPU time so far" in told
+    assert "1 is of the same user and first by attained-service: less GPU time so far" in told
     assert "Its project p holds 100% of the cluster, lately 0%, with weight 2" in told
     assert "it is on level 3 of 11, having had 1.0 GPU hours" in told
     assert not any(name in told for name in ("urgent", "other", "older", "bob"))
