@@ -13,8 +13,9 @@ from sqlalchemy.orm import Session
 
 from core.db.leases import TICK_DONE
 from core.db.repositories.nodes import is_holding
+from core.db.repositories.wait_reasons import reason_columns, with_reasons
 from core.db.rows import AnyRow
-from core.db.tables import Job, Lease, Outlook, Project, Replica, User, UtcDateTime, WaitReason
+from core.db.tables import Job, Lease, Outlook, Project, Replica, User, UtcDateTime
 from core.domain.quota import CPU, GPUS, JOBS, MEMORY
 from core.domain.resources import Gang
 from core.domain.states import JobState
@@ -72,19 +73,17 @@ def waiting_page(session: Session, *, project_id: str | None, after: QueuePlace 
         select(
             cut.c.number, cut.c.place, Job.id, Job.name, Job.priority, Job.queued_at, Job.gang, Job.project_id, Job.state,
             Job.wait_reason, Project.name.label("project"), User.name.label("user"),
-            WaitReason.code.label("shape_code"), WaitReason.sentence.label("shape_sentence"),
-            WaitReason.numbers.label("shape_numbers"), Outlook.earliest, Outlook.likely, Outlook.latest,
+            *reason_columns(), Outlook.earliest, Outlook.likely, Outlook.latest,
             Outlook.code.label("start_code"), Outlook.sentence.label("start_sentence"), Outlook.nodes.label("start_nodes"),
             _ticked().label("ticked_at"),
         )
         .join(cut, cut.c.job_id == Job.id)
         .join(Project, Project.id == Job.project_id)
         .join(User, User.id == Job.user_id)
-        .join(WaitReason, WaitReason.shape == Job.shape, isouter=True)
         .join(Outlook, Outlook.job_id == Job.id, isouter=True)
         .order_by(cut.c.number)
     )  # fmt: skip
-    return session.execute(query).all()
+    return session.execute(with_reasons(query)).all()
 
 
 def _ticked() -> Any:
