@@ -46,7 +46,7 @@ def plan(snapshot: Snapshot) -> Plan:
 
     Nothing is mutated; the same snapshot gives the same plan, in whatever order its parts are listed.
     """
-    return settled(snapshot, lambda one, vain: _Planning(one, vain=vain).run())
+    return settled(snapshot, _Planning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +60,16 @@ class Turn:
 def plan_with_turn(snapshot: Snapshot, job_id: JobId) -> tuple[Plan, Turn | None]:
     """The plan, and what it leaves to a job that waits, when it comes to it; ``None`` if its quota leaves it nothing."""
     planning = _Planning(snapshot, watched=job_id)
-    return planning.run(), planning.turn
+    made = planning.said()
+    return replace(made, waits={**planning.reasons(), **made.waits}), planning.turn
 
 
 class _Planning:
     """The state of one call of :func:`plan`. What is remembered of a shape is remembered per sight (:mod:`.sights`)."""
 
-    def __init__(self, snapshot: Snapshot, watched: JobId | None = None, vain: frozenset[JobId] = frozenset()) -> None:
+    def __init__(self, snapshot: Snapshot, watched: JobId | None = None) -> None:
         self.snapshot = snapshot
         self.watched = watched
-        self.vain = vain  # nobody is stopped for these
         self.turn: Turn | None = None
         self.cluster = Cluster(node for node in snapshot.nodes if node.is_schedulable)
         self.empty = EmptyCluster(self.cluster)
@@ -91,6 +91,7 @@ class _Planning:
         self.timeline: Timeline | None = None
         self.refused_above_s: dict[str, float] = {}  # sight -> jobs that may run longer than this are refused
         self.starts: list[tuple[QueuedGang, Draft]] = []
+        self._waiting: list[QueuedGang] | None = None
         # Of the current round:
         self.ledger = Ledger(self.free)
         self.budget = Budget()
@@ -98,17 +99,33 @@ class _Planning:
         self.unlent: set[str] = set()  # sights to which nobody lends
         self.blocked: set[str] = set()  # sights that were considered for a reservation
 
-    def run(self) -> Plan:
-        waiting = self.walk()
-        while self._grow(waiting):
-            waiting = self.walk()  # growing changes shares, and these the order
-        taken = self._preempt(waiting)
-        waits = self._reasons(waiting) | taken.reasons
+    def said(self, vain: frozenset[JobId] = frozenset(), helped: int = 0) -> Plan:
+        """What this plan does; of its reasons only those of jobs for which others are stopped. May be asked again.
+
+        Args:
+            vain: nobody is stopped for these.
+            helped: jobs for which others were stopped before it.
+        """
+        if self._waiting is None:
+            self._waiting = self.walk()
+            while self._grow(self._waiting):
+                self._waiting = self.walk()  # growing changes shares, and these the order
+        taken = self._preempt(self._waiting, vain, helped)
         order = (*(job.job_id for job, _ in self.starts), *(job.job_id for job in self.queue.in_turn()))
         grows = tuple(grow for grow in self._grown() if grow.job_id not in taken.touched)
         return Plan(
-            self._started(), waits, grows, tuple(taken.preempts), tuple(taken.shrinks), tuple(taken.moves), order
+            self._started(),
+            taken.reasons,
+            grows,
+            tuple(taken.preempts),
+            tuple(taken.shrinks),
+            tuple(taken.moves),
+            order,
         )
+
+    def reasons(self) -> dict[JobId, Reason]:
+        """Why everybody waits who waits in what this plan last said."""
+        return self._reasons(self._waiting or [])
 
     def walk(self) -> list[QueuedGang]:
         """Start what can start; who still waits, in order."""
@@ -183,7 +200,7 @@ class _Planning:
         self.shares.hold(job.project, job.user, of_project, of_user)
         self.held_back.append((job, of_project, of_user))
 
-    def _preempt(self, waiting: list[QueuedGang]) -> Preempted:
+    def _preempt(self, waiting: list[QueuedGang], vain: frozenset[JobId], helped: int) -> Preempted:
         """Who goes so that some of those who wait may start."""
         blocked: list[tuple[QueuedGang, Demand]] = []
         over: set[JobId] = set()
@@ -202,7 +219,7 @@ class _Planning:
         for job, of_project, of_user in self.held_back:
             shares.hold(job.project, job.user, of_project, of_user, -1)  # by their places they are counted
         preemption = Preemption(
-            self.snapshot, self.ledger, self.holdings, shares, self.promises, self.kept, self.vain, self.sights, over
+            self.snapshot, self.ledger, self.holdings, shares, self.promises, self.kept, vain, self.sights, over, helped
         )
         return preemption.run(blocked)
 

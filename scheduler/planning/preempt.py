@@ -32,7 +32,7 @@ from scheduler.planning.sights import Sights
 from scheduler.planning.victims import Choice, Victims
 
 # Sets of victims looked for in one plan: each costs some 10 ms with 10,000 nodes. Whoever is behind these is looked at
-# in the next plan, when the first ones have been promised their room.
+# in the next plan, when the first ones have been promised their room. All rounds of a plan count together.
 MAX_CHOICES: Final = 16
 # What may be spent in one plan on kinds of claims for which nothing is found, in units of a look at all nodes; a look at all
 # who run, as rights by shares and turns take, costs more. A kind that was refused once costs nothing after that.
@@ -64,6 +64,7 @@ class Preemption:
         kept: jobs for which room is held already, and where.
         vain: jobs for which nobody is stopped: others would get the place.
         over: jobs that wait for what their project, or user, may have at once.
+        helped: jobs for which others are stopped already in what is one plan in the end.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Preemption:
         vain: frozenset[JobId],
         sights: Sights,
         over: Collection[JobId],
+        helped: int = 0,
     ) -> None:
         self.snapshot = snapshot
         self.policy = snapshot.policy
@@ -98,7 +100,7 @@ class Preemption:
         self._accepted: list[tuple[Sequence[Piece], Draft]] = []
         self._clearings: dict[tuple[int, frozenset[int]], Clearing] = {}
         self._refused: set[tuple[object, ...]] = set()
-        self._choices = 0
+        self._choices = helped
         self._spent = 0
         self._own = {reservation.job.job_id for reservation in ledger.reservations}
 

@@ -240,6 +240,17 @@ def test_rank_0_stays_while_another_replica_will_do() -> None:
     assert [(shrink.job_id, shrink.indices) for shrink in made.shrinks] == [("young", (1,)), ("old", (1,))]
 
 
+def test_a_plan_has_others_stopped_for_so_many_jobs_and_the_next_one_for_the_rest() -> None:
+    number = preempt.MAX_CHOICES + 4
+    running = [runs(f"r{n:02}", gang(8), f"n{n}") for n in range(number)]
+    given = snapshot(number, running, [waits(f"u{n:02}", gang(8), 90) for n in range(number)])
+    made = plan(given)
+    assert [p.for_job for p in made.preempts] == [f"u{n:02}" for n in range(preempt.MAX_CHOICES)]
+    rest = plan(after(given, made))
+    assert len({p.job_id for p in (*made.preempts, *rest.preempts)}) == number
+    assert plan(after(after(given, made), rest)).preempts == ()
+
+
 def kinds_in_vain(number: int) -> tuple[list[NodeView], list[RunningGang], list[QueuedGang]]:
     """Gangs, each of another kind, for which stopping the only one that may be stopped on n1 is not enough; behind them one
     that is helped on n0.
