@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -121,7 +121,8 @@ def held_by_job(session: Session, job_ids: Collection[str]) -> dict[str, dict[st
         .group_by(Replica.job_id, Replica.gpu_model)
     )
     found: dict[str, dict[str, int]] = {}
-    for job_id, model, *sums in session.execute(query):
+    rows: Iterable[AnyRow] = session.execute(query)
+    for job_id, model, *sums in rows:
         _add(found.setdefault(job_id, {JOBS: 1, CPU: 0, MEMORY: 0, GPUS: 0}), model, sums)
     return found
 
@@ -148,7 +149,8 @@ def held_by_user(
     found: dict[str, dict[str, dict[str, int]]] = {}
     for project, user, jobs in session.execute(counted):
         found.setdefault(project, {})[user] = {JOBS: jobs, CPU: 0, MEMORY: 0, GPUS: 0}
-    for project, user, model, *sums in session.execute(held):
+    rows: Iterable[AnyRow] = session.execute(held)
+    for project, user, model, *sums in rows:
         of_project = found.setdefault(project, {})
         _add(of_project.setdefault(user, {JOBS: 0, CPU: 0, MEMORY: 0, GPUS: 0}), model, sums)
     return found

@@ -140,7 +140,9 @@ def test_nobody_has_many_questions_open_and_old_ones_are_forgotten(plane, sessio
         assert questions.unanswered(session, later, 10) == []
         assert [one.id for one in questions.unanswered(session, later, 10, [Kind.SIMULATION])] == ["s1"]
         session.flush()
-        assert simulations.claim_next(session, "me", later).id == "s1"
+        claim = simulations.claim_next(session, "me", later)
+        assert claim is not None
+        assert claim.id == "s1"
         assert simulations.claim_next(session, "you", later) is None
         questions.put(session, "q6", "user-1", about, later)
         session.flush()
