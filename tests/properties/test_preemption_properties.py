@@ -335,7 +335,7 @@ def test_a_job_that_is_withdrawn_gives_its_promise_back() -> None:
             story.arrive()
             made = story.plan()
             for preempt in made.preempts:
-                if preempt.for_job in story.world.queued:
+                if preempt.for_job is not None and preempt.for_job in story.world.queued:
                     story.gone(preempt.for_job)
                     withdrawn += 1
             story.step(61)
