@@ -107,7 +107,7 @@ def acquire_all(
             "is_now": now,
         },
     )
-    return {name: HeldLease(name, holder, token) for name, token in rows}
+    return {row.name: HeldLease(row.name, holder, row.token) for row in rows}
 
 
 def check_all(session: Session, held: Sequence[HeldLease]) -> set[str]:

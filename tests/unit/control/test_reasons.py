@@ -52,6 +52,8 @@ def test_a_job_that_differs_from_its_users_others_or_has_a_story_has_its_own():
     told = loaded(USERS, preempted={JobId("a"): "It was stopped for another one."})
     news = news_of(told, waits(a=ROOM, b=ROOM, c=QUOTA, d=ROOM))
     assert set(news.own) == {"a", "d"}
-    assert news.own[JobId("a")].sentence == "no room. It was stopped for another one."
+    story = news.own[JobId("a")]
+    assert story is not None
+    assert story.sentence == "no room. It was stopped for another one."
     again = loaded(USERS, own={JobId("a"): ROOM})
     assert dict(news_of(again, waits(a=ROOM, b=ROOM)).own) == {"a": None}
