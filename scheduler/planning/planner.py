@@ -21,7 +21,7 @@ from scheduler.planning.fragments import Typical
 from scheduler.planning.gang import place
 from scheduler.planning.grow import Grower, Growth, with_more
 from scheduler.planning.ledger import NEVER, REFUSED, Ledger
-from scheduler.planning.model import Grow, Plan, QueuedGang, Reason, Snapshot, Start
+from scheduler.planning.model import Grow, Plan, QueuedGang, Reason, RunningGang, Snapshot, Start
 from scheduler.planning.order import Queue
 from scheduler.planning.preempt import Preempted, Preemption
 from scheduler.planning.promises import Promises
@@ -335,7 +335,7 @@ class _Planning:
             running = {gang.job_id: gang for gang in self.snapshot.running}
             for grown in self.snapshot.growing:
                 role, runs = grown.gang.elastic, running.get(grown.job_id)
-                if role is not None:
+                if role is not None and not (runs is not None and self._must_go(runs)):
                     end = runs.expected_end if runs is not None else None
                     left_s = NEVER if end is None else (end - self.snapshot.now).total_seconds()
                     hidden = bookings.hidden(runs.project if runs is not None else "", left_s)
@@ -343,6 +343,15 @@ class _Planning:
         if not self.growths:
             return False
         return self.grower.grow(self.growths.values(), self.ledger, self._claimed(waiting))
+
+    def _must_go(self, gang: RunningGang) -> bool:
+        """Whether it is on a node that is reserved for another project by now: what it grew would be nobody's."""
+        now = self.snapshot.now
+        return any(
+            one.begins_at <= now < one.ends_at and one.project != gang.project and not one.nodes.isdisjoint(nodes)
+            for one in self.snapshot.bookings
+            for nodes in [{node for _, node in gang.nodes}]
+        )
 
     def _claimed(self, waiting: list[QueuedGang]) -> frozenset[int]:
         """Nodes that somebody who waits may ever use."""
