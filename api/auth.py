@@ -12,13 +12,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Path, Request
-from sqlalchemy import select, update
+from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
+from trainmaster.spec.suggest import suggest
 
 from api.work import Platform, PlatformDep
 from core.db.tables import Job, Membership, Project, Token, User
@@ -88,7 +89,9 @@ class Caller:
         if known is None or not has_role(known.role, role):
             known = _find_member(session, self, Project.name == project) or known
         if known is None:
-            raise NotFound(f"There is no project {project!r} that you may see; `GET /api/v1/projects` lists yours.")
+            meant = suggest(project, (member.project for member in self.projects.values()))
+            hint = f"Did you mean {meant}?" if meant else "`GET /api/v1/projects` lists yours."
+            raise NotFound(f"There is no project {project!r} that you may see. {hint}")
         return _demand(known, role)
 
     def member_of_id(self, session: Session, project_id: str, role: Role, *, what: str) -> Member:
@@ -321,13 +324,23 @@ class JobAccess:
         what = f"job {self.ref!r} that you may see; `GET /api/v1/jobs` lists yours"
         job = session.execute(select(Job).where(Job.id == self.ref, Job.deleted_at.is_(None))).scalar_one_or_none()
         if job is None:
-            named = select(Job).where(Job.name == self.ref, Job.deleted_at.is_(None))
-            if not self.caller.is_admin:
-                named = named.where(Job.project_id.in_(list(self.caller.projects)))
-            job = session.execute(named.order_by(Job.created_at.desc(), Job.id.desc()).limit(1)).scalar_one_or_none()
+            named = self._newest(select(Job).where(Job.name == self.ref), 1)
+            job = session.execute(named).scalar_one_or_none()
         if job is None:
-            raise NotFound(f"There is no {what}.")
+            meant = suggest(self.ref, session.scalars(self._newest(select(Job.name), _NAMES_LOOKED_AT)))
+            raise NotFound(f"There is no {what}. Did you mean {meant}?" if meant else f"There is no {what}.")
         return job, self.caller.member_of_id(session, job.project_id, self.role, what=what)
+
+    def _newest(self, query: Select[Any], limit: int) -> Select[Any]:
+        """Of the jobs that the caller may see."""
+        query = query.where(Job.deleted_at.is_(None))
+        if not self.caller.is_admin:
+            query = query.where(Job.project_id.in_(list(self.caller.projects)))
+        return query.order_by(Job.created_at.desc(), Job.id.desc()).limit(limit)
+
+
+# What a slip of the pen is looked for among.
+_NAMES_LOOKED_AT: Final = 200
 
 
 def job_of(role: Role) -> Callable[..., Awaitable[JobAccess]]:

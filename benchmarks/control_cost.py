@@ -3,7 +3,7 @@
     python3 dev.py bench control_cost [--gangs 40] [--gang 8] [--nodes 500] [--rounds 3] [--database URL] [--json]
 
 No processes, no messages and no engine but the fake one: what is counted is this process's CPU time, so that it can be
-compared on a busy machine, too. Gangs come five at a time, as under load. The database (its tables are made, and dropped
+compared on a busy machine, too. Gangs come five at a time, as under load, and are looked at side by side. The database (its tables are made, and dropped
 again) must be empty; without ``--database`` it is SQLite in a temporary folder.
 """
 
@@ -99,8 +99,8 @@ def cost(sessions: SessionFactory, options: argparse.Namespace, folder: str) -> 
         spent[part] += time.process_time() - begin_s
 
     def reconcile(keys: list[str]) -> None:
-        for key in keys:
-            reconciler.reconcile(AttemptId(key))
+        for begin in range(0, len(keys), AT_ONCE):
+            reconciler.reconcile_all([AttemptId(key) for key in keys[begin : begin + AT_ONCE]])
 
     for first in range(0, options.gangs, AT_ONCE):
         with unit_of_work(sessions) as session:

@@ -50,7 +50,8 @@ from scheduler.control.tick import Ticker
 
 GIB = 2**30
 PRIORITIES = {50: 25, 100: 50, 200: 100}  # ours go to 100
-LOOK_S = 0.005
+LOOK_S = 0.01
+AT_ONCE = 200  # attempts that are reconciled together
 PATIENCE_S = 900.0
 
 
@@ -74,7 +75,7 @@ def main() -> None:
     parser.add_argument("--generator", type=Path, required=True)
     parser.add_argument("--database", default="", help="empty: SQLite")
     parser.add_argument("--share", type=float, default=1.0)
-    parser.add_argument("--threads", type=int, default=4)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
@@ -149,14 +150,18 @@ class Bells:
                 self._waiting.add(key)
             self.attempts.put(key)
 
-    def take(self) -> str | None:
+    def take(self) -> list[AttemptId]:
+        """Whatever waits, but not more than is good for one batch."""
+        keys: list[str] = []
         try:
-            key = self.attempts.get(timeout=0.1)
+            keys.append(self.attempts.get(timeout=0.1))
+            while len(keys) < AT_ONCE:
+                keys.append(self.attempts.get_nowait())
         except queue.Empty:
-            return None
+            pass
         with self._lock:
-            self._waiting.discard(key)
-        return key
+            self._waiting.difference_update(keys)
+        return [AttemptId(key) for key in keys]
 
 
 class Scheduler:
@@ -185,16 +190,12 @@ class Scheduler:
 
     def keep_reconciling(self) -> None:
         while not self.over.is_set():
-            key = self.bells.take()
-            if key is None:
-                continue
-            try:
-                look = self.reconciler.reconcile(AttemptId(key))
-            except Exception as error:  # noqa: BLE001 (told at the end)
-                self.failures.append(repr(error))
-                continue
-            if look.next_look is not None:
-                self.at(look.next_look, key)
+            keys = self.bells.take()
+            for key, look in self.reconciler.reconcile_all(keys).items():
+                if isinstance(look, Exception):
+                    self.failures.append(repr(look))
+                elif look.next_look is not None:
+                    self.at(look.next_look, key)
 
     def keep_time(self) -> None:
         while not self.over.wait(LOOK_S):

@@ -2,7 +2,7 @@
 
     python benchmarks/planner.py [--rounds 7] [--seed 1] [--large]
 
-``--large``: instead 10,000 nodes (8 GPUs on most) and 50,000 queued jobs.
+``--large``: instead 10,000 nodes (8 GPUs on most) and 50,000 queued jobs; then the same with 40 urgent ones, for which others are stopped.
 
 Per case two plans: the first, which starts what fits, and the next, which finds the cluster as that left it: the tick of
 a platform whose queue waits. Prints the seed, then the median, the range, and what the plan held. The garbage collector is on, with
@@ -131,6 +131,13 @@ def applied(given: Snapshot, made: Plan) -> Snapshot:
     return replace(after, running=given.running + after.running)
 
 
+def with_urgent(seed: int, given: Snapshot, jobs: int) -> Snapshot:
+    """An hour later, with so many jobs of a larger priority than all others."""
+    urgent = queue(random.Random(seed), jobs, jobs // 2)
+    more = tuple(replace(job, job_id=JobId(f"urgent-{job.job_id}"), priority=90) for job in urgent)
+    return replace(given, now=given.now + timedelta(hours=1), queued=given.queued + more)
+
+
 def measured(rounds: int, given: Snapshot) -> tuple[list[float], list[float]]:
     """Wall and CPU seconds of each round."""
     plan(given)
@@ -170,13 +177,17 @@ def main() -> None:
     for name, sizes in cases.items():
         given = snapshot(options.seed, **sizes)
         made = plan(given)
-        for kind, seen in (("first", given), ("next", applied(given, made))):
+        left = applied(given, made)
+        seens = [("first", given), ("next", left)]
+        if options.large:
+            seens.append(("40 urgent jobs more,", with_urgent(options.seed, left, 40)))
+        for kind, seen in seens:
             made = plan(seen)
             walls, cpus = measured(options.rounds, seen)
             replicas = sum(len(start.placements) for start in made.starts)
             print(
                 f"{name}, {kind} plan: wall {in_ms(walls)}, CPU {in_ms(cpus)}; {len(seen.running)} running, "
-                f"{len(made.starts)} started ({replicas} replicas, {replicas / statistics.median(cpus):.0f} per CPU second), {len({id(reason) for reason in made.waits.values()})} reasons"
+                f"{len(made.preempts)} stopped, {len(made.starts)} started ({replicas} replicas, {replicas / statistics.median(cpus):.0f} per CPU second), {len({id(reason) for reason in made.waits.values()})} reasons"
             )
 
 

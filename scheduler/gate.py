@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -67,3 +67,51 @@ class Solo:
             with self._lock:
                 self._is_running = self._is_asked = False
             raise
+
+
+class Crowd:
+    """Works on keys one by one while few come, and on many at once while they pile up. Safe for threads.
+
+    Args:
+        work: called with the keys that wait, in their order.
+        hands: how many calls of it there are at once. Whoever comes meanwhile leaves the key to them.
+        at_once: how many keys a call is given at most.
+    """
+
+    def __init__(self, work: Callable[[Sequence[str]], None], *, hands: int, at_once: int) -> None:
+        self._work, self._free, self._at_once = work, hands, at_once
+        self._waiting: dict[str, None] = {}
+        self._lock = threading.Lock()
+
+    def run(self, key: str) -> None:
+        """Work on ``key``, and on whatever others bring meanwhile; or leave it to those who work already.
+
+        Raises:
+            Exception: what ``work`` raised first, when nothing is left to do.
+        """
+        with self._lock:
+            self._waiting[key] = None
+            if not self._free:
+                return
+            self._free -= 1
+        failure: Exception | None = None
+        while keys := self._take():
+            try:
+                self._work(keys)
+            except Exception as error:  # noqa: BLE001 (raised below; nobody else comes for the other keys)
+                failure = failure or error
+            except BaseException:
+                with self._lock:
+                    self._free += 1
+                raise
+        if failure is not None:
+            raise failure
+
+    def _take(self) -> list[str]:
+        with self._lock:
+            keys = list(self._waiting)[: self._at_once]
+            for key in keys:
+                del self._waiting[key]
+            if not keys:
+                self._free += 1  # in the same moment in which nothing waits: nobody leaves a key to one who goes
+            return keys

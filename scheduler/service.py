@@ -7,6 +7,7 @@ import secrets
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -22,6 +23,7 @@ from scheduler.control.context import Control
 from scheduler.control.due import SAFETY_LOOK, STEADY_LOOK, due_attempts
 from scheduler.control.forecasts import Forecaster
 from scheduler.control.glance import glance
+from scheduler.control.look import Look
 from scheduler.control.nodes import sync_nodes
 from scheduler.control.outlooks import OutlookWriter
 from scheduler.control.reconcile import Reconciler
@@ -30,7 +32,7 @@ from scheduler.control.studies.keeper import StudyKeeper
 from scheduler.control.sweep import expire_waiting, housekeep, sweep_executor
 from scheduler.control.tick import Ticker
 from scheduler.executor_factory import make_executor
-from scheduler.gate import Solo
+from scheduler.gate import Crowd, Solo
 from scheduler.volume_check import refused_volumes
 from scheduler.watch import Watch
 
@@ -41,6 +43,11 @@ _EMBEDDED_HOLDER: Final = "embedded"
 
 # Starting a replica is mostly waiting; more at once only fight over the cores.
 _CREATE_AT_ONCE: Final = 4
+
+# Of a worker's threads these look at attempts; another one takes the messages meanwhile, so that they are looked at side by
+# side where there are many. An engine is slow to answer, and a batch ends with its slowest one.
+_LOOKERS: Final = 3
+_LOOKS_AT_ONCE: Final = 32
 
 # Seconds until beat's ring for an attempt is taken for lost.
 _RING_AGAIN_S: Final = 5.0
@@ -83,6 +90,7 @@ class Service:
         self.watch = Watch(
             setup.executor, setup.watch_every, lambda attempt_id: bell.ring(TOPIC_RECONCILE, attempt_id), utc_now
         )
+        self._looks = Crowd(self._look_at, hands=_LOOKERS, at_once=_LOOKS_AT_ONCE)
         self._solo_tick = Solo()
         self._solo_forecast = Solo()
         self._solo_look = Solo()
@@ -103,9 +111,22 @@ class Service:
         self._solo_look.run(self.outlook_writer.write)
 
     def reconcile(self, attempt_id: str) -> None:
-        """Look at one attempt."""
-        key = AttemptId(attempt_id)
-        self.watch.note(key, self.reconciler.reconcile(key))
+        """Look at one attempt; at many side by side where they come faster than they are looked at."""
+        self._looks.run(attempt_id)
+
+    def _look_at(self, attempt_ids: Sequence[str]) -> None:
+        outcomes = self.reconciler.reconcile_all([AttemptId(key) for key in attempt_ids])
+        failed: list[Exception] = []
+        for key, outcome in outcomes.items():
+            if isinstance(outcome, Look):
+                self.watch.note(key, outcome)
+            elif len(outcomes) == 1 or isinstance(outcome, Unavailable):
+                failed.append(outcome)  # told by whoever brought it
+            else:
+                history = getattr(outcome, "history", ())
+                log.error("task.failed", task="reconcile", attempt=key, history=history, exc_info=outcome)
+        if failed:
+            raise failed[0]
 
     def study(self, study_id: str) -> None:
         """Look at one study."""
@@ -161,6 +182,7 @@ class Service:
                 self.sync_nodes()
                 for sentence in refused_volumes(self.control.sessions, self.settings):
                     log.error("volume.refused", why=sentence)
+                self.simulations.start()  # with those that a scheduler left when it died
                 return
             except Unavailable as away:
                 if not is_told:

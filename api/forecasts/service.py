@@ -119,7 +119,9 @@ async def explain(platform: Platform, caller: Caller, job: Job, at: datetime | N
         waiting=told["waiting"],
         running=told["running"],
         nodes=told["nodes"],
-        is_same=told["is_same"],
+        is_same=not told.get("then"),
+        then=in_full(told["then"]) if told.get("then") else "",
+        order=in_full(told["order"]) if told.get("order") else "",
     )
 
 

@@ -12,7 +12,7 @@ from trainmaster.spec.suggest import suggest
 from trainmaster.wire.policy import SettingView
 
 from core.domain.errors import InvalidRequest
-from core.domain.policy import Defragment, Policy, QueueOrder
+from core.domain.policy import Defragment, Policy, QueueOrder, parse_policy
 
 Kind = Literal["choice", "switch", "duration", "durations", "number"]
 OFF: Final = "off"
@@ -62,7 +62,8 @@ SETTINGS: Final = (
     Setting("preempts_shares", "switch", "Projects below their share may take from jobs of those above theirs."),
     Setting(
         "time_slice_s", "duration",
-        "Jobs of one priority take turns: who has run for so long gives place to who comes first by order; off: who runs stays.",
+        "Jobs of one priority take turns: who has run for so long gives place to who comes first by order "
+        "(attained-service: who is on a lower level of levels_gpu; fifo: nobody); off: who runs stays.",
         can_be_off=True,
     ),
     Setting("min_run_time_s", "duration", "Nobody is preempted, by whatever right, before having run for so long."),
@@ -125,26 +126,52 @@ def duration_text(seconds: float) -> str:
     return "".join(parts)
 
 
-def read_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+def read_settings(given: Mapping[str, Any], *, at: str = "settings") -> dict[str, Any]:
     """``given`` by the names of :class:`Policy`, in its units. ``default`` becomes what the setting was at first.
 
+    Args:
+        at: where they stand in the request.
+
     Raises:
-        InvalidRequest: no such setting, or a value that is none; ``field`` names it.
+        InvalidRequest: settings that are none, and values that they cannot have: ``errors`` has all of them.
     """
     found: dict[str, Any] = {}
+    wrong: list[InvalidRequest] = []
     for name, value in given.items():
-        setting = BY_NAME.get(name)
-        if setting is None:
-            known = [each.name for each in SETTINGS]
-            meant = suggest(name, known)
-            hint = f" Did you mean {meant}?" if meant else ""
-            raise InvalidRequest(
-                f"There is no setting {name!r}; the settings are {', '.join(known)}.{hint}", field=f"settings.{name}"
-            )
-        if setting.field in found:
-            raise InvalidRequest(f"{setting.name} stands there twice.", field=f"settings.{name}")
-        found[setting.field] = read(setting, value)
+        try:
+            field, read_value = _read_one(name, value, at, found)
+            found[field] = read_value
+        except InvalidRequest as mistake:
+            wrong.append(mistake)
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        raise InvalidRequest(
+            f"{len(wrong)} of the settings cannot be as given, so nothing is changed.",
+            field=wrong[0].field,
+            errors=[{"path": mistake.field, "message": mistake.sentence, "hint": None} for mistake in wrong],
+        )
     return found
+
+
+def _read_one(name: str, value: Any, at: str, before: Mapping[str, Any]) -> tuple[str, Any]:
+    setting = BY_NAME.get(name)
+    if setting is None:
+        known = [each.name for each in SETTINGS]
+        meant = suggest(name, known)
+        hint = f" Did you mean {meant}?" if meant else ""
+        raise InvalidRequest(
+            f"There is no setting {name!r}; the settings are {', '.join(known)}.{hint}", field=f"{at}.{name}"
+        )
+    if setting.field in before:
+        raise InvalidRequest(f"{setting.name} stands there twice.", field=f"{at}.{name}")
+    try:
+        found = read(setting, value)
+        parse_policy({setting.field: found})
+    except InvalidRequest as wrong:
+        sentence = wrong.sentence.replace(setting.field, setting.name)
+        raise InvalidRequest(sentence, field=f"{at}.{setting.name}") from wrong
+    return setting.field, found
 
 
 def read(setting: Setting, value: Any) -> Any:

@@ -10,8 +10,9 @@ from trainmaster.wire.base import Page
 from api.auth import Caller, Role
 from api.paging import PageQuery, rows_by_name
 from api.work import Work
+from core.bell import TOPIC_TICK
 from core.db.repositories.events import append_event
-from core.db.tables import Job, Membership, Project, User
+from core.db.tables import BookingRow, Job, Membership, Project, Usage, User
 from core.domain.errors import Conflict, Forbidden, NotFound
 from core.domain.states import JobState
 from core.ids import new_id
@@ -66,7 +67,8 @@ def update(work: Work, caller: Caller, project: Project, body: ProjectUpdate) ->
 
 
 def remove(work: Work, caller: Caller, project: Project) -> None:
-    """Jobs that have ended stay in the database, and nobody sees them; their files stay where they are.
+    """Jobs that have ended stay in the database, and nobody sees them; their files stay where they are. Its quota is gone
+    with it, and its reservations are deleted: other projects may use the nodes again at once.
 
     Raises:
         Conflict: jobs have not ended.
@@ -81,7 +83,13 @@ def remove(work: Work, caller: Caller, project: Project) -> None:
             f"Project {project.name} has {live} job{'s' if live > 1 else ''} that {'have' if live > 1 else 'has'} not ended; "
             "cancel them or wait, then delete the project."
         )
-    _tell(work, caller, project, "project.deleted", name=project.name)
+    reserved = list(
+        work.session.scalars(delete(BookingRow).where(BookingRow.project_id == project.id).returning(BookingRow.name))
+    )
+    work.session.execute(delete(Usage).where(Usage.project_id == project.id))
+    told = {"reservations": sorted(reserved)} if reserved else {}
+    _tell(work, caller, project, "project.deleted", name=project.name, **told)
+    work.ring(TOPIC_TICK)
     project.deleted_at = work.now
     # The name becomes free; "~" cannot be part of one.
     project.name = f"{project.name}~{project.id}"

@@ -135,8 +135,8 @@ def running(work: Work, caller: Caller, page: PageQuery) -> Page[RunningJobView]
         .where(Job.state.in_(_HOLDING), Job.deleted_at.is_(None))
     )  # fmt: skip
     rows, cursor = rows_by_name(work.session, query, Job.id, page)
-    held = held_by_job(work.session)
     ids = [row[-1] for row in rows]
+    held = held_by_job(work.session, ids)
     replicas, runs = _replica_counts(work.session, ids), runs_of(work.session, ids)
     items = [_running_view(row, caller, held, replicas, _done_at(row, runs.get(row[-1], NOT_RUN))) for row in rows]
     return Page(items=items, next_cursor=cursor)
@@ -158,12 +158,12 @@ def _replica_counts(session: Session, job_ids: Sequence[str]) -> dict[str, int]:
 def _running_view(
     row: AnyRow,
     caller: Caller,
-    held: Mapping[str, tuple[str, str, Mapping[str, int]]],
+    held: Mapping[str, Mapping[str, int]],
     replicas: Mapping[str, int],
     likely_end_at: datetime | None,
 ) -> RunningJobView:
     job_id = row[-1]
-    amounts = held[job_id][2] if job_id in held else {}
+    amounts = held.get(job_id, {})
     ends_at = None
     if row.started_at is not None and row.max_run_time_s is not None:
         ends_at = row.started_at + timedelta(seconds=row.max_run_time_s)

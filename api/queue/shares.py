@@ -12,7 +12,7 @@ from api.auth import Caller
 from api.quotas.amounts import capacity, models_of, shown
 from api.work import Work
 from core.db.repositories.planning import read_policy, read_usage
-from core.db.repositories.queue import held_by_job, wanted_by_project
+from core.db.repositories.queue import held_by_user, wanted_by_project
 from core.db.tables import Project, User
 from core.domain.entitlement import Claim, entitlements
 from core.domain.gpu_models import accepted_models
@@ -91,10 +91,9 @@ def view(work: Work, caller: Caller) -> SharesView:
 
 def _parts(work: Work, has: Mapping[str, int]) -> dict[str, dict[str, _Part]]:
     found: dict[str, dict[str, _Part]] = {}
-    for project_id, user_id, amounts in held_by_job(work.session).values():
-        part = found.setdefault(project_id, {}).setdefault(user_id, _Part())
-        part.running += 1
-        _add(part.held, amounts)
+    for project_id, of_users in held_by_user(work.session).items():
+        for user_id, amounts in of_users.items():
+            found.setdefault(project_id, {})[user_id] = _Part(dict(amounts), running=amounts[JOBS])
     models = models_of(has)
     for (project_id, user_id), (count, gangs) in wanted_by_project(work.session).items():
         part = found.setdefault(project_id, {}).setdefault(user_id, _Part())

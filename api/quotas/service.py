@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import select
@@ -19,7 +19,7 @@ from api.work import Work
 from core.bell import TOPIC_TICK
 from core.db.repositories.events import append_event
 from core.db.repositories.planning import read_policy
-from core.db.repositories.queue import held_by_job
+from core.db.repositories.queue import held_by_user
 from core.db.tables import Project, User
 from core.domain.errors import InvalidRequest, NotFound
 from core.domain.policy import Policy
@@ -47,12 +47,12 @@ def list_page(work: Work, caller: Caller, page: PageQuery) -> Page[QuotaView]:
     if not caller.is_admin:
         query = query.where(Project.id.in_(list(caller.projects)))
     rows, cursor = rows_by_name(work.session, query, Project.name, page)
-    seen = _Sight.of(work)
-    return Page(items=[_view_of(work, project, seen) for project, _ in rows], next_cursor=cursor)
+    seen = _Sight.of(work, [project.id for project, _ in rows])
+    return Page(items=[_view_of(project, seen) for project, _ in rows], next_cursor=cursor)
 
 
 def view_of(work: Work, project: Project) -> QuotaView:
-    return _view_of(work, project, _Sight.of(work))
+    return _view_of(project, _Sight.of(work, [project.id]))
 
 
 def change(work: Work, caller: Caller, project: Project, body: QuotaUpdate) -> QuotaView:
@@ -66,10 +66,11 @@ def change(work: Work, caller: Caller, project: Project, body: QuotaUpdate) -> Q
     after: dict[str, Any] = {
         part: merged(before.get(part) or {}, getattr(body, part), models, at=part) for part in _PARTS
     }
-    after["users"] = _of_users(work, dict(before.get("users") or {}), body.users, models)
+    for part, of_users in (("users", body.users), ("user_guaranteed", body.user_guaranteed)):
+        after[part] = _of_users(work, dict(before.get(part) or {}), of_users, models, at=part)
     weights = {**(before.get("user_weights") or {}), **body.user_weights}
     after["user_weights"] = {user: weight for user, weight in weights.items() if weight is not None}
-    _demand_users(work, body.user_weights)
+    _demand_users(work, body.user_weights, at="user_weights")
     kept = {name: value for name, value in after.items() if value}
     parse_quota(kept, at="quota")
     given = body.model_fields_set
@@ -92,14 +93,14 @@ def change(work: Work, caller: Caller, project: Project, body: QuotaUpdate) -> Q
 
 
 def _of_users(
-    work: Work, before: dict[str, Any], changes: Mapping[str, Mapping[str, Any] | None], models: list[str]
+    work: Work, before: dict[str, Any], changes: Mapping[str, Mapping[str, Any] | None], models: list[str], *, at: str
 ) -> dict[str, Any]:
-    _demand_users(work, changes)
+    _demand_users(work, changes, at=at)
     for user, limits in changes.items():
         if limits is None:
             before.pop(user, None)
             continue
-        after = merged(before.get(user) or {}, limits, models, at=f"users.{user}")
+        after = merged(before.get(user) or {}, limits, models, at=f"{at}.{user}")
         if after:
             before[user] = after
         else:
@@ -107,12 +108,12 @@ def _of_users(
     return before
 
 
-def _demand_users(work: Work, names: Mapping[str, Any]) -> None:
+def _demand_users(work: Work, names: Mapping[str, Any], *, at: str) -> None:
     given = [name for name, value in names.items() if value is not None]
     known = set(work.session.scalars(select(User.name).where(User.name.in_(given)))) if given else set()
     for name in given:
         if name not in known:
-            raise InvalidRequest(f"users.{name}: there is no user {name!r}.", field=f"users.{name}")
+            raise InvalidRequest(f"{at}.{name}: there is no user {name!r}.", field=f"{at}.{name}")
 
 
 def _weight(value: float) -> float:
@@ -130,43 +131,67 @@ def _priority(value: Any) -> int:
 
 
 class _Sight:
-    """What every project's view needs, read once."""
+    """What every project's view needs, read once. ``held``: by project, and by the names of its users who hold something."""
 
-    def __init__(self, capacity: Mapping[str, int], policy: Policy, quotas: Mapping[str, QuotaSettings]) -> None:
-        self.capacity, self.policy, self.quotas = capacity, policy, quotas
+    def __init__(
+        self,
+        capacity: Mapping[str, int],
+        policy: Policy,
+        quotas: Mapping[str, QuotaSettings],
+        wrong: Mapping[str, str],
+        held: Mapping[str, Mapping[str, Mapping[str, int]]],
+    ) -> None:
+        self.capacity, self.policy, self.quotas, self.wrong, self.held = capacity, policy, quotas, wrong, held
 
     @classmethod
-    def of(cls, work: Work) -> _Sight:
+    def of(cls, work: Work, project_ids: Sequence[str]) -> _Sight:
+        """What the views of these projects need."""
         rows = work.session.execute(select(Project.id, Project.quota).where(Project.deleted_at.is_(None)))
-        quotas = {project_id: parse_quota(quota or {}) for project_id, quota in rows}
-        return cls(capacity(work.session), read_policy(work.session).policy, quotas)
+        quotas: dict[str, QuotaSettings] = {}
+        wrong: dict[str, str] = {}
+        for project_id, quota in rows:
+            try:
+                quotas[project_id] = parse_quota(quota or {})
+            except InvalidRequest as mistake:  # another version wrote it
+                wrong[project_id] = mistake.sentence
+        by_id = held_by_user(work.session, project_ids=project_ids)
+        ids = {user_id for of_users in by_id.values() for user_id in of_users}
+        names = dict(work.session.execute(select(User.id, User.name).where(User.id.in_(ids))).all())
+        held = {
+            project_id: {names[user_id]: amounts for user_id, amounts in of_users.items()}
+            for project_id, of_users in by_id.items()
+        }
+        return cls(capacity(work.session), read_policy(work.session).policy, quotas, wrong, held)
 
 
-def _view_of(work: Work, project: Project, seen: _Sight) -> QuotaView:
+def _view_of(project: Project, seen: _Sight) -> QuotaView:
     settings = seen.quotas.get(project.id, QuotaSettings())
     quota = settings.quota
     others = [other.quota for project_id, other in seen.quotas.items() if project_id != project.id]
-    used, by_user = _used(work, project)
+    by_user = seen.held.get(project.id, {})
+    used = _together(by_user.values())
+    unreadable = []
+    if project.id in seen.wrong:
+        unreadable.append(
+            "The quota is kept in a way that this version cannot read, so it has no effect: "
+            f"{seen.wrong[project.id]} Take that part away, or set it anew."
+        )
     return QuotaView(
         project=project.name,
         weight=project.weight,
         max_priority=project.max_priority,
         lines=[_line(key, quota, used, seen.capacity) for key in _keys(quota, used, seen.capacity)],
         users=_users(settings, by_user),
-        warnings=warnings_of(project.name, quota, others, seen.capacity, seen.policy),
+        warnings=[*unreadable, *warnings_of(project.name, quota, others, seen.capacity, seen.policy)],
     )
 
 
-def _used(work: Work, project: Project) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
-    """By the project, and by the names of its users who hold something."""
+def _together(held: Iterable[Mapping[str, int]]) -> dict[str, int]:
     whole: dict[str, int] = {}
-    by_user: dict[str, dict[str, int]] = {}
-    for _, user_id, amounts in held_by_job(work.session, project_id=project.id).values():
-        for held in (whole, by_user.setdefault(user_id, {})):
-            for key, amount in amounts.items():
-                held[key] = held.get(key, 0) + amount
-    names = dict(work.session.execute(select(User.id, User.name).where(User.id.in_(list(by_user)))).all())
-    return whole, {names[user_id]: held for user_id, held in by_user.items()}
+    for amounts in held:
+        for key, amount in amounts.items():
+            whole[key] = whole.get(key, 0) + amount
+    return whole
 
 
 def _keys(quota: Quota, used: Mapping[str, int], capacity: Mapping[str, int]) -> list[str]:
@@ -190,13 +215,14 @@ def _line(key: str, quota: Quota, used: Mapping[str, int], capacity: Mapping[str
 
 
 def _users(settings: QuotaSettings, by_user: Mapping[str, Mapping[str, int]]) -> list[QuotaUserView]:
-    limits = settings.quota.user_limits
-    names = sorted({*by_user, *limits, *settings.user_weights})
+    limits, guaranteed = settings.quota.user_limits, settings.quota.user_guaranteed
+    names = sorted({*by_user, *limits, *guaranteed, *settings.user_weights})
     return [
         QuotaUserView(
             user=name,
             used={written_name(key): shown(key, amount) for key, amount in by_user.get(name, {}).items() if amount},
             limit={written_name(key): shown(key, amount) for key, amount in limits.get(name, {}).items()},
+            guaranteed={written_name(key): shown(key, amount) for key, amount in guaranteed.get(name, {}).items()},
             weight=settings.user_weights.get(name, 1.0),
         )
         for name in names

@@ -17,6 +17,7 @@ def warnings_of(
         *_unknown_models(quota, capacity),
         *_beyond_the_cluster(project, quota, list(others), capacity),
         *_users(quota),
+        *_users_together(project, quota),
         *_without_effect(quota, capacity, policy),
     ]
 
@@ -61,6 +62,21 @@ def _users(quota: Quota) -> list[str]:
     ]
 
 
+def _users_together(project: str, quota: Quota) -> list[str]:
+    """What is guaranteed to users is kept free by their own project; nobody else gives more than is guaranteed to that."""
+    together: dict[str, int] = {}
+    for of_one in quota.user_guaranteed.values():
+        for key, amount in of_one.items():
+            together[key] = together.get(key, 0) + amount
+    return [
+        f"{written_name(key)}: users of {project} are guaranteed {in_words(key, amount)} together, and the project "
+        f"{in_words(key, quota.guaranteed[key]) if key in quota.guaranteed else 'nothing'}; beyond that they get back only what "
+        "other users of the project have."
+        for key, amount in sorted(together.items())
+        if amount > quota.guaranteed.get(key, 0)
+    ]
+
+
 def _without_effect(quota: Quota, capacity: Mapping[str, int], policy: Policy) -> list[str]:
     found = [
         f"{written_name(key)}: the limit of {in_words(key, amount)} is above what all nodes have ({in_words(key, capacity[key])}); "
@@ -73,7 +89,7 @@ def _without_effect(quota: Quota, capacity: Mapping[str, int], policy: Policy) -
         for key, amount in quota.limit.items()
         if amount == 0
     ]
-    if quota.guaranteed and not policy.reclaims:
+    if (quota.guaranteed or quota.user_guaranteed) and not policy.reclaims:
         found.append(
             "What is guaranteed is not taken back from those who borrow it, as the policy's setting `reclaims` is off."
         )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
 from trainmaster.wire.forecasts import SimulationReportView, SimulationRequest, SimulationStatusView, SimulationView
 
 from api.auth import Caller
@@ -9,12 +13,17 @@ from api.forecasts.service import unless_error
 from api.policy.settings import read_settings
 from api.work import Work
 from core.bell import TOPIC_FORECAST
-from core.db.repositories import questions
+from core.db.repositories import questions, simulations
 from core.db.repositories.planning import read_policy
-from core.db.repositories.questions import RUNNING, Kind
+from core.db.repositories.questions import Kind
+from core.db.repositories.simulations import Standing
 from core.domain.errors import NotFound
 from core.domain.policy import parse_policy
+from core.domain.waiting import in_full
 from core.ids import new_id
+
+# A scheduler that is there begins within a second or two.
+_LATE: Final = timedelta(seconds=10)
 
 
 def begin(work: Work, caller: Caller, body: SimulationRequest) -> SimulationStatusView:
@@ -24,14 +33,16 @@ def begin(work: Work, caller: Caller, body: SimulationRequest) -> SimulationStat
         InvalidRequest: a setting that is none.
         Unavailable: this user has two already that are not done.
     """
-    policy = read_settings(body.policy) if body.policy else {}
+    policy = read_settings(body.policy, at="policy") if body.policy else {}
     parse_policy(policy, base=read_policy(work.session).policy)
     cluster = None if body.cluster is None else body.cluster.model_dump(mode="json")
     simulation_id = new_id("question")
     asked = {"policy": dict(policy), "cluster": cluster, "days": body.days}
     questions.put(work.session, simulation_id, caller.user_id, asked, work.now, Kind.SIMULATION)
     work.ring(TOPIC_FORECAST)
-    return SimulationStatusView(id=simulation_id, state="waiting")
+    return SimulationStatusView(
+        id=simulation_id, state="waiting", sentence="It waits for a scheduler to begin with it."
+    )
 
 
 def get(work: Work, caller: Caller, simulation_id: str) -> SimulationStatusView:
@@ -42,17 +53,16 @@ def get(work: Work, caller: Caller, simulation_id: str) -> SimulationStatusView:
         TrainmasterError: what kept it from being done.
     """
     try:
-        told = questions.answer_to(work.session, simulation_id, user_id=caller.user_id)
+        found = simulations.standing(work.session, simulation_id, caller.user_id, work.now)
     except LookupError as error:
         raise NotFound(
             f"There is no simulation {simulation_id!r} of yours; results are kept for an hour. Ask for it again."
         ) from error
-    if told is None:
-        work.ring(TOPIC_FORECAST)  # the first ring may have been lost
-        return SimulationStatusView(id=simulation_id, state="waiting")
-    if RUNNING in told:
-        return SimulationStatusView(id=simulation_id, state="running")
-    done = unless_error(told)
+    if found.running is not None:
+        return _running(work, simulation_id, found.running)
+    if found.answer is None:
+        return _waiting(work, simulation_id, found)
+    done = unless_error(found.answer)
     result = SimulationView(
         since=done["since"],
         until=done["until"],
@@ -61,4 +71,24 @@ def get(work: Work, caller: Caller, simulation_id: str) -> SimulationStatusView:
         after=SimulationReportView(**done["after"]),
         sentences=done["sentences"],
     )
-    return SimulationStatusView(id=simulation_id, state="done", result=result)
+    return SimulationStatusView(id=simulation_id, state="done", sentence="It is done.", result=result)
+
+
+def _waiting(work: Work, simulation_id: str, found: Standing) -> SimulationStatusView:
+    work.ring(TOPIC_FORECAST)  # the first ring may have been lost
+    sentence = "It waits for a scheduler to begin with it."
+    if found.before:
+        sentence = f"It waits until {found.before} that {'was' if found.before == 1 else 'were'} asked for earlier {'is' if found.before == 1 else 'are'} done."
+    elif work.now - found.asked_at > _LATE:
+        sentence = "No scheduler has begun with it yet; `trainmaster version --server` tells how the scheduler is."
+    return SimulationStatusView(id=simulation_id, state="waiting", sentence=sentence)
+
+
+def _running(work: Work, simulation_id: str, running: Mapping[str, Any]) -> SimulationStatusView:
+    since, again = running["since"], running.get("tries", 1) > 1
+    if simulations.is_lost(running, work.now):
+        work.ring(TOPIC_FORECAST)
+        sentence = "The scheduler that worked on it is gone; the next one takes it up again."
+        return SimulationStatusView(id=simulation_id, state="waiting", sentence=sentence)
+    sentence = in_full(f"it {running['doing']}{', again, as the scheduler ended meanwhile' if again else ''}")
+    return SimulationStatusView(id=simulation_id, state="running", sentence=sentence, began_at=since)

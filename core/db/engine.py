@@ -191,8 +191,12 @@ def _write_turn(sessions: SessionFactory) -> Iterator[None]:
 
 
 @contextmanager
-def unit_of_work(sessions: SessionFactory, *, read_only: bool = False, by_statement: bool = False) -> Iterator[Session]:
+def unit_of_work(
+    sessions: SessionFactory, *, read_only: bool = False, by_statement: bool = False, is_snapshot: bool = False
+) -> Iterator[Session]:
     """A session that commits at the end of the block and rolls back on an error.
+
+    ``is_snapshot``, of one that only reads: all its statements see one state of the database. On SQLite they always do.
 
     ``by_statement``: where one statement writes all, PostgreSQL commits it without being told to begin and to commit,
     which are two round trips of three. On SQLite it changes nothing.
@@ -208,7 +212,10 @@ def unit_of_work(sessions: SessionFactory, *, read_only: bool = False, by_statem
     try:
         with nullcontext() if read_only else _write_turn(sessions), sessions() as session:
             if read_only:
-                session.connection(execution_options={"trainmaster_read_only": True})
+                options: dict[str, Any] = {"trainmaster_read_only": True}
+                if is_snapshot and session.get_bind().dialect.name == "postgresql":
+                    options["isolation_level"] = "REPEATABLE READ"
+                session.connection(execution_options=options)
             elif by_statement and session.get_bind().dialect.name == "postgresql":
                 session.connection(execution_options={"isolation_level": "AUTOCOMMIT"})
             yield session

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
-from sqlalchemy import Table, bindparam, or_, select, update
+import orjson
+from sqlalchemy import String, Table, bindparam, func, literal, or_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.orm import Session
 
 from core.db.tables import Lease
@@ -26,19 +28,46 @@ _leases: Final = cast("Table", Lease.__table__)
 _CHANGE: Final = update(_leases).where(_leases.c.name == bindparam("is_name"), _leases.c.token == bindparam("is_token"))
 
 
-def _acquire(insert: Callable[[Table], Any]) -> Any:
-    """One statement for a lease that is there and for one that is not."""
-    fresh = insert(_leases).values(
-        name=bindparam("is_name"), holder=bindparam("new_holder"), token=1, expires_at=bindparam("new_end")
-    )
+def _or_take_over(fresh: Any) -> Any:
+    """One statement for leases that are there and for those that are not."""
     return fresh.on_conflict_do_update(
         index_elements=[_leases.c.name],
         set_={"holder": fresh.excluded.holder, "token": _leases.c.token + 1, "expires_at": fresh.excluded.expires_at},
         where=or_(_leases.c.expires_at <= bindparam("is_now"), _leases.c.holder == fresh.excluded.holder),
-    ).returning(_leases.c.token)
+    )
+
+
+def _acquire(insert: Callable[[Table], Any]) -> Any:
+    values = {"name": bindparam("is_name"), "holder": bindparam("new_holder"), "token": 1}
+    fresh = insert(_leases).values(**values, expires_at=bindparam("new_end"))
+    return _or_take_over(fresh).returning(_leases.c.token)
+
+
+def _acquire_all(insert: Callable[[Table], Any], names: Any) -> Any:
+    rows = select(
+        names.c.value,
+        bindparam("new_holder", type_=String),
+        literal(1),
+        bindparam("new_end", type_=_leases.c.expires_at.type),
+    ).where(names.c.value.is_not(None))  # SQLite takes ON CONFLICT for a join's ON without a WHERE
+    fresh = insert(_leases).from_select(["name", "holder", "token", "expires_at"], rows)
+    return _or_take_over(fresh).returning(_leases.c.name, _leases.c.token)
 
 
 _ACQUIRE: Final = {"postgresql": _acquire(postgresql.insert), "sqlite": _acquire(sqlite.insert)}
+# Of many: the names as one parameter.
+_ACQUIRE_ALL: Final = {
+    "postgresql": _acquire_all(
+        postgresql.insert,
+        func.unnest(bindparam("names", type_=ARRAY(String))).table_valued("value", name="names").render_derived(),
+    ),
+    "sqlite": _acquire_all(sqlite.insert, func.json_each(bindparam("names")).table_valued("value", name="names")),
+}
+_HELD: Final = tuple_(_leases.c.name, _leases.c.token).in_(bindparam("held", expanding=True))
+_LOCK_ALL: Final = (
+    select(_leases.c.name).where(_HELD).order_by(_leases.c.name).with_for_update()  # on SQLite, who writes is alone
+)
+_RELEASE_ALL: Final = update(_leases).where(_HELD).values(expires_at=bindparam("new_end"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +88,40 @@ def acquire(session: Session, name: str, *, holder: str, now: datetime, ttl: tim
         .scalar_one_or_none()
     )
     return None if token is None else HeldLease(name, holder, token)
+
+
+def acquire_all(
+    session: Session, names: Iterable[str], *, holder: str, now: datetime, ttl: timedelta
+) -> dict[str, HeldLease]:
+    """Like :func:`acquire`, by name; those that somebody else holds are left out."""
+    wanted: Any = sorted(names)
+    if not wanted:
+        return {}
+    dialect = session.get_bind().dialect.name
+    rows = session.connection().execute(
+        _ACQUIRE_ALL[dialect],
+        {
+            "names": orjson.dumps(wanted).decode() if dialect == "sqlite" else wanted,
+            "new_holder": holder,
+            "new_end": now + ttl,
+            "is_now": now,
+        },
+    )
+    return {row.name: HeldLease(row.name, holder, row.token) for row in rows}
+
+
+def check_all(session: Session, held: Sequence[HeldLease]) -> set[str]:
+    """Lock their rows for this transaction, which writes; the names of those that are still ours."""
+    if not held:
+        return set()
+    pairs = [(lease.name, lease.token) for lease in held]
+    return set(session.connection().execute(_LOCK_ALL, {"held": pairs}).scalars())
+
+
+def release_all(session: Session, held: Sequence[HeldLease], *, now: datetime) -> None:
+    """Give them back early. Harmless where one is no longer ours."""
+    pairs = [(lease.name, lease.token) for lease in held]
+    session.connection().execute(_RELEASE_ALL, {"held": pairs, "new_end": now})
 
 
 def check(session: Session, lease: HeldLease) -> None:

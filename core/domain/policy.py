@@ -123,6 +123,20 @@ def parse_policy(data: Mapping[str, Any], *, base: Policy | None = None) -> Poli
         raise InvalidRequest(f"{field} {what}.", field=field) from wrong
 
 
+def readable_policy(data: Mapping[str, Any]) -> tuple[Policy, dict[str, str]]:
+    """The policy of those settings that can be read, and of the others, by name, why not."""
+    good: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    for name, value in data.items():
+        try:
+            parse_policy({name: value})
+        except InvalidRequest as mistake:
+            wrong[name] = mistake.sentence
+        else:
+            good[name] = value
+    return parse_policy(good), wrong
+
+
 def _value(name: str, value: Any) -> Any:
     if name not in _NAMES:
         raise InvalidRequest(f"There is no setting {name!r}; the settings are {', '.join(_NAMES)}.", field=name)

@@ -1,7 +1,7 @@
 """Quotas as people write them, and as the planner counts them.
 
 ``{"limit": {"gpus": 16, "gpus/H100": 8, "cpu": 64, "memory": "512Gi", "jobs": 20}, "guaranteed": {...},
-"user_limit": {...}, "users": {"ann": {...}}, "user_weights": {"ann": 2}}`` is what ``projects.quota`` keeps.
+"user_limit": {...}, "users": {"ann": {...}}, "user_guaranteed": {"ann": {...}}, "user_weights": {"ann": 2}}`` is what ``projects.quota`` keeps.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ MEMORY: Final = "memory_bytes"
 GPUS: Final = "gpu_milli"
 _PARTS: Final = ("limit", "guaranteed", "user_limit")
 _USERS: Final = "users"
+_OF_USERS: Final = "user_guaranteed"
 _WEIGHTS: Final = "user_weights"
 _MOST: Final = 2**60
 
@@ -34,13 +35,15 @@ class Quota:
     GPU, all models together) and ``gpu_milli/<model>``; what is not named has no limit.
 
     ``guaranteed``: what a project gets back, by preemption of those who borrow it, whenever it wants it.
-    ``user_limit``: for each user of the project; ``user_limits``: for some users instead of that.
+    ``user_limit``: for each user of the project; ``user_limits``: for some users instead of that. ``user_guaranteed``: what
+    some users get back inside the project, from other users of it who have more than theirs.
     """
 
     limit: Mapping[str, int] = field(default_factory=dict)
     guaranteed: Mapping[str, int] = field(default_factory=dict)
     user_limit: Mapping[str, int] = field(default_factory=dict)
     user_limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    user_guaranteed: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,36 +63,43 @@ def parse_quota(data: Mapping[str, Any], *, at: str = "quota") -> QuotaSettings:
     Raises:
         InvalidRequest: an unknown part or resource, or an amount that is none; ``field`` names it.
     """
-    known = (*_PARTS, _USERS, _WEIGHTS)
+    known = (*_PARTS, _USERS, _OF_USERS, _WEIGHTS)
     for name in data:
         if name not in known:
             raise InvalidRequest(f"{at} has no part {name!r}; its parts are {', '.join(known)}.", field=f"{at}.{name}")
     limit, guaranteed, user_limit = (_amounts(data.get(name), f"{at}.{name}") for name in _PARTS)
+    _check_guarantee(guaranteed, limit, f"{at}.guaranteed")
+    users, of_users = (
+        {
+            user: _amounts(of_one, f"{at}.{part}.{user}")
+            for user, of_one in _mapping(data.get(part), f"{at}.{part}").items()
+        }
+        for part in (_USERS, _OF_USERS)
+    )
+    for user, of_one in of_users.items():
+        _check_guarantee(of_one, {**limit, **users.get(user, user_limit)}, f"{at}.{_OF_USERS}.{user}")
+    return QuotaSettings(
+        Quota(limit, guaranteed, user_limit, users, of_users),
+        {
+            user: parse_weight(weight, field=f"{at}.{_WEIGHTS}.{user}")
+            for user, weight in _mapping(data.get(_WEIGHTS), f"{at}.{_WEIGHTS}").items()
+        },
+    )
+
+
+def _check_guarantee(guaranteed: Mapping[str, int], limit: Mapping[str, int], at: str) -> None:
     for what, amount in guaranteed.items():
         if what == JOBS:
             raise InvalidRequest(
-                "A number of jobs cannot be guaranteed: guarantee cpu, memory or gpus.", field=f"{at}.guaranteed.jobs"
+                "A number of jobs cannot be guaranteed: guarantee cpu, memory or gpus.", field=f"{at}.jobs"
             )
         if amount > limit.get(what, amount):
             name = written_name(what)
             raise InvalidRequest(
                 f"{name}: {written(what, amount)} are guaranteed, and the limit is {written(what, limit[what])}; "
                 "raise the limit, or guarantee less.",
-                field=f"{at}.guaranteed.{name}",
+                field=f"{at}.{name}",
             )
-    users = _mapping(data.get(_USERS), f"{at}.{_USERS}")
-    return QuotaSettings(
-        Quota(
-            limit,
-            guaranteed,
-            user_limit,
-            {user: _amounts(of_one, f"{at}.{_USERS}.{user}") for user, of_one in users.items()},
-        ),
-        {
-            user: parse_weight(weight, field=f"{at}.{_WEIGHTS}.{user}")
-            for user, weight in _mapping(data.get(_WEIGHTS), f"{at}.{_WEIGHTS}").items()
-        },
-    )
 
 
 def parse_weight(value: Any, *, field: str) -> float:
@@ -121,6 +131,9 @@ def check_amount(what: str, value: Any, *, field: str) -> int:
         raise InvalidRequest(f"{field}: jobs are counted whole.", field=field)
     thousandths = unit == CPU or unit.startswith(GPUS)
     counted = int((amount * (1000 if thousandths else 1)).to_integral_value(rounding=ROUND_FLOOR))
+    if amount > 0 and not counted:  # else it would be a limit of nothing
+        noun = "a GPU is 0.001" if unit.startswith(GPUS) else "a CPU is 0.001" if unit == CPU else "memory is 1Mi"
+        raise InvalidRequest(f"{field}: {value} is too little; the smallest part of {noun}.", field=field)
     if counted > _MOST:
         raise InvalidRequest(f"{field}: {value} is more than any cluster has.", field=field)
     if unit == MEMORY and 0 < counted < 2**20:
@@ -155,7 +168,8 @@ def written(key: str, amount: int) -> str:
 
 def keys_in(quota: Quota) -> Iterable[str]:
     """Every resource that ``quota`` names, once."""
-    parts = (quota.limit, quota.guaranteed, quota.user_limit, *quota.user_limits.values())
+    of_users = (*quota.user_limits.values(), *quota.user_guaranteed.values())
+    parts = (quota.limit, quota.guaranteed, quota.user_limit, *of_users)
     return dict.fromkeys(key for part in parts for key in part)
 
 

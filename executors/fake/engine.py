@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from core.domain.errors import AttemptRemoved, ExecutorRefused
-from core.domain.ids import AttemptId
+from core.domain.ids import AttemptId, JobId
 from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.parts import WHOLE
 from core.domain.resources import Amounts
@@ -102,7 +102,9 @@ class FakeEngine:
     violations: list[str] = field(default_factory=list)
     starts: list[tuple[datetime, ReplicaKey]] = field(default_factory=list)
     _replicas: dict[ReplicaKey, _Replica] = field(default_factory=dict)
+    _unsettled: dict[ReplicaKey, _Replica] = field(default_factory=dict)  # that may still end
     _keys: dict[AttemptId, list[ReplicaKey]] = field(default_factory=dict)
+    _of_job: dict[JobId, list[ReplicaKey]] = field(default_factory=dict)
     _removed: set[AttemptId] = field(default_factory=set)
     _scripts: dict[tuple[str, int | None], list[Script]] = field(default_factory=dict)
     _late: list[tuple[datetime, Callable[[], None]]] = field(default_factory=list)
@@ -190,7 +192,6 @@ class FakeEngine:
 
     def create(self, order: ReplicaOrder) -> None:
         with self._lock:
-            self._settle()
             key = order.key
             if key in self._replicas:
                 return
@@ -202,10 +203,12 @@ class FakeEngine:
             self._note_conflicts(key)
             self._note_crowding(order)
             node = self._nodes.get(order.node)
-            self._replicas[key] = _Replica(order, script, self.now, is_lost=node is None or not node.is_ready)
+            replica = _Replica(order, script, self.now, is_lost=node is None or not node.is_ready)
+            self._replicas[key] = self._unsettled[key] = replica
             self._keys.setdefault(key.attempt_id, []).append(key)
+            self._of_job.setdefault(key.job_id, []).append(key)
             self.starts.append((self.now, key))
-            self._settle()
+            replica.settle(self.now)
 
     def change_world(self, order: ReplicaOrder) -> None:
         with self._lock:
@@ -248,6 +251,8 @@ class FakeEngine:
             self._removed.add(attempt_id)
             for key in self._keys.pop(attempt_id, ()):
                 del self._replicas[key]
+                self._unsettled.pop(key, None)
+                self._of_job[key.job_id].remove(key)
 
     def later(self, after: timedelta, call: Callable[[], None]) -> None:
         """``call`` takes effect when ``after`` has passed."""
@@ -257,8 +262,13 @@ class FakeEngine:
     # Inside
 
     def _settle(self) -> None:
-        for replica in self._replicas.values():
+        over = []
+        for key, replica in self._unsettled.items():
             replica.settle(self.now)
+            if not replica.is_live:
+                over.append(key)
+        for key in over:
+            del self._unsettled[key]
 
     def _script_of(self, order: ReplicaOrder) -> Script:
         for where in ((order.key.role, order.key.index), (order.key.role, None)):
@@ -272,7 +282,7 @@ class FakeEngine:
         for gpu in order.gpus:
             taken = sum(
                 replica.order.request.gpu_milli or WHOLE
-                for replica in self._replicas.values()
+                for replica in self._settled_replicas()
                 if replica.is_live and replica.order.node == order.node and gpu in replica.order.gpus
             )
             if taken + (order.request.gpu_milli or WHOLE) > WHOLE:
@@ -281,13 +291,19 @@ class FakeEngine:
                 )
 
     def _note_conflicts(self, key: ReplicaKey) -> None:
-        for other, replica in self._replicas.items():
-            if not replica.is_live or other.job_id != key.job_id:
+        for other in self._of_job.get(key.job_id, ()):
+            replica = self._replicas[other]
+            replica.settle(self.now)
+            if not replica.is_live:
                 continue
             if other.attempt_id != key.attempt_id:
                 self.violations.append(f"{self.now}: {key} was started while {other} of an older attempt ran.")
             elif (other.role, other.index) == (key.role, key.index):
                 self.violations.append(f"{self.now}: {key} was started while its generation {other.generation} ran.")
+
+    def _settled_replicas(self) -> Sequence[_Replica]:
+        self._settle()
+        return tuple(self._unsettled.values())
 
     def _with_ports(self, replica: ReplicaAddress, taken: frozenset[int]) -> ReplicaAddress:
         ports = [self._fresh_port(taken) for _ in range(4)]

@@ -50,7 +50,11 @@ class Rules:
 def rules_fingerprint(session: Session) -> tuple[Any, ...]:
     """What changes whenever an administrator has changed anything of it."""
     policy = session.execute(select(func.max(PolicyRow.generation))).scalar_one()
-    projects = session.execute(select(Project.id, Project.weight, cast(Project.quota, Text)).order_by(Project.id)).all()
+    projects = session.execute(
+        select(Project.id, Project.weight, cast(Project.quota, Text))
+        .where(Project.deleted_at.is_(None))
+        .order_by(Project.id)
+    ).all()
     bookings = session.execute(
         select(BookingRow.id, BookingRow.begins_at, BookingRow.ends_at, cast(BookingRow.nodes, Text)).order_by(
             BookingRow.id
@@ -62,15 +66,20 @@ def rules_fingerprint(session: Session) -> tuple[Any, ...]:
 def load_rules(session: Session, now: datetime) -> Rules:
     """All of it as of ``now``. What this version cannot read is told in the log, and counts as not there."""
     policy = _policy(session)
-    projects = session.execute(select(Project.id, Project.name, Project.weight, Project.quota)).all()
+    # One that is deleted has no jobs any more, and its past is no reason to share with it.
+    projects = session.execute(
+        select(Project.id, Project.name, Project.weight, Project.quota).where(Project.deleted_at.is_(None))
+    ).all()
     names = {row.id: row.name for row in projects}
     held = planning.read_usage(session)
     found = session.execute(select(User.id, User.name).where(User.id.in_({user for _, user in held if user})))
     users = {row.id: row.name for row in found}
     past: dict[str, dict[str, float]] = {}
     for (project_id, user_id), one in held.items():
+        if user_id and user_id not in users:
+            continue  # of somebody who is not there any more: it is in the project's own
         value = one.value_at(now, policy.usage_half_life_s)
-        past.setdefault(project_id, {})[users.get(user_id, "") if user_id else ""] = value
+        past.setdefault(project_id, {})[users[user_id] if user_id else ""] = value
     accounts = []
     for row in projects:
         settings = _quota(row.name, row.quota)
@@ -139,11 +148,10 @@ def _both(first: Iterable[UsageKey], second: Iterable[UsageKey]) -> Iterable[Usa
 
 
 def _policy(session: Session) -> Policy:
-    try:
-        return planning.read_policy(session).policy
-    except InvalidRequest as wrong:
-        log.warning("policy.unreadable", why=wrong.sentence)
-        return Policy()
+    kept = planning.read_policy(session)
+    if kept.wrong:
+        log.warning("policy.unreadable", why=" ".join(kept.wrong.values()))
+    return kept.policy
 
 
 def _quota(project: str, data: Mapping[str, Any]) -> QuotaSettings:

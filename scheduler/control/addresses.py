@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Final
 
 from sqlalchemy import select
@@ -17,6 +19,19 @@ Address = tuple[str, int]  # host, port
 _AT_ONCE: Final = 500
 
 
+@dataclass(slots=True)
+class Given:
+    """Addresses that nobody else may be given: written ones, and those that are about to be."""
+
+    addresses: set[Address] = field(default_factory=set)
+    ports: set[int] = field(default_factory=set)
+
+    def add(self, addresses: Iterable[Address]) -> None:
+        for address in addresses:
+            self.addresses.add(address)
+            self.ports.add(address[1])
+
+
 class TakenAddresses:
     """Reads each live attempt's layout once: it changes only with the number of its world. Safe for threads.
 
@@ -28,11 +43,9 @@ class TakenAddresses:
         self._lock = threading.Lock()
         self._known: dict[tuple[str, int], frozenset[Address]] = {}  # by attempt and world
 
-    def read(self, session: Session, *, except_attempt: str) -> set[Address]:
-        """Every address that a live attempt but this one has, as of this transaction."""
-        rows = select(Attempt.id, Attempt.world).where(
-            is_live(), Attempt.layout.is_not(None), Attempt.id != except_attempt
-        )
+    def read(self, session: Session) -> set[Address]:
+        """Every address that a live attempt has, as of this transaction."""
+        rows = select(Attempt.id, Attempt.world).where(is_live(), Attempt.layout.is_not(None))
         live = {(attempt, world) for attempt, world in session.execute(rows)}
         with self._lock:
             known = {attempt: taken for attempt, taken in self._known.items() if attempt in live}

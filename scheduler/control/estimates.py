@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from math import isfinite
 from typing import Final
 
 from sqlalchemy import and_, or_, select
@@ -68,7 +69,7 @@ class Estimates:
         """Of one that waits, for as long as it then still runs. Nobody knows anything before something has ended."""
         if not self.version:
             return None
-        return self.durations.estimate(traits, ran_s=ran_s, max_run_time_s=max_run_time_s)
+        return sound(self.durations.estimate(traits, ran_s=ran_s, max_run_time_s=max_run_time_s))
 
     def _read_history(self, session: Session) -> list[Past]:
         at, job_id = self._newest
@@ -98,6 +99,13 @@ class Estimates:
             )
             for row in reversed(rows)
         ]
+
+
+def sound(estimate: Estimate | None) -> Estimate | None:
+    """``None`` for one that is no number of seconds: nobody knows then."""
+    if estimate is None or not all(map(isfinite, (estimate.likely_s, estimate.early_s, estimate.late_s))):
+        return None
+    return estimate
 
 
 def of_stopped(session: Session, job_ids: Sequence[str]) -> dict[str, Estimate]:

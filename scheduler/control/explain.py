@@ -12,6 +12,7 @@ from core.domain.waiting import said_to
 from scheduler.planning import words
 from scheduler.planning.model import Placement, Plan, Reason, Snapshot
 from scheduler.planning.outlook import positions
+from scheduler.planning.standing import standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """``is_same``: the plan that was kept says the same of the job."""
+    """``then``: what the plan that was kept said of the job, where that is something else."""
 
     at: datetime
     verdict: Verdict
@@ -46,7 +47,8 @@ class Explanation:
     waiting: int = 0
     running: int = 0
     nodes: int = 0
-    is_same: bool = True
+    then: str = ""
+    order: str = ""  # of a job that waits: why it stands where it stands
 
 
 def explanation(record: Record, job_id: JobId, name: str, made: Plan) -> Explanation:
@@ -68,7 +70,8 @@ def explanation(record: Record, job_id: JobId, name: str, made: Plan) -> Explana
         waiting=len(seen.queued),
         running=len(seen.running),
         nodes=len(seen.nodes),
-        is_same=record.kept is None or _same(job_id, made, record.kept, seen),
+        then="" if record.kept is None else _otherwise(job_id, name, made, record.kept, seen),
+        order=standing(seen, made, job_id),
     )
 
 
@@ -88,14 +91,15 @@ def _verdict(job_id: JobId, made: Plan, seen: Snapshot) -> tuple[Verdict, str, t
     return Verdict.ABSENT, "neither waits for a place nor runs at that time", ()
 
 
-def _same(job_id: JobId, made: Plan, kept: Plan, seen: Snapshot) -> bool:
-    """Numbers in a reason may differ in kind from version to version; what counts is what happens and why."""
-    return _verdict(job_id, made, seen) == _verdict(job_id, kept, seen) and _words(made, job_id) == _words(kept, job_id)
-
-
-def _words(made: Plan, job_id: JobId) -> str:
-    reason = made.waits.get(job_id)
-    return "" if reason is None else reason.sentence
+def _otherwise(job_id: JobId, name: str, made: Plan, kept: Plan, seen: Snapshot) -> str:
+    """What ``kept`` says of the job; empty if it does the same with it for the same reason, in whatever words and numbers."""
+    verdict, said, placements = _verdict(job_id, kept, seen)
+    reason, now = kept.waits.get(job_id), made.waits.get(job_id)
+    now_verdict, _, now_placements = _verdict(job_id, made, seen)
+    is_same_reason = (None if reason is None else reason.code) == (None if now is None else now.code)
+    if (verdict, placements) == (now_verdict, now_placements) and is_same_reason:
+        return ""
+    return said if reason is None else said_to(job_id, name, reason.sentence, reason.numbers)
 
 
 def _on(placements: Sequence[Placement]) -> str:

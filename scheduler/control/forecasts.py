@@ -144,7 +144,8 @@ def explain(ask: Mapping[str, Any], record: Record | None) -> dict[str, Any]:
         "waiting": found.waiting,
         "running": found.running,
         "nodes": found.nodes,
-        "is_same": found.is_same,
+        "then": found.then,
+        "order": found.order,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import PurePosixPath
@@ -74,18 +74,24 @@ class OrderBook:
         return Layout((*layout.replicas, joining))
 
 
-def load_volumes(session: Session, job: JobFacts) -> dict[str, VolumeFacts]:
-    """The volumes that the job uses, by name."""
-    wanted = {job.output_volume, *(mount.volume for mount in job.spec.mounts)}
-    if job.spec.input is not None:
-        wanted.add(split_location(job.spec.input, field="input")[0])
-    rows = session.scalars(select(Volume).where(Volume.name.in_(wanted))).all()
-    return {
+def load_volumes(session: Session, jobs: Sequence[JobFacts]) -> list[dict[str, VolumeFacts]]:
+    """The volumes that each job uses, by name."""
+    wanted = [_volumes_of(job) for job in jobs]
+    rows = session.scalars(select(Volume).where(Volume.name.in_(set().union(*wanted)))).all()
+    known = {
         row.name: VolumeFacts(
             row.name, row.root, row.config.get("path") or row.root, row.is_read_only, row.kind, row.config
         )
         for row in rows
     }
+    return [{name: known[name] for name in names if name in known} for names in wanted]
+
+
+def _volumes_of(job: JobFacts) -> set[str]:
+    wanted = {job.output_volume, *(mount.volume for mount in job.spec.mounts)}
+    if job.spec.input is not None:
+        wanted.add(split_location(job.spec.input, field="input")[0])
+    return wanted
 
 
 def build_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrder:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import structlog
 from sqlalchemy.exc import IntegrityError
 
 from core.db.engine import unit_of_work
@@ -17,6 +19,9 @@ from scheduler.planning.outlook import Outlook, StartCode, outlook
 # Moments move on although nothing changes; and a queue that changes all the time is not looked at each time.
 _AGAIN: Final = timedelta(minutes=1)
 _AT_MOST: Final = timedelta(seconds=5)
+_TRIES: Final = 3
+
+log = structlog.get_logger(__name__)
 
 
 class OutlookWriter:
@@ -43,12 +48,15 @@ class OutlookWriter:
             if seen == self._seen and self._at is not None and now - self._at < _AGAIN:
                 return
             loaded = load_snapshot(session, self._cache, now, can_grow=isinstance(control.executor, ChangesWorlds))
-        found = outlook(loaded.snapshot)
-        try:
-            with unit_of_work(control.sessions) as session:
-                write_outlooks(session, to_rows(found), now)
-        except IntegrityError:  # another process writes the same at this moment, or a job is gone
-            return
+        rows = to_rows(outlook(loaded.snapshot))
+        for _ in range(_TRIES):
+            with suppress(IntegrityError), unit_of_work(control.sessions) as session:
+                write_outlooks(session, rows, now)
+                break
+            # Another process writes the same at this moment, or a job went in it.
+        else:
+            log.info("outlooks.left_to_others")
+        # To look so far ahead costs seconds: it is not done again at once, whoever has written.
         self._seen, self._at = seen, now
 
 

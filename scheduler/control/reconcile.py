@@ -1,12 +1,14 @@
 """Making one attempt real: rows against what the executor shows, until both agree.
 
 Each round loads in a short transaction, works outside of any, and writes fenced. A round may die between any two
-steps: the next one, here or in another process, sees the same truth and goes on.
+steps: the next one, here or in another process, sees the same truth and goes on. Many attempts are looked at side by side,
+and share their transactions (``batch.py``).
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -14,24 +16,19 @@ import structlog
 from sqlalchemy import select
 
 from core.bell import TOPIC_RECONCILE
-from core.db import leases
 from core.db.engine import unit_of_work
-from core.db.leases import HeldLease
 from core.db.repositories.events import last_events_of_job
 from core.db.tables import Attempt
-from core.domain.errors import (
-    IllegalTransition,
-    StaleWrite,
-    Unavailable,
-)
+from core.domain.errors import IllegalTransition, StaleWrite
 from core.domain.ids import AttemptId
-from scheduler.control import fence
 from scheduler.control.addresses import TakenAddresses
+from scheduler.control.batch import Batch, Outcome
 from scheduler.control.context import Control
 from scheduler.control.leftovers import log_leftovers
 from scheduler.control.look import Look, Memory, Verdict
 from scheduler.control.round import Round
-from scheduler.control.rows import AttemptRows, SpecCache, load_attempt
+from scheduler.control.rows import SpecCache
+from scheduler.control.steps import Busy, Load, Steps
 
 log = structlog.get_logger(__name__)
 
@@ -58,16 +55,39 @@ class Reconciler:
         Raises:
             Unavailable: the database is away.
         """
-        if not self._enter(attempt_id):
-            return Look(Verdict.BUSY)
-        try:
-            return self._look(attempt_id)
-        except IllegalTransition as illegal:
-            # A bug, and who looks for it needs to know what the job went through.
-            illegal.history = self._history(attempt_id)
-            raise
-        finally:
+        outcome = self.reconcile_all([attempt_id])[attempt_id]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    def reconcile_all(self, attempt_ids: Iterable[AttemptId]) -> dict[AttemptId, Outcome]:
+        """The same of many, with a transaction for all where each would have had its own. What :meth:`reconcile` would have
+        raised is the outcome of that one, and none of the others' business.
+        """
+        outcomes: dict[AttemptId, Outcome] = {}
+        entered = [attempt_id for attempt_id in dict.fromkeys(attempt_ids) if self._enter(attempt_id)]
+        inside = set(entered)
+        batch = Batch(self.control, self._specs, self._taken)
+
+        def leave(attempt_id: AttemptId) -> None:
+            inside.discard(attempt_id)
             self._leave(attempt_id)
+
+        try:
+            batch.run({attempt_id: self._look(attempt_id) for attempt_id in entered}, leave)
+        finally:
+            for attempt_id in inside:
+                self._leave(attempt_id)
+        for attempt_id in attempt_ids:
+            outcome = batch.outcomes.get(attempt_id, Look(Verdict.BUSY))
+            outcomes[attempt_id] = outcome
+            if isinstance(outcome, IllegalTransition):
+                # A bug, and who looks for it needs to know what the job went through.
+                outcome.history = self._history(attempt_id)
+            elif isinstance(outcome, Look) and outcome.verdict is Verdict.GONE:
+                # Of an end that another process has written meanwhile.
+                log_leftovers(self.control.executor, attempt_id)
+        return outcomes
 
     def _history(self, attempt_id: AttemptId) -> tuple[dict[str, object], ...]:
         with unit_of_work(self.control.sessions, read_only=True) as session:
@@ -90,50 +110,29 @@ class Reconciler:
         if is_asked:
             self.control.bell.ring(TOPIC_RECONCILE, attempt_id)
 
-    def _look(self, attempt_id: AttemptId) -> Look:
+    def _look(self, attempt_id: AttemptId) -> Steps[Look]:
         """Rounds under one lease, until there is nothing more to do now."""
-        lease: HeldLease | None = None
         look = Look(Verdict.AGAIN)
+        is_anew = True
         for _ in range(_MAX_ROUNDS):
             try:
-                lease, rows = self._load(attempt_id, lease)
+                rows = yield Load(is_anew)
+                is_anew = False
                 if rows is None:
                     look = Look(Verdict.GONE)
-                elif lease is None:
-                    look = Look(Verdict.BUSY)
                 else:
                     memory = self._memories.setdefault(attempt_id, Memory())
-                    this = Round(self.control, lease, rows, memory, self._taken)
-                    look = this.run()
-                    lease = this.lease  # renewed, when the round took long
+                    look = yield from Round(self.control, rows, memory).run()
+            except Busy:
+                look = Look(Verdict.BUSY)
             except StaleWrite as stale:
                 log.debug("attempt.stale", attempt=attempt_id, why=str(stale))
-                lease = None  # somebody moved it meanwhile: look again, if we still may
+                is_anew = True  # somebody moved it meanwhile: look again, if we still may
                 continue
             if look.verdict is not Verdict.AGAIN or look.next_look is not None:
                 break
-        if lease is not None:
-            self._release(lease)
         if look.verdict is Verdict.GONE:
             self._memories.pop(attempt_id, None)
-            log_leftovers(self.control.executor, attempt_id)  # of an end that another process has written meanwhile
         elif look.verdict is Verdict.AGAIN and look.next_look is None:
             return replace(look, next_look=self.control.clock())
         return look
-
-    def _load(self, attempt_id: AttemptId, lease: HeldLease | None) -> tuple[HeldLease | None, AttemptRows | None]:
-        control = self.control
-        # With the lease in hand this only reads: what is written later is fenced anyway.
-        with unit_of_work(control.sessions, read_only=lease is not None) as session:
-            now = control.clock()
-            rows = load_attempt(session, attempt_id, self._specs, now=now, node_grace=control.node_grace)
-            if rows is not None and lease is None:
-                name = f"attempt:{attempt_id}"
-                lease = leases.acquire(session, name, holder=control.holder, now=now, ttl=control.lease_ttl)
-        return lease, rows
-
-    def _release(self, lease: HeldLease) -> None:
-        try:
-            fence.release(self.control, lease)
-        except Unavailable:
-            pass  # it expires by itself

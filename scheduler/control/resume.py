@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -61,6 +62,14 @@ class ResumeSources:
         """
         if self.volume is not None:
             make_place(self.volume, self.output_path, is_shared=is_shared, owner=owner)
+
+
+def load_outputs(session: Session, jobs: Sequence[JobFacts]) -> list[ResumeSources]:
+    """What a first attempt needs, which goes on from nothing of its own: where the outputs are."""
+    names = {job.output_volume for job in jobs}
+    found = {row.name: row for row in session.scalars(select(Volume).where(Volume.name.in_(names)))}
+    volumes = {name: tree_of(row) for name, row in found.items() if row.root is not None}
+    return [ResumeSources((), volumes.get(job.output_volume), job.output_path, job.created_at) for job in jobs]
 
 
 def load_sources(session: Session, job: JobFacts) -> ResumeSources:

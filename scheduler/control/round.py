@@ -8,20 +8,13 @@ from datetime import datetime, timedelta
 from typing import Final
 
 import structlog
-from sqlalchemy.orm import Session
 
-from core import secrets
 from core.bell import TOPIC_TICK
-from core.db import leases
-from core.db.engine import unit_of_work
-from core.db.identity import ensure_id, find_id
-from core.db.leases import HeldLease
 from core.domain.errors import (
     AttemptRemoved,
     ExecutorError,
     ExecutorRefused,
     ExecutorTryAgain,
-    StaleWrite,
     TrainmasterError,
     Unavailable,
 )
@@ -29,8 +22,7 @@ from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.lifecycle import ReplicaEvent
 from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
 from executors.base import ChangesWorlds, Observation, Phase
-from scheduler.control import fence
-from scheduler.control.addresses import TakenAddresses, addresses_of
+from scheduler.control.addresses import addresses_of
 from scheduler.control.asks import Asks
 from scheduler.control.backoff import retry_delay
 from scheduler.control.context import Control
@@ -41,49 +33,45 @@ from scheduler.control.environment import attempt_context, environment_note
 from scheduler.control.facts import Member, Sight
 from scheduler.control.leftovers import forget_leftovers, leftovers
 from scheduler.control.look import Look, Memory, Verdict, fingerprint
-from scheduler.control.orders import OrderBook, check_places, load_volumes
+from scheduler.control.orders import OrderBook, check_places
 from scheduler.control.resume import ResumeSources, find_resume_path, load_sources
 from scheduler.control.rows import AttemptRows
+from scheduler.control.steps import Gather, Gathered, Prepare, Read, Renew, Steps, Write, WriteAlone
 from scheduler.control.waits import STARTS_WITHIN, tell_wait, waits_for
 from scheduler.control.worlds import WorldChange, may_do_without
 from scheduler.control.write import AttemptWriter
 
 log = structlog.get_logger(__name__)
 
-_PORTS_LEASE: Final = "ports"
 # What a replica that was just created waits for is worth a line when it waits for so long.
 _TELL_AFTER: Final = timedelta(seconds=2)
 
 
 class Round:
-    """One round: what was loaded, and what comes of it."""
+    """One round: what was loaded, and what comes of it. What it asks of the database it yields (``steps.py``)."""
 
-    def __init__(
-        self, control: Control, lease: HeldLease, rows: AttemptRows, memory: Memory, taken: TakenAddresses
-    ) -> None:
+    def __init__(self, control: Control, rows: AttemptRows, memory: Memory) -> None:
         self.control = control
-        self.taken = taken
-        self.lease = lease
         self.rows = rows
         self.memory = memory
         self.began = control.clock()
 
-    def run(self) -> Look:
+    def run(self) -> Steps[Look]:
         attempt, job = self.rows.attempt, self.rows.job
         is_stuck = self.began - attempt.created_at >= START_PATIENCE and any(m.detail for m in self.rows.members)
         is_meant = job.wanted is Wanted.RUN and attempt.stop is None and self.memory.refusal is None
         try:
             if attempt.state is AttemptState.PLACED and is_meant and not is_stuck:
-                self._prepare()
+                yield from self._prepare()
             seen = self._observe()
             decision = decide(self._sight(seen))
-            look = self._carry_out(decision, seen)
+            look = yield from self._carry_out(decision, seen)
         except ExecutorTryAgain as away:
-            return self._try_again(away.sentence)
+            return (yield from self._try_again(away.sentence))
         except ExecutorRefused as refused:
             # Kept in memory only: after a restart the executor refuses again.
             if self.memory.refusal is not None:
-                return self._try_again(refused.sentence)
+                return (yield from self._try_again(refused.sentence))
             self.memory.refusal = refused.sentence
             self.memory.is_removed = isinstance(refused, AttemptRemoved)
             return Look(Verdict.AGAIN)
@@ -93,23 +81,18 @@ class Round:
 
     # Before the first replica
 
-    def _prepare(self) -> None:
+    def _prepare(self) -> Steps[None]:
         """Give the attempt its addresses and its checkpoint, before anything is created."""
         control, job, attempt = self.control, self.rows.job, self.rows.attempt
-        with unit_of_work(control.sessions, read_only=True) as session:
-            taken = self.taken.read(session, except_attempt=attempt.id) if control.executor.shares_hosts else set()
-            sources = load_sources(session, job)
-        ports = frozenset(port for _, port in taken)
-        layout = control.executor.assign_addresses(self._layout(self.rows.members), ports, attempt.id)
+        given, sources = yield Prepare(job, attempt.number)
+        layout = control.executor.assign_addresses(self._layout(self.rows.members), frozenset(given.ports), attempt.id)
+        addresses = frozenset(addresses_of(layout)) if control.executor.shares_hosts else frozenset()
+        given.add(addresses)
         resume_from = self._ready_output(sources)
         note = environment_note(job, layout, attempt_context(control, job, attempt, resume_from))
-        with fence.fenced(control, self.lease) as session:
-            if control.executor.shares_hosts:
-                # Two gangs that start at once may have been given the same port: the second looks again.
-                leases.acquire(session, _PORTS_LEASE, holder=_PORTS_LEASE, now=control.clock(), ttl=control.lease_ttl)
-                if self.taken.read(session, except_attempt=attempt.id) & addresses_of(layout):
-                    raise StaleWrite("another gang was given one of these ports in the same moment")
-            self._writer(session).start(layout, resume_from, note)
+        writer = self._writer()
+        writer.start(layout, resume_from, note)
+        yield Write(writer.writes, addresses)
         self.rows = self.rows.started(layout, resume_from)
 
     def _layout(self, members: Sequence[Member]) -> Layout:
@@ -177,12 +160,13 @@ class Round:
         self.memory.joining = {(m.id, m.generation): known.get((m.id, m.generation), self.began) for m in joining}
         return {name: since for (name, _), since in self.memory.joining.items()}
 
-    def _carry_out(self, decision: Decision, seen: Sequence[Observation]) -> Look:
+    def _carry_out(self, decision: Decision, seen: Sequence[Observation]) -> Steps[Look]:
         if decision.has_writes:
-            layout = None if decision.world is None else self._new_world(decision.world)
-            resume_from = self._newest_checkpoint() if self._begins_anew(decision) else None
-            with fence.fenced(self.control, self.lease) as session:
-                self._writer(session).record(decision, layout, resume_from)
+            layout = None if decision.world is None else (yield from self._new_world(decision.world))
+            resume_from = (yield from self._newest_checkpoint()) if self._begins_anew(decision) else None
+            writer = self._writer()
+            writer.record(decision, layout, resume_from)
+            yield Write(writer.writes)
             self._log(decision)
             if decision.given_up:
                 self.control.bell.ring(TOPIC_TICK, "")  # there is room, and somebody lacks a replica
@@ -194,14 +178,14 @@ class Round:
             if decision.end is not None:
                 return Look(Verdict.AGAIN)  # the end is written on fresh rows: recording may have moved the job
         if decision.end is not None:
-            self._end(decision)
+            yield from self._end(decision)
             return Look(Verdict.GONE)
-        self._tell_wait(decision, seen)
+        yield from self._tell_wait(decision, seen)
         asks = Asks(self.control, self.rows, self.memory)
         asks.stop(decision.stops)
         asks.tell(decision.tells)
         asks.leave(decision.leaves, seen)
-        is_created = self._create(decision.creates, seen)
+        is_created = yield from self._create(decision.creates, seen)
         look = Look(
             Verdict.AGAIN if decision.has_writes or is_created else Verdict.SETTLED,
             None if decision.has_writes or is_created else decision.next_look,
@@ -214,7 +198,7 @@ class Round:
             return replace(look, verdict=Verdict.AGAIN, next_look=self.control.clock() + retry_delay(self.memory.tries))
         return look
 
-    def _tell_wait(self, decision: Decision, seen: Sequence[Observation]) -> None:
+    def _tell_wait(self, decision: Decision, seen: Sequence[Observation]) -> Steps[None]:
         """Once per reason: this process remembers what it wrote, and another one reads it first."""
         attempt, job = self.rows.attempt, self.rows.job
         is_starting = job.state is JobState.STARTING and not decision.is_running and not (attempt.stop or decision.stop)
@@ -222,8 +206,8 @@ class Round:
             return
         sentence = waits_for(self.rows.members, seen)
         if sentence and sentence != self.memory.wait:
-            with fence.fenced(self.control, self.lease) as session:
-                tell_wait(session, self.rows, sentence, self.control.clock())
+            rows, now = self.rows, self.control.clock()
+            yield WriteAlone(lambda session: tell_wait(session, rows, sentence, now))
             self.memory.wait = sentence
 
     def _after_creation(self, look: Look) -> Look:
@@ -244,14 +228,15 @@ class Round:
             or any(m.state is ReplicaState.STARTING for m in self.rows.members)
         )
 
-    def _end(self, decision: Decision) -> None:
+    def _end(self, decision: Decision) -> Steps[None]:
         if decision.end is None:
             return
         executor = self.control.executor
         executor.remove(self.rows.attempt.id)
         left = leftovers(executor, self.rows.attempt.id)
-        with fence.fenced(self.control, self.lease) as session:
-            rings = self._writer(session).end(decision.end, left)
+        writer = self._writer()
+        rings = writer.end(decision.end, left)
+        yield Write(writer.writes)
         forget_leftovers(executor, self.rows.attempt.id)
         log.info(
             "attempt.ended",
@@ -263,13 +248,13 @@ class Round:
         for topic, key in rings:
             self.control.bell.ring(topic, key)
 
-    def _new_world(self, change: WorldChange) -> Layout:
+    def _new_world(self, change: WorldChange) -> Steps[Layout]:
         """Addresses for the next world: all of them fresh, for whoever died may still be remembered at the old ones."""
         control = self.control
         taken: set[tuple[str, int]] = set()
         if control.executor.shares_hosts:
-            with unit_of_work(control.sessions, read_only=True) as session:
-                taken = self.taken.read(session, except_attempt="")
+            given, _ = yield Prepare(self.rows.job, self.rows.attempt.number)
+            taken = given.addresses
         ports = frozenset(port for _, port in taken)
         attempt = self.rows.attempt
         layout = self._layout(change.members)
@@ -279,13 +264,13 @@ class Round:
         """Whether processes start again within the attempt."""
         return decision.world is not None or any(m.event is ReplicaEvent.RESTART for m in decision.moves)
 
-    def _newest_checkpoint(self) -> str | None:
+    def _newest_checkpoint(self) -> Steps[str | None]:
         """What they go on from. Looked for once and kept in the rows: all of one world must be told the same."""
-        with unit_of_work(self.control.sessions, read_only=True) as session:
-            sources = load_sources(session, self.rows.job)
-        return find_resume_path(self.rows.job, sources)
+        job = self.rows.job
+        sources = yield Read(lambda session: load_sources(session, job))
+        return find_resume_path(job, sources)
 
-    def _create(self, members: Sequence[Member], seen: Sequence[Observation]) -> bool:
+    def _create(self, members: Sequence[Member], seen: Sequence[Observation]) -> Steps[bool]:
         """Create what is missing; true when the executor took any. What it did not take is told in its detail."""
         if not members:
             return False
@@ -294,7 +279,7 @@ class Round:
         refused: ExecutorRefused | None = None
         given_up = False
         try:
-            book = self._order_book()
+            book = yield from self._order_book()
         except ExecutorRefused as no:
             if not all(may_do_without(self.rows.attempt, member) for member in members):
                 raise
@@ -305,7 +290,7 @@ class Round:
         size = batch_size(self.control)
         for begin in range(0, len(members), size):
             if self.control.clock() - self.began > self.control.lease_ttl / 2:
-                self.lease = fence.renew(self.control, self.lease)
+                yield Renew()
                 self.began = self.control.clock()
             batch = members[begin : begin + size]
             for member, error in zip(batch, create_batch(self.control, book, batch), strict=True):
@@ -322,8 +307,9 @@ class Round:
                 break
         news = {m.id: details[m.id] for m in members if m.id in details and details[m.id] != m.detail}
         if created or news:
-            with fence.fenced(self.control, self.lease) as session:
-                self._writer(session).created(created, news)
+            writer = self._writer()
+            writer.created(created, news)
+            yield Write(writer.writes)
         if refused is not None:
             raise refused
         self.memory.tries = self.memory.tries + 1 if details else 0
@@ -338,33 +324,29 @@ class Round:
         self.memory.refused[member.id, member.generation] = error.sentence
         return True
 
-    def _order_book(self) -> OrderBook:
+    def _order_book(self) -> Steps[OrderBook]:
         job = self.rows.job
-        with unit_of_work(self.control.sessions, read_only=True) as session:
-            volumes = load_volumes(session, job)
-            try:
-                opened = secrets.open_secrets(session, self.control.secret_key, job.project_id, job.spec.secrets)
-            except TrainmasterError as error:
-                raise ExecutorRefused(f"secrets: {error.sentence}") from error
-            database_id = find_id(session)
-        database_id = database_id or ensure_id(self.control.sessions)
-        book = OrderBook(job, self.rows.attempt, volumes, opened, database_id)
+        found: Gathered = yield Gather(job)
+        if isinstance(found.secrets, TrainmasterError):
+            raise ExecutorRefused(f"secrets: {found.secrets.sentence}") from found.secrets
+        book = OrderBook(job, self.rows.attempt, found.volumes, found.secrets, found.database_id)
         return replace(book, inodes=check_places(self.control, book))
 
-    def _try_again(self, why: str) -> Look:
+    def _try_again(self, why: str) -> Steps[Look]:
         self.memory.tries += 1
         wait = retry_delay(self.memory.tries)
         log.warning("executor.away", attempt=self.rows.attempt.id, why=why, again_in_s=wait.total_seconds())
         news = {m.id: why for m in self.rows.members if m.state is ReplicaState.PENDING and m.detail != why}
         if news and self.rows.attempt.stop is None:
-            with fence.fenced(self.control, self.lease) as session:
-                self._writer(session).created((), news)
+            writer = self._writer()
+            writer.created((), news)
+            yield Write(writer.writes)
         return Look(Verdict.AGAIN, self.control.clock() + wait, is_hot=True)
 
     # Small things
 
-    def _writer(self, session: Session) -> AttemptWriter:
-        return AttemptWriter(session, self.rows, self.control.clock())
+    def _writer(self) -> AttemptWriter:
+        return AttemptWriter(self.rows, self.control.clock())
 
     def _log(self, decision: Decision) -> None:
         attempt, job = self.rows.attempt.id, self.rows.job.id

@@ -23,7 +23,7 @@ from core.domain.lifecycle import AttemptEvent, advance
 from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
 from scheduler.control.facts import AttemptFacts, JobFacts, Member, PastEnd, Stop
 
-_SPEC_CACHE_SIZE: Final = 1024
+_SPEC_CACHE_SIZE: Final = 4096
 
 # Built once, and of plain columns: a look reads all of this, and building statements and objects took longer than the
 # database itself.
@@ -39,25 +39,28 @@ _ATTEMPT: Final[AnySelect] = (
         _jobs.c.resume_from.label("job_resume_from"), _jobs.c.output_volume, _jobs.c.output_path, _jobs.c.trial,
         _jobs.c.created_at.label("job_created_at"),
         _projects.c.name.label("project"),
-        exists().where(_checkpoints.c.attempt_id == _attempts.c.id).label("has_checkpoint"),
+        # By the job's, too: of these there is an index.
+        exists()
+        .where(_checkpoints.c.job_id == _attempts.c.job_id, _checkpoints.c.attempt_id == _attempts.c.id)
+        .label("has_checkpoint"),
     )
     .join(_jobs, _jobs.c.id == _attempts.c.job_id)
     .join(_projects, _projects.c.id == _jobs.c.project_id)
-    .where(_attempts.c.id == bindparam("is_attempt"), is_live())
+    .where(_attempts.c.id.in_(bindparam("attempts", expanding=True)), is_live())
 )  # fmt: skip
 _REPLICAS: Final[AnySelect] = (
     select(
-        _replicas.c.id, _replicas.c.role, _replicas.c.replica_index, _replicas.c.generation, _replicas.c.state,
+        _replicas.c.attempt_id, _replicas.c.id, _replicas.c.role, _replicas.c.replica_index, _replicas.c.generation, _replicas.c.state,
         _replicas.c.node, _replicas.c.gpus, _replicas.c.exit, _replicas.c.detail, _replicas.c.facts,
         _replicas.c.started_at, _replicas.c.ended_at, _replicas.c.progress, _replicas.c.memory_bytes,
         _replicas.c.leaves,
         _nodes.c.is_ready, _nodes.c.seen_at,
     )
     .outerjoin(_nodes, _nodes.c.name == _replicas.c.node)
-    .where(_replicas.c.attempt_id == bindparam("is_attempt"))
-    .order_by(_replicas.c.rank)
+    .where(_replicas.c.attempt_id.in_(bindparam("attempts", expanding=True)))
+    .order_by(_replicas.c.attempt_id, _replicas.c.rank)
 )  # fmt: skip
-_SPEC: Final = select(_jobs.c.spec).where(_jobs.c.id == bindparam("is_job"))
+_SPECS: Final = select(_jobs.c.id, _jobs.c.spec).where(_jobs.c.id.in_(bindparam("jobs", expanding=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,39 +91,58 @@ class SpecCache:
         self._specs: OrderedDict[str, JobSpec] = OrderedDict()
         self._lock = Lock()
 
-    def read(self, session: Session, job_id: str) -> JobSpec:
-        """The job's spec; from the database only if it is not known yet."""
+    def read(self, session: Session, job_ids: Sequence[str]) -> dict[str, JobSpec]:
+        """Their specs; from the database only those that are not known yet."""
+        found: dict[str, JobSpec] = {}
         with self._lock:
-            known = self._specs.get(job_id)
-            if known is not None:
-                self._specs.move_to_end(job_id)
-                return known
-        spec = JobSpec.model_validate(session.execute(_SPEC, {"is_job": job_id}).scalar_one())
-        with self._lock:
-            self._specs[job_id] = spec
-            if len(self._specs) > _SPEC_CACHE_SIZE:
-                self._specs.popitem(last=False)
-        return spec
+            for job_id in job_ids:
+                known = self._specs.get(job_id)
+                if known is not None:
+                    self._specs.move_to_end(job_id)
+                    found[job_id] = known
+        missing = [job_id for job_id in job_ids if job_id not in found]
+        if missing:
+            rows = session.connection().execute(_SPECS, {"jobs": missing})
+            fresh = {row.id: JobSpec.model_validate(row.spec) for row in rows}
+            found |= fresh
+            with self._lock:
+                self._specs.update(fresh)
+                while len(self._specs) > _SPEC_CACHE_SIZE:
+                    self._specs.popitem(last=False)
+        return found
 
 
 def load_attempt(
     session: Session, attempt_id: AttemptId, specs: SpecCache, *, now: datetime, node_grace: timedelta
 ) -> AttemptRows | None:
     """The rows of a live attempt, or ``None`` when there is none of this id, or it has ended."""
+    return load_attempts(session, [attempt_id], specs, now=now, node_grace=node_grace).get(attempt_id)
+
+
+def load_attempts(
+    session: Session, attempt_ids: Sequence[AttemptId], specs: SpecCache, *, now: datetime, node_grace: timedelta
+) -> dict[AttemptId, AttemptRows]:
+    """The rows of those of these attempts that are live."""
     connection = session.connection()
-    found = connection.execute(_ATTEMPT, {"is_attempt": attempt_id}).one_or_none()
-    if found is None:
-        return None
-    replicas = connection.execute(_REPLICAS, {"is_attempt": attempt_id}).all()
-    return AttemptRows(
-        job=_job(found, specs.read(session, found.job_id)),
-        attempt=_attempt(found),
-        members=tuple(_member(replica) for replica in replicas),
-        lost_nodes=_lost_nodes(replicas, now=now, grace=node_grace),
-        previous=_previous(session, found),
-        has_checkpoint=found.has_checkpoint,
-        wish=_wish(session, found),
-    )
+    found = connection.execute(_ATTEMPT, {"attempts": list(attempt_ids)}).all()
+    if not found:
+        return {}
+    replicas: dict[str, list[AnyRow]] = {row.id: [] for row in found}
+    for replica in connection.execute(_REPLICAS, {"attempts": list(replicas)}):
+        replicas[replica.attempt_id].append(replica)
+    known = specs.read(session, [row.job_id for row in found])
+    return {
+        AttemptId(row.id): AttemptRows(
+            job=_job(row, known[row.job_id]),
+            attempt=_attempt(row),
+            members=tuple(map(_member, replicas[row.id])),
+            lost_nodes=_lost_nodes(replicas[row.id], now=now, grace=node_grace),
+            previous=_previous(session, row),
+            has_checkpoint=row.has_checkpoint,
+            wish=_wish(session, row),
+        )
+        for row in found
+    }
 
 
 def exit_to_json(facts: ExitFacts, verdict_kind: str, sentence: str) -> dict[str, Any]:

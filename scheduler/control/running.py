@@ -9,12 +9,14 @@ from typing import Any, Final
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
+from trainmaster.spec import Grace
 
 from core.db.repositories.nodes import is_holding, is_live
 from core.db.tables import Attempt, Checkpoint, Job, Project, Replica, User
 from core.domain.ids import AttemptId, JobId
 from core.domain.resources import Gang
 from core.domain.states import AttemptState, JobState, Wanted
+from scheduler.control.decide import DEADLINE_SLACK, KILL_SLACK
 from scheduler.control.estimates import Estimates
 from scheduler.control.facts import Stop
 from scheduler.control.fleet import Holder
@@ -26,6 +28,11 @@ from scheduler.planning.shares import gpus_of
 _SOON: Final = timedelta(seconds=30)
 # An end that is overdue comes at any moment.
 _OVERDUE: Final = timedelta(seconds=1)
+# A limit of thirty years and more is none.
+_OUT_OF_SIGHT_S: Final = 1e9
+# What a job's replicas get from SIGTERM to SIGKILL, in seconds.
+_STOP_GRACE_S: Final[float] = Grace().stop
+STOP_GRACE_S: Final = Job.spec["grace"]["stop"].as_float().label("stop_grace_s")
 # The part of an elastic gang that gives its place is told to the planner as a gang of its own, which is stopping.
 _LEAVING: Final = "~leaving"
 
@@ -48,7 +55,7 @@ def running_rows(session: Session) -> Sequence[Any]:
             Job.spec["preemptible"].as_boolean().label("preemptible"),
             Project.name.label("project"), User.name.label("user"),
             Attempt.id.label("attempt_id"), Attempt.state.label("attempt_state"), Attempt.started_at,
-            Attempt.stop, Attempt.decided_at,
+            Attempt.stop, Attempt.decided_at, STOP_GRACE_S,
         )
         .join(Attempt, Attempt.job_id == Job.id)
         .join(Project, Project.id == Job.project_id)
@@ -88,8 +95,9 @@ def _view(
     gpus = _gpus(gang, holders)
     is_stopping, ends_at = _ending(row, now)
     for_job = None if row.stop is None else Stop.from_json(row.stop).for_job
-    if ends_at is None and row.started_at is not None and row.max_run_time_s is not None:
-        ends_at = row.started_at + timedelta(seconds=row.max_run_time_s)
+    limit_s = limit_in_sight(row.max_run_time_s)
+    if ends_at is None and limit_s is not None:
+        ends_at = ends_at_last(row.started_at, limit_s, row.stop_grace_s, now)
     traits = Traits(row.project, row.user, row.name, row.code or "", row.shape)
     since = row.started_at if saved_at is None or row.started_at is None else max(saved_at, row.started_at)
     return RunningGang(
@@ -106,12 +114,32 @@ def _view(
         started_at=row.started_at,
         attained_gpu_s=row.attained_gpu_s + ran_s * gpus,
         lost_gpu_s=_since(since, now) * gpus,
-        estimate=estimates.of_running(row.attempt_id, traits, row.run_s + ran_s, row.max_run_time_s, now),
+        estimate=estimates.of_running(row.attempt_id, traits, row.run_s + ran_s, limit_s, now),
         is_preemptible=row.preemptible is not False,
         is_stopping=is_stopping,
         stopping_for=None if for_job is None else JobId(for_job),
         indices=tuple(one.index for one in holders),
     )
+
+
+def limit_in_sight(max_run_time_s: float | None) -> float | None:
+    """``None`` for a limit that no calendar reaches: nobody waits for its end."""
+    return max_run_time_s if max_run_time_s is not None and 0 <= max_run_time_s < _OUT_OF_SIGHT_S else None
+
+
+def ends_at_last(
+    started_at: datetime | None, max_run_time_s: float, stop_grace_s: float | None, now: datetime
+) -> datetime:
+    """When the place of an attempt with this limit is free at the latest, whatever its program does.
+
+    Until it has started that moves with the clock: its time has not begun, and nothing bounds how long an image is pulled.
+    """
+    return (started_at or now) + timedelta(seconds=max_run_time_s) + late_after_limit(stop_grace_s)
+
+
+def late_after_limit(stop_grace_s: float | None) -> timedelta:
+    """From the end of ``max_run_time`` until what does not end by itself is removed: what ``decide`` waits."""
+    return DEADLINE_SLACK + timedelta(seconds=_STOP_GRACE_S if stop_grace_s is None else stop_grace_s) + KILL_SLACK
 
 
 def _ending(row: Any, now: datetime) -> tuple[bool, datetime | None]:
@@ -155,6 +183,7 @@ def _split(
             job_id=JobId(f"{view.job_id}{_LEAVING}{number or ''}"),
             expected_end=now + _SOON,
             is_stopping=True,
+            is_part=True,
             stopping_for=None if for_job is None else JobId(for_job),
             is_preemptible=False,
             **part(one for one in holders if (one.role, one.index) in gone and gone[one.role, one.index] == for_job),

@@ -1,227 +1,215 @@
-"""Trying a policy, or more nodes, on the platform's own history: in a process of its own, so that no tick waits for it."""
+"""Looking after simulations: each runs in a process of its own, is this scheduler's as long as it says so, and ends with it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from multiprocessing import get_context
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, suppress
 from typing import Any, Final
 
+import orjson
 import structlog
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import Engine
 
 from core.db.engine import unit_of_work
-from core.db.repositories import questions
-from core.db.repositories.questions import ERROR, Kind
-from core.db.tables import Job, Project, User
-from core.domain.policy import Policy, parse_policy
-from core.domain.resources import Gang
-from core.domain.states import JobState
+from core.db.repositories import simulations
+from core.db.repositories.questions import ERROR
+from core.db.repositories.simulations import SEEN_EVERY_S, Claim
+from core.domain.errors import TrainmasterError, Unavailable
 from scheduler.control.context import Control
-from scheduler.control.snapshot import TickCache, load_snapshot
-from scheduler.planning.model import Account, NodeView
-from scheduler.simulator.compare import more_like, simulate, time_words
-from scheduler.simulator.metrics import Summary
-from scheduler.simulator.traces.own import FinishedJob, arrivals
 
 log = structlog.get_logger(__name__)
 
-# The newest of them: a simulation of so many jobs takes minutes.
-_MOST_JOBS: Final = 20_000
-_NICE: Final = 10
-_ENDED: Final = (JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCELLED.value, JobState.EXPIRED.value)
+# One that a scheduler left when it died rings no bell.
+_LOOK_EVERY_S: Final = 5.0
+_LONGEST_S: Final = 3600.0
+# One that takes its scheduler along to its end, such as by the memory that it needs, is not tried for ever.
+_MOST_TRIES: Final = 3
+_STOP_WITHIN_S: Final = 5.0
 
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """Everything that a simulation needs: a value that goes to another process."""
-
-    jobs: tuple[FinishedJob, ...]
-    nodes: tuple[NodeView, ...]
-    accounts: tuple[Account, ...]
-    before: Policy
-    after: Policy
-    more_nodes: tuple[NodeView, ...]
-    without: frozenset[str]
-    since: datetime
-    until: datetime
+# What works on a question: says what it is doing, at last the answer.
+Work = Callable[[Mapping[str, Any]], Generator[dict[str, Any]]]
 
 
 class Simulations:
-    """Starts them; one per process. Each question is worked on by one process alone."""
+    """Works on them one after the other, in a thread; one per process.
 
-    def __init__(self, control: Control, submit: Callable[[Trial], Future[dict[str, Any]]] | None = None) -> None:
+    Args:
+        work: in place of the process; yields ``{}`` or ``{"doing": sentence}`` every second or so, at last ``{"answer": ...}``.
+    """
+
+    def __init__(self, control: Control, work: Work | None = None) -> None:
         self._control = control
-        self._pool: ProcessPoolExecutor | None = None
-        self._submit = submit or self._in_a_process
+        self._work = work or self._in_a_process
+        self._rung = threading.Event()
+        self._is_stopping = False
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin with those that are asked for. Returns at once; the answers are written when they are there.
+        """Begin with what is asked for, and go on looking for it. Returns at once."""
+        self._rung.set()
+        with self._lock:
+            if self._thread is None and not self._is_stopping:
+                self._thread = threading.Thread(target=self._run, name="simulations", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """End what is being worked on, and leave it to the next scheduler."""
+        with self._lock:
+            self._is_stopping = True
+            thread = self._thread
+        self._rung.set()
+        if thread is not None:
+            thread.join(_STOP_WITHIN_S)
+
+    def work(self) -> None:
+        """Work on everything that is asked for now.
 
         Raises:
             Unavailable: the database is away.
         """
         control = self._control
-        while True:
-            with unit_of_work(control.sessions, read_only=True) as session:
-                asked = questions.unanswered(session, control.clock(), 1, [Kind.SIMULATION])
-            if not asked:
-                return
-            one = asked[0]
+        while not self._is_stopping:
             with unit_of_work(control.sessions) as session:
-                is_mine = questions.claim(session, one.id, control.holder, control.clock())
-            if is_mine:
-                self._begin(one.id, one.ask)
+                claim = simulations.claim_next(session, control.holder, control.clock())
+            if claim is None:
+                return
+            if claim.tries > _MOST_TRIES:
+                self._finish(claim, _failed(_TRIED_OFTEN))
+            else:
+                self._work_on(claim)
 
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+    def _run(self) -> None:
+        while not self._is_stopping:
+            self._rung.clear()
+            try:
+                self.work()
+            except Unavailable:
+                log.info("simulation.postponed")
+            except Exception:
+                log.exception("simulation.not_begun")
+            if not self._is_stopping:
+                self._rung.wait(_LOOK_EVERY_S)
 
-    def _begin(self, question_id: str, ask: Mapping[str, Any]) -> None:
+    def _work_on(self, claim: Claim) -> None:
         try:
-            with unit_of_work(self._control.sessions, read_only=True) as session:
-                trial = load_trial(session, ask, self._control.clock())
-            future = self._submit(trial)
-        except ValueError as error:
-            field, _, _ = str(error).partition(":")
-            told = {"code": "invalid_request", "sentence": str(error), "field": field}
-            self._write(question_id, {ERROR: told})
+            answer = self._answer_to(claim)
         except Exception:
-            log.exception("simulation.not_begun", question=question_id)
-            self._write(question_id, _FAILED)
-        else:
-            future.add_done_callback(lambda done: self._done(question_id, done))
+            log.exception("simulation.failed", question=claim.id)
+            answer = _failed(_BUG)
+        if answer is not None:
+            self._finish(claim, answer)
+        elif self._is_stopping:
+            with suppress(TrainmasterError), unit_of_work(self._control.sessions) as session:
+                simulations.give_back(session, claim, self._control.clock())
 
-    def _done(self, question_id: str, done: Future[dict[str, Any]]) -> None:
+    def _answer_to(self, claim: Claim) -> Mapping[str, Any] | None:
+        """``None``: it is no longer ours to answer."""
+        doing, seen_s = "begins", time.monotonic()
+        with closing(self._work(claim.ask)) as work:
+            for told in work:
+                if "answer" in told:
+                    answer: Mapping[str, Any] = told["answer"]
+                    return answer
+                if self._is_stopping:
+                    return None
+                now_s = time.monotonic()
+                if told.get("doing", doing) != doing or now_s - seen_s >= SEEN_EVERY_S:
+                    doing, seen_s = told.get("doing", doing), now_s
+                    if not self._keep(claim, doing):
+                        return None
+        return _failed(_BUG)
+
+    def _keep(self, claim: Claim, doing: str) -> bool:
         try:
-            told: Mapping[str, Any] = done.result()
-        except Exception:
-            log.exception("simulation.failed", question=question_id)
-            told = _FAILED
-        try:
-            self._write(question_id, told)
-        except Exception:  # who asked hears at last that it takes too long
-            log.exception("simulation.not_written", question=question_id)
+            with unit_of_work(self._control.sessions) as session:
+                return simulations.keep(session, claim, doing, self._control.clock())
+        except Unavailable:
+            return True  # said again in two seconds; whoever takes it meanwhile is told by its number of tries
 
-    def _write(self, question_id: str, told: Mapping[str, Any]) -> None:
-        with unit_of_work(self._control.sessions) as session:
-            questions.answer(session, {question_id: told}, self._control.clock())
+    def _finish(self, claim: Claim, answer: Mapping[str, Any]) -> None:
+        for _ in range(3):
+            with suppress(Unavailable), unit_of_work(self._control.sessions) as session:
+                simulations.finish(session, claim, answer, self._control.clock())
+                return
+            if self._is_stopping:
+                break
+            time.sleep(1.0)  # noqa: TID251 - a thread that has nothing else to do
+        log.warning("simulation.not_written", question=claim.id)  # the next look takes it up again
 
-    def _in_a_process(self, trial: Trial) -> Future[dict[str, Any]]:
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=os.nice, initargs=(_NICE,))
-        return self._pool.submit(try_out, trial)
-
-
-_FAILED: Final[Mapping[str, Any]] = {
-    ERROR: {
-        "code": "internal",
-        "sentence": "The simulation failed, which is a bug; the scheduler's log says where (simulation.failed).",
-        "field": None,
-    }
-}
-
-
-def load_trial(session: Session, ask: Mapping[str, Any], now: datetime) -> Trial:
-    """The jobs that have ended lately, and the cluster and policy as they are and as they would be.
-
-    Raises:
-        ValueError: a node that is named is not there, or no job has ended; it begins with the field.
-    """
-    snapshot = load_snapshot(session, TickCache(), now).snapshot
-    since = now - timedelta(days=ask["days"])
-    nodes = snapshot.nodes
-    cluster = ask.get("cluster") or {}
-    missing = sorted(set(cluster.get("without", ())) - {node.id for node in nodes})
-    if missing:
-        raise ValueError(f"cluster.without: there is no node {missing[0]}")
-    more: tuple[NodeView, ...] = ()
-    if cluster.get("more_nodes"):
-        try:
-            more = more_like(nodes, cluster["more_nodes"], cluster.get("like"))
-        except ValueError as error:
-            raise ValueError(f"cluster.like: {error}") from error
-    accounts = tuple(replace(account, usage=0.0, user_usage={}) for account in snapshot.accounts)
-    after = parse_policy(ask.get("policy", {}), base=snapshot.policy)
-    jobs = _history(session, since)
-    if not jobs:
-        raise ValueError("days: no job has ended in that time, so there is nothing to try it on")
-    return Trial(
-        jobs, nodes, accounts, snapshot.policy, after, more, frozenset(cluster.get("without", ())),
-        since, now,
-    )  # fmt: skip
-
-
-def _history(session: Session, since: datetime) -> tuple[FinishedJob, ...]:
-    rows = session.execute(
-        select(
-            Job.id, Job.name, Job.created_at, Job.run_s, Job.gang, Job.priority, Job.max_run_time_s,
-            Project.name.label("project"), User.name.label("user"), Job.spec["code"].as_string().label("code"),
-            Job.spec["preemptible"].as_boolean().label("preemptible"),
+    def _in_a_process(self, ask: Mapping[str, Any]) -> Generator[dict[str, Any]]:
+        engine = self._control.sessions.kw["bind"]
+        assert isinstance(engine, Engine)  # noqa: S101 - as core.db.engine makes them
+        asked = {
+            "url": engine.url.render_as_string(hide_password=False),
+            "ask": dict(ask),
+            "now": self._control.clock().isoformat(),
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "scheduler.trial"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,  # a terminal's Ctrl-C is for the scheduler
         )
-        .join(Project, Project.id == Job.project_id)
-        .join(User, User.id == Job.user_id)
-        .where(Job.state.in_(_ENDED), Job.run_s > 0, Job.finished_at >= since)
-        .order_by(Job.finished_at.desc(), Job.id)
-        .limit(_MOST_JOBS)
-    ).all()  # fmt: skip
-    return tuple(
-        FinishedJob(
-            r.id, r.name, r.created_at, r.run_s, Gang.from_json(r.gang), r.project, r.user, r.priority, r.code or "",
-            r.max_run_time_s, r.preemptible is not False,
-        )
-        for r in rows
-    )  # fmt: skip
+        try:
+            yield from _lines(process, orjson.dumps(asked) + b"\n")
+        finally:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
 
 
-def try_out(trial: Trial) -> dict[str, Any]:
-    """The same jobs twice: as things are, and as they would be."""
-    jobs = arrivals(trial.jobs)
-    before = simulate(jobs, trial.nodes, trial.before, accounts=trial.accounts)
-    kept = [node for node in trial.nodes if node.id not in trial.without]
-    after = simulate(jobs, kept, trial.after, more_nodes=trial.more_nodes, accounts=trial.accounts)
-    return {
-        "since": trial.since.isoformat(),
-        "until": trial.until.isoformat(),
-        "jobs": len(jobs),
-        "before": _report(before),
-        "after": _report(after),
-        "sentences": sentences(before, after),
-    }
+def _lines(process: subprocess.Popen[bytes], asked: bytes) -> Generator[dict[str, Any]]:
+    """What it says, and ``{}`` each second; at its end, if it did not answer, why that is."""
+    assert process.stdin is not None  # noqa: S101 - pipes, as asked for
+    assert process.stdout is not None  # noqa: S101
+    with suppress(BrokenPipeError):
+        process.stdin.write(asked)
+    until_s, rest = time.monotonic() + _LONGEST_S, b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while time.monotonic() < until_s:
+            if not selector.select(1.0):
+                yield {}
+                continue
+            data = os.read(process.stdout.fileno(), 2**16)
+            if not data:
+                yield {"answer": _failed(_ended(process.wait()))}
+                return
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                yield orjson.loads(line)
+    yield {"answer": _failed(_TOO_LONG)}
 
 
-def _report(figures: Summary) -> dict[str, Any]:
-    return {
-        "jobs": figures.jobs,
-        "finished": figures.finished,
-        "wait_mean_s": figures.waiting.mean,
-        "wait_p50_s": figures.waiting.p50,
-        "wait_p99_s": figures.waiting.p99,
-        "jct_mean_s": figures.completion.mean,
-        "jct_p50_s": figures.completion.p50,
-        "jct_p99_s": figures.completion.p99,
-        "makespan_s": figures.makespan_s,
-        "gpu_allocation": figures.gpu_utilisation,
-        "preemptions": figures.preemptions,
-        "worst_fairness": figures.fairness.worst,
-    }
+def _ended(code: int) -> str:
+    log.error("simulation.failed", exit_code=code)
+    if code == -signal.SIGKILL:
+        return _KILLED
+    return _BUG
 
 
-def sentences(before: Summary, after: Summary) -> list[str]:
-    """What the change would have done, for people."""
-    done, done_before = time_words(after.completion.mean), time_words(before.completion.mean)
-    told = [
-        f"A job would have waited {time_words(after.waiting.mean)} on the average instead of {time_words(before.waiting.mean)}.",
-        f"It would have been done {done} after its submission instead of {done_before}.",
-        f"Of the GPUs {after.gpu_utilisation:.0%} would have been in use instead of {before.gpu_utilisation:.0%}.",
-    ]
-    if after.preemptions or before.preemptions:
-        told.append(f"{after.preemptions} jobs would have been preempted instead of {before.preemptions}.")
-    unfinished = after.jobs - after.finished
-    if unfinished:
-        told.append(f"{unfinished} of the {after.jobs} jobs would never have run.")
-    return told
+def _failed(sentence: str) -> dict[str, Any]:
+    return {ERROR: {"code": "internal", "sentence": sentence, "field": None}}
+
+
+_BUG: Final = "The simulation failed, which is a bug; the scheduler's log says where (simulation.failed)."
+_KILLED: Final = (
+    "The process that worked on the simulation was killed, most likely because the machine ran out of memory. Ask for "
+    "fewer days."
+)
+_TOO_LONG: Final = "The simulation took longer than an hour and was ended. Ask for fewer days."
+_TRIED_OFTEN: Final = (
+    f"The scheduler ended {_MOST_TRIES} times while it worked on this simulation, so it is not begun again. Its log says "
+    "why it ended; asking for fewer days needs less memory."
+)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from sqlalchemy import ColumnElement, and_, func, or_, select
+from sqlalchemy import ColumnElement, Table, and_, bindparam, func, or_, select
 from sqlalchemy.orm import Session
 
 from core.db.repositories.nodes import is_holding, is_live
 from core.db.repositories.planning import UsageKey
+from core.db.repositories.wait_reasons import user_key
 from core.db.tables import Attempt, Job, Project, Replica, User, WaitReason
 from core.domain.ids import AttemptId, JobId
 from core.domain.resources import Gang
@@ -21,7 +22,7 @@ from scheduler.control.accounts import changed_usage, load_rules, rules_fingerpr
 from scheduler.control.estimates import Estimates, of_stopped
 from scheduler.control.fleet import Fleet, raw_nodes, usage_of
 from scheduler.control.growing import load_growing
-from scheduler.control.running import load_running, running_rows
+from scheduler.control.running import STOP_GRACE_S, late_after_limit, limit_in_sight, load_running, running_rows
 from scheduler.planning.durations import Traits
 from scheduler.planning.model import Estimate, QueuedGang, Reason, ReasonCode, Snapshot
 
@@ -31,6 +32,20 @@ _CHUNK: Final = 500
 _ALL_AT_ONCE: Final = 2000
 _LEAST_TURN: Final = timedelta(seconds=1)
 
+# Built once: they are asked many times a second.
+_jobs, _attempts, _replicas = (cast("Table", one.__table__) for one in (Job, Attempt, Replica))
+_QUEUE: Final = select(func.count(), func.max(_jobs.c.queued_at)).where(_jobs.c.state == JobState.QUEUED.value)
+_LIVE: Final = select(
+    func.count(), func.max(_attempts.c.id), func.sum(_attempts.c.world), func.count(_attempts.c.stop),
+    func.count(_attempts.c.started_at),
+).where(is_live())  # fmt: skip
+_WAITING: Final = select(_jobs.c.id, _jobs.c.generation, _jobs.c.wait_reason).where(
+    _jobs.c.state == JobState.QUEUED.value,
+    _jobs.c.wanted == Wanted.RUN.value,
+    or_(_jobs.c.not_before.is_(None), _jobs.c.not_before <= bindparam("is_now")),
+)
+_HOLDING: Final = select(func.count(), func.max(_replicas.c.id), func.count(_replicas.c.leaves)).where(is_holding())
+
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
@@ -38,7 +53,8 @@ class Loaded:
 
     ``next_due``: when time alone may change the plan: a back-off is over, of a job or of a lost replica, a booking begins or
     ends, somebody's guaranteed run time or turn is over, or one has waited for long enough to come first again.
-    ``shape_reasons`` and ``own_reasons`` are what is written now. ``attempts``: the live one of each job that runs.
+    ``shape_reasons`` and ``own_reasons`` are what is written now; ``reason_keys``: under which of the former a waiting job
+    looks first, as one of its user's. ``attempts``: the live one of each job that runs.
     ``preempted``: why waiting jobs were made to give their places. ``usage``: shares that changed, to be written;
     ``known_usage``: of which there are rows.
     """
@@ -52,6 +68,7 @@ class Loaded:
     preempted: Mapping[JobId, str] = field(default_factory=dict)
     usage: Mapping[UsageKey, Held] = field(default_factory=dict)
     known_usage: frozenset[UsageKey] = frozenset()
+    reason_keys: Mapping[JobId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +83,7 @@ class _Waiting:
     traits: Traits
     ran_s: float
     preempted: str
+    reason_key: str
     version: int = 0
     own: bool = False
 
@@ -89,18 +107,8 @@ def fingerprint(session: Session) -> tuple[Any, ...]:
     The queue's are read from an index alone. A job that comes has a newer time than all others, unless it comes from an
     attempt, which then ends; one that only becomes due is met by ``Loaded.next_due``.
     """
-    queue = session.execute(
-        select(func.count(), func.max(Job.queued_at)).where(Job.state == JobState.QUEUED.value)
-    ).one()
-    attempts = session.execute(
-        select(
-            func.count(), func.max(Attempt.id), func.sum(Attempt.world), func.count(Attempt.stop),
-            func.count(Attempt.started_at),
-        ).where(is_live())
-    ).one()  # fmt: skip
-    holders = session.execute(
-        select(func.count(), func.max(Replica.id), func.count(Replica.leaves)).where(is_holding())
-    ).one()
+    connection = session.connection()
+    queue, attempts, holders = (connection.execute(one).one() for one in (_QUEUE, _LIVE, _HOLDING))
     return (tuple(queue), tuple(attempts), tuple(holders), raw_nodes(session), rules_fingerprint(session))
 
 
@@ -112,11 +120,11 @@ def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow
     """
     rows = running_rows(session)
     _fill_gangs(session, cache.gangs, {row.shape for row in rows})
+    gangs = {row.shape: cache.gangs[row.shape] for row in rows}  # those that wait may need the cache's room
     cache.estimates.refresh(session, now)
-    _refresh(session, cache, now)
+    own_reasons = _refresh(session, cache, now)
     rules = load_rules(session, now)
     held = cache.fleet.holders(session)
-    gangs = {row.shape: cache.gangs[row.shape] for row in rows}
     growing, grows_at = load_growing(session, gangs, now) if can_grow else ((), None)
     live, leaving = load_running(session, rows, gangs, held, cache.estimates, now)
     # An engine that cannot tell replicas of another world cannot let a gang go on with fewer.
@@ -140,12 +148,13 @@ def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow
         snapshot=snapshot,
         generations={JobId(job_id): one.generation for job_id, one in cache.jobs.items()},
         shape_reasons=_shape_reasons(session),
-        own_reasons=_own_reasons(session, now),
+        own_reasons=own_reasons,
         next_due=min((at for at in dues if at is not None), default=None),
         attempts={one.job_id: one.attempt_id for one in live},
         preempted={JobId(job_id): one.preempted for job_id, one in cache.jobs.items() if one.preempted},
         usage=usage,
         known_usage=frozenset(rules.held),
+        reason_keys={JobId(job_id): one.reason_key for job_id, one in cache.jobs.items()},
     )
 
 
@@ -171,10 +180,15 @@ def _is_due(now: datetime) -> Any:
     return or_(Job.not_before.is_(None), Job.not_before <= now)
 
 
-def _refresh(session: Session, cache: TickCache, now: datetime) -> None:
-    """Bring ``cache.jobs`` up to date: all ids and generations are read, the rest only of what is new."""
-    is_waiting = and_(Job.state == JobState.QUEUED.value, Job.wanted == Wanted.RUN.value, _is_due(now))
-    present = {row.id: row.generation for row in session.execute(select(Job.id, Job.generation).where(is_waiting))}
+def _refresh(session: Session, cache: TickCache, now: datetime) -> dict[JobId, Reason]:
+    """Bring ``cache.jobs`` up to date: all ids and generations are read, the rest only of what is new.
+
+    Returns:
+        Reasons that single jobs have of their own.
+    """
+    rows = session.connection().execute(_WAITING, {"is_now": now}).all()
+    present = {job_id: generation for job_id, generation, _ in rows}
+    own_reasons = {JobId(job_id): reason_from_json(told) for job_id, _, told in rows if told is not None}
     known = cache.jobs
     cache.jobs = {
         job_id: _learn(known[job_id], cache.estimates)
@@ -183,10 +197,13 @@ def _refresh(session: Session, cache: TickCache, now: datetime) -> None:
     }
     fresh = [job_id for job_id in present if job_id not in cache.jobs]
     if len(fresh) > _ALL_AT_ONCE:
-        _read_queued(session, cache, is_waiting)
-        return
+        _read_queued(
+            session, cache, and_(Job.state == JobState.QUEUED.value, Job.wanted == Wanted.RUN.value, _is_due(now))
+        )
+        return own_reasons
     for begin in range(0, len(fresh), _CHUNK):
         _read_queued(session, cache, Job.id.in_(fresh[begin : begin + _CHUNK]))
+    return own_reasons
 
 
 def _learn(waiting: _Waiting, estimates: Estimates) -> _Waiting:
@@ -203,7 +220,8 @@ def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool])
     rows = session.execute(
         select(
             Job.id, Job.name, Job.priority, Job.queued_at, Job.shape, Job.generation, Job.max_run_time_s,
-            Job.attained_gpu_s, Job.run_s, Job.waits_since, Job.preempted, Job.room_since,
+            Job.attained_gpu_s, Job.run_s, Job.waits_since, Job.preempted, Job.room_since, STOP_GRACE_S,
+            Job.project_id, Job.user_id,
             Job.spec["code"].as_string().label("code"), Job.spec["preemptible"].as_boolean().label("preemptible"), Project.name.label("project"), User.name.label("user"),
         )
         .join(Project, Project.id == Job.project_id)
@@ -218,16 +236,21 @@ def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool])
         own |= of_stopped(session, again[begin : begin + _CHUNK])
     for r in rows:
         traits = Traits(r.project, r.user, r.name, r.code or "", r.shape)
+        limit_s = limit_in_sight(r.max_run_time_s)
         queued = QueuedGang(
-            JobId(r.id), r.name, r.project, r.user, r.priority, r.queued_at, cache.gangs[r.shape], r.shape, r.max_run_time_s,
+            JobId(r.id), r.name, r.project, r.user, r.priority, r.queued_at, cache.gangs[r.shape], r.shape, limit_s,
             attained_gpu_s=r.attained_gpu_s,
-            estimate=own.get(r.id) or estimates.of_waiting(traits, r.run_s, r.max_run_time_s),
+            estimate=own.get(r.id) or estimates.of_waiting(traits, r.run_s, limit_s),
             waits_since=r.waits_since if r.waits_since is not None and r.waits_since > r.queued_at else None,
             room_since=r.room_since if r.room_since is not None and r.room_since >= r.queued_at else None,
             is_preemptible=r.preemptible is not False,
+            overrun_s=late_after_limit(r.stop_grace_s).total_seconds(),
         )  # fmt: skip
         preempted = "" if r.preempted is None else str(r.preempted["sentence"])
-        cache.jobs[r.id] = _Waiting(r.generation, queued, traits, r.run_s, preempted, estimates.version, r.id in own)
+        key = user_key(r.shape, r.project_id, r.user_id)
+        cache.jobs[r.id] = _Waiting(
+            r.generation, queued, traits, r.run_s, preempted, key, estimates.version, r.id in own
+        )
 
 
 def _fill_gangs(session: Session, gangs: dict[str, Gang], shapes: set[str]) -> None:
@@ -246,15 +269,6 @@ def _fill_gangs(session: Session, gangs: dict[str, Gang], shapes: set[str]) -> N
 def _shape_reasons(session: Session) -> dict[str, Reason]:
     rows = session.execute(select(WaitReason.shape, WaitReason.code, WaitReason.sentence, WaitReason.numbers))
     return {row.shape: Reason(ReasonCode(row.code), row.sentence, row.numbers) for row in rows}
-
-
-def _own_reasons(session: Session, now: datetime) -> dict[JobId, Reason]:
-    rows = session.execute(
-        select(Job.id, Job.wait_reason).where(
-            Job.state == JobState.QUEUED.value, Job.wait_reason.is_not(None), _is_due(now)
-        )
-    )
-    return {JobId(row.id): reason_from_json(row.wait_reason) for row in rows if row.wait_reason is not None}
 
 
 def reason_from_json(data: Mapping[str, Any]) -> Reason:

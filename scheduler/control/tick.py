@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import structlog
-from sqlalchemy import delete, insert, null, select, update
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.bell import TOPIC_RECONCILE
@@ -17,30 +17,33 @@ from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
 from core.db.repositories.planning import write_usage
-from core.db.tables import Job, WaitReason
+from core.db.tables import Job
 from core.domain.errors import StaleWrite, Unavailable
 from core.domain.ids import JobId
 from core.domain.lifecycle import JobEvent
 from core.domain.states import JobState, Wanted
 from executors.base import ChangesWorlds
 from scheduler.control import fence
+from scheduler.control.aside import Aside
 from scheduler.control.context import Control
 from scheduler.control.place import Order, grow, place_all
 from scheduler.control.preempt import claims_of, take
 from scheduler.control.queue import move_queued
+from scheduler.control.reasons import news_of, write_own, write_shapes
 from scheduler.control.records import Recorder
-from scheduler.control.snapshot import Loaded, TickCache, fingerprint, load_snapshot, reason_to_json
+from scheduler.control.snapshot import Loaded, TickCache, fingerprint, load_snapshot
 from scheduler.planning import plan
-from scheduler.planning.model import Plan, Reason
+from scheduler.planning.model import Plan
 
 log = structlog.get_logger(__name__)
 
 TICK_LEASE: Final = leases.TICK
 # Reasons carry numbers that age; without any other change they are made new this often.
 _REFRESH: Final = timedelta(seconds=10)
-_ROWS_PER_WRITE: Final = 500
 # Gangs that start in one transaction. Others wait for its locks: SQLite has one writer.
 _STARTS_PER_WRITE: Final = 50
+# After so many ticks in a row that started somebody the next one does not ask first whether anything has changed.
+_SURELY_MOVING: Final = 2
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
@@ -87,7 +90,9 @@ class Ticker:
         self.control = control
         self._cache = TickCache()
         self._recorder = Recorder()
+        self._aside = Aside()
         self._settled: tuple[Any, ...] | None = None  # the fingerprint after a tick that left nothing to start
+        self._moving = 0  # ticks in a row that started or stopped somebody
         self._ticked_at: datetime | None = None
         self._next_due: datetime | None = None
         self._marked_at = _NEVER
@@ -99,10 +104,11 @@ class Ticker:
             Unavailable: the database is away.
         """
         control = self.control
-        with unit_of_work(control.sessions, read_only=True) as session:
-            now = control.clock()
-            seen = fingerprint(session)
-        if self._is_settled(seen, now):
+        now, seen = control.clock(), None
+        if self._moving < _SURELY_MOVING:
+            with unit_of_work(control.sessions, read_only=True) as session:
+                seen = fingerprint(session)
+        if seen is not None and self._is_settled(seen, now):
             if now - self._marked_at >= _REFRESH:
                 with unit_of_work(control.sessions) as session:
                     self._mark_done(session)
@@ -122,7 +128,8 @@ class Ticker:
             self._mark_done(session)
         self._ticked_at, self._next_due = now, report.next_look
         # After a start the queue and the nodes are others: look once more.
-        self._settled = None if report.started or report.taken else seen
+        self._moving = self._moving + 1 if report.started or report.taken else 0
+        self._settled = None if self._moving else seen
         return report
 
     def _is_settled(self, seen: tuple[Any, ...], now: datetime) -> bool:
@@ -144,10 +151,10 @@ class Ticker:
             wishes = _unmet_wishes(session)
         for job_id, event in wishes:
             self._settle_wish(turn, job_id, event)
-        with unit_of_work(control.sessions, read_only=True) as session:
+        with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:
             can_grow = isinstance(control.executor, ChangesWorlds)
             loaded = load_snapshot(session, self._cache, control.clock(), can_grow=can_grow)
-        made = plan(loaded.snapshot)
+        made = self._aside.plan(loaded.snapshot, loaded.generations, plan)
         started = self._apply_starts(turn, loaded, made)
         taken = self._apply_claims(turn, loaded, made)
         started += self._apply_grows(turn, loaded, made)
@@ -263,66 +270,14 @@ class Ticker:
         return grown
 
     def _apply_waits(self, turn: _Turn, loaded: Loaded, made: Plan) -> None:
-        """Write what changed: a reason per shape, and one per job only where it differs from its shape's."""
-        shapes = {gang.job_id: gang.shape for gang in loaded.snapshot.queued}
-        by_shape: dict[str, Reason] = {}
-        own: dict[JobId, Reason] = {}
-        for job_id, bare in made.waits.items():
-            reason = _with_story(bare, loaded.preempted.get(job_id, ""))
-            if reason is not bare:
-                own[job_id] = reason
-            elif by_shape.setdefault(shapes[job_id], reason) != reason:
-                own[job_id] = reason  # the first of a shape speaks for the shape
-        news = {shape: r for shape, r in by_shape.items() if loaded.shape_reasons.get(shape) != r}
-        own_news: dict[JobId, Reason | None] = {
-            job_id: r for job_id, r in own.items() if loaded.own_reasons.get(job_id) != r
-        }
-        own_news |= {job_id: None for job_id in loaded.own_reasons if job_id not in own and job_id in made.waits}
-        # Nobody waits with these any more. Left behind, a reason would greet the next job of its shape with what was
-        # true for another one.
-        gone = [shape for shape in loaded.shape_reasons if shape not in by_shape]
-        if news or gone:
+        """Write what changed of why jobs wait."""
+        news = news_of(loaded, made)
+        if news.shapes or news.gone:
             with turn.write() as session:
-                _write_shapes(session, news, loaded, self.control.clock())
-                for begin in range(0, len(gone), _ROWS_PER_WRITE):
-                    session.execute(
-                        delete(WaitReason).where(WaitReason.shape.in_(gone[begin : begin + _ROWS_PER_WRITE]))
-                    )
-        items = list(own_news.items())
-        for begin in range(0, len(items), _ROWS_PER_WRITE):
+                write_shapes(session, news, loaded, self.control.clock())
+        for part in news.parts():
             with turn.write() as session:
-                _write_own(session, dict(items[begin : begin + _ROWS_PER_WRITE]))
-
-
-def _with_story(reason: Reason, story: str) -> Reason:
-    """Who was stopped for another job reads why, as long as it waits."""
-    if not story:
-        return reason
-    return replace(
-        reason, sentence=f"{reason.sentence.rstrip('.')}. {story}", numbers={**reason.numbers, "preempted": story}
-    )
-
-
-def _write_shapes(session: Session, news: Mapping[str, Reason], loaded: Loaded, now: datetime) -> None:
-    fresh = []
-    for shape, reason in news.items():
-        values = {**reason_to_json(reason), "updated_at": now}
-        if shape in loaded.shape_reasons:
-            session.execute(update(WaitReason).where(WaitReason.shape == shape).values(**values))
-        else:
-            fresh.append({"shape": shape, **values})
-    if fresh:
-        # Only who holds the tick's lease inserts here, or deletes.
-        session.execute(insert(WaitReason), fresh)
-
-
-def _write_own(session: Session, news: Mapping[JobId, Reason | None]) -> None:
-    for job_id, reason in news.items():
-        session.execute(
-            update(Job)
-            .where(Job.id == job_id, Job.state == JobState.QUEUED.value)
-            .values(wait_reason=null() if reason is None else reason_to_json(reason))
-        )
+                write_own(session, part)
 
 
 def _unmet_wishes(session: Session) -> list[tuple[JobId, JobEvent]]:

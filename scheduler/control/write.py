@@ -1,4 +1,4 @@
-"""Writing what was decided about one attempt: compared, fenced, and told in the same transaction."""
+"""What is written of a decision about one attempt: compared, and told in the same transaction."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from datetime import datetime
 from typing import Any, Final, cast
 
 from sqlalchemy import Table, bindparam, update
-from sqlalchemy.orm import Session
 
 from core.bell import TOPIC_STUDY, TOPIC_TICK
+from core.db.repositories.events import event_row
 from core.db.tables import Attempt, Job, Replica
-from core.domain.errors import StaleWrite
 from core.domain.exits import classify
 from core.domain.layout import Layout
 from core.domain.lifecycle import AttemptEvent, Effect, JobEvent, Move, ReplicaEvent, advance
@@ -21,10 +20,11 @@ from scheduler.control.decision import Decision, Note, ReplicaMove, names
 from scheduler.control.ending import End
 from scheduler.control.environment import EnvironmentNote
 from scheduler.control.facts import AttemptFacts, JobFacts, Member, Stop, StopCause
-from scheduler.control.journal import EXECUTOR, Journal
+from scheduler.control.journal import EXECUTOR, SCHEDULER
 from scheduler.control.rows import AttemptRows, exit_to_json
 from scheduler.control.service_had import service_of
 from scheduler.control.worlds import WorldChange
+from scheduler.control.writes import Writes
 from scheduler.planning.model import ReasonCode
 
 _DETAIL_CHARS: Final = 2000
@@ -45,6 +45,13 @@ _NOTE_REPLICA: Final = update(_replicas).where(_replicas.c.id == bindparam("is_i
 _NOTE_PENDING: Final = _NOTE_REPLICA.where(_replicas.c.state == ReplicaState.PENDING.value)
 _TOUCH_JOB: Final = update(_jobs).where(_jobs.c.id == bindparam("is_id"))
 _START_JOB: Final = _TOUCH_JOB.where(_jobs.c.started_at.is_(None))
+_PLACE_BEHIND: Final = (
+    update(_replicas)
+    .where(
+        _replicas.c.attempt_id == bindparam("is_attempt"), _replicas.c.id.not_in(bindparam("members", expanding=True))
+    )
+    .values(rank=bindparam("count") + _replicas.c.replica_index)
+)
 _COUNT_RESTARTS: Final = _TOUCH_JOB.values(restart_count=_jobs.c.restart_count + bindparam("more"))
 _COUNT_SERVICE: Final = _TOUCH_JOB.values(
     attained_gpu_s=_jobs.c.attained_gpu_s + bindparam("had"), run_s=_jobs.c.run_s + bindparam("ran")
@@ -55,19 +62,18 @@ _CHANGE_SAME_JOB: Final = _CHANGE_JOB.where(_jobs.c.generation == bindparam("is_
 
 
 class AttemptWriter:
-    """Writes one transaction about one attempt. The caller has checked the lease in it."""
+    """Collects one transaction about one attempt in ``writes``; it is sent where its lease has been checked."""
 
-    def __init__(self, session: Session, rows: AttemptRows, now: datetime) -> None:
-        self.session = session
+    def __init__(self, rows: AttemptRows, now: datetime) -> None:
+        self.writes = Writes()
         self.rows = rows
         self.now = now
         self.job: JobFacts = rows.job
         self.attempt: AttemptFacts = rows.attempt
-        self.journal = Journal(session, self.job.project_id, self.job.id, self.attempt.id)
         self.job_state = self.job.state
         self.is_touched = False
 
-    # Public: one of these per transaction
+    # Public: one of these per writer
 
     def start(self, layout: Layout, resume_from: str | None, note: EnvironmentNote) -> None:
         """The attempt has its addresses: nothing was created before this is written."""
@@ -79,9 +85,9 @@ class AttemptWriter:
             f"Attempt {self.attempt.number}: {count} {'replica is' if count == 1 else 'replicas are'} being started"
         )
         reason += f", going on from {resume_from}." if resume_from else "."
-        self.journal.tell(move.kind, reason, at=self.now, data={"number": self.attempt.number})
+        self._tell(move.kind, reason, data={"number": self.attempt.number})
         if note:
-            self.journal.tell("attempt.environment", note.sentence, at=self.now, data=note.to_json())
+            self._tell("attempt.environment", note.sentence, data=note.to_json())
 
     def record(self, decision: Decision, layout: Layout | None = None, resume_from: str | None = None) -> None:
         """Everything of ``decision`` but its end. ``layout``: of the world that it wants.
@@ -113,9 +119,7 @@ class AttemptWriter:
         self._count_service([*decision.given_up, *again], is_whole=False)
         for member in decision.given_up:
             # Its place is free from here on; that it was there stays written.
-            self.session.execute(
-                update(Replica).where(Replica.id == member.id).values(cpu_milli=0, memory_bytes=0, gpus=[])
-            )
+            self.writes.add(_NOTE_REPLICA, {"is_id": member.id, "cpu_milli": 0, "memory_bytes": 0, "gpus": []})
         if decision.is_running:
             self._job(JobEvent.RUN, "All replicas run." if len(self.rows.members) > 1 else "The command runs.")
         if decision.stop is not None:
@@ -129,9 +133,8 @@ class AttemptWriter:
         self._attempt()
         created = {m.id: advance(m.state, ReplicaEvent.CREATE).state.value for m in members}
         self._replicas((member, {"state": created[member.id], "detail": ""}) for member in members)
-        if details:
-            rows = [{"is_id": key, "detail": detail[:_DETAIL_CHARS]} for key, detail in details.items()]
-            self.session.connection().execute(_NOTE_PENDING, rows)
+        for key, detail in details.items():
+            self.writes.add(_NOTE_PENDING, {"is_id": key, "detail": detail[:_DETAIL_CHARS]})
         if members:
             nodes = sorted({member.node for member in members})
             where = nodes[0] if len(nodes) == 1 else f"{len(nodes)} nodes"
@@ -144,7 +147,7 @@ class AttemptWriter:
         Returns the bells to ring after the commit.
         """
         for sentence in leftovers:
-            self.journal.tell("replica.given_up", sentence, at=self.now, actor=EXECUTOR)
+            self._tell("replica.given_up", sentence, actor=EXECUTOR)
         move = advance(self.attempt.state, AttemptEvent.END)
         self._attempt(
             state=move.state.value,
@@ -172,23 +175,19 @@ class AttemptWriter:
 
     def _world(self, change: WorldChange) -> None:
         for rank, member in enumerate(change.members):
-            self.session.execute(update(Replica).where(Replica.id == member.id).values(rank=rank))
+            self.writes.add(_NOTE_REPLICA, {"is_id": member.id, "rank": rank})
         # Those that wait to join, and those that were given up, stand behind.
-        self.session.execute(
-            update(Replica)
-            .where(Replica.attempt_id == self.attempt.id, Replica.id.not_in([m.id for m in change.members]))
-            .values(rank=len(change.members) + Replica.index)
-        )
+        inside = [member.id for member in change.members]
+        self.writes.add(_PLACE_BEHIND, {"is_attempt": self.attempt.id, "members": inside, "count": len(inside)})
         number = self.attempt.world + 1
-        self.journal.tell(
+        self._tell(
             "attempt.world",
             f"World {number}: {change.reason}",
-            at=self.now,
             data={"world": number, "replicas": [m.name for m in change.members[:100]], "count": len(change.members)},
         )
 
     def _stopping(self, stop: Stop) -> None:
-        self.journal.tell("attempt.stopping", stop.sentence, at=self.now, data={"cause": stop.cause.value})
+        self._tell("attempt.stopping", stop.sentence, data={"cause": stop.cause.value})
         if stop.cause is StopCause.CANCEL and self.job_state is not JobState.CANCELLING:
             self._job(JobEvent.CANCEL, stop.sentence)
 
@@ -212,17 +211,16 @@ class AttemptWriter:
         statement = _CHANGE_JOB
         if self.job_state is self.job.state:
             statement, seen = _CHANGE_SAME_JOB, seen | {"is_generation": self.job.generation}
-        if self.session.connection().execute(statement, seen | values).rowcount != 1:
-            raise StaleWrite("the job has moved since it was read")
+        self.writes.add(statement, seen | values, else_stale="the job has moved since it was read")
         self.is_touched = True
         if Effect.STAMP_STARTED in move.effects:
-            self.session.connection().execute(_START_JOB, {"is_id": self.job.id, "started_at": self.now})
+            self.writes.add(_START_JOB, {"is_id": self.job.id, "started_at": self.now})
         if end is not None and event is JobEvent.REQUEUE and end.is_counted:
             self._count_restarts(1)
         if end is not None and event is JobEvent.REQUEUE and self._preemption is not None:
-            self.session.connection().execute(_COUNT_PREEMPTION, {"is_id": self.job.id})
+            self.writes.add(_COUNT_PREEMPTION, {"is_id": self.job.id})
         self.job_state = move.state
-        self.journal.tell(move.kind, reason, at=self.now, data={"attempt": self.attempt.number})
+        self._tell(move.kind, reason, data={"attempt": self.attempt.number})
         return move.effects
 
     def _requeue(self, end: End) -> dict[str, Any]:
@@ -258,13 +256,12 @@ class AttemptWriter:
             ended = [m.ended_at for m in self.rows.members if m.ended_at is not None]
             ran_s = max(0.0, (max(ended, default=self.now) - self.attempt.started_at).total_seconds())
         if had or ran_s:
-            self.session.connection().execute(_COUNT_SERVICE, {"is_id": self.job.id, "had": had, "ran": ran_s})
+            self.writes.add(_COUNT_SERVICE, {"is_id": self.job.id, "had": had, "ran": ran_s})
 
     def _attempt(self, **values: Any) -> None:
         """Change the attempt; even without values it is locked and its generation compared."""
         seen = {"is_id": self.attempt.id, "is_generation": self.attempt.generation}
-        if self.session.connection().execute(_CHANGE_ATTEMPT, seen | values).rowcount != 1:
-            raise StaleWrite("the attempt has moved since it was read")
+        self.writes.add(_CHANGE_ATTEMPT, seen | values, else_stale="the attempt has moved since it was read")
 
     def _moves(self, moves: Iterable[ReplicaMove]) -> None:
         told: defaultdict[ReplicaEvent, list[ReplicaMove]] = defaultdict(list)
@@ -313,36 +310,48 @@ class AttemptWriter:
         for member, values in changes:
             alike[tuple(sorted(values))].append((member, values))
         for group in alike.values():
-            rows = [
-                {"is_id": m.id, "is_generation": m.generation, "is_state": m.state.value, **values}
-                for m, values in group
-            ]
-            if self.session.connection().execute(_CHANGE_REPLICA, rows).rowcount != len(rows):
-                raise StaleWrite(f"{names(m for m, _ in group)}: one has moved since it was read")
+            moved = f"{names(m for m, _ in group)}: one has moved since it was read"
+            for m, values in group:
+                seen = {"is_id": m.id, "is_generation": m.generation, "is_state": m.state.value}
+                self.writes.add(_CHANGE_REPLICA, {**seen, **values}, else_stale=moved)
 
     def _notes(self, notes: Iterable[Note]) -> None:
-        plain, with_facts = [], []
+        plain: list[dict[str, Any]] = []
+        with_facts: list[dict[str, Any]] = []
         for note in notes:
             values = {"is_id": note.member.id, "detail": note.detail[:_DETAIL_CHARS]}
             if note.facts:
                 with_facts.append(values | {"facts": note.facts})
             else:
                 plain.append(values)
-        for rows in (plain, with_facts):
-            if rows:
-                self.session.connection().execute(_NOTE_REPLICA, rows)
+        for row in (*plain, *with_facts):
+            self.writes.add(_NOTE_REPLICA, row)
+
+    def _tell(self, kind: str, reason: str, *, actor: str = SCHEDULER, data: Mapping[str, Any] | None = None) -> None:
+        """One line of the job's history. ``kind`` is noun.verb; ``reason`` is a sentence for people."""
+        row = event_row(
+            at=self.now,
+            kind=kind,
+            actor=actor,
+            project_id=self.job.project_id,
+            job_id=self.job.id,
+            attempt_id=self.attempt.id,
+            reason=reason,
+            data=data,
+        )
+        self.writes.events.append(row)
 
     def _tell_replicas(self, kind: str, members: Sequence[Member], reason: str, *, actor: str) -> None:
         listed = [member.name for member in members[:100]]
-        self.journal.tell(kind, reason, at=self.now, actor=actor, data={"replicas": listed, "count": len(members)})
+        self._tell(kind, reason, actor=actor, data={"replicas": listed, "count": len(members)})
 
     def _touch_job(self) -> None:
         """Whoever caches the job by its time of change must look again."""
         if not self.is_touched:
-            self.session.connection().execute(_TOUCH_JOB, {"is_id": self.job.id, "updated_at": self.now})
+            self.writes.add(_TOUCH_JOB, {"is_id": self.job.id, "updated_at": self.now})
 
     def _count_restarts(self, more: int) -> None:
-        self.session.connection().execute(_COUNT_RESTARTS, {"is_id": self.job.id, "more": more})
+        self.writes.add(_COUNT_RESTARTS, {"is_id": self.job.id, "more": more})
 
 
 _WORDS: Final = {

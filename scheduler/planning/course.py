@@ -174,7 +174,7 @@ class Course:
 
     def _start(self, job: QueuedGang, placements: Sequence[Placement]) -> None:
         length_s = self._left_s.pop(job.job_id, None) or self._ends.length_s(job.estimate, job.max_run_time_s)
-        stated = None if job.max_run_time_s is None else self.at(self.now_s + job.max_run_time_s)
+        stated = None if job.max_run_time_s is None else self.at(self.now_s + job.holds_s)
         view = RunningGang(
             job_id=job.job_id, name=job.name, project=job.project, priority=job.priority, gang=job.gang,
             nodes=tuple((one.role, one.node) for one in placements), expected_end=stated,

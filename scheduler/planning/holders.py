@@ -118,8 +118,7 @@ class Holders:
         if isinstance(gang, RunningGang):
             end = gang.expected_end
         else:
-            run_time_s = gang.max_run_time_s
-            end = None if run_time_s is None else self._now + timedelta(seconds=run_time_s)
+            end = None if gang.max_run_time_s is None else self._now + timedelta(seconds=gang.holds_s)
         likely = None if gang.estimate is None else words.on_grid(gang.estimate.likely_s, self._now)
         return Holder(gang.name, gang.job_id, end, gpus, model, likely)
 

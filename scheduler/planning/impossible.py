@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scheduler.planning import words
-from scheduler.planning.demand import Demand, Group
+from scheduler.planning.demand import Demand, Group, demand_of
 from scheduler.planning.domains import best_domain
 from scheduler.planning.feasibility import EmptyCluster
 from scheduler.planning.model import Reason, ReasonCode
@@ -185,6 +185,19 @@ def _too_many(demand: Demand, empty: EmptyCluster) -> Reason:
             f"holds {most} of its {words.members(group)}. Ask for fewer, or set the topology's `required` to false",
             numbers | {"level": gang.topology, "domain": name, "most": most},
         )
+    if demand.is_scattered:
+        anywhere = demand_of(replace(gang, servers=None, spread_servers=False), empty.cluster)
+        if empty.refusal(anywhere) is None:
+            asked = [
+                *(["`placement: apart`"] if gang.servers == "apart" else []),
+                *(["`spread: true`"] if gang.spread_servers else []),
+            ]
+            return Reason(
+                ReasonCode.TOO_LARGE,
+                f"needs more nodes than there are for the {words.all_of(asked)} of its parameter servers; without that its "
+                f"{gang.size} replicas fit the empty cluster. Ask for fewer servers, or leave it out",
+                numbers | {"placement": gang.servers or "beside", "spread": gang.spread_servers},
+            )
     roles = words.all_of([f"{words.members(g)} with {words.request(g.request)} each" for g in demand.merged])
     return Reason(
         ReasonCode.TOO_LARGE,

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from core.domain.ids import JobId
+from core.domain.resources import Request
 from scheduler.planning.capacity import Capacity, Shares
 from scheduler.planning.demand import Demand
 from scheduler.planning.draft import Draft, Left, less
@@ -97,11 +98,11 @@ class Ledger:
                 self._show(view, number, is_held=True)
 
     def start(self, draft: Draft, run_time_s: float) -> None:
-        """Take what a gang uses from all views."""
+        """Take what a gang uses from all views. What of it is not free yet is taken of what there is."""
         free = self.free
         for number, request, model, members in draft.used():
             here = (free.cpu[number], free.memory[number], free.gpus[number], free.shares[number])
-            free.put(number, *less(here, request, model, members))
+            free.put(number, *_taken(here, request, model, members))
             holder = self._holder.get(number)
             if holder is not None and run_time_s > holder.opens_s:
                 self._beside[number] = less(self._beside[number], request, model, members)
@@ -119,6 +120,17 @@ class Ledger:
         if parts or shares:
             parts = {model: _both(left, shares.get(model, ())) for model, left in parts.items()}
         view.put(number, min(free.cpu[number], cpu), min(free.memory[number], memory), seen, parts)
+
+
+def _taken(here: Amounts, request: Request, model: str | None, members: int) -> Amounts:
+    """``here`` without ``members``. No part of a GPU is left over on a device that is not free."""
+    if model is None or not request.gpu_milli:
+        return less(here, request, model, members)
+    for _ in range(members):
+        cpu, memory, gpus, shares = less(here, request, model, 1)
+        is_opened = gpus.get(model, 0) < here[2].get(model, 0)
+        here = (cpu, memory, here[2], here[3]) if is_opened and gpus[model] < 0 else (cpu, memory, gpus, shares)
+    return here
 
 
 def _both(now: tuple[int, ...], beside: tuple[int, ...]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from math import inf
 from typing import Any
 
 from core.domain.ids import JobId, NodeId
@@ -51,7 +52,8 @@ class QueuedGang:
     would still run; ``None``: nobody knows. ``waits_since``: when it was last without resources, if that is not
     ``queued_at``, which a job keeps when it is preempted. ``room_since``: since when others are, or were, stopped or made
     smaller for it (they have its id as ``for_job``) in the time that it waits now; it comes before others of its priority.
-    ``is_preemptible``: as of a job that runs.
+    ``is_preemptible``: as of a job that runs. ``overrun_s``: for how much longer than ``max_run_time_s`` it may hold its place
+    when its time is over, until it is gone.
     """
 
     job_id: JobId
@@ -68,6 +70,12 @@ class QueuedGang:
     waits_since: datetime | None = None
     room_since: datetime | None = None
     is_preemptible: bool = True
+    overrun_s: float = 0.0
+
+    @property
+    def holds_s(self) -> float:
+        """For how long at most it holds its place once it has started; infinite if nobody knows."""
+        return inf if self.max_run_time_s is None else self.max_run_time_s + self.overrun_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,7 @@ class RunningGang:
     ``is_preemptible``: its user allows it, and the executor can. ``is_stopping``: it is being ended already, and its
     resources are expected back at ``expected_end``; ``stopping_for``: for which job. ``queued_at``: as of the job when it
     waited. ``indices``: of each replica inside its role, in the order of ``nodes``; empty: 0, 1, 2 … in each role.
+    ``is_part``: replicas that leave an elastic gang, which runs on: resources, and no job of their own.
     """
 
     job_id: JobId
@@ -90,7 +99,7 @@ class RunningGang:
     priority: int
     gang: Gang
     nodes: tuple[tuple[str, NodeId], ...]
-    expected_end: datetime | None = None  # start + max_run_time, if stated
+    expected_end: datetime | None = None  # when its place is free at the latest, if max_run_time is stated
     gpu_models: tuple[str | None, ...] = ()
     user: str = ""
     queued_at: datetime | None = None
@@ -102,6 +111,7 @@ class RunningGang:
     is_stopping: bool = False
     stopping_for: JobId | None = None
     indices: tuple[int, ...] = ()
+    is_part: bool = False
 
 
 @dataclass(frozen=True, slots=True)

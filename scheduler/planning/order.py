@@ -15,7 +15,7 @@ jobs of one user are sorted once, and go by in one go while nothing starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from heapq import heapify, heappop, heappush, heapreplace
@@ -26,7 +26,7 @@ from core.domain.ids import JobId
 from scheduler.planning.measure import drain_s, measure
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
-from scheduler.planning.quota import is_guaranteed
+from scheduler.planning.quota import is_guaranteed, is_guaranteed_to_user
 from scheduler.planning.shares import Shares
 
 # What the policy compares: GPU-seconds or a level; then when it queued, in seconds from now; then the id.
@@ -36,38 +36,6 @@ _Entry = tuple[Turn, QueuedGang]
 # Behind so many nobody needs to know the place in the queue exactly.
 _LOOKED_AHEAD: Final = 1000
 _ROUNDING: Final = 1e-9  # of shares, which are 0 to 1
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Claim:
-    """Where a job stands: the smaller one comes first. Of a job that runs: as if it waited, and its resources were free.
-
-    ``rank``: the priority, negative. ``borrows``: it is not within what is guaranteed to its project. The shares are 0
-    where the policy is not fair.
-    """
-
-    rank: int
-    borrows: bool
-    project_share: float
-    user_share: float
-    turn: Turn
-
-
-def claim(job: QueuedGang | RunningGang, snapshot: Snapshot, shares: Shares) -> Claim:
-    """The claim of a job with what is held according to ``shares``."""
-    policy = snapshot.policy
-    turn = turn_of(job, policy, snapshot.now, drain_s(snapshot))
-    if not policy.is_fair:
-        return Claim(-job.priority, False, 0.0, 0.0, turn)
-    own = shares.of_running(job) if isinstance(job, RunningGang) else None
-    need = shares.likely(job.gang, job.shape) if isinstance(job, QueuedGang) else shares.of_running(job)
-    return Claim(
-        -job.priority,
-        not is_guaranteed(job.project, need, shares, is_held=own is not None),
-        shares.of_project(job.project, own),
-        shares.of_user(job.project, job.user, own),
-        turn,
-    )
 
 
 def turn_of(job: QueuedGang | RunningGang, policy: Policy, now: datetime, long_s: float = float("inf")) -> Turn:
@@ -86,30 +54,42 @@ def turn_of(job: QueuedGang | RunningGang, policy: Policy, now: datetime, long_s
 class Queue:
     """The waiting jobs of one snapshot. :meth:`walk` yields them in order while starts change ``shares``.
 
+    Who may not start, whatever is free, comes after all others of its priority and takes no turn: at the head of its line it
+    would lend its age, or what is guaranteed to its project, to those behind it.
+
     Attributes:
         withdrawn: jobs that started; they are left out from the next walk on.
+        idle: those that are known to be such as may not start.
 
     Args:
         can_run: whether the empty cluster could hold a job; asked once of each shape.
+        may_start: whether quotas and bookings let a job start somewhere, were that free. Once no, it stays so as long as
+            jobs only start. ``None``: there are none.
     """
 
-    def __init__(self, snapshot: Snapshot, shares: Shares, can_run: Callable[[QueuedGang], bool]) -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        shares: Shares,
+        can_run: Callable[[QueuedGang], bool],
+        may_start: Callable[[QueuedGang], bool] | None = None,
+    ) -> None:
         self.shares = shares
         self.withdrawn: set[JobId] = set()
+        self.idle: set[JobId] = set()
         self._is_fair = snapshot.policy.is_fair
+        self._owed = frozenset(name for name, account in shares.accounts.items() if account.quota.guaranteed)
         lines: dict[int, dict[tuple[str, str], list[_Entry]]] = {}
         policy, now, long_s = snapshot.policy, snapshot.now, drain_s(snapshot)
         for job in snapshot.queued:
             who = (job.project, job.user) if self._is_fair else _EVERYBODY
             lines.setdefault(-job.priority, {}).setdefault(who, []).append((turn_of(job, policy, now, long_s), job))
-        # Who can never run stands behind: at the head of its line it would lend its age to whoever comes after it.
         firsts = {job.shape: job for job in snapshot.queued}
-        hopeless = self._hopeless = {shape for shape, job in firsts.items() if not can_run(job)}
+        self._hopeless = {shape for shape, job in firsts.items() if not can_run(job)}
+        self._may_start = may_start
         for users in lines.values():
             for line in users.values():
                 line.sort(key=itemgetter(0))
-                if hopeless:
-                    line.sort(key=lambda entry: entry[1].shape in hopeless)
         self._ranks = [lines[rank] for rank in sorted(lines)]
 
     def walk(self) -> Iterator[QueuedGang]:
@@ -122,37 +102,81 @@ class Queue:
         Where this is asked for, what the jobs would hold counts for the first thousand only; behind these whole users
         and projects follow one another.
         """
-        if all(len(users) == 1 for users in self._ranks):
+        if all(len(users) == 1 for users in self._ranks) and (self._is_fair or not self._owed):
             return list(self.walk())
         twin = self.shares.copy()
         taken: list[QueuedGang] = []
         for job in self._walk(twin):
-            if len(taken) < _LOOKED_AHEAD:
+            if len(taken) < _LOOKED_AHEAD and job.job_id not in self.idle:
                 twin.add(job.project, job.user, twin.likely(job.gang, job.shape))
             taken.append(job)
         return taken
 
+    def _is_idle(self, job: QueuedGang) -> bool:
+        if job.job_id in self.idle:
+            return True
+        if job.shape not in self._hopeless and (self._may_start is None or self._may_start(job)):
+            return False
+        self.idle.add(job.job_id)
+        return True
+
     def _walk(self, shares: Shares) -> Iterator[QueuedGang]:
         gone = self.withdrawn.copy()
+        is_idle = self._is_idle if self._hopeless or self._may_start is not None else None
         for users in self._ranks:
             by_project: dict[str, list[_Line]] = {}
             idle: list[_Entry] = []
             for (project, user), entries in users.items():
                 jobs = [entry for entry in entries if entry[1].job_id not in gone] if gone else entries
-                if not jobs:
-                    continue
                 if len(users) == 1:  # nobody to take turns with
-                    yield from (job for _, job in jobs)
+                    in_line = _in_line(jobs, is_idle, idle)
+                    yield from in_line if self._is_fair or not self._owed else self._guaranteed_first(in_line, shares)
                     continue
-                if jobs[0][1].shape in self._hopeless:  # and so are all of them: no turn is theirs
-                    idle += jobs
-                    continue
-                by_project.setdefault(project, []).append(_Line(user, shares.weight_of_user(project, user), jobs=jobs))
+                line = _Line(user, shares.weight_of_user(project, user), jobs=jobs, is_idle=is_idle, idle=idle)
+                line.skip()
+                if line.at < len(jobs):
+                    by_project.setdefault(project, []).append(line)
             lines = [line for its in by_project.values() for line in its]
             unit = min((shares.step(line.head.gang, line.head.shape) for line in lines), default=0.0)
             projects = [_Project(name, its, shares, unit) for name, its in sorted(by_project.items())]
             yield from _fill(projects, shares)
-            yield from (job for _, job in sorted(idle, key=itemgetter(0)))
+            idle.sort(key=itemgetter(0))
+            if self._hopeless:
+                idle.sort(key=lambda entry: entry[1].shape in self._hopeless)
+            yield from (job for _, job in idle)
+
+    def _guaranteed_first(self, jobs: Iterable[QueuedGang], shares: Shares) -> Iterator[QueuedGang]:
+        """In one line: those first that stay within what is guaranteed to their projects, of these first those whose users
+        stay within theirs.
+
+        A pass finds them, as all only get more: who would not stay within it when asked would not later either.
+        """
+        others: list[QueuedGang] = []
+        for are_users in (True, False):
+            if are_users and not any(shares.accounts[project].quota.user_guaranteed for project in self._owed):
+                continue
+            others = []
+            for job in jobs:
+                if job.project in self._owed:
+                    need = shares.likely(job.gang, job.shape)
+                    is_owed = is_guaranteed(job.project, need, shares)
+                    if is_owed and (not are_users or is_guaranteed_to_user(job.project, job.user, need, shares)):
+                        yield job
+                        continue
+                others.append(job)
+            jobs = others
+        yield from others
+
+
+def _in_line(
+    entries: Iterable[_Entry], is_idle: Callable[[QueuedGang], bool] | None, idle: list[_Entry]
+) -> Iterator[QueuedGang]:
+    """One line; who may not start is put into ``idle`` instead."""
+    for entry in entries:
+        if is_idle is not None and is_idle(entry[1]):
+            idle.append(entry)
+        else:
+            yield entry[1]
 
 
 def _fill(projects: list[_Project], shares: Shares) -> Iterator[QueuedGang]:
@@ -240,13 +264,29 @@ class _Line(_Side):
 
     jobs: list[_Entry] = field(default_factory=list)
     at: int = 0
+    is_idle: Callable[[QueuedGang], bool] | None = None  # whether a job may not start, whatever is free
+    idle: list[_Entry] = field(default_factory=list)  # where those go
+    is_promised: bool = False  # something is guaranteed to the user
+
+    def skip(self) -> bool:
+        """Leave out those at the head that may not start; whether there were any."""
+        at, jobs, is_idle = self.at, self.jobs, self.is_idle
+        if is_idle is not None:
+            while self.at < len(jobs) and is_idle(jobs[self.at][1]):
+                self.idle.append(jobs[self.at])
+                self.at += 1
+        return self.at > at
 
     def look(self, shares: Shares, project: str) -> None:
         """Take in what its share and its next job are now."""
+        self.skip()
         self.is_empty = self.at >= len(self.jobs)
         if not self.is_empty:
             self.turn, job = self.jobs[self.at]
             self.share = shares.of_user(project, self.name)
+            if self.is_promised:
+                need = shares.likely(job.gang, job.shape)
+                self.is_owed = is_guaranteed_to_user(project, self.name, need, shares)
             since_s = self.turn[1]
             if job.waits_since is not None:
                 since_s += (job.waits_since - job.queued_at).total_seconds()
@@ -265,7 +305,10 @@ class _Project(_Side):
     def __init__(self, name: str, lines: list[_Line], shares: Shares, unit: float) -> None:
         weight = shares.weight_of(name)
         super().__init__(name, weight, size=unit / weight)
+        account = shares.accounts.get(name)
+        of_users = account.quota.user_guaranteed if account is not None else {}
         for line in lines:
+            line.is_promised = bool(of_users.get(line.name))
             line.size = unit / line.weight
             line.look(shares, name)
         self._lines = _Turns(sorted(lines, key=lambda line: line.name))
@@ -290,10 +333,14 @@ class _Project(_Side):
         if line is None:
             return
         changes, name, jobs = shares.changes, self.name, line.jobs
-        while line.at < len(jobs):
+        # Another user's start may have used up what the quota leaves: then it was not for its next job that it came.
+        is_late = line.skip()
+        while line.at < len(jobs) and not is_late:
             line.at += 1
             yield jobs[line.at - 1][1]
-            if changes.get(name, 0) != self._changes or self._guarantees:
+            if line.skip() and line.at == len(jobs):
+                break
+            if changes.get(name, 0) != self._changes or self._guarantees or line.is_promised:
                 self._changes = changes.get(name, 0)
                 break
         line.look(shares, name)

@@ -252,5 +252,5 @@ def said_of_endless(endless: Sequence[RunningGang]) -> str:
     one = len(views) == 1
     return (
         f"{names} on {on} {'states' if one else 'state'} no max_run_time, and no job like {'it' if one else 'them'} "
-        "has ended yet"
+        "has ended yet; a max_run_time there, or progress that is reported as a step of how many, would tell"
     )

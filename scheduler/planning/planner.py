@@ -21,7 +21,7 @@ from scheduler.planning.fragments import Typical
 from scheduler.planning.gang import place
 from scheduler.planning.grow import Grower, Growth, with_more
 from scheduler.planning.ledger import NEVER, REFUSED, Ledger
-from scheduler.planning.model import Grow, Plan, QueuedGang, Reason, Snapshot, Start
+from scheduler.planning.model import Grow, Plan, QueuedGang, Reason, RunningGang, Snapshot, Start
 from scheduler.planning.order import Queue
 from scheduler.planning.preempt import Preempted, Preemption
 from scheduler.planning.promises import Promises
@@ -46,7 +46,7 @@ def plan(snapshot: Snapshot) -> Plan:
 
     Nothing is mutated; the same snapshot gives the same plan, in whatever order its parts are listed.
     """
-    return settled(snapshot, lambda one, vain: _Planning(one, vain=vain).run())
+    return settled(snapshot, _Planning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +60,16 @@ class Turn:
 def plan_with_turn(snapshot: Snapshot, job_id: JobId) -> tuple[Plan, Turn | None]:
     """The plan, and what it leaves to a job that waits, when it comes to it; ``None`` if its quota leaves it nothing."""
     planning = _Planning(snapshot, watched=job_id)
-    return planning.run(), planning.turn
+    made = planning.said()
+    return replace(made, waits={**planning.reasons(), **made.waits}), planning.turn
 
 
 class _Planning:
     """The state of one call of :func:`plan`. What is remembered of a shape is remembered per sight (:mod:`.sights`)."""
 
-    def __init__(self, snapshot: Snapshot, watched: JobId | None = None, vain: frozenset[JobId] = frozenset()) -> None:
+    def __init__(self, snapshot: Snapshot, watched: JobId | None = None) -> None:
         self.snapshot = snapshot
         self.watched = watched
-        self.vain = vain  # nobody is stopped for these
         self.turn: Turn | None = None
         self.cluster = Cluster(node for node in snapshot.nodes if node.is_schedulable)
         self.empty = EmptyCluster(self.cluster)
@@ -82,13 +82,16 @@ class _Planning:
         self.rights = Rights(snapshot, self.shares)
         self.promises = Promises(snapshot, self.holdings, self.rights)
         self.kept: dict[JobId, Draft] = {}  # where those will be for whom others are being stopped
+        self.held_back: list[tuple[QueuedGang, dict[str, int], dict[str, int]]] = []  # of the limits, for these
         self.refusals = Refusals(self.empty)
-        self.queue = Queue(snapshot, self.shares, self._can_ever_run)
+        may_start = None if self.sights.is_open else self._may_start
+        self.queue = Queue(snapshot, self.shares, self._can_ever_run, may_start)
         self.grower = Grower(self.cluster, self.shares, self.sights.quotas)
         self.growths: dict[JobId, Growth] = {}
         self.timeline: Timeline | None = None
         self.refused_above_s: dict[str, float] = {}  # sight -> jobs that may run longer than this are refused
         self.starts: list[tuple[QueuedGang, Draft]] = []
+        self._waiting: list[QueuedGang] | None = None
         # Of the current round:
         self.ledger = Ledger(self.free)
         self.budget = Budget()
@@ -96,17 +99,33 @@ class _Planning:
         self.unlent: set[str] = set()  # sights to which nobody lends
         self.blocked: set[str] = set()  # sights that were considered for a reservation
 
-    def run(self) -> Plan:
-        waiting = self.walk()
-        while self._grow(waiting):
-            waiting = self.walk()  # growing changes shares, and these the order
-        taken = self._preempt(waiting)
-        waits = self._reasons(waiting) | taken.reasons
+    def said(self, vain: frozenset[JobId] = frozenset(), helped: int = 0) -> Plan:
+        """What this plan does; of its reasons only those of jobs for which others are stopped. May be asked again.
+
+        Args:
+            vain: nobody is stopped for these.
+            helped: jobs for which others were stopped before it.
+        """
+        if self._waiting is None:
+            self._waiting = self.walk()
+            while self._grow(self._waiting):
+                self._waiting = self.walk()  # growing changes shares, and these the order
+        taken = self._preempt(self._waiting, vain, helped)
         order = (*(job.job_id for job, _ in self.starts), *(job.job_id for job in self.queue.in_turn()))
         grows = tuple(grow for grow in self._grown() if grow.job_id not in taken.touched)
         return Plan(
-            self._started(), waits, grows, tuple(taken.preempts), tuple(taken.shrinks), tuple(taken.moves), order
+            self._started(),
+            taken.reasons,
+            grows,
+            tuple(taken.preempts),
+            tuple(taken.shrinks),
+            tuple(taken.moves),
+            order,
         )
+
+    def reasons(self) -> dict[JobId, Reason]:
+        """Why everybody waits who waits in what this plan last said."""
+        return self._reasons(self._waiting or [])
 
     def walk(self) -> list[QueuedGang]:
         """Start what can start; who still waits, in order."""
@@ -138,7 +157,8 @@ class _Planning:
                 self._watch(job)
             if job.job_id in self.queue.withdrawn:
                 continue  # what was promised to it is free
-            if job.job_id in self.kept or not self._try_start(job):
+            is_held_back = job.job_id in self.kept or job.job_id in self.queue.idle
+            if is_held_back or not self._try_start(job):
                 waiting.append(job)
         self.shares.forget_promises()
         return waiting, not waiting or len(self.starts) == started
@@ -151,11 +171,14 @@ class _Planning:
         has_started = False
         while (job := self.promises.next_before(priority)) is not None:
             sight = self.sights.of(job)
+            is_over = isinstance(sight, Excess)
             if isinstance(sight, Excess):
-                continue
+                sight = self.sights.by(job, self.promises.quotas_for(job, self.shares))
+                if isinstance(sight, Excess):
+                    continue
             demand = self.sights.demand(job, sight)
-            run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s
-            if place(demand, self.ledger.views[self.ledger.level(run_time_s)], self.budget) is not None:
+            run_time_s = job.holds_s
+            if not is_over and self._fits(demand, run_time_s):
                 has_started |= self._try_start(job)
                 continue
             draft = self.promises.room_for(job, demand, self.ledger)
@@ -164,19 +187,39 @@ class _Planning:
                 if self.timeline is not None:
                     self.timeline.add_start(job, draft)
                 self.kept[job.job_id] = draft
+                if not self.sights.quotas.is_empty:
+                    self._hold_back(job, draft)
         return has_started
 
-    def _preempt(self, waiting: list[QueuedGang]) -> Preempted:
+    def _fits(self, demand: Demand, run_time_s: float) -> bool:
+        return place(demand, self.ledger.views[self.ledger.level(run_time_s)], self.budget) is not None
+
+    def _hold_back(self, job: QueuedGang, draft: Draft) -> None:
+        """Nobody else of its project takes what the limits leave to one whose room is being made."""
+        of_project, of_user = self.promises.held_back(job, draft, self.shares)
+        self.shares.hold(job.project, job.user, of_project, of_user)
+        self.held_back.append((job, of_project, of_user))
+
+    def _preempt(self, waiting: list[QueuedGang], vain: frozenset[JobId], helped: int) -> Preempted:
         """Who goes so that some of those who wait may start."""
         blocked: list[tuple[QueuedGang, Demand]] = []
+        over: set[JobId] = set()
         for job in waiting:
             sight = self.sights.of(job)
-            if not isinstance(sight, Excess):
-                demand = self.sights.demand(job, sight)
-                if self.refusals.of(sight, demand) is None:
-                    blocked.append((job, demand))
+            if isinstance(sight, Excess):
+                if sight.is_never or not self._can_ever_run(job):
+                    continue
+                over.add(job.job_id)
+                blocked.append((job, self.sights.demand(job, job.shape)))
+                continue
+            demand = self.sights.demand(job, sight)
+            if self.refusals.of(sight, demand) is None:
+                blocked.append((job, demand))
+        shares = self.shares.copy() if self.held_back else self.shares
+        for job, of_project, of_user in self.held_back:
+            shares.hold(job.project, job.user, of_project, of_user, -1)  # by their places they are counted
         preemption = Preemption(
-            self.snapshot, self.ledger, self.holdings, self.shares, self.promises, self.kept, self.vain
+            self.snapshot, self.ledger, self.holdings, shares, self.promises, self.kept, vain, self.sights, over, helped
         )
         return preemption.run(blocked)
 
@@ -185,7 +228,7 @@ class _Planning:
         if isinstance(sight, Excess):
             self.turn = None
             return
-        level = self.ledger.level(NEVER if job.max_run_time_s is None else job.max_run_time_s)
+        level = self.ledger.level(job.holds_s)
         free = self.ledger.views[level].copy()
         narrow = self.sights.narrowed(sight)
         for number in () if narrow is None else narrow.hidden:
@@ -195,11 +238,16 @@ class _Planning:
     def _can_ever_run(self, job: QueuedGang) -> bool:
         return self.refusals.of(job.shape, self.sights.demand(job, job.shape)) is None
 
+    def _may_start(self, job: QueuedGang) -> bool:
+        """Whether quotas and bookings leave it anything on which it could run."""
+        sight = self.sights.of(job)
+        return not isinstance(sight, Excess) and self.refusals.of(sight, self.sights.demand(job, sight)) is None
+
     def _try_start(self, job: QueuedGang) -> bool:
         sight = self.sights.of(job)
         if isinstance(sight, Excess):
             return False  # it waits for its quota and for nothing else: no room is kept for it
-        run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s
+        run_time_s = job.holds_s
         above_s = self.refused_above_s.get(sight)
         if above_s is not None and run_time_s > above_s:
             if sight not in self.blocked:
@@ -280,14 +328,14 @@ class _Planning:
         for job, draft in self.starts:
             role = job.gang.elastic
             if role is not None and job.job_id not in self.growths:
-                hidden = bookings.hidden(job.project, NEVER if job.max_run_time_s is None else job.max_run_time_s)
+                hidden = bookings.hidden(job.project, job.holds_s)
                 placements = draft.placements(self.sights.demand(job, job.shape))
                 self.growths[job.job_id] = Growth.of_start(job, role, placements, hidden)
         if self.snapshot.growing and not any(job.job_id in self.growths for job in self.snapshot.growing):
             running = {gang.job_id: gang for gang in self.snapshot.running}
             for grown in self.snapshot.growing:
                 role, runs = grown.gang.elastic, running.get(grown.job_id)
-                if role is not None:
+                if role is not None and not (runs is not None and self._must_go(runs)):
                     end = runs.expected_end if runs is not None else None
                     left_s = NEVER if end is None else (end - self.snapshot.now).total_seconds()
                     hidden = bookings.hidden(runs.project if runs is not None else "", left_s)
@@ -295,6 +343,15 @@ class _Planning:
         if not self.growths:
             return False
         return self.grower.grow(self.growths.values(), self.ledger, self._claimed(waiting))
+
+    def _must_go(self, gang: RunningGang) -> bool:
+        """Whether it is on a node that is reserved for another project by now: what it grew would be nobody's."""
+        now = self.snapshot.now
+        return any(
+            one.begins_at <= now < one.ends_at and one.project != gang.project and not one.nodes.isdisjoint(nodes)
+            for one in self.snapshot.bookings
+            for nodes in [{node for _, node in gang.nodes}]
+        )
 
     def _claimed(self, waiting: list[QueuedGang]) -> frozenset[int]:
         """Nodes that somebody who waits may ever use."""

@@ -5,37 +5,41 @@ Called once, at the end of the walk. `docs/planner.md`, "Preemption", tells the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from zlib import crc32
 
 from core.domain.ids import JobId
+from scheduler.planning import giving
 from scheduler.planning.clearing import Clearing, Piece
 from scheduler.planning.cluster import Cluster
 from scheduler.planning.demand import Demand
 from scheduler.planning.draft import Draft
-from scheduler.planning.ledger import NEVER, Ledger
-from scheduler.planning.model import Move, Preempt, PreemptCode, QueuedGang, Reason, RunningGang, Shrink, Snapshot
+from scheduler.planning.freeing import Freeing
+from scheduler.planning.ledger import Ledger
+from scheduler.planning.model import Move, Preempt, PreemptCode, QueuedGang, Reason, Shrink, Snapshot
 from scheduler.planning.moves import find_moves, is_enough
 from scheduler.planning.policy import Defragment, QueueOrder
 from scheduler.planning.preempt_words import Teller
 from scheduler.planning.promises import Promises
 from scheduler.planning.ranking import Ranking
-from scheduler.planning.replicas import held_by_index, indices, spare
+from scheduler.planning.replicas import spare
 from scheduler.planning.reservation import Holdings
 from scheduler.planning.rights import Rights
 from scheduler.planning.shares import Shares, of_draft
+from scheduler.planning.sights import Sights
 from scheduler.planning.victims import Choice, Victims
 
 # Sets of victims looked for in one plan: each costs some 10 ms with 10,000 nodes. Whoever is behind these is looked at
-# in the next plan, when the first ones have been promised their room.
+# in the next plan, when the first ones have been promised their room. All rounds of a plan count together.
 MAX_CHOICES: Final = 16
-# Kinds of claims for which nothing was found. A claim that was refused once is refused to all shapes like it at no cost.
-MAX_REFUSALS: Final = 64
+# What may be spent in one plan on kinds of claims for which nothing is found, in units of a look at all nodes; a look at all
+# who run, as rights by shares and turns take, costs more. A kind that was refused once costs nothing after that.
+MAX_SPENT: Final = 512
+_LOOK_AT_RUNNING: Final = 8
 # Waiting gangs for which moves are looked for in one plan, in order.
 MAX_MOVED_FOR: Final = 2
-# What it costs an elastic gang to do with a replica less, in GPU-seconds per GPU: next to nothing, but the fewer the better.
-_SHRINK_COST: Final = 1e-3
 
 
 @dataclass(slots=True)
@@ -59,6 +63,8 @@ class Preemption:
     Args:
         kept: jobs for which room is held already, and where.
         vain: jobs for which nobody is stopped: others would get the place.
+        over: jobs that wait for what their project, or user, may have at once.
+        helped: jobs for which others are stopped already in what is one plan in the end.
     """
 
     def __init__(
@@ -69,7 +75,10 @@ class Preemption:
         shares: Shares,
         promises: Promises,
         kept: Mapping[JobId, Draft],
-        vain: frozenset[JobId] = frozenset(),
+        vain: frozenset[JobId],
+        sights: Sights,
+        over: Collection[JobId],
+        helped: int = 0,
     ) -> None:
         self.snapshot = snapshot
         self.policy = snapshot.policy
@@ -79,6 +88,8 @@ class Preemption:
         self.promises = promises
         self.kept = kept
         self.vain = vain
+        self.sights = sights
+        self.over = over
         self.teller = Teller(snapshot)
         self.made = Preempted()
         self._holdings = holdings
@@ -89,14 +100,16 @@ class Preemption:
         self._accepted: list[tuple[Sequence[Piece], Draft]] = []
         self._clearings: dict[tuple[int, frozenset[int]], Clearing] = {}
         self._refused: set[tuple[object, ...]] = set()
+        self._choices = helped
+        self._spent = 0
         self._own = {reservation.job.job_id for reservation in ledger.reservations}
 
     def run(self, blocked: Sequence[tuple[QueuedGang, Demand]]) -> Preempted:
-        """What becomes of ``blocked``: who waits for room, in order; not those that can never run or wait for a quota."""
+        """What becomes of ``blocked``: who waits for room, in order; not those that can never run."""
         self._begin_bookings()
         for job in (job for job, _ in blocked if job.job_id in self.kept):
             self.made.reasons[job.job_id] = self.teller.promised(self.promises.still_stopping(job))
-        self.rights = Rights(self.snapshot, self.rights.shares.copy())  # what is decided here is not yet so
+        self.rights = Rights(self.snapshot, self._shares_at_last())
         waiting = [
             (job, demand)
             for job, demand in blocked
@@ -104,28 +117,54 @@ class Preemption:
         ]
         self._take_by_right(waiting)
         if self.policy.defragment is not Defragment.OFF:
-            self._move(waiting)
+            self._move([pair for pair in waiting if pair[0].job_id not in self.over])
         return self.made
 
+    def _shares_at_last(self) -> Shares:
+        """Who holds what when all that is decided has come about: who is stopping is gone, and the others are in their places.
+
+        Were it counted as it is now, a project would be taken more than it borrowed while the first of it stops.
+        """
+        shares = self.rights.shares.copy()  # what is decided here is not yet so
+        for piece in self.promises.stopping:
+            shares.add(piece.gang.project, piece.gang.user, shares.of_running(piece.gang), -1)
+        for job_id, draft in self.kept.items():
+            job = self.promises.jobs[job_id]
+            shares.add(job.project, job.user, of_draft(draft))
+        return shares
+
     def _take_by_right(self, waiting: Sequence[tuple[QueuedGang, Demand]]) -> None:
+        """The first half of what may be spent goes to the first in order; the other half to those behind them, from another
+        one on in every plan: were nobody helped but the first, ten large gangs that nothing helps would bar all others.
+        """
         running = [gang for gang in self.snapshot.running if gang.is_preemptible]
         least = min((gang.priority for gang in running), default=1 << 30)
         has_growth = self.policy.shrinks and any(spare(gang) for gang in running)
-        choices = 0
-        for job, demand in waiting:
-            if not has_growth and not self.rights.has_any(job, least):
-                continue
+        able = [pair for pair in waiting if has_growth or self.rights.has_any(pair[0], least)]
+        done = self._take_in_order(able, MAX_SPENT // 2)
+        if done < len(able):
+            behind = [pair for pair in able[done:] if self._claim(*pair) not in self._refused]
+            first = crc32(self.snapshot.now.isoformat().encode()) % max(1, len(behind))
+            self._take_in_order([*behind[first:], *behind[:first]], MAX_SPENT)
+
+    def _take_in_order(self, waiting: Sequence[tuple[QueuedGang, Demand]], most: int) -> int:
+        """Until ``most`` is spent in all; how many of them were looked at."""
+        for at, (job, demand) in enumerate(waiting):
             key = self._claim(job, demand)
             if key in self._refused:
                 continue
-            if choices >= MAX_CHOICES or len(self._refused) >= MAX_REFUSALS:
-                break
-            choice = self._choose(job, demand)
+            if self._spent >= most or self._choices >= MAX_CHOICES:
+                return at
+            rankings = len(self._rankings)
+            choice = self._free_quota(job) if job.job_id in self.over else self._choose(job, demand)
             if choice is None:
                 self._refused.add(key)
+                is_by_all = not self.rights.is_by_priority_only
+                self._spent += 1 + _LOOK_AT_RUNNING * is_by_all * (len(self._rankings) - rankings)
             elif choice.pieces:
-                choices += 1
+                self._choices += 1
                 self._accept(job, choice)
+        return len(waiting)
 
     def _move(self, waiting: Sequence[tuple[QueuedGang, Demand]]) -> None:
         """Moves with which gangs start that nobody is stopped for."""
@@ -183,22 +222,12 @@ class Preemption:
                 gpus = sum(members * (request.gpu_count + request.gpu_milli / 1000) for _, request, _, members in held)
                 self._all.append(Piece(gang, tuple(held), gang.lost_gpu_s + restart_s * (gpus or 1.0)))
             if self.policy.shrinks and gang.is_preemptible and gang.gang.elastic is not None:
-                self._more += self._replicas(gang)
-
-    def _replicas(self, gang: RunningGang) -> list[Piece]:
-        """The elastic replicas of a gang that has more than it needs."""
-        role = gang.gang.elastic
-        if role is None:
-            return []
-        found: list[Piece] = []
-        for index, held in held_by_index(gang, self.cluster):
-            cost = _SHRINK_COST * max(1, held[1].gpu_count)
-            found.append(Piece(gang, (held,), cost, index))
-        return found if spare(gang) else []
+                self._more += giving.replicas_of(gang, self.cluster)
 
     def _claim(self, job: QueuedGang, demand: Demand) -> tuple[object, ...]:
         """Equal for jobs that may take the same places in the same way."""
-        return (id(demand), job.job_id in self._own, job.max_run_time_s, *self._standing(job))
+        whose = (job.project, job.user) if job.job_id in self.over else ()
+        return (id(demand), job.job_id in self._own, job.holds_s, whose, *self._standing(job))
 
     def _standing(self, job: QueuedGang) -> tuple[object, ...]:
         """Equal for jobs of one shape that have the same rights over everybody."""
@@ -239,7 +268,7 @@ class Preemption:
             return Choice((), soon)
         growth = self._ranked(job, with_whole=False)
         if growth.pieces:
-            choice = self._within_bounds(demand, growth, clearing)
+            choice = self._within_bounds(job, demand, growth, clearing)
             if choice is not None:
                 return choice
         barred: frozenset[JobId] = frozenset()
@@ -247,7 +276,7 @@ class Preemption:
             ranking = self._ranked(job, with_whole=True, barred=barred)
             if not ranking.pieces:
                 return None
-            choice = self._within_bounds(demand, ranking, clearing)
+            choice = self._within_bounds(job, demand, ranking, clearing)
             if choice is None:
                 return None
             wrong = self._first_without_right(job, choice)
@@ -255,47 +284,63 @@ class Preemption:
                 return choice
             barred |= {wrong}
 
+    def _free_quota(self, job: QueuedGang) -> Choice | None:
+        """Who of its own project goes for one that waits for what this may have at once, and who else for its place."""
+        clearing = self._clearing(job)
+        freeing = Freeing(job, self.sights, self.rights, clearing)
+        taken = freeing.enough_of(
+            [p for p in self._growth() if self._is_there(p) and self.rights.over_growth(job, p.gang)]
+            + [p for p in self._whole() if self._is_there(p) and self.rights.over(job, p.gang) is PreemptCode.PRIORITY]
+        )
+        if taken is None:
+            return None
+        pieces, demand = taken
+        if freeing.works(pieces) is None:
+            keys = {piece.key for piece in pieces}
+            others = [p for p in self._ranked(job, with_whole=True).alive if p.key not in keys]
+            clearing.clear(pieces)
+            more = self._within_bounds(job, demand, Ranking(others), clearing)
+            clearing.restore(pieces)
+            if more is None:
+                return None
+            pieces = [*pieces, *more.pieces]
+        choice = freeing.pruned(pieces)
+        if choice is None or not self._is_within_bounds(job, choice) or self._first_without_right(job, choice):
+            return None
+        return choice
+
     def _is_there(self, piece: Piece) -> bool:
         return piece.gang.job_id not in self._gone
 
-    def _within_bounds(self, demand: Demand, ranking: Ranking, clearing: Clearing) -> Choice | None:
-        """A choice that leaves every elastic gang as many replicas as it needs, or none at all."""
+    def _within_bounds(self, job: QueuedGang, demand: Demand, ranking: Ranking, clearing: Clearing) -> Choice | None:
+        """A choice that leaves every elastic gang as many replicas as it needs, or none at all, and every other project the
+        replicas that are guaranteed to it.
+        """
         choice = Victims(demand, ranking, clearing).choose()
-        if choice is None or not self._too_small(choice):
+        if choice is None or self._is_within_bounds(job, choice):
             return choice
-        # With as many as it can do without in any case: those of the largest numbers.
-        kept = [piece for piece in ranking.alive if piece.index is None or self._is_one_of_the_last(piece)]
+        # With those that can be done without in any case.
+        kept = giving.those_to_give(job, ranking.alive, self.rights)
         choice = Victims(demand, Ranking(kept), clearing).choose()
-        return None if choice is None or self._too_small(choice) else choice
+        return choice if choice is not None and self._is_within_bounds(job, choice) else None
 
-    @staticmethod
-    def _too_small(choice: Choice) -> bool:
-        whole = {piece.gang.job_id for piece in choice.pieces if piece.index is None}
-        taken: dict[JobId, list[Piece]] = {}
-        for piece in choice.pieces:
-            if piece.index is not None and piece.gang.job_id not in whole:
-                taken.setdefault(piece.gang.job_id, []).append(piece)
-        return any(len(pieces) > spare(pieces[0].gang) for pieces in taken.values())
-
-    @staticmethod
-    def _is_one_of_the_last(piece: Piece) -> bool:
-        present = sorted(index for index, _ in indices(piece.gang))
-        return piece.index is not None and piece.index in present[len(present) - spare(piece.gang) :]
+    def _is_within_bounds(self, job: QueuedGang, choice: Choice) -> bool:
+        given = [piece for mine in giving.by_gang(choice.pieces).values() for piece in mine]
+        return not giving.are_too_many(given) and len(giving.not_guaranteed(job, given, self.rights)) == len(given)
 
     def _first_without_right(self, job: QueuedGang, choice: Choice) -> JobId | None:
         """Each must be over the other one's limit when those before it are gone: the first who is not."""
-        shares, done = self.rights.shares, list[RunningGang]()
+        shares, done = self.rights.shares, list[tuple[Piece, Mapping[str, int]]]()
         wrong: JobId | None = None
-        for piece in choice.pieces:
-            if piece.index is not None:
-                continue
-            if self.rights.over(job, piece.gang) is None:
+        for piece in giving.each_once(choice.pieces):
+            if piece.index is None and self.rights.over(job, piece.gang) is None:
                 wrong = piece.gang.job_id
                 break
-            shares.add(piece.gang.project, piece.gang.user, self.rights.held(piece.gang), -1)
-            done.append(piece.gang)
-        for gang in done:
-            shares.add(gang.project, gang.user, self.rights.held(gang))
+            amounts = self.rights.held(piece.gang) if piece.index is None else giving.amounts_of(piece)
+            shares.add(piece.gang.project, piece.gang.user, amounts, -1)
+            done.append((piece, amounts))
+        for piece, amounts in done:
+            shares.add(piece.gang.project, piece.gang.user, amounts)
         return wrong
 
     def _accept(self, job: QueuedGang, choice: Choice, by: PreemptCode | None = None) -> None:
@@ -307,12 +352,11 @@ class Preemption:
             sentence = self.teller.stopped(piece.gang, job, code)
             self.made.preempts.append(Preempt(piece.gang.job_id, job.job_id, code, sentence))
             shares.add(piece.gang.project, piece.gang.user, self.rights.held(piece.gang), -1)
-        smaller: dict[JobId, list[Piece]] = {}
-        for piece in choice.pieces:
-            if piece.index is not None and piece.gang.job_id not in gone:
-                smaller.setdefault(piece.gang.job_id, []).append(piece)
+        smaller = giving.by_gang(choice.pieces)
         for pieces in smaller.values():
             self._shrink(pieces, job)
+            for piece in pieces:
+                shares.add(piece.gang.project, piece.gang.user, giving.amounts_of(piece), -1)
         self.made.reasons[job.job_id] = self.teller.preempting(
             [piece.gang for piece in whole], [pieces[0].gang for pieces in smaller.values()]
         )
@@ -339,10 +383,10 @@ class Preemption:
     def _clearing(self, job: QueuedGang) -> Clearing:
         """What ``job`` would find: what is free for it, with the room that is becoming free and is not promised."""
         ledger = self.ledger
-        if job.job_id in self._own or self.rights.is_owed(job):
+        if job.job_id in self._own or self.rights.is_owed(job) or self._is_passed_over(job):
             level, closed = 0, frozenset[int]()
         else:
-            level = ledger.level(NEVER if job.max_run_time_s is None else job.max_run_time_s)
+            level = ledger.level(job.holds_s)
             closed = ledger.held_nodes
         clearing = self._clearings.get((level, closed))
         if clearing is None:
@@ -352,6 +396,10 @@ class Preemption:
                 clearing.clear(pieces)
                 clearing.take(draft)
         return clearing
+
+    def _is_passed_over(self, job: QueuedGang) -> bool:
+        """Whether room is held only for jobs that come after it, and were met first since it waits for a limit."""
+        return job.job_id in self.over and all(held.job.priority < job.priority for held in self.ledger.reservations)
 
     # ---- bookings ----
 

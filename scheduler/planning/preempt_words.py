@@ -29,6 +29,16 @@ class Teller:
         match code:
             case PreemptCode.PRIORITY:
                 return f"stopped for job {job.name} of larger priority ({job.priority} against {gang.priority})"
+            case PreemptCode.GUARANTEE if gang.project == job.project:
+                return (
+                    f"stopped for job {job.name}: user {gang.user} used more than what is guaranteed inside project "
+                    f"{gang.project}, and user {job.user} gets back what is guaranteed there"
+                )
+            case PreemptCode.FAIR_SHARE if gang.project == job.project:
+                return (
+                    f"stopped for job {job.name}: user {gang.user} had more than a fair share of project {gang.project} and "
+                    f"user {job.user} less"
+                )
             case PreemptCode.GUARANTEE:
                 return (
                     f"stopped for job {job.name}: project {gang.project} used more than what is guaranteed to it, and "

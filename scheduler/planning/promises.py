@@ -14,10 +14,12 @@ from core.domain.ids import JobId
 from scheduler.planning.clearing import Clearing, Held, Piece
 from scheduler.planning.demand import Demand
 from scheduler.planning.draft import Draft
-from scheduler.planning.ledger import NEVER, Ledger
+from scheduler.planning.ledger import Ledger
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
+from scheduler.planning.quota import Quotas
 from scheduler.planning.reservation import Holdings
 from scheduler.planning.rights import Rights
+from scheduler.planning.shares import Shares, of_draft
 
 
 class Promises:
@@ -56,7 +58,7 @@ class Promises:
         if self._rights.is_owed(job):
             clearing = Clearing(ledger.free)
         else:
-            level = ledger.level(NEVER if job.max_run_time_s is None else job.max_run_time_s)
+            level = ledger.level(job.holds_s)
             clearing = Clearing(ledger.views[level], ledger.held_nodes)
         # What is stopped for others at last: they may have been placed on what this job counted on.
         for is_its in (lambda who: who == job.job_id, self._is_for_all, lambda _: True):
@@ -65,6 +67,26 @@ class Promises:
             if draft is not None:
                 return draft
         return None
+
+    def quotas_for(self, job: QueuedGang, shares: Shares) -> Quotas:
+        """What limits leave to ``job`` when those who are being stopped for it are gone."""
+        later = shares.copy()
+        for gang in self.still_stopping(job):
+            later.add(gang.project, gang.user, later.of_running(gang), -1)
+        return Quotas(later)
+
+    def held_back(self, job: QueuedGang, draft: Draft, shares: Shares) -> tuple[dict[str, int], dict[str, int]]:
+        """What of the limits of its project, and of its user, is to be nobody else's until ``job`` has its place: what it will
+        hold, less what those who stop for it hold still.
+        """
+        wanted = of_draft(draft)
+        of_project, of_user = dict(wanted), dict(wanted)
+        for gang in self.still_stopping(job):
+            for left in (of_project, of_user) if gang.user == job.user else (of_project,):
+                if gang.project == job.project:
+                    for key, amount in shares.of_running(gang).items():
+                        left[key] = max(0, left.get(key, 0) - amount)
+        return of_project, of_user
 
     def _is_for_all(self, stopping_for: JobId | None) -> bool:
         return stopping_for is None or stopping_for not in self.jobs

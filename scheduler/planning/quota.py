@@ -7,7 +7,7 @@ limited model only in part, it is placed on its other models whole.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from core.domain.gpu_models import accepted_models, accepts
@@ -27,9 +27,25 @@ def is_guaranteed(project: str, need: Mapping[str, int], shares: Shares, *, is_h
     account = shares.accounts.get(project)
     if account is None or not account.quota.guaranteed:
         return False
-    held = shares.held.get(project, {})
+    return _is_within(account.quota.guaranteed, shares.held.get(project, {}), need, is_held=is_held)
+
+
+def is_guaranteed_to_user(
+    project: str, user: str, need: Mapping[str, int], shares: Shares, *, is_held: bool = False
+) -> bool:
+    """The same of what is guaranteed to the user inside the project."""
+    account = shares.accounts.get(project)
+    guaranteed = account.quota.user_guaranteed.get(user) if account is not None else None
+    if not guaranteed:
+        return False
+    return _is_within(guaranteed, shares.user_held.get((project, user), {}), need, is_held=is_held)
+
+
+def _is_within(
+    guarantee: Mapping[str, int], held: Mapping[str, int], need: Mapping[str, int], *, is_held: bool
+) -> bool:
     is_covered = False
-    for key, guaranteed in account.quota.guaranteed.items():
+    for key, guaranteed in guarantee.items():
         wanted = amount_in(need, key)
         if not wanted or key == JOBS or (need[GPUS] and not key.startswith(GPUS)):
             continue
@@ -175,14 +191,20 @@ class Quotas:
             self._limits[project, user] = found
         return found
 
+    def as_it_is(self, excess: Excess) -> Excess:
+        """``excess`` with what is held by now: jobs of the same project may have started since it was found."""
+        return replace(excess, held=self._held(excess.limit))
+
+    def _held(self, limit: Limit) -> int:
+        shares, project = self._shares, limit.project
+        held = shares.user_held.get((project, limit.user), {}) if limit.user else shares.held.get(project, {})
+        return amount_in(held, limit.key)
+
     def _look(self, project: str, user: str, roles: Sequence[GangRole], need: Mapping[str, int]) -> Allowed | Excess:
         exceeded: list[Excess] = []
         narrowing: list[tuple[Excess, frozenset[str]]] = []
         for limit in self.limits_of(project, user):
-            amounts = (
-                self._shares.user_held.get((project, user), {}) if limit.user else self._shares.held.get(project, {})
-            )
-            held = amount_in(amounts, limit.key)
+            held = self._held(limit)
             if "/" not in limit.key:
                 needed = need[limit.key]
                 if needed and held + needed > limit.most:

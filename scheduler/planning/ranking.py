@@ -6,7 +6,7 @@ they were on one device. Whatever is chosen is worked out exactly afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,11 +70,14 @@ class Ranking:
             here = here.copy()
             here[list(clearing.closed)] = False
         free = np.empty((len(room.cpu), 3))
-        free[:, 0], free[:, 1] = room.cpu, room.memory
+        free[:, 0], free[:, 1] = room.cpus, room.memories
         wanted = 1000 * request.gpu_count + request.gpu_milli
-        free[:, 2] = [_milli(gpus, models) for gpus in room.gpus] if wanted else 0
+        free[:, 2] = 0
+        for model in models if wanted else ():
+            free[:, 2] += 1000 * np.maximum(room.gpus.whole[model], 0)
         if request.gpu_milli:
-            free[:, 2] += [sum(sum(shares.get(m, ())) for m in models) for shares in room.shares]
+            for number in sorted(set[int]().union(*(room.shared[model] for model in models))):
+                free[number, 2] += sum(sum(room.shares[number].get(model, ())) for model in models)
         need = np.array([request.cpu_milli, request.memory_bytes, wanted], dtype=np.float64)
         before = _slots(free, need)
         present = int(before[np.frombuffer(bytes(pool.flags), dtype=np.uint8).astype(bool)].sum())
@@ -114,10 +117,6 @@ def _on_nodes(piece: Piece) -> list[tuple[int, int, int, int]]:
             milli + members * (1000 * request.gpu_count + request.gpu_milli),
         )
     return [(number, *amounts) for number, amounts in sums.items()]
-
-
-def _milli(gpus: Mapping[str, int], models: Sequence[str]) -> int:
-    return 1000 * sum(max(0, gpus.get(model, 0)) for model in models)
 
 
 def _slots(free: _Numbers, need: _Numbers) -> _Numbers:

@@ -5,6 +5,7 @@ Written once per shape against what is left when the plan is made, so equal shap
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -51,7 +52,7 @@ class Explainer:
             missing = self._missing(demand, group)
             if missing is not None:
                 return self._with_start(demand, missing)
-        return self._with_start(demand, self._together(demand))
+        return self._with_start(demand, self._scattered(demand) or self._together(demand))
 
     # ---- never ----
 
@@ -283,6 +284,25 @@ class Explainer:
             ReasonCode.NO_ROOM,
             f"needs room for {roles} at the same time; there is room for each of these alone, but not for all together",
             numbers,
+        )
+
+    def _scattered(self, demand: Demand) -> Reason | None:
+        """Where it would fit now if its parameter servers might stand anywhere."""
+        gang = demand.gang
+        if not demand.is_scattered:
+            return None
+        anywhere = demand_of(replace(gang, servers=None, spread_servers=False), self.cluster)
+        if place(anywhere, self.free, self.budget) is None:
+            return None
+        asked = [
+            *(["on nodes without any other of its replicas (`placement: apart`)"] if gang.servers == "apart" else []),
+            *(["no two of them on one node (`spread: true`)"] if gang.spread_servers else []),
+        ]
+        return Reason(
+            ReasonCode.NO_ROOM,
+            f"needs its parameter servers {words.all_of(asked)}; there is room for all its {gang.size} replicas now, but "
+            "not so. Without that it could start now",
+            {"replicas": gang.size, "placement": gang.servers or "beside", "spread": gang.spread_servers},
         )
 
     def _with_start(self, demand: Demand, reason: Reason) -> Reason:

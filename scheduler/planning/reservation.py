@@ -78,7 +78,7 @@ class Timeline:
             self._add(end_s, held)
 
     def add_start(self, job: QueuedGang, draft: Draft) -> None:
-        self._add(NEVER if job.max_run_time_s is None else job.max_run_time_s, draft.used())
+        self._add(job.holds_s, draft.used())
 
     def _add(self, end_s: float, held: list[_Held]) -> None:
         for number, request, model, members in held:

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final
 
+from core.domain.gpu_models import accepted_models
 from core.domain.ids import JobId
 from scheduler.planning.measure import drain_s, measure
 from scheduler.planning.model import PreemptCode, QueuedGang, RunningGang, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
-from scheduler.planning.quota import is_guaranteed
-from scheduler.planning.shares import GPUS, JOBS, Shares
+from scheduler.planning.quota import is_guaranteed, is_guaranteed_to_user
+from scheduler.planning.shares import GPUS, JOBS, Shares, amount_in, gpu_milli, of_model
 
 # Where durations are estimates, half as much must be left of the one as of the other: a swap costs both of them time,
 # and an estimate is often off by as much. Where they are known it is enough that the swap pays for itself.
@@ -33,15 +34,21 @@ class Rights:
         self.now: datetime = snapshot.now
         self.shares = shares
         self._held: dict[str, Mapping[str, int]] = {}
+        self._needs: dict[tuple[str, tuple[str, ...]], Mapping[str, int]] = {}
         self._long_s = drain_s(snapshot)
         self._mine: dict[JobId, float] = {}
         self._theirs: dict[JobId, tuple[float, float, bool]] = {}
         self._has_guarantees = any(account.quota.guaranteed for account in snapshot.accounts)
+        self._has_user_guarantees = any(account.quota.user_guaranteed for account in snapshot.accounts)
         policy = self.policy
         self._by_share = policy.is_fair and policy.preempts_shares
         self.is_by_priority_only = not (
-            self._by_share or policy.time_slice_s is not None or (policy.reclaims and self._has_guarantees)
+            self._by_share
+            or policy.time_slice_s is not None
+            or (policy.reclaims and (self._has_guarantees or self._has_user_guarantees))
         )
+        projects = {job.project for job in snapshot.queued} | {gang.project for gang in snapshot.running}
+        self._is_one_project = len(projects) < 2
 
     def may_stop(self, gang: RunningGang) -> bool:
         """Whether anybody may stop it at all: it is preemptible, not stopping already, and has had its guaranteed time."""
@@ -70,7 +77,7 @@ class Rights:
         if self.policy.preempts_priority and job.priority > least_priority:
             return True
         return not self.is_by_priority_only and (
-            self._by_share or self.policy.time_slice_s is not None or self.is_owed(job)
+            self._by_share or self.policy.time_slice_s is not None or self.is_owed(job) or self._is_owed_inside(job)
         )
 
     def is_owed(self, job: QueuedGang) -> bool:
@@ -91,8 +98,28 @@ class Rights:
             return PreemptCode.GUARANTEE
         if is_apart and self._by_share and job.priority >= gang.priority and self._evens_out(job, gang, strictly=True):
             return PreemptCode.FAIR_SHARE
+        if not is_apart and job.user != gang.user:
+            if self._is_users_own(gang):
+                return None
+            code = self._inside(job, gang)
+            if code is not None:
+                return code
         if self._may_take_turns(job, gang):
             return PreemptCode.TIME_SLICE
+        return None
+
+    def _inside(self, job: QueuedGang, gang: RunningGang) -> PreemptCode | None:
+        """The right of one user over another one of the same project: as between projects, but never against a larger priority.
+
+        Where shares preempt, never so that their project would have more than before: another project might take that
+        from it, and the one who was stopped get the place back from there, in a circle.
+        """
+        if job.priority < gang.priority or (self._by_share and not self._keeps_share(job, gang)):
+            return None
+        if self._is_owed_inside(job) and self._borrows(gang, self.need(job), gang.user):
+            return PreemptCode.GUARANTEE
+        if self._by_share and self._evens_out_inside(job, gang):
+            return PreemptCode.FAIR_SHARE
         return None
 
     def may_lend(self, job: QueuedGang, other: QueuedGang) -> bool:
@@ -124,6 +151,9 @@ class Rights:
         """Whether ``job`` may have the replicas that ``gang`` has beyond those that it needs."""
         if job.project != gang.project and self._has_guarantees and self._is_protected(gang):
             return False
+        is_other_user = job.project == gang.project and job.user != gang.user
+        if is_other_user and job.priority <= gang.priority and self._is_users_own(gang):
+            return False
         if job.priority >= gang.priority:
             return True
         return not self.is_by_priority_only and self.over(job, gang) is not None
@@ -132,11 +162,45 @@ class Rights:
         """Within what is guaranteed to its project: no other project takes that, whatever its priority."""
         return is_guaranteed(gang.project, self.held(gang), self.shares, is_held=True)
 
-    def _borrows(self, gang: RunningGang, need: Mapping[str, int]) -> bool:
-        """Whether its project has more than its guarantee of something that ``need`` asks for and ``gang`` has."""
-        account = self.shares.accounts.get(gang.project)
+    def _is_owed_inside(self, job: QueuedGang) -> bool:
+        """Whether what it needs is guaranteed to its user, and is to be given back by the other users of its project."""
+        if not (self.policy.reclaims and self._has_user_guarantees):
+            return False
+        return is_guaranteed_to_user(job.project, job.user, self.need(job), self.shares)
+
+    def _is_users_own(self, gang: RunningGang) -> bool:
+        """Within what is guaranteed to its user: no other user of its project takes that but for a larger priority."""
+        return self._has_user_guarantees and is_guaranteed_to_user(
+            gang.project, gang.user, self.held(gang), self.shares, is_held=True
+        )
+
+    def is_guaranteed_part(self, project: str, part: Mapping[str, int]) -> bool:
+        """Whether the project would have less than what is guaranteed to it without ``part`` of what it holds."""
+        if not self._has_guarantees:
+            return False
+        account = self.shares.accounts.get(project)
         guaranteed: Mapping[str, int] = account.quota.guaranteed if account is not None else {}
-        has, all_held = self.held(gang), self.shares.held.get(gang.project, {})
+        held, is_covered = self.shares.held.get(project, {}), False
+        for key, most in guaranteed.items():
+            less = amount_in(part, key)
+            if not less or key == JOBS or (part[GPUS] and not key.startswith(GPUS)):
+                continue
+            is_covered = True
+            if amount_in(held, key) - less >= most:
+                return False
+        return is_covered
+
+    def _borrows(self, gang: RunningGang, need: Mapping[str, int], user: str | None = None) -> bool:
+        """Whether its project (``user`` inside it) has more than its guarantee of something that ``need`` asks for and
+        ``gang`` has.
+        """
+        account = self.shares.accounts.get(gang.project)
+        guaranteed: Mapping[str, int] = {}
+        if account is not None:
+            guaranteed = account.quota.guaranteed if user is None else account.quota.user_guaranteed.get(user, {})
+        shares, project = self.shares, gang.project
+        all_held = shares.held.get(project, {}) if user is None else shares.user_held.get((project, user), {})
+        has = self.held(gang)
         keys = [
             key
             for key, amount in need.items()
@@ -150,18 +214,48 @@ class Rights:
 
         Then the larger of the two shares falls by the exchange, and with it the sorted vector of all shares.
         """
-        mine = self._share_with(job)
+        need = self._need_there(job, gang)
+        held = self.shares.held.setdefault(job.project, {})
+        for key in need:
+            held.setdefault(key, 0)
+        mine = self.shares.of_project(job.project, {key: -amount for key, amount in need.items()})
         theirs = self.shares.of_project(gang.project)
         return mine < theirs if strictly else mine <= theirs
 
-    def _share_with(self, job: QueuedGang) -> float:
-        need = self.need(job)
-        held = self.shares.held.get(job.project, {})
-        less = {key: -amount for key, amount in need.items()}
-        missing = {key: 0 for key in need if key not in held}
-        if missing:
-            self.shares.held.setdefault(job.project, {}).update(missing)
-        return self.shares.of_project(job.project, less)
+    def _need_there(self, job: QueuedGang, gang: RunningGang) -> Mapping[str, int]:
+        """What ``job`` would hold in the place of ``gang``: GPUs of the models that are there, of which there may be few."""
+        models = tuple(key.partition("/")[2] for key, amount in self.held(gang).items() if "/" in key and amount)
+        known = self._needs.get((job.shape, models))
+        if known is None:
+            found = dict(self.need(job))
+            parts = [(role, gpu_milli(role.request)) for role in job.gang.roles if gpu_milli(role.request)]
+            if (
+                models
+                and parts
+                and all(accepted_models(role.request.gpu_models or models, models) for role, _ in parts)
+            ):
+                found = {key: amount for key, amount in found.items() if "/" not in key}
+                for role, milli in parts:
+                    for model in accepted_models(role.request.gpu_models or models, models):
+                        found[of_model(model)] = found.get(of_model(model), 0) + role.replicas * milli
+            known = self._needs[job.shape, models] = found
+        return known
+
+    def _evens_out_inside(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Whether the one user, with the job, has a smaller share of their project than the other one has with the gang."""
+        need, who = self._need_there(job, gang), (job.project, job.user)
+        held = self.shares.user_held.setdefault(who, {})
+        for key in need:
+            held.setdefault(key, 0)
+        mine = self.shares.of_user(*who, {key: -amount for key, amount in need.items()})
+        return mine < self.shares.of_user(gang.project, gang.user)
+
+    def _keeps_share(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Whether the project of both has no more of anything when the one has the other one's place."""
+        if self._is_one_project:
+            return True
+        has = self.held(gang)
+        return all(amount <= has.get(key, 0) for key, amount in self._need_there(job, gang).items() if key != JOBS)
 
     # ---- turns ----
 

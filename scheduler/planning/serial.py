@@ -22,6 +22,7 @@ _Code = tuple[Callable[[Any], Any], Callable[[Any], Any]]  # to JSON, and back
 
 # Values of no stated type that JSON does not know are written as an object with this one key.
 _TAG: Final = "$"
+_PLAIN: Final = frozenset({str, int, bool, type(None)})
 _CODES: Final[dict[type[Any], _Code]] = {}  # the functions of each class, made once
 
 
@@ -44,8 +45,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
             number = reasons[id(reason)] = len(told)
             told.append(to_json(reason))
         waits[job_id] = number
-    bare: dict[str, Any] = _of_class(Plan)[0](plan)
-    bare.pop("waits", None)
+    bare: dict[str, Any] = _of_class(Plan)[0](replace(plan, waits={}))
     return {**bare, "reasons": told, "waits": waits}
 
 
@@ -157,6 +157,8 @@ def _write_float(value: float) -> float | str:
 
 
 def _write_any(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
     match value:
         case float():
             return value if isfinite(value) else {_TAG: str(value)}

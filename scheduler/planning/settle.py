@@ -8,9 +8,10 @@ stops nobody else; all that it says is one plan.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Protocol
 
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, GangRole, Request
@@ -22,6 +23,7 @@ from scheduler.planning.model import (
     Plan,
     Preempt,
     QueuedGang,
+    Reason,
     ReasonCode,
     RunningGang,
     Shrink,
@@ -36,40 +38,57 @@ _MOST_TRIES = 4
 _Taken = tuple[Request, Placement]
 
 
-def settled(snapshot: Snapshot, plan_once: Callable[[Snapshot, frozenset[JobId]], Plan]) -> Plan:
-    """All that ``plan_once`` says of ``snapshot`` until it says nothing new.
+class Planning(Protocol):
+    """One walk through the queue of a snapshot."""
+
+    def said(self, vain: frozenset[JobId] = frozenset(), helped: int = 0) -> Plan:
+        """What is done; of the reasons only those of jobs for which others are stopped.
+
+        Args:
+            vain: nobody is stopped for these.
+            helped: jobs for which others were stopped before it.
+        """
+        ...
+
+    def reasons(self) -> Mapping[JobId, Reason]:
+        """Why the others wait."""
+        ...
+
+
+def settled(snapshot: Snapshot, walk: Callable[[Snapshot], Planning]) -> Plan:
+    """All that is said of ``snapshot``, and of what it becomes, until nothing new is said.
 
     Nobody is stopped for a job that would not get the place then, since another one has the better claim to it.
-
-    Args:
-        plan_once: one plan, in which nobody is stopped for the jobs that it is given.
     """
+    first = walk(snapshot)  # the same, whomever others are stopped for
     vain: frozenset[JobId] = frozenset()
     for _ in range(_MOST_TRIES):
-        made, more = _settled(snapshot, plan_once, vain)
+        made, more = _settled(snapshot, first, walk, vain)
         if not more:
             return made
         vain |= more
-    return _settled(snapshot, plan_once, vain | {job.job_id for job in snapshot.queued})[0]
+    return _settled(snapshot, first, walk, vain | {job.job_id for job in snapshot.queued})[0]
 
 
 def _settled(
-    snapshot: Snapshot, plan_once: Callable[[Snapshot, frozenset[JobId]], Plan], vain: frozenset[JobId]
+    snapshot: Snapshot, first: Planning, walk: Callable[[Snapshot], Planning], vain: frozenset[JobId]
 ) -> tuple[Plan, frozenset[JobId]]:
     """The plan, and for whom somebody was stopped in vain."""
-    made = newest = plan_once(snapshot, vain)
+    last = first
+    made = newest = first.said(vain)
     for _ in range(_MOST_ROUNDS):
         if not newest.preempts and not newest.shrinks:
             break
         for_jobs = {preempt.for_job for preempt in made.preempts} | {shrink.for_job for shrink in made.shrinks}
         snapshot = after(snapshot, newest)
-        newest = plan_once(snapshot, vain)
+        last = walk(snapshot)
+        newest = last.said(vain, len(for_jobs))
         made = _both(made, newest)
         # Who starts already has come to room that was kept for others by the promise alone.
         lost = {job_id for job_id in for_jobs if job_id is not None and not _is_promised(newest, job_id)}
         if lost:
             return made, frozenset(lost)
-    return made, frozenset()
+    return replace(made, waits={**last.reasons(), **made.waits}), frozenset()
 
 
 def _is_promised(made: Plan, job_id: JobId) -> bool:
@@ -131,7 +150,7 @@ def after(snapshot: Snapshot, made: Plan) -> Snapshot:
 
 
 def _started(job: QueuedGang, start: Start, snapshot: Snapshot) -> RunningGang:
-    end = None if job.max_run_time_s is None else snapshot.now + timedelta(seconds=job.max_run_time_s)
+    end = None if job.max_run_time_s is None else snapshot.now + timedelta(seconds=job.holds_s)
     return RunningGang(
         job_id=job.job_id,
         name=job.name,
@@ -176,7 +195,7 @@ def _divided(gang: RunningGang, shrink: Shrink, snapshot: Snapshot) -> tuple[Run
     leaving = part(sorted(going))
     return (
         part(at for at in range(len(gang.nodes)) if at not in going),
-        replace(leaving, is_stopping=True, stopping_for=shrink.for_job, expected_end=snapshot.now),
+        replace(leaving, is_stopping=True, is_part=True, stopping_for=shrink.for_job, expected_end=snapshot.now),
     )
 
 

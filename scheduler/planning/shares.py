@@ -116,6 +116,8 @@ class Shares:
         known = None if key is None else self._of_running.get(key)
         if known is None:
             known = self._count(gang)
+            if gang.is_part:
+                del known[JOBS]  # its job runs on, and is counted there
             if key is not None:
                 self._of_running[key] = known
         return known
@@ -137,8 +139,17 @@ class Shares:
 
     def add(self, project: str, user: str, amounts: Mapping[str, int], sign: int = 1) -> None:
         """Let them hold more; less with ``sign=-1``."""
+        self.hold(project, user, amounts, amounts, sign)
+
+    def hold(
+        self, project: str, user: str, of_project: Mapping[str, int], of_user: Mapping[str, int], sign: int = 1
+    ) -> None:
+        """The same where the user holds another amount more than the project does."""
         self.changes[project] = self.changes.get(project, 0) + 1
-        for held in (self.held.setdefault(project, {}), self.user_held.setdefault((project, user), {})):
+        for held, amounts in (
+            (self.held.setdefault(project, {}), of_project),
+            (self.user_held.setdefault((project, user), {}), of_user),
+        ):
             for key, amount in amounts.items():
                 held[key] = held.get(key, 0) + sign * amount
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from scheduler.planning.bookings import Bookings
 from scheduler.planning.cluster import Cluster
 from scheduler.planning.demand import Demand, Group, demand_of
-from scheduler.planning.ledger import NEVER
 from scheduler.planning.model import QueuedGang, Snapshot
 from scheduler.planning.quota import Excess, Quotas
 from scheduler.planning.shares import Shares
@@ -19,11 +18,10 @@ from scheduler.planning.shares import Shares
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """What is left out. ``excess``: the limit that says so for the models."""
+    """What is left out: nodes, and GPU models."""
 
     hidden: frozenset[int]
     without: frozenset[str]
-    excess: Excess | None
 
 
 class Sights:
@@ -44,18 +42,22 @@ class Sights:
 
     def of(self, job: QueuedGang) -> str | Excess:
         """The job's sight; an :class:`Excess` where its quota does not let it start whatever is free."""
+        return self.by(job, self.quotas)
+
+    def by(self, job: QueuedGang, quotas: Quotas) -> str | Excess:
+        """The same where others hold what ``quotas`` know of."""
         if self.is_open:
             return job.shape
-        allowed = self.quotas.look(job)
+        allowed = quotas.look(job)
         if isinstance(allowed, Excess):
             return allowed
-        run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s
-        return self._named(job, Narrow(self.bookings.hidden(job.project, run_time_s), allowed.without, allowed.excess))
+        run_time_s = job.holds_s
+        return self._named(job, Narrow(self.bookings.hidden(job.project, run_time_s), allowed.without))
 
     def later(self, job: QueuedGang, sight: str) -> str:
         """The sight in which a reservation may be made: without all nodes that are ever booked for others."""
         ever = self.bookings.ever_hidden(job.project)
-        narrow = self._narrow.get(sight, Narrow(frozenset(), frozenset(), None))
+        narrow = self._narrow.get(sight, Narrow(frozenset(), frozenset()))
         return sight if ever == narrow.hidden else self._named(job, replace(narrow, hidden=ever))
 
     def narrowed(self, sight: str) -> Narrow | None:

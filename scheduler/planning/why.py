@@ -14,7 +14,7 @@ from scheduler.planning.draft import Draft
 from scheduler.planning.feasibility import EmptyCluster
 from scheduler.planning.gang import place
 from scheduler.planning.holders import Holders
-from scheduler.planning.ledger import NEVER, Ledger
+from scheduler.planning.ledger import Ledger
 from scheduler.planning.model import QueuedGang, Reason, ReasonCode, Snapshot
 from scheduler.planning.quota import Excess, amount, told
 from scheduler.planning.reasons import Explainer
@@ -74,12 +74,15 @@ class Reasons:
                 # What can never run for want of nodes says so first: a larger quota would not help.
                 demand = self.sights.demand(job, job.shape)
                 never = self.refusals.of(job.shape, demand)
-                reason = sight.reason() if never is None else self._explainer.explain(demand, never)
+                excess = self.sights.quotas.as_it_is(sight)
+                reason = excess.reason() if never is None else self._explainer.explain(demand, never)
                 self._known[excess_key] = reason
             return reason
-        reason = self._known.get(sight)
+        # Two projects may have to do without the same nodes for different reservations, or models for different limits.
+        whose = sight if self.sights.narrowed(sight) is None else (sight, job.project, job.user)
+        reason = self._known.get(whose)
         if reason is None:
-            reason = self._known[sight] = self._explain(job, sight)
+            reason = self._known[whose] = self._explain(job, sight)
         if reason.code is ReasonCode.RESERVED and self.snapshot.policy.is_fair:
             key = (sight, job.project, job.user, job.priority)
             told_ = self._known.get(key)
@@ -105,11 +108,13 @@ class Reasons:
         else:
             draft = place(full, self.refusals.empty.capacity, Budget())
         wanted = frozenset[int]() if draft is None else narrow.hidden & draft.left.keys()
-        if wanted or narrow.excess is None:
-            run_time_s = NEVER if job.max_run_time_s is None else job.max_run_time_s
+        allowed = self.sights.quotas.look(job)
+        excess = allowed if isinstance(allowed, Excess) else allowed.excess
+        if wanted or excess is None:
+            run_time_s = job.holds_s
             is_free = refusal is None
             return self.sights.bookings.reason(job.project, run_time_s, wanted or narrow.hidden, is_free=is_free)
-        return narrow.excess.reason()
+        return self.sights.quotas.as_it_is(excess).reason()
 
     def _with_shares(self, job: QueuedGang, reason: Reason) -> Reason:
         """Adds what its project, or its user, has and what its share is, where that is why another job comes first."""

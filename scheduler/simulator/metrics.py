@@ -37,6 +37,7 @@ class Usage:
         self._waiting: Counter[ReasonCode] = Counter()
         # How much is held (thousandths of GPUs), and how many jobs wait, from each moment on; the newest last.
         self.allocation: list[tuple[float, int]] = [(0.0, 0)]
+        self.cpu_allocation: list[tuple[float, int]] = [(0.0, 0)]
         self.queue: list[tuple[float, int]] = [(0.0, 0)]
         self._now_s = 0.0
 
@@ -45,6 +46,8 @@ class Usage:
         past_s = to_s - self._now_s
         if past_s > 0 and self.allocation[-1][1] != self.held_gpu_milli:
             self.allocation.append((self._now_s, self.held_gpu_milli))
+        if past_s > 0 and self.cpu_allocation[-1][1] != self.held_cpu_milli:
+            self.cpu_allocation.append((self._now_s, self.held_cpu_milli))
         if past_s > 0 and self.queue[-1][1] != waiting:
             self.queue.append((self._now_s, waiting))
         self._now_s = to_s
@@ -126,7 +129,7 @@ class Summary:
     ``completion``: from the arrival to the end, what is called JCT. ``idle_while_waiting``: GPUs free while jobs wait for room ÷ GPUs
     there; ``fragmentation``: the part of these on nodes that are partly used. ``lost``: seconds of work done again after
     preemptions ÷ seconds of work. ``allocation``: (moment, part of the GPUs that is held on the average until the next one);
-    ``queue``: (moment, how many jobs wait on the average until the next one). ``decision_cpu``: of one plan, where it was measured.
+    ``cpu_allocation``: the same of CPUs; ``queue``: (moment, how many jobs wait on the average until the next one). ``decision_cpu``: of one plan, where it was measured.
     """
 
     jobs: int
@@ -146,6 +149,7 @@ class Summary:
     fairness: Fairness
     static_fairness: Fairness
     allocation: tuple[tuple[float, float], ...]
+    cpu_allocation: tuple[tuple[float, float], ...]
     queue: tuple[tuple[float, float], ...]
     decision_cpu: Spread | None = None
 
@@ -168,6 +172,7 @@ class Summary:
             "fairness": self.fairness.to_json(),
             "static_fairness": self.static_fairness.to_json(),
             "allocation": [list(point) for point in self.allocation],
+            "cpu_allocation": [list(point) for point in self.cpu_allocation],
             "queue": [list(point) for point in self.queue],
             "decision_cpu": None if self.decision_cpu is None else self.decision_cpu.to_json(),
         }
@@ -201,6 +206,7 @@ def summarise(outcome: Outcome) -> Summary:
         fairness=Fairness.of(rhos(jobs, usage.gpus)),
         static_fairness=Fairness.of(static_rhos(jobs, usage.gpus)),
         allocation=_resampled(usage.allocation, end_s, usage.gpus * WHOLE),
+        cpu_allocation=_resampled(usage.cpu_allocation, end_s, usage.cpu_milli),
         queue=_resampled(usage.queue, end_s, 1),
         decision_cpu=Spread.of(outcome.decision_cpu_s) if outcome.decision_cpu_s else None,
     )

@@ -24,6 +24,7 @@ _ACCOUNT_KEYS: Final = (
     "guaranteed",
     "user_limit",
     "user_limits",
+    "user_guaranteed",
 )
 _BOOKING_KEYS: Final = ("name", "project", "nodes", "from", "to")
 
@@ -80,7 +81,7 @@ def read_accounts(given: Any) -> tuple[Account, ...]:
         weight = _number(said.get("weight", 1), f"{where}.weight")
         if weight <= 0:
             raise ScenarioError(f"{where}.weight: is more than 0")
-        limits = said.get("user_limits", {})
+        limits, guarantees = said.get("user_limits", {}), said.get("user_guaranteed", {})
         accounts.append(
             Account(
                 project=str(project),
@@ -91,6 +92,10 @@ def read_accounts(given: Any) -> tuple[Account, ...]:
                     user_limit=_amounts(said.get("user_limit", {}), f"{where}.user_limit"),
                     user_limits={
                         str(user): _amounts(amounts, f"{where}.user_limits.{user}") for user, amounts in limits.items()
+                    },
+                    user_guaranteed={
+                        str(user): _amounts(amounts, f"{where}.user_guaranteed.{user}")
+                        for user, amounts in guarantees.items()
                     },
                 ),
                 usage=_number(said.get("usage", 0), f"{where}.usage"),

@@ -42,7 +42,7 @@ class Running:
     stops_for: JobId | None = None
 
     def view(self) -> RunningGang:
-        limit = self.job.max_run_time_s
+        limit = None if self.job.max_run_time_s is None else self.job.holds_s
         return RunningGang(
             job_id=self.job.job_id,
             name=self.job.name,

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.e2e.stories import story_of
 
-STEPS = 400
+STEPS = 240
 # Long enough for a worker that joins to import torch on a loaded machine.
 ARGS = ["--steps", str(STEPS), "--step-seconds", "0.2"]
 SPEC: dict[str, Any] = {"workers": {"min": 2, "max": 3}, "cpu": "500m", "command": ["python", "train.py", *ARGS]}

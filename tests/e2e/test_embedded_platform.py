@@ -218,8 +218,11 @@ def test_no_orphan_survives_a_cancel(platform: Any, eventually: Any, processes_o
 
 
 def test_a_supervisor_killed_with_9_leaves_nothing_that_hinders_the_next_start(
-    own_platform: Any, launch: Any, eventually: Any
+    own_platform: Any, launch: Any, eventually: Any, processes_of: Any
 ) -> None:
+    home = f"TRAINMASTER_HOME={own_platform.home}"
+    own_platform.client.begin_simulation(policy={"order": "fifo"})
+    assert processes_of(home)
     port = int(own_platform.url.rsplit(":", 1)[1])
     own_platform.process.kill()
     own_platform.process.wait()
@@ -234,6 +237,9 @@ def test_a_supervisor_killed_with_9_leaves_nothing_that_hinders_the_next_start(
         return True
 
     eventually(is_free, within_s=20, what="the port is free again")
+    eventually(lambda: not processes_of(home), within_s=20, what="no process of it is left")
     again = launch(own_platform.home, port=port)
     assert again.client.get_me().user == "admin"
+    again.client.begin_simulation(policy={"order": "fifo"})
     again.stop()
+    assert not processes_of(home)

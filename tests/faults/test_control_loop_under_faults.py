@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import structlog
-from sqlalchemy import create_engine, event, func, select, text
+from sqlalchemy import create_engine, event, func, select
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import StaticPool
 
@@ -29,6 +29,7 @@ from core.domain.states import AttemptState, JobState, ReplicaState
 from executors.base import Gpu, NodeInfo
 from executors.fake import FakeEngine
 from scheduler.control import place
+from tests.databases import empty
 from tests.faults.jobs import (
     Case,
     Scripts,
@@ -42,8 +43,8 @@ from tests.faults.jobs import (
 )
 from tests.faults.simulated import CALM, Chances, SteppedSession, World
 
-SEEDS = range(int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "200")))
-PREEMPTING_SEEDS = range(5000, 5000 + int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "200")) // 2)
+SEEDS = range(int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "60")))
+PREEMPTING_SEEDS = range(5000, 5000 + int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "60")) // 2)
 # Seeds that failed once: what they found must stay found.
 # 193: a place was given away while something late could still come to it, and the node was over-committed.
 REGRESSIONS: tuple[int, ...] = (193,)
@@ -90,9 +91,7 @@ def ids(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def postgres_sessions(request: pytest.FixtureRequest) -> Iterator[sessionmaker[SteppedSession]]:
     engine = database.make_engine(request.getfixturevalue("postgres_database"))
-    tables = ", ".join(table.name for table in Base.metadata.sorted_tables)
-    with engine.begin() as connection:
-        connection.execute(text(f"truncate {tables} restart identity cascade"))
+    empty(engine)
     yield sessionmaker(engine, class_=SteppedSession, expire_on_commit=False)
     engine.dispose()
 

@@ -9,7 +9,20 @@ from random import Random
 
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import Account, Estimate, NodeView, Plan, Policy, QueuedGang, QueueOrder, Quota, Snapshot, plan
+from scheduler.planning import (
+    Account,
+    Booking,
+    Defragment,
+    Estimate,
+    NodeView,
+    Plan,
+    Policy,
+    QueuedGang,
+    QueueOrder,
+    Quota,
+    Snapshot,
+    plan,
+)
 from scheduler.simulator.world import World
 from tests.properties.planner_worlds import NOW
 
@@ -33,6 +46,8 @@ class Story:
     seed: int
     policy: Policy | None = None
     ends: bool = True
+    books: bool = True
+    parts: bool = True
     now: datetime = NOW
     lives: dict[JobId, Life] = field(default_factory=dict)
     plans: list[tuple[Snapshot, Plan]] = field(default_factory=list)
@@ -46,22 +61,29 @@ class Story:
         sizes = [chance.randint(2, 8) for _ in range(chance.randint(1, 3))]
         wholes = [Amounts(16, 16, {chance.choice(["h100", "h100", "a100"]): size}) for size in sizes]
         nodes = [NodeView(NodeId(f"n{number}"), {}, whole, whole) for number, whole in enumerate(wholes)]
-        left = sum(sizes)
+        self.has_parts = chance.random() < 0.3 and self.parts
+        total = left = sum(sizes)
         accounts = []
         for name in ("red", "green", "blue"):
-            guaranteed = {}
+            guaranteed: dict[str, int] = {}
             if chance.random() < 0.5 and left > 0:
                 gpus = chance.randint(1, left)
                 left -= gpus
                 guaranteed = {"gpu_milli": 1000 * gpus}
-            accounts.append(Account(name, chance.choice([1.0, 1.0, 2.0]), Quota(guaranteed=guaranteed)))
-        self.world = World(nodes, policy=self.policy, accounts=accounts)
+            quota = Quota(any_limit(chance, total, 0.25), guaranteed, any_limit(chance, total, 0.15))
+            usage = chance.random()
+            accounts.append(Account(name, chance.choice([1.0, 1.0, 2.0]), quota, usage, {"ann": usage}))
+        bookings = [any_booking(chance, nodes)] if self.books and chance.random() < 0.2 else []
+        self.world = World(nodes, policy=self.policy, accounts=accounts, bookings=bookings)
 
     def arrive(self) -> None:
         chance = self.chance
         members, gpus = chance.choice([(1, 1), (1, 1), (1, 2), (1, 4), (2, 1), (2, 2), (3, 2)])
         most = members + chance.randint(1, 3) if chance.random() < 0.15 else None
-        gang = Gang((GangRole("worker", members, Request(1, 1, gpus), most),))
+        request = Request(1, 1, gpus)
+        if self.has_parts and gpus == 1 and chance.random() < 0.5:
+            request = Request(1, 1, gpu_milli=chance.choice([250, 500, 500]))
+        gang = Gang((GangRole("worker", members, request, most),))
         needs_s = float(chance.choice([100, 400, 1000, 3000]))
         job_id = JobId(f"j{self.arrived:03}")
         self.arrived += 1
@@ -93,7 +115,8 @@ class Story:
                 left = max(1.0, life.needs_s - life.had_s - ran_s)
                 estimate = Estimate(left, left, left)
             attained = (life.had_s + ran_s) * gpus_of(running.job.gang)
-            self.world.tell(replace(view, attained_gpu_s=attained, estimate=estimate))
+            lost = (ran_s % 500) * gpus_of(running.job.gang)  # it saves every 500 s
+            self.world.tell(replace(view, attained_gpu_s=attained, estimate=estimate, lost_gpu_s=lost))
         return self.world.snapshot(self.now)
 
     def plan(self) -> Plan:
@@ -153,11 +176,24 @@ def gpus_of(gang: Gang) -> float:
     return float(gang.gpu_count or 1)
 
 
+def any_limit(chance: Random, total: int, often: float) -> dict[str, int]:
+    if chance.random() >= often:
+        return {}
+    return chance.choice([{"jobs": chance.randint(1, 3)}, {"gpu_milli": 1000 * chance.randint(1, total)}])
+
+
+def any_booking(chance: Random, nodes: list[NodeView]) -> Booking:
+    begins = NOW + timedelta(seconds=chance.randint(0, 2000))
+    node = chance.choice(nodes).id
+    ends = begins + timedelta(seconds=chance.choice([300, 1500]))
+    return Booking("b", "demo", chance.choice(["red", "green"]), frozenset({node}), begins, ends)
+
+
 def any_policy(chance: Random, *, slices: bool = True) -> Policy:
     return Policy(
         order=chance.choice(list(QueueOrder)),
         is_fair=chance.random() < 0.7,
-        usage_weight=0.0,
+        usage_weight=chance.choice([0.0, 0.0, 0.5]),
         levels_gpu_s=(300.0, 2000.0),
         starvation_s=5000.0,
         preempts_priority=chance.random() < 0.8,
@@ -168,4 +204,5 @@ def any_policy(chance: Random, *, slices: bool = True) -> Policy:
         grace_s=chance.choice([0.0, 30.0]),
         shrinks=chance.random() < 0.7,
         restart_cost_s=chance.choice([0.0, 60.0]),
+        defragment=chance.choice(list(Defragment)),
     )

@@ -19,13 +19,32 @@ from hypothesis import strategies as st
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang, GangRole, Request
 from core.domain.waiting import RESERVED_FOR
-from scheduler.planning import NodeView, Placement, Plan, Policy, QueuedGang, QueueOrder, RunningGang, Snapshot, plan
+from scheduler.planning import (
+    NodeView,
+    Placement,
+    Plan,
+    Policy,
+    QueuedGang,
+    QueueOrder,
+    ReasonCode,
+    RunningGang,
+    Snapshot,
+    plan,
+)
 from scheduler.planning.cluster import Cluster
+from scheduler.planning.feasibility import EmptyCluster
 from scheduler.planning.fragments import Typical
+from scheduler.planning.quota import Excess
+from scheduler.planning.shares import Shares
+from scheduler.planning.sights import Sights
+from scheduler.simulator.world import World
 from tests.properties.planner_worlds import NOW, any_snapshots, busy_snapshot
+from tests.properties.test_share_and_quota_properties import worlds
 
-IN_LINE = Policy(order=QueueOrder.FIFO, is_fair=False)
+IN_LINE = Policy(order=QueueOrder.FIFO, is_fair=False, preempts_priority=False, reclaims=False, shrinks=False)
 WORLDS = st.one_of(any_snapshots(), st.integers(0, 1 << 30).map(lambda seed: busy_snapshot(Random(seed))))
+# In the order `fair-finish` the work of all that waits counts for what is long.
+SERVED = [order for order in QueueOrder if order is not QueueOrder.FAIR_FINISH]
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -45,6 +64,10 @@ def starts(made: Plan) -> dict[JobId, tuple[Placement, ...]]:
     return {start.job_id: start.placements for start in made.starts}
 
 
+def codes(made: Plan) -> dict[JobId, ReasonCode]:
+    return {name: reason.code for name, reason in made.waits.items()}
+
+
 def in_line(snapshot: Snapshot) -> list[JobId]:
     return [job.job_id for job in sorted(snapshot.queued, key=lambda job: (-job.priority, job.queued_at, job.job_id))]
 
@@ -55,19 +78,47 @@ def with_a_place_kept(made: Plan) -> set[JobId]:
     return {JobId(job) for job in told if job is not None}
 
 
-@QUICK
-@given(WORLDS, st.sampled_from([IN_LINE, Policy()]))
-def test_without_a_waiting_job_for_which_no_place_is_kept_everybody_starts_as_planned(
-    snapshot: Snapshot, policy: Policy
+def who_may_not_start(snapshot: Snapshot) -> set[JobId]:
+    """Those who could start nowhere, were everything free: their quota, reservations for others or the nodes do not let them."""
+    cluster = Cluster(node for node in snapshot.nodes if node.is_schedulable)
+    sights, empty = Sights(snapshot, cluster, Shares(snapshot)), EmptyCluster(cluster)
+    found = set()
+    for job in snapshot.queued:
+        sight = sights.of(job)
+        if isinstance(sight, Excess) or empty.refusal(sights.demand(job, sight)) is not None:
+            found.add(job.job_id)
+    return found
+
+
+@settings(QUICK, max_examples=80)
+@given(worlds(), st.sampled_from(SERVED))
+def test_without_a_job_that_may_start_nowhere_everybody_starts_and_waits_as_planned_with_several_projects_and_users(
+    world: World, order: QueueOrder
 ) -> None:
-    snapshot = replace(snapshot, policy=replace(policy, preempts_priority=False, reclaims=False))
+    snapshot = world.snapshot(NOW)
+    snapshot = replace(snapshot, policy=replace(snapshot.policy, order=order))
+    with demand_of(snapshot):
+        made = plan(snapshot)
+        for job in sorted(who_may_not_start(snapshot)):
+            other = plan(without(snapshot, job))
+            assert (starts(other), other.grows) == (starts(made), made.grows)
+            assert codes(other) == {name: code for name, code in codes(made).items() if name != job}
+            assert other.order == tuple(name for name in made.order if name != job)
+
+
+@QUICK
+@given(WORLDS, st.sampled_from(SERVED), st.booleans())
+def test_in_one_line_without_a_job_for_which_no_place_is_kept_everybody_starts_as_planned(
+    snapshot: Snapshot, order: QueueOrder, is_fair: bool
+) -> None:
+    policy = Policy(order=order, is_fair=is_fair, preempts_priority=False, reclaims=False)
+    snapshot = replace(snapshot, policy=policy)
     with demand_of(snapshot):
         made = plan(snapshot)
         for job in made.waits.keys() - with_a_place_kept(made):
             other = plan(without(snapshot, job))
             assert starts(other) == starts(made)
-            codes = {name: reason.code for name, reason in made.waits.items() if name != job}
-            assert {name: reason.code for name, reason in other.waits.items()} == codes
+            assert codes(other) == {name: code for name, code in codes(made).items() if name != job}
 
 
 @QUICK
@@ -120,3 +171,31 @@ def test_but_somebody_further_behind_may_start_later_than_planned() -> None:
     snapshot = Snapshot(NOW, nodes, queue, (running,), policy=IN_LINE)
     assert starts(plan(snapshot)).keys() == {"c"}
     assert starts(plan(without(snapshot, JobId("a")))).keys() == {"b"}
+
+
+def test_but_with_several_projects_somebody_without_a_place_has_its_turn_and_those_behind_it_with_it() -> None:
+    """No place is kept for ``old``, as the urgent ``large`` has all nodes; both ``small`` and ``other`` surely end before that starts.
+
+    It has starved, so it is its project's turn, and ``small`` comes next in its line. Without it ``other`` waits for longer.
+    """
+    whole = Amounts(8, 8, {"H100": 4})
+    nodes = (
+        NodeView(NodeId("n0"), {}, whole, replace(whole, gpus={"H100": 0})),
+        NodeView(NodeId("n1"), {}, whole, replace(whole, gpus={"H100": 1})),
+    )
+    end = NOW + timedelta(hours=1)
+    filling = (
+        RunningGang(JobId("r"), "r", "x", 50, job("r", 1, 4).gang, (("worker", NodeId("n0")),), end),
+        RunningGang(JobId("s"), "s", "x", 50, job("s", 1, 3).gang, (("worker", NodeId("n1")),), end),
+    )
+    queue = (
+        replace(job("large", 2, 4), project="x", priority=90),
+        replace(job("old", 1, 2), queued_at=NOW - timedelta(days=2)),
+        replace(job("small", 1, 1, limit=600.0), queued_at=NOW - timedelta(seconds=5)),
+        replace(job("other", 1, 1, limit=600.0), project="q", queued_at=NOW - timedelta(seconds=9)),
+    )
+    snapshot = Snapshot(NOW, nodes, queue, filling, policy=Policy(preempts_priority=False))
+    made = plan(snapshot)
+    assert JobId("old") not in with_a_place_kept(made)
+    assert starts(made).keys() == {"small"}
+    assert starts(plan(without(snapshot, JobId("old")))).keys() == {"other"}

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, cast
 
 from core.bell import NullBell
 from core.db.engine import unit_of_work
+from core.db.repositories.questions import ERROR
 from core.db.tables import Job
 from scheduler.control.context import Control
 from scheduler.control.forecasts import Forecaster
 from scheduler.control.records import Recorder
-from scheduler.control.simulations import Simulations, Trial, try_out
+from scheduler.control.simulations import Simulations
 from scheduler.control.snapshot import TickCache, load_snapshot
+from scheduler.control.trials import load_trial, try_out
 from scheduler.planning.planner import plan
 from tests.web.queue_stage import Stage, _job
 
@@ -38,13 +40,13 @@ def answering(stage: Stage) -> Iterator[None]:
         Recorder().record(session, seen, plan(seen))
     executor = cast("Any", object())  # nothing is started
     control = Control(stage.sessions, executor, NullBell(), lambda: datetime.now(UTC), "stage", b"k" * 40)
-    forecaster, simulations = Forecaster(control), Simulations(control, _in_this_thread)
+    forecaster, simulations = Forecaster(control), Simulations(control, partial(_in_this_thread, stage))
     is_over = threading.Event()
 
     def answer() -> None:
         while not is_over.wait(_LOOK_S):
             forecaster.answer()
-            simulations.start()
+            simulations.work()
 
     thread = threading.Thread(target=answer, daemon=True)
     thread.start()
@@ -55,10 +57,15 @@ def answering(stage: Stage) -> Iterator[None]:
         thread.join(timeout=20)
 
 
-def _in_this_thread(trial: Trial) -> Future[dict[str, Any]]:
-    done: Future[dict[str, Any]] = Future()
-    done.set_result(try_out(trial))
-    return done
+def _in_this_thread(stage: Stage, ask: Mapping[str, Any]) -> Generator[dict[str, Any]]:
+    try:
+        with unit_of_work(stage.sessions, read_only=True) as session:
+            trial = load_trial(session, ask, stage.now)
+    except ValueError as error:
+        field, _, _ = str(error).partition(":")
+        yield {"answer": {ERROR: {"code": "invalid_request", "sentence": str(error), "field": field}}}
+        return
+    yield {"answer": try_out(trial)}
 
 
 def _ended(

@@ -10,6 +10,7 @@ import pytest
 
 from tests.web.conftest import AXE, expect
 from tests.web.planner_stage import answering
+from tests.web.queue_stage import MEMBER_TOKEN
 from tests.web.test_queue_page import chromium, see, stage  # noqa: F401 (fixtures)
 
 pytestmark = [
@@ -72,6 +73,36 @@ def test_why_a_job_waited_at_a_time(see: Callable[..., Any]) -> None:  # noqa: F
     )
     card.get_by_role("button", name="1 h ago").click()
     expect(card.get_by_role("alert")).to_contain_text("No plan of that time is kept")
+
+
+def test_a_policy_and_more_nodes_are_tried_on_the_history(see: Callable[..., Any]) -> None:  # noqa: F811
+    page = see("/queue")
+    page.get_by_role("link", name="Simulate").click()
+    form = page.get_by_role("form", name="What to try")
+    form.get_by_role("button", name="Simulate").click()
+    expect(form.get_by_role("alert")).to_contain_text("Change at least one thing.")
+    form.get_by_label("Time slice").fill("soon")
+    form.get_by_role("button", name="Simulate").click()
+    expect(page.get_by_role("alert")).to_contain_text("time_slice 'soon' is not a duration")
+    form.get_by_label("Time slice").fill("")
+    form.get_by_label("More nodes").fill("2")
+    form.get_by_label("Of the kind of").fill("b200-9")
+    form.get_by_role("button", name="Simulate").click()
+    result = page.get_by_role("region", name="Result")
+    expect(result.get_by_role("alert")).to_contain_text("b200-9")
+    form.get_by_label("Order").select_option("fifo")
+    form.get_by_label("Of the kind of").fill("a100-0")
+    form.get_by_role("button", name="Simulate").click()
+    expect(result).to_contain_text("Order fifo, 2 more nodes like a100-0")
+    expect(result.get_by_role("row", name=re.compile("^GPUs in use .* %.* %.*points"))).to_be_visible()
+    expect(result).to_contain_text("Both columns are simulated")
+    expect(result.get_by_role("img", name=re.compile("^GPUs in use over time"))).to_be_visible()
+    if AXE.exists():
+        demand_accessible(page, 1440)
+    page.reload()  # its address tells it again
+    expect(result.get_by_role("row", name=re.compile("^CPUs in use"))).to_be_visible()
+    member = see("/simulations", token=MEMBER_TOKEN)
+    expect(member.locator("body")).to_contain_text("Only platform admins")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

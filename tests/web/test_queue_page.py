@@ -109,6 +109,20 @@ def test_a_member_sees_others_jobs_without_their_names_and_sets_nothing(see: Cal
     expect(page.get_by_role("button", name="Reserve nodes")).to_have_count(0)
 
 
+def test_what_cannot_be_read_is_told_once_and_read_again(see: Callable[..., Any]) -> None:
+    page = see("/login")
+    told = {"code": "internal", "title": "Internal", "status": 500, "detail": "Something broke."}
+    page.route("**/api/v1/queue/running*", lambda route: route.fulfill(status=500, json=told))
+    page.goto("/queue")
+    expect(page.get_by_role("alert")).to_have_count(1)
+    expect(page.get_by_role("alert")).to_contain_text("Something broke.")
+    expect(page.locator(".queue-row").first).to_be_visible()
+    page.unroute("**/api/v1/queue/running*")
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.get_by_role("region", name="On the nodes now")).to_be_visible()
+
+
 def test_an_administrator_sets_policy_and_quota_and_reads_the_servers_words(see: Callable[..., Any]) -> None:
     page = see("/queue")
     page.get_by_role("button", name="Policy").click()

@@ -136,6 +136,16 @@ const queueRoute = createRoute({
     text(search["project"]) ? { project: String(search["project"]) } : {},
 });
 
+const simulationsRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/simulations",
+  component: lazyRouteComponent(() => import("./pages/simulations/page"), "SimulationsPage"),
+  validateSearch: (search: Record<string, unknown>): { id?: string; what?: string } => ({
+    ...(text(search["id"]) ? { id: String(search["id"]) } : {}),
+    ...(text(search["what"]) ? { what: String(search["what"]) } : {}),
+  }),
+});
+
 const projectsRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/projects",
@@ -181,6 +191,7 @@ const routeTree = rootRoute.addChildren([
     submitRoute,
     compareRoute,
     queueRoute,
+    simulationsRoute,
     clusterRoute,
     projectsRoute,
     projectRoute,

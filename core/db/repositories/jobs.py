@@ -23,8 +23,9 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from core.db.leases import TICK_DONE
+from core.db.repositories.wait_reasons import reason_columns, with_reasons
 from core.db.rows import AnyRow, AnySelect
-from core.db.tables import Attempt, Job, JobLabel, Lease, Project, Replica, User, UtcDateTime, WaitReason
+from core.db.tables import Attempt, Job, JobLabel, Lease, Project, Replica, User, UtcDateTime
 from core.domain.errors import StaleWrite
 from core.domain.states import JobState
 
@@ -46,9 +47,7 @@ _VIEW_COLUMNS = (
     Job.attempt_count,
     Job.restart_count,
     Job.wait_reason,
-    WaitReason.code.label("shape_code"),
-    WaitReason.sentence.label("shape_sentence"),
-    WaitReason.numbers.label("shape_numbers"),
+    *reason_columns(),
     Job.exit,
     Job.created_at,
     Job.queued_at,
@@ -156,13 +155,8 @@ def view_row(session: Session, job_id: str) -> AnyRow:
 
 
 def _view_query() -> AnySelect:
-    waits = and_(WaitReason.shape == Job.shape, Job.state == JobState.QUEUED)
-    return (
-        select(*_VIEW_COLUMNS)
-        .join(Project, Project.id == Job.project_id)
-        .join(User, User.id == Job.user_id)
-        .join(WaitReason, waits, isouter=True)
-    )
+    query = select(*_VIEW_COLUMNS).join(Project, Project.id == Job.project_id).join(User, User.id == Job.user_id)
+    return with_reasons(query, Job.state == JobState.QUEUED)
 
 
 def _conditions(wanted: JobFilter) -> list[ColumnElement[bool]]:

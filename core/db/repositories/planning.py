@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, cast
 
 from sqlalchemy import Table, and_, bindparam, delete, insert, select, update
 from sqlalchemy.orm import Session
 
-from core.db.tables import BookingRow, Outlook, PolicyRow, Usage
+from core.db.tables import BookingRow, Job, Outlook, PolicyRow, Project, Usage
 from core.domain.errors import StaleWrite
-from core.domain.policy import Policy, parse_policy
+from core.domain.policy import Policy, parse_policy, readable_policy
 from core.domain.usage import Held
 
 _NAME: Final = "policy"
@@ -27,25 +27,29 @@ _ADD_USAGE: Final = insert(_usage).values(project_id=bindparam("of_project"), us
 
 @dataclass(frozen=True, slots=True)
 class KeptPolicy:
-    """``generation`` 0: nobody has changed anything, all is as by default."""
+    """``generation`` 0: nobody has changed anything, all is as by default. ``wrong``: by setting, what of it this version cannot
+    read, in words; these are as by default. ``settings``: as they are kept.
+    """
 
     policy: Policy
     settings: Mapping[str, Any]
     generation: int = 0
     updated_at: datetime | None = None
     updated_by: str = ""
+    wrong: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_policy(session: Session) -> KeptPolicy:
-    """The settings that hold now.
-
-    Raises:
-        InvalidRequest: what is kept was written by another version and is no policy for this one.
-    """
+    """The settings that hold now. What another version wrote and this one cannot read is as by default, and told."""
     row = session.get(PolicyRow, _NAME)
     if row is None:
         return KeptPolicy(Policy(), {})
-    return KeptPolicy(parse_policy(row.settings), row.settings, row.generation, row.updated_at, row.updated_by)
+    kept: Any = row.settings
+    if not isinstance(kept, Mapping):
+        wrong = {"": "What is kept are no settings."}
+        return KeptPolicy(Policy(), {}, row.generation, row.updated_at, row.updated_by, wrong)
+    policy, wrong = readable_policy(kept)
+    return KeptPolicy(policy, kept, row.generation, row.updated_at, row.updated_by, wrong)
 
 
 def write_policy(
@@ -73,8 +77,15 @@ def write_policy(
 
 
 def bookings(session: Session, *, ending_after: datetime | None = None) -> Sequence[BookingRow]:
-    """The bookings, the first to begin first; those that are over only without ``ending_after``."""
-    query = select(BookingRow).order_by(BookingRow.begins_at, BookingRow.id)
+    """The bookings, the first to begin first; those that are over only without ``ending_after``. None of projects that are
+    deleted: nobody could use the nodes.
+    """
+    query = (
+        select(BookingRow)
+        .join(Project, Project.id == BookingRow.project_id)
+        .where(Project.deleted_at.is_(None))
+        .order_by(BookingRow.begins_at, BookingRow.id)
+    )
     if ending_after is not None:
         query = query.where(BookingRow.ends_at > ending_after)
     return session.scalars(query).all()
@@ -95,8 +106,17 @@ class OutlookOf:
 
 
 def write_outlooks(session: Session, outlooks: Iterable[OutlookOf], now: datetime) -> None:
-    """Put these in the place of all that were written before."""
+    """Put these in the place of all that were written before; those of jobs that are gone by now are left out.
+
+    Raises:
+        IntegrityError: another process does the same at this moment, or a job went in it.
+    """
     session.execute(delete(Outlook))
+    outlooks = list(outlooks)
+    there: set[str] = set()
+    for begin in range(0, len(outlooks), _CHUNK):
+        ids = [one.job_id for one in outlooks[begin : begin + _CHUNK]]
+        there |= set(session.scalars(select(Job.id).where(Job.id.in_(ids))))
     rows = [
         {
             "job_id": one.job_id,
@@ -110,6 +130,7 @@ def write_outlooks(session: Session, outlooks: Iterable[OutlookOf], now: datetim
             "at": now,
         }
         for one in outlooks
+        if one.job_id in there
     ]
     for begin in range(0, len(rows), _CHUNK):
         session.execute(insert(Outlook), rows[begin : begin + _CHUNK])

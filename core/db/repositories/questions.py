@@ -137,16 +137,6 @@ def unanswered(
     return [Asked(row.id, Kind(row.kind), row.ask) for row in rows]
 
 
-def claim(session: Session, question_id: str, holder: str, now: datetime) -> bool:
-    """Say that ``holder`` works on it; ``False``: somebody else does, or nobody asks any more."""
-    done = session.execute(
-        update(Question)
-        .where(Question.id == question_id, Question.answer.is_(None))
-        .values(answer={RUNNING: {"by": holder, "since": now.isoformat()}})
-    )
-    return bool(done.rowcount == 1)  # type: ignore[attr-defined]
-
-
 def answer(session: Session, answers: Mapping[str, Mapping[str, Any]], now: datetime) -> None:
     """Write the answers by the questions' ids, and drop what is left of those who went away."""
     for question_id, told in answers.items():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -13,8 +13,9 @@ from sqlalchemy.orm import Session
 
 from core.db.leases import TICK_DONE
 from core.db.repositories.nodes import is_holding
+from core.db.repositories.wait_reasons import reason_columns, with_reasons
 from core.db.rows import AnyRow
-from core.db.tables import Job, Lease, Outlook, Project, Replica, User, UtcDateTime, WaitReason
+from core.db.tables import Job, Lease, Outlook, Project, Replica, User, UtcDateTime
 from core.domain.quota import CPU, GPUS, JOBS, MEMORY
 from core.domain.resources import Gang
 from core.domain.states import JobState
@@ -72,19 +73,17 @@ def waiting_page(session: Session, *, project_id: str | None, after: QueuePlace 
         select(
             cut.c.number, cut.c.place, Job.id, Job.name, Job.priority, Job.queued_at, Job.gang, Job.project_id, Job.state,
             Job.wait_reason, Project.name.label("project"), User.name.label("user"),
-            WaitReason.code.label("shape_code"), WaitReason.sentence.label("shape_sentence"),
-            WaitReason.numbers.label("shape_numbers"), Outlook.earliest, Outlook.likely, Outlook.latest,
+            *reason_columns(), Outlook.earliest, Outlook.likely, Outlook.latest,
             Outlook.code.label("start_code"), Outlook.sentence.label("start_sentence"), Outlook.nodes.label("start_nodes"),
             _ticked().label("ticked_at"),
         )
         .join(cut, cut.c.job_id == Job.id)
         .join(Project, Project.id == Job.project_id)
         .join(User, User.id == Job.user_id)
-        .join(WaitReason, WaitReason.shape == Job.shape, isouter=True)
         .join(Outlook, Outlook.job_id == Job.id, isouter=True)
         .order_by(cut.c.number)
     )  # fmt: skip
-    return session.execute(query).all()
+    return session.execute(with_reasons(query)).all()
 
 
 def _ticked() -> Any:
@@ -114,41 +113,60 @@ def number_of(session: Session, *, job_id: str, priority: int, queued_at: dateti
 # --- who holds what ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Held:
-    """What jobs hold, by the keys of quotas."""
-
-    amounts: dict[str, int] = field(default_factory=lambda: {JOBS: 0, CPU: 0, MEMORY: 0, GPUS: 0})
-
-    def add(self, amounts: Mapping[str, int]) -> None:
-        for key, amount in amounts.items():
-            self.amounts[key] = self.amounts.get(key, 0) + amount
-
-
-def held_by_job(session: Session, *, project_id: str | None = None) -> dict[str, tuple[str, str, dict[str, int]]]:
-    """Of each job that holds something: its project, its user, and how much."""
-    gpus = _gpu_milli(session)
+def held_by_job(session: Session, job_ids: Collection[str]) -> dict[str, dict[str, int]]:
+    """What these jobs hold, by the keys of quotas; those that hold nothing are left out."""
     query = (
-        select(
-            Job.id, Job.project_id, Job.user_id, Replica.gpu_model,
-            func.sum(Replica.cpu_milli), func.sum(Replica.memory_bytes), func.sum(gpus), func.count(),
-        )
-        .join(Job, Job.id == Replica.job_id)
-        .where(is_holding())
-        .group_by(Job.id, Job.project_id, Job.user_id, Replica.gpu_model)
-    )  # fmt: skip
-    if project_id is not None:
-        query = query.where(Job.project_id == project_id)
-    found: dict[str, tuple[str, str, dict[str, int]]] = {}
-    for job_id, project, user, model, cpu, memory, milli, _count in session.execute(query):
-        amounts = found.setdefault(job_id, (project, user, {JOBS: 1, CPU: 0, MEMORY: 0, GPUS: 0}))[2]
-        amounts[CPU] += int(cpu)
-        amounts[MEMORY] += int(memory)
-        if milli:
-            amounts[GPUS] += int(milli)
-            if model is not None:
-                amounts[f"{GPUS}/{model}"] = amounts.get(f"{GPUS}/{model}", 0) + int(milli)
+        select(Replica.job_id, Replica.gpu_model, *_sums(session))
+        .where(is_holding(), Replica.job_id.in_(job_ids))
+        .group_by(Replica.job_id, Replica.gpu_model)
+    )
+    found: dict[str, dict[str, int]] = {}
+    rows: Iterable[AnyRow] = session.execute(query)
+    for job_id, model, *sums in rows:
+        _add(found.setdefault(job_id, {JOBS: 1, CPU: 0, MEMORY: 0, GPUS: 0}), model, sums)
     return found
+
+
+def held_by_user(
+    session: Session, *, project_ids: Collection[str] | None = None
+) -> dict[str, dict[str, dict[str, int]]]:
+    """What users hold, by project and user, by the keys of quotas; in all projects, or in these."""
+    where = [is_holding()] if project_ids is None else [is_holding(), Job.project_id.in_(project_ids)]
+    of_user = (Job.project_id, Job.user_id)
+    # Of each model by itself, and how many jobs in all: a job may have replicas on several models.
+    held = (
+        select(*of_user, Replica.gpu_model, *_sums(session))
+        .join(Job, Job.id == Replica.job_id)
+        .where(*where)
+        .group_by(*of_user, Replica.gpu_model)
+    )
+    counted = (
+        select(*of_user, func.count(Job.id.distinct()))
+        .join(Replica, Replica.job_id == Job.id)
+        .where(*where)
+        .group_by(*of_user)
+    )
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for project, user, jobs in session.execute(counted):
+        found.setdefault(project, {})[user] = {JOBS: jobs, CPU: 0, MEMORY: 0, GPUS: 0}
+    rows: Iterable[AnyRow] = session.execute(held)
+    for project, user, model, *sums in rows:
+        of_project = found.setdefault(project, {})
+        _add(of_project.setdefault(user, {JOBS: 0, CPU: 0, MEMORY: 0, GPUS: 0}), model, sums)
+    return found
+
+
+def _sums(session: Session) -> tuple[ColumnElement[Any], ...]:
+    return func.sum(Replica.cpu_milli), func.sum(Replica.memory_bytes), func.sum(_gpu_milli(session))
+
+
+def _add(held: dict[str, int], model: str | None, sums: Sequence[Any]) -> None:
+    cpu, memory, milli = (int(one) for one in sums)
+    held[CPU] += cpu
+    held[MEMORY] += memory
+    held[GPUS] += milli
+    if milli and model is not None:
+        held[f"{GPUS}/{model}"] = held.get(f"{GPUS}/{model}", 0) + milli
 
 
 def _gpu_milli(session: Session) -> ColumnElement[Any]:

@@ -22,6 +22,7 @@ from core.db.repositories import studies
 from core.db.repositories.events import append_event
 from core.db.repositories.new_jobs import JobOrder, new_job
 from core.db.repositories.submission import write_job
+from core.db.repositories.wait_reasons import user_key
 from core.db.tables import Archive, Trial, WaitReason
 from core.domain.states import JobState
 from core.domain.studies.budget import outlook
@@ -297,6 +298,7 @@ class StudyRound:
         shapes = {trial.shape for trial in facts.running if trial.job_state is JobState.QUEUED and trial.shape}
         note = ""
         if shapes:
+            shapes |= {user_key(shape, facts.project_id, facts.user_id) for shape in shapes}
             with unit_of_work(self.control.sessions, read_only=True) as session:
                 query = select(WaitReason.sentence).where(
                     WaitReason.shape.in_(shapes), WaitReason.code.in_([code.value for code in _IMPOSSIBLE])

@@ -56,9 +56,15 @@ def show(project: Project, json: options.Json = False) -> None:
     if view.users:
         output.say()
         output.print_table(
-            ("USER", "USES", "MAY USE", "WEIGHT"),
+            ("USER", "USES", "MAY USE", "GUARANTEED", "WEIGHT"),
             [
-                (user.user, _amounts(user.used), _amounts(user.limit) or "as each user", f"{user.weight:g}")
+                (
+                    user.user,
+                    _amounts(user.used),
+                    _amounts(user.limit) or "as each user",
+                    _amounts(user.guaranteed) or None,
+                    f"{user.weight:g}",
+                )
                 for user in view.users
             ],
             empty="",
@@ -78,6 +84,10 @@ def set_quota(
     user: Annotated[
         list[str] | None, typer.Option("--user", metavar="USER:WHAT=AMOUNT", help="Of one user instead of that.")
     ] = None,
+    user_guaranteed: Annotated[
+        list[str] | None,
+        typer.Option("--user-guaranteed", metavar="USER:WHAT=AMOUNT", help="Given back by other users of the project."),
+    ] = None,
     user_weight: Annotated[
         list[str] | None, typer.Option("--user-weight", metavar="USER=WEIGHT", help="A user's share in the project.")
     ] = None,
@@ -96,7 +106,8 @@ def set_quota(
         "limits": pairs(limits or [], "WHAT=AMOUNT"),
         "guaranteed": pairs(guaranteed or [], "--guaranteed"),
         "user_limit": pairs(user_limit or [], "--user-limit"),
-        "users": _by_user(user or []),
+        "users": _by_user(user or [], "--user"),
+        "user_guaranteed": _by_user(user_guaranteed or [], "--user-guaranteed"),
         "user_weights": weights,
     }
     if not any(changes.values()) and weight is None and not more:
@@ -113,6 +124,9 @@ def unset(
     guaranteed: Annotated[list[str] | None, typer.Option("--guaranteed", "-g", metavar="WHAT")] = None,
     user_limit: Annotated[list[str] | None, typer.Option("--user-limit", metavar="WHAT")] = None,
     user: Annotated[list[str] | None, typer.Option("--user", metavar="USER", help="All limits of this user.")] = None,
+    user_guaranteed: Annotated[
+        list[str] | None, typer.Option("--user-guaranteed", metavar="USER", help="All that is guaranteed to this user.")
+    ] = None,
     user_weight: Annotated[list[str] | None, typer.Option("--user-weight", metavar="USER")] = None,
     max_priority: Annotated[bool, typer.Option("--max-priority", help="Any priority again.")] = False,
     json: options.Json = False,
@@ -123,6 +137,7 @@ def unset(
         "guaranteed": dict.fromkeys(guaranteed or []),
         "user_limit": dict.fromkeys(user_limit or []),
         "users": dict.fromkeys(user or []),
+        "user_guaranteed": dict.fromkeys(user_guaranteed or []),
         "user_weights": dict.fromkeys(user_weight or []),
     }
     more: dict[str, Any] = {"max_priority": None} if max_priority else {}
@@ -140,13 +155,13 @@ def _weight(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is not a number", param_hint="--user-weight") from None
 
 
-def _by_user(given: list[str]) -> dict[str, dict[str, str]]:
+def _by_user(given: list[str], option: str) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for assignment in given:
         who, colon, rest = assignment.partition(":")
         what, equals, amount = rest.partition("=")
         if not (colon and equals and who and what):
-            raise typer.BadParameter(f"{assignment!r} is not USER:WHAT=AMOUNT, such as ann:gpus=4", param_hint="--user")
+            raise typer.BadParameter(f"{assignment!r} is not USER:WHAT=AMOUNT, such as ann:gpus=4", param_hint=option)
         found.setdefault(who, {})[what] = amount
     return found
 
@@ -156,7 +171,7 @@ def _by_user(given: list[str]) -> dict[str, dict[str, str]]:
 
 def _named(changes: dict[str, Any]) -> set[str]:
     """What was set, as it was written: ``gpus``, ``gpus/H100``."""
-    of_users = [amounts or {} for amounts in changes["users"].values()]
+    of_users = [amounts or {} for part in ("users", "user_guaranteed") for amounts in changes[part].values()]
     maps = [changes["limits"], changes["guaranteed"], changes["user_limit"], *of_users]
     return {what.casefold() for each in maps for what in each}
 

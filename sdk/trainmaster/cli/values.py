@@ -28,10 +28,13 @@ def pairs(assignments: Iterable[str], option: str, *, from_environment: bool = F
 
 
 def moment(text: str | None, now: datetime, option: str) -> datetime | None:
-    """A point in time from an ISO date (local without a zone) or a span before now."""
+    """A point in time from an ISO date (local without a zone), a time of today, or a span before now (``10m``, ``-10m``).
+
+    A time of today that is still to come is meant of yesterday.
+    """
     if text is None:
         return None
-    from datetime import timedelta
+    from datetime import time, timedelta
 
     from trainmaster.spec.quantity import parse_duration_s
 
@@ -40,6 +43,15 @@ def moment(text: str | None, now: datetime, option: str) -> datetime | None:
     except ValueError:
         pass
     try:
-        return now - timedelta(seconds=parse_duration_s(text))
+        clock = time.fromisoformat(text) if ":" in text else None
+    except ValueError:
+        clock = None
+    if clock is not None:
+        at = datetime.combine(now.astimezone(clock.tzinfo).date(), clock).astimezone()
+        return at if at <= now else at - timedelta(days=1)
+    try:
+        return now - timedelta(seconds=parse_duration_s(text.removeprefix("-")))
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is neither a date nor a span like 2h or 3d", param_hint=option) from error
+        raise typer.BadParameter(
+            f"{text!r} is no time: write 14:20 for today, 2026-11-21T14:20, or 2h for two hours ago", param_hint=option
+        ) from error

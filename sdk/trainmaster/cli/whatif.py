@@ -170,7 +170,11 @@ def explain(
     job: options.Job,
     at: Annotated[
         str | None,
-        typer.Option("--at", metavar="TIME", help="A time such as 2026-11-21T14:20 or 2h (ago); else the present."),
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="A time such as 14:20 (today), 2026-11-21T14:20 or 10m (ago); else the present.",
+        ),
     ] = None,
     json: options.Json = False,
 ) -> None:
@@ -181,15 +185,16 @@ def explain(
     if json:
         output.print_json(found)
         return
-    seen = f"{found.waiting} waiting, {found.running} running, {found.nodes} nodes"
+    seen = f"{found.waiting} waiting, {found.running} running, {output.count(found.nodes, 'node')}"
     place = f" (position {found.queue_position} in the queue)" if found.queue_position else ""
     output.print_pairs(
         [
             ("Planned", f"{output.local_time(found.at)}, with {seen}"),
             ("Verdict", found.verdict),
             ("Because", f"{found.sentence.removesuffix('.')}{place}"),
+            ("Order", found.order),
             ("Places", places_text(found.places)),
-            ("Note", None if found.is_same else "The planner of that time said otherwise: it was another version."),
+            ("Said then", None if found.is_same else f"{found.then} (another version of the planner)"),
         ]
     )
 
@@ -238,7 +243,11 @@ def simulate(
         output.print_json(found)
         return
     output.say(f"{found.jobs} jobs from {output.local_time(found.since)} to {output.local_time(found.until)}")
-    output.print_table(["", "AS IT IS", "WHAT IF"], _rows(found), empty="")
+    output.print_table(["", "AS NOW", "WHAT IF"], _rows(found), empty="")
+    output.note(
+        "Both are simulated: these jobs from an empty cluster, with the nodes and settings as they are now, and with the changes.",
+        "dim",
+    )
     for sentence in found.sentences:
         output.say(sentence)
 
@@ -311,7 +320,11 @@ def _rows(found: SimulationView) -> list[list[str]]:
         if name.endswith("_s"):
             return output.duration(value) or "0 s"
         return (
-            f"{value:.1%}" if name == "gpu_allocation" else f"{value:.2f}" if isinstance(value, float) else str(value)
+            f"{value:.1%}"
+            if name.endswith("_allocation")
+            else f"{value:.2f}"
+            if isinstance(value, float)
+            else str(value)
         )
 
     names = {
@@ -322,8 +335,11 @@ def _rows(found: SimulationView) -> list[list[str]]:
         "Done after, 99 of 100": "jct_p99_s",
         "All done after": "makespan_s",
         "GPUs in use": "gpu_allocation",
+        "CPUs in use": "cpu_allocation",
         "Preemptions": "preemptions",
         "Finished": "finished",
         "Worst finish-time fairness": "worst_fairness",
     }
+    if not (found.before.gpu_allocation or found.after.gpu_allocation):
+        del names["GPUs in use"]  # there are none, or nobody asked for any
     return [[told, cell(found.before, name), cell(found.after, name)] for told, name in names.items()]

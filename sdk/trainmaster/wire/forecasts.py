@@ -127,7 +127,8 @@ class ExplanationView(WireModel):
     """Why a job waited, or was started, at a moment: the planner run again on what it saw then.
 
     ``at``: when that plan was made. ``verdict``: `waits`, `starts`, `stops` (it had to make room), `runs`, or `absent`: it was not
-    in the queue. ``is_same``: whether the plan that was made then was the same; it is not where the planner is another version.
+    in the queue. ``is_same``: whether the plan that was made then did the same with the job for the same reason; ``then``: if not,
+    what it said. Plans are repeatable: it was another version of the planner.
     """
 
     job_id: str
@@ -141,6 +142,8 @@ class ExplanationView(WireModel):
     running: int = 0
     nodes: int = 0
     is_same: bool = True
+    then: str = ""
+    order: str = ""  # of a job that waits: how many come before it, and why
 
 
 class SimulationRequest(WireRequest):
@@ -155,7 +158,10 @@ class SimulationRequest(WireRequest):
 
 
 class SimulationReportView(WireModel):
-    """How the jobs would have fared. Times in seconds; ``gpu_allocation``: share of the GPUs that was given out while jobs ran."""
+    """How the jobs would have fared. Times in seconds; ``gpu_allocation``, ``cpu_allocation``: share of the GPUs and CPUs that was
+    given out while jobs ran; ``fragmentation``: of the GPUs that were free while jobs waited, the share on partly used nodes.
+    ``…_over_time``: seconds since the first job came, and the share that was in use, or how many jobs waited, from then on.
+    """
 
     jobs: int
     finished: int
@@ -167,12 +173,19 @@ class SimulationReportView(WireModel):
     jct_p99_s: float
     makespan_s: float
     gpu_allocation: float
+    cpu_allocation: float = 0
+    fragmentation: float = 0
     preemptions: int = 0
     worst_fairness: float | None = None  # the largest finish-time fairness: above 1 is later than with an equal share
+    gpus_over_time: list[list[float]] = Field(default_factory=list)
+    cpus_over_time: list[list[float]] = Field(default_factory=list)
+    waiting_over_time: list[list[float]] = Field(default_factory=list)
 
 
 class SimulationView(WireModel):
-    """The same jobs twice: ``before`` with the cluster and policy as they are, ``after`` with the changes."""
+    """The same jobs run through the planner twice: ``before`` with the cluster and policy as they are now, ``after`` with the
+    changes. So ``before`` is simulated, too: the nodes and settings were others when the jobs ran.
+    """
 
     since: datetime
     until: datetime
@@ -183,8 +196,10 @@ class SimulationView(WireModel):
 
 
 class SimulationStatusView(WireModel):
-    """``state``: `waiting` for a scheduler, `running`, or `done`, with its ``result``."""
+    """``state``: `waiting` for a scheduler, `running` since ``began_at``, or `done`, with its ``result``. ``sentence``: what is going on."""
 
     id: str
     state: Literal["waiting", "running", "done"]
+    sentence: str = ""
+    began_at: datetime | None = None
     result: SimulationView | None = None

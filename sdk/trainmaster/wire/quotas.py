@@ -27,11 +27,12 @@ class QuotaLineView(WireModel):
 
 
 class QuotaUserView(WireModel):
-    """A user of the project: what the jobs hold now, and limits of that user's own."""
+    """A user of the project: what the jobs hold now, limits of that user's own, and what is guaranteed inside the project."""
 
     user: str
     used: dict[str, float] = Field(default_factory=dict)
     limit: dict[str, float] = Field(default_factory=dict)
+    guaranteed: dict[str, float] = Field(default_factory=dict)
     weight: float = 1.0
 
 
@@ -60,6 +61,11 @@ class QuotaUpdate(WireRequest):
         default_factory=dict,
         max_length=1000,
         description="Of some users instead of that; `null` for a user: all of it.",
+    )
+    user_guaranteed: dict[str, dict[str, AmountText] | None] = Field(
+        default_factory=dict,
+        max_length=1000,
+        description="What some users get back from other users of the project; `null` for a user: nothing.",
     )
     user_weights: dict[str, float | None] = Field(
         default_factory=dict, max_length=1000, description="Shares of users inside the project; 1 where none is set."

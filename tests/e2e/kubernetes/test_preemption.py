@@ -1,4 +1,4 @@
-"""Gangs of real pods that give their places to others: with checkpoint and resume, shrinking, guarantees, reservations."""
+"""Gangs of real pods share two nodes: preemption with checkpoint and resume, shrinking, guarantees, reservations, limits, shares and backfill."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.e2e import elastic_steps
+from tests.e2e import elastic_steps, planner_stories
+from tests.e2e.planner_stories import PLACES, Stage
 from tests.e2e.stories import story_of
 
 pytestmark = [
@@ -38,6 +39,13 @@ def _quick(platform: Any, cluster: Any, two_nodes: list[str]) -> Iterator[None]:
         platform.client.cancel_job(job.id)
         platform.client.job(job.id).wait(timeout_s=90)
     platform.client.update_policy({"min_run_time": "5m", "grace": "30s"})
+
+
+@pytest.fixture
+def stage(platform: Any, eventually: Any) -> Iterator[Stage]:
+    stage = Stage(platform.client, eventually, gpus=2 * GPUS // PLACES, python="python3")
+    yield stage
+    stage.clear()
 
 
 def run(platform: Any, name: str, command: list[str], **spec: Any) -> Any:
@@ -126,3 +134,15 @@ def test_reserved_nodes_are_given_over_when_the_time_comes(
     finally:
         platform.client.delete_reservation(reservation.id)
     eventually(lambda: state_of(tenant) == "running", within_s=120, what="the tenant has its place again")
+
+
+def test_a_limit_holds_though_places_are_free(stage: Stage) -> None:
+    planner_stories.a_limit_holds_though_places_are_free(stage)
+
+
+def test_the_smaller_share_for_its_weight_comes_first(stage: Stage) -> None:
+    planner_stories.the_smaller_share_for_its_weight_comes_first(stage)
+
+
+def test_a_short_job_fills_the_hole_and_the_gang_starts_when_it_was_told(stage: Stage) -> None:
+    planner_stories.a_short_job_fills_the_hole_and_the_gang_starts_when_it_was_told(stage, hole_s=20)

@@ -19,6 +19,7 @@ from core.bell import NullBell
 from core.db.engine import make_engine, make_sessions
 from core.db.tables import Base
 from core.settings import Settings
+from tests.databases import empty
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +32,7 @@ def postgres_engine() -> Iterator[Engine]:
     with admin.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))
     engine = make_engine(make_url(url).set(database=name).render_as_string(hide_password=False))
+    Base.metadata.create_all(engine)
     try:
         yield engine
     finally:
@@ -38,13 +40,6 @@ def postgres_engine() -> Iterator[Engine]:
         with admin.connect() as connection:
             connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
         admin.dispose()
-
-
-def empty(engine: Engine) -> None:
-    Base.metadata.create_all(engine)
-    with engine.begin() as connection:
-        tables = ", ".join(f'"{table.name}"' for table in Base.metadata.sorted_tables)
-        connection.execute(text(f"TRUNCATE {tables} RESTART IDENTITY CASCADE"))
 
 
 @pytest.fixture

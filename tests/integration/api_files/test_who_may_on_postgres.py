@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Engine
 
+from tests.databases import empty
 from tests.unit.api_files import test_who_may
 from tests.unit.api_files.test_who_may import *  # noqa: F403 (the same tests, another database)
 from tests.unit.api_files.test_who_may import Stage
@@ -17,7 +17,6 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture(scope="module")  # type: ignore[no-redef]
 def stage(tmp_path_factory: pytest.TempPathFactory, postgres_engine: Engine) -> Iterator[Stage]:
-    empty = importlib.import_module("tests.integration.api_files.conftest").empty
     empty(postgres_engine)
     with test_who_may.make_stage(tmp_path_factory.mktemp("house"), postgres_engine) as house:
 

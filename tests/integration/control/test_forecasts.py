@@ -3,34 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from fastapi import FastAPI
 from sqlalchemy import func, select
+from sqlalchemy.exc import IntegrityError
 from starlette.testclient import TestClient
 
 from api.main import create_app
 from core.bell import TOPIC_FORECAST
 from core.db.bootstrap import prepare_home, read_token
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.repositories import questions
+from core.db.repositories import questions, simulations
 from core.db.repositories.questions import PATIENCE, Ask, Kind
 from core.db.tables import Job, Outlook, Question, User
 from core.domain.errors import Unavailable
 from core.settings import Settings
+from scheduler.control.explain import Record, explanation
 from scheduler.control.forecasts import Forecaster
-from scheduler.control.outlooks import OutlookWriter
-from scheduler.control.simulations import Simulations, Trial, try_out
+from scheduler.control.outlooks import OutlookWriter, to_rows
+from scheduler.control.snapshot import TickCache, load_snapshot
+from scheduler.planning import Start, plan
+from scheduler.planning.outlook import outlook
 
 SPEC = {"name": "asked", "command": "true", "gpus": 1}
-
-
-def at_once(trial: Trial) -> Future[dict]:
-    done: Future[dict] = Future()
-    done.set_result(try_out(trial))
-    return done
 
 
 class SchedulerBell:
@@ -38,7 +36,6 @@ class SchedulerBell:
 
     def __init__(self, plane) -> None:
         self.forecaster = Forecaster(plane.control)
-        self.simulations = Simulations(plane.control, at_once)
         self.lost = 0
         self.heard = 0
 
@@ -142,8 +139,11 @@ def test_nobody_has_many_questions_open_and_old_ones_are_forgotten(plane, sessio
         later = now + PATIENCE + timedelta(seconds=1)
         assert questions.unanswered(session, later, 10) == []
         assert [one.id for one in questions.unanswered(session, later, 10, [Kind.SIMULATION])] == ["s1"]
-        assert questions.claim(session, "s1", "me", later)
-        assert not questions.claim(session, "s1", "you", later)
+        session.flush()
+        claim = simulations.claim_next(session, "me", later)
+        assert claim is not None
+        assert claim.id == "s1"
+        assert simulations.claim_next(session, "you", later) is None
         questions.put(session, "q6", "user-1", about, later)
         session.flush()
         questions.answer(session, {"q6": {}}, now + 2 * PATIENCE + timedelta(seconds=1))
@@ -223,37 +223,58 @@ def test_expected_starts_are_written_for_everybody_who_looks_at_the_queue(plane,
         assert "states no max_run_time" in rows[endless].sentence
 
 
-def test_a_policy_is_tried_on_the_platform_s_own_history(plane, client, bell, sessions) -> None:
-    began = client.post("/api/v1/simulations", json={"days": 7}).json()
-    bell.simulations.start()
-    nothing = client.get(f"/api/v1/simulations/{began['id']}")
-    assert (nothing.status_code, nothing.json()["field"]) == (422, "days")
-    for number in range(6):
-        plane.submit(f"sweep-{number}", gpus=2)
+def test_expected_starts_are_not_worked_out_again_at_once_when_writing_them_fails(plane, sessions, monkeypatch) -> None:
+    plane.submit("first", gpus=2)
+    plane.settle()
+    job = plane.submit("second", gpus=2)
+    plane.settle()
+    writer, looks, writes = OutlookWriter(plane.control), [], []
+
+    def look(snapshot):
+        looks.append(snapshot)
+        return outlook(snapshot)
+
+    def collide(*_arguments):
+        writes.append(1)
+        raise IntegrityError("insert", {}, Exception("duplicate key"))
+
+    monkeypatch.setattr("scheduler.control.outlooks.outlook", look)
+    with monkeypatch.context() as others:
+        others.setattr("scheduler.control.outlooks.write_outlooks", collide)
+        writer.write()
+        plane.engine.now += timedelta(seconds=20)
+        writer.write()
+    assert (len(looks), len(writes)) == (1, 3)
+    found = to_rows(outlook(looks[0]))
+    monkeypatch.setattr("scheduler.control.outlooks.to_rows", lambda _: [*found, replace(found[0], job_id="gone")])
+    plane.engine.now += timedelta(minutes=2)
+    writer.write()
     with unit_of_work(sessions) as session:
-        for number, job in enumerate(session.scalars(select(Job).order_by(Job.id))):
-            job.state, job.run_s, job.finished_at = "succeeded", 600.0 + number, plane.engine.now
-    began = client.post(
-        "/api/v1/simulations",
-        json={"policy": {"order": "fifo"}, "cluster": {"more_nodes": 2, "like": "node-0"}, "days": 7},
-    )
-    assert began.status_code == 202, began.text
-    bell.simulations.start()
-    found = client.get(f"/api/v1/simulations/{began.json()['id']}").json()
-    assert found["state"] == "done"
-    before, after = found["result"]["before"], found["result"]["after"]
-    assert (before["finished"], after["finished"]) == (6, 6)
-    assert after["wait_mean_s"] < before["wait_mean_s"]
-    assert found["result"]["sentences"][0].startswith("A job would have waited ")
-    for body, field in (
-        ({"policy": {"ordre": "fifo"}}, None),
-        ({"cluster": {"more_nodes": 1, "like": "nowhere"}}, "cluster.like"),
-        ({"days": 0}, "days"),
-    ):
-        wrong = client.post("/api/v1/simulations", json=body)
-        if wrong.status_code == 202:
-            bell.simulations.start()
-            wrong = client.get(f"/api/v1/simulations/{wrong.json()['id']}")
-        assert wrong.status_code == 422, wrong.text
-        assert field is None or wrong.json()["field"] == field
-    assert client.get("/api/v1/simulations/none").status_code == 404
+        assert list(session.scalars(select(Outlook.job_id))) == [job]
+
+
+def test_more_shapes_than_the_cache_holds_are_planned_all_the_same(plane, monkeypatch) -> None:
+    monkeypatch.setattr("scheduler.control.snapshot._GANG_CACHE_SIZE", 2)
+    plane.submit("runs", gpus=1, cpu="1")
+    plane.settle()
+    for number in range(4):
+        plane.submit(f"waits-{number}", gpus=2, cpu=str(number + 1))
+    with unit_of_work(plane.sessions, read_only=True) as session:
+        seen = load_snapshot(session, TickCache(), plane.engine.now, can_grow=True).snapshot
+    assert (len(seen.running), len(seen.queued)) == (1, 4)
+    assert seen.running[0].gang.gpu_count == 1
+
+
+def test_what_the_plan_said_then_is_told_only_if_it_did_something_else(plane) -> None:
+    plane.submit("first", gpus=2)
+    plane.settle()
+    job = plane.submit("second", gpus=2)
+    plane.settle()
+    with unit_of_work(plane.sessions, read_only=True) as session:
+        seen = load_snapshot(session, TickCache(), plane.engine.now).snapshot
+    made = plan(seen)
+    reason = made.waits[job]
+    other_words = replace(made, waits={**made.waits, job: replace(reason, sentence="has to wait", numbers={})})
+    starts = replace(made, waits={}, starts=(Start(job, ()),))
+    told = [explanation(Record(seen.now, seen, kept), job, "second", made).then for kept in (made, other_words, starts)]
+    assert told == ["", "", "is started on "]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from sqlalchemy import update
 
 from core.db.engine import unit_of_work
 from core.db.repositories.planning import KeptPolicy, write_policy
-from core.db.tables import Attempt, BookingRow, Event, Job, Project, Replica, Usage
+from core.db.tables import Attempt, BookingRow, Event, Job, Project, Replica, Usage, WaitReason
 from core.domain.ids import AttemptId, JobId
 from executors.fake import Script
 from scheduler.control import tick
+from scheduler.control.decide import DEADLINE_SLACK, KILL_SLACK
 from scheduler.planning import plan
 from scheduler.planning.model import Plan, Preempt, PreemptCode, Shrink
 
@@ -269,6 +270,15 @@ def test_a_larger_priority_takes_the_place_after_the_guaranteed_run_time(plane):
     assert (plane.state("job-low"), plane.state("job-urgent")) == ("queued", "running")
 
 
+def test_the_newest_replicas_of_an_elastic_gang_give_their_places(wide):
+    wide.settle()
+    wide.advance(31)
+    assert wide.state("job-urgent") == "running"
+    assert wide.one(Attempt, job_id="job-elastic").number == 1
+    left = {r.index for r in wide.all(Replica, job_id="job-elastic") if r.state == "running"}
+    assert left == {0, 1}
+
+
 def test_what_is_guaranteed_is_given_back(plane):
     plane.engine.script("worker", FOREVER)
     with unit_of_work(plane.sessions) as session:
@@ -353,3 +363,32 @@ def test_a_stopped_job_keeps_what_it_told_of_its_end_while_it_waits(full, monkey
     assert low.estimate.source == "its own progress"
     ended_after_s = full.one(Attempt, job_id="job-low").ended_at.timestamp() - now_s
     assert low.estimate.likely_s == pytest.approx(600 - ended_after_s, abs=1)
+
+
+# What is promised
+
+
+def test_a_promised_start_stays_while_the_one_before_it_starts_and_is_as_late_as_its_end_may_be(plane):
+    plane.engine.script("worker", replace(FOREVER, ends_after_term=None))
+    plane.submit("first", cpu=8, max_run_time="10m")
+    plane.ticker.tick()
+    assert plane.one(Attempt, job_id="job-first").started_at is None
+    plane.submit("second", cpu=8)
+    plane.ticker.tick()
+    limit = timedelta(minutes=10) + DEADLINE_SLACK + timedelta(seconds=30) + KILL_SLACK
+    assert told_start(plane) == plane.engine.now + limit
+    plane.settle()
+    plane.advance(30)
+    started_at = plane.one(Attempt, job_id="job-first").started_at
+    assert told_start(plane) == started_at + limit
+    # Its program heeds nothing: it is gone by the moment that was told.
+    plane.advance((started_at + timedelta(minutes=10) - plane.engine.now).total_seconds())
+    assert plane.state("job-second") == "queued"
+    while plane.engine.now < started_at + limit:
+        plane.advance(15)
+    assert plane.state("job-second") == "running"
+
+
+def told_start(plane) -> datetime:
+    (told,) = plane.all(WaitReason)
+    return datetime.fromisoformat(told.numbers["expected_start"])

@@ -21,9 +21,11 @@ from core.domain.layout import Layout
 from executors.fake import FakeExecutor, Fault, Script
 from scheduler.control import place
 from scheduler.control.addresses import TakenAddresses, addresses_of
+from scheduler.control.look import Verdict
 from scheduler.control.nodes import sync_nodes
 from scheduler.control.rows import SpecCache, load_attempt
 from scheduler.control.write import AttemptWriter
+from scheduler.control.writes import flush
 from scheduler.planning import plan
 from scheduler.planning.model import Plan
 
@@ -103,16 +105,16 @@ def test_layouts_are_read_once_and_forgotten_with_their_attempts(plane, sessions
     of_each = [addresses_of(Layout.from_json(attempt.layout)) for attempt in attempts]
     taken = TakenAddresses()
     with unit_of_work(sessions) as session:
-        assert taken.read(session, except_attempt=attempts[0].id) == of_each[1] | of_each[2]
+        assert taken.read(session) == of_each[0] | of_each[1] | of_each[2]
     monkeypatch.setattr("scheduler.control.addresses.Layout", None)  # nothing is left to read
     with unit_of_work(sessions) as session:
-        assert taken.read(session, except_attempt=attempts[0].id) == of_each[1] | of_each[2]
+        assert taken.read(session) == of_each[0] | of_each[1] | of_each[2]
     monkeypatch.undo()
     plane.want(jobs[2], "cancel")
     plane.settle()
     plane.advance(60)
     with unit_of_work(sessions) as session:
-        assert taken.read(session, except_attempt=attempts[1].id) == of_each[0]
+        assert taken.read(session) == of_each[0] | of_each[1]
 
 
 def test_where_attempts_share_no_host_nobody_asks_for_ports(plane, monkeypatch):
@@ -211,8 +213,34 @@ def test_replicas_of_which_one_has_moved_are_not_written(plane, moved):
         session.execute(update(Replica).where(Replica.index == 1).values(**moved))
     assert rows is not None
     with pytest.raises(StaleWrite, match="one has moved since it was read"), unit_of_work(plane.sessions) as session:
-        AttemptWriter(session, rows, now).created(rows.members, {})
+        writer = AttemptWriter(rows, now)
+        writer.created(rows.members, {})
+        flush(session, [writer.writes])
     first, second, third = sorted(plane.all(Replica), key=lambda replica: replica.index)
     assert first.state == third.state == "pending"
     assert {key: getattr(second, key) for key in moved} == moved
     assert plane.one(Attempt, job_id=job).generation == attempt.generation
+
+
+def test_attempts_are_written_together_and_each_alone_where_one_has_moved(plane, monkeypatch):
+    from scheduler.control import batch
+
+    plane.engine.script("worker", Script(run_for=None))
+    jobs = [plane.submit(f"j{number}") for number in range(3)]
+    plane.ticker.tick()
+    sizes, real = [], batch.flush
+
+    def move_one(session, all_writes):
+        sizes.append(len(all_writes))
+        if len(sizes) == 1:  # in the moment between what was read and what is written
+            session.execute(update(Attempt).where(Attempt.job_id == jobs[1]).values(generation=7))
+        real(session, all_writes)
+
+    monkeypatch.setattr(batch, "flush", move_one)
+    attempts = [AttemptId(plane.one(Attempt, job_id=job).id) for job in jobs]
+    looks = plane.reconciler.reconcile_all(attempts)
+    assert sizes[:4] == [3, 1, 1, 1]
+    assert len(sizes) < 4 + 3 * 3, "those after it are together again"
+    assert all(look.verdict is Verdict.SETTLED for look in looks.values())
+    assert [plane.state(job) for job in jobs] == ["running"] * 3
+    assert all(lease.expires_at <= plane.engine.now for lease in plane.all(Lease) if lease.name != "ports")

@@ -18,6 +18,7 @@ from core.db.repositories.events import append_event, events_of_job
 from core.db.tables import Event, Job
 from core.domain.errors import InsufficientStorage, Unavailable
 from migrations import upgrade
+from tests.databases import empty
 
 pytestmark = [
     pytest.mark.postgres,
@@ -31,10 +32,7 @@ pytestmark = [
 def database_url(request: pytest.FixtureRequest) -> str:
     url: str = request.getfixturevalue("postgres_database")
     engine = create_engine(url)
-    with engine.begin() as connection:
-        tables = connection.execute(text("select tablename from pg_tables where schemaname = 'public'")).scalars().all()
-        names = ", ".join(name for name in tables if name != "alembic_version")
-        connection.execute(text(f"truncate {names} restart identity cascade"))
+    empty(engine)
     engine.dispose()
     return url
 

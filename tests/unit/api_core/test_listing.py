@@ -90,6 +90,16 @@ def test_a_filter_that_cannot_be_read_is_named(client: TestClient, query: dict[s
 
 def test_an_unknown_project_is_not_found(client: TestClient) -> None:
     assert client.get("/api/v1/jobs", params={"project": "none"}).status_code == 404
+    meant = client.get("/api/v1/jobs", params={"project": "defualt"}).json()["detail"]
+    assert meant == "There is no project 'defualt' that you may see. Did you mean default?"
+
+
+def test_an_unknown_job_may_be_another_of_the_callers_own(client: TestClient, as_user: Any, submit: Any) -> None:
+    submit(name="digits")
+    assert client.get("/api/v1/jobs/digts").json()["detail"].endswith("Did you mean digits?")
+    assert "mean" not in client.get("/api/v1/jobs/other").json()["detail"]
+    stranger = as_user("ann", role=None)
+    assert "mean" not in stranger.get("/api/v1/jobs/digts").json()["detail"]
 
 
 def test_pages_hold_every_job_once_whatever_is_submitted_meanwhile(client: TestClient, submit: Any) -> None:

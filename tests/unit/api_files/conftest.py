@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -181,15 +182,25 @@ def furnish(house: House) -> None:
         )
 
 
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database to copy."""
+    path = tmp_path_factory.mktemp("tables") / "db.sqlite3"
+    engine = make_engine(f"sqlite:///{path}")
+    Base.metadata.create_all(engine)
+    engine.dispose()  # the last one out writes the log back into the one file
+    return path
+
+
 @pytest.fixture
-def house(tmp_path: Path) -> Iterator[House]:
+def house(tmp_path: Path, tables: Path) -> Iterator[House]:
     home = tmp_path / "home"
     home.mkdir()
     settings = Settings(
         home=home, secret_key=SecretStr("k" * 40), executor="fake", test_fake_executor=True, archive_limit_bytes=2**20
     )
+    shutil.copy(tables, tmp_path / "db.sqlite3")
     engine = make_engine(f"sqlite:///{tmp_path / 'db.sqlite3'}")
-    Base.metadata.create_all(engine)
     sessions = make_sessions(engine)
     app = create_app(settings, sessions=sessions, bell=NullBell(), clock=lambda: made.now)
     with TestClient(app, raise_server_exceptions=False) as client:

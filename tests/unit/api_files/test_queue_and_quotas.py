@@ -6,9 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from core.db.engine import unit_of_work
-from core.db.tables import Event, Job, Node, Outlook, Usage
+from core.db.tables import Event, Job, Node, Outlook, PolicyRow, Project, Usage
+from scheduler.control.accounts import load_rules
 
 
 @pytest.fixture
@@ -136,6 +138,7 @@ def test_a_quota_is_set_in_parts_and_shown_with_what_is_used(house: Any) -> None
         "guaranteed": {"gpus": 2},
         "user_limit": {"gpus": 1},
         "users": {"member": {"gpus": 2}},
+        "user_guaranteed": {"member": {"gpus": 1}},
         "user_weights": {"member": 2},
         "weight": 2,
         "max_priority": "high",
@@ -149,10 +152,13 @@ def test_a_quota_is_set_in_parts_and_shown_with_what_is_used(house: Any) -> None
     assert (view["weight"], view["max_priority"]) == (2, 75)
     (member,) = view["users"]
     assert (member["user"], member["limit"], member["weight"], member["used"]["gpus"]) == ("member", {"gpus": 2}, 2, 2)
+    assert (member["guaranteed"], view["warnings"]) == ({"gpus": 1}, [])
     changes = {"limit": {"gpus": None, "gpus/h200": None}, "users": {"member": None}, "max_priority": None}
+    changes["user_guaranteed"] = {"member": None}
     view = house.call("root", "PATCH", "/projects/vision/quota", json=changes).json()
     assert line(view, "gpus")["limit"] is None
     assert line(view, "gpus")["guaranteed"] == 2
+    assert view["users"][0]["guaranteed"] == {}
     assert line(view, "memory")["limit"] == 8 * 2**30
     assert view["max_priority"] is None
     assert house.call("viewer", "GET", "/projects/vision/quota").json()["lines"] == view["lines"]
@@ -170,12 +176,16 @@ def test_a_quota_is_set_in_parts_and_shown_with_what_is_used(house: Any) -> None
         ({"limit": {"gpus": "many"}}, "limit.gpus", "not a quantity"),
         ({"limit": {"jobs": 1.5}}, "limit.jobs", "counted whole"),
         ({"limit": {"memory": 512}}, "limit.memory", "write a unit"),
+        ({"limit": {"gpus": 0.0001}}, "limit.gpus", "0.0001 is too little; the smallest part of a GPU is 0.001"),
+        ({"users": {"member": {"cpu": "0.0009"}}}, "users.member.cpu", "the smallest part of a CPU is 0.001"),
         ({"limit": {"gpus": 2}, "guaranteed": {"gpus": 3}}, "quota.guaranteed.gpus", "raise the limit, or guarantee less"),
         ({"guaranteed": {"jobs": 3}}, "quota.guaranteed.jobs", "cannot be guaranteed"),
         ({"weight": 0}, "weight", "who has 2 gets twice as much as who has 1"),
         ({"weight": -1}, "weight", "number from 0.001"),
         ({"user_weights": {"member": 0}}, "quota.user_weights.member", "number from 0.001"),
+        ({"user_weights": {"who-knows": 2}}, "user_weights.who-knows", "there is no user 'who-knows'"),
         ({"users": {"nobody-knows": {"gpus": 1}}}, "users.nobody-knows", "there is no user"),
+        ({"user_guaranteed": {"nobody-knows": {"gpus": 1}}}, "user_guaranteed.nobody-knows", "there is no user"),
         ({"max_priority": "hihg"}, "max_priority", "did you mean high?"),
         ({"max_priority": 101}, "max_priority", "at most 100"),
         ({"limits": {"gpus": 1}}, "limits", ""),
@@ -201,6 +211,11 @@ def test_a_quota_that_makes_no_sense_is_refused_in_words(
         ({"limit": {"gpus": 100}}, "is above what all nodes have (4 GPUs); it limits nothing."),
         ({"limit": {"gpus": 0}}, "with a limit of 0 no job with GPUs of this project can start."),
         ({"limit": {"gpus": 2}, "user_limit": {"gpus": 3}}, "each user may use 3 GPUs, and the whole project 2 GPUs"),
+        (
+            {"guaranteed": {"gpus": 1}, "user_guaranteed": {"member": {"gpus": 2}}},
+            "gpus: users of vision are guaranteed 2 GPUs together, and the project 1 GPU; beyond that they get back only what",
+        ),
+        ({"user_guaranteed": {"member": {"gpus": 2}}}, "2 GPUs together, and the project nothing"),
     ],
 )
 def test_what_is_probably_not_meant_is_warned_of(house: Any, body: dict[str, Any], told: str) -> None:
@@ -285,6 +300,37 @@ def test_a_setting_that_makes_no_sense_is_refused_in_words(
     assert house.call("root", "GET", "/policy").json()["updated_at"] is None
 
 
+def test_all_mistakes_of_the_settings_are_told_at_once(house: Any) -> None:
+    given = {"order": "random", "grace": "2h", "tim_slice": "1h", "usage_weight": 0.5}
+    told = house.call("root", "PATCH", "/policy", json={"settings": given}).json()
+    assert told["detail"] == "3 of the settings cannot be as given, so nothing is changed."
+    assert [one["path"] for one in told["errors"]] == ["settings.order", "settings.grace", "settings.tim_slice"]
+    assert "at most 3600 seconds" in told["errors"][1]["message"]
+    assert house.call("root", "GET", "/policy").json()["updated_at"] is None
+
+
+def test_a_policy_of_another_version_can_be_read_and_mended(house: Any) -> None:
+    kept = {"order": "fifo", "grace_s": "long", "gravity": 9.81}
+    with unit_of_work(house.sessions) as session:
+        session.add(PolicyRow(name="policy", settings=kept, generation=4, updated_at=house.now, updated_by="root"))
+    seen = house.call("root", "GET", "/policy").json()
+    texts = {setting["name"]: setting["text"] for setting in seen["settings"]}
+    assert (texts["order"], texts["grace"]) == ("fifo", "30s")
+    assert "grace is kept as a value that this version cannot read (grace is a number)" in seen["warnings"][0]
+    assert "'gravity'" in seen["warnings"][1]
+    with unit_of_work(house.sessions) as session:
+        policy = load_rules(session, house.now).policy
+        assert (policy.order, policy.grace_s) == ("fifo", 30.0)
+    mended = house.call("root", "PATCH", "/policy", json={"settings": {"grace": "45s"}}).json()
+    assert mended["warnings"] == []
+    with unit_of_work(house.sessions) as session:
+        row = session.get_one(PolicyRow, "policy")
+        assert (row.settings, row.generation) == ({"order": "fifo", "grace_s": 45.0}, 5)
+        row.settings = ["nonsense"]
+    assert "no settings" in house.call("root", "GET", "/policy").json()["warnings"][0]
+    assert house.call("root", "PATCH", "/policy", json={"settings": {"order": "fifo"}}).json()["warnings"] == []
+
+
 def test_settings_that_undo_each_other_are_warned_of(house: Any) -> None:
     given = {"time_slice": "1m", "order": "fifo", "fair": "off", "preempts_shares": "on"}
     warnings = " ".join(house.call("root", "PATCH", "/policy", json={"settings": given}).json()["warnings"])
@@ -337,6 +383,32 @@ def test_a_reservation_that_makes_no_sense_is_refused_in_words(
     assert answer.status_code == status, answer.text
     assert answer.json()["field"] == field
     assert told in answer.json()["detail"]
+
+
+def test_what_a_deleted_project_had_of_the_planner_goes_with_it(house: Any) -> None:
+    assert house.call("root", "POST", "/projects", json={"name": "short"}).status_code == 201
+    assert house.call("root", "POST", "/reservations", json=ask(project="short")).status_code == 201
+    with unit_of_work(house.sessions) as session:
+        project_id = session.execute(select(Project.id).where(Project.name == "short")).scalar_one()
+        session.add(Usage(project_id=project_id, user_id="", value=0.5, share=0.0, at=house.now))
+    assert house.call("root", "POST", "/reservations", json=ask()).status_code == 409
+    assert house.call("root", "DELETE", "/projects/short").status_code == 204
+    with unit_of_work(house.sessions) as session:
+        event = session.execute(select(Event).where(Event.kind == "project.deleted")).scalar_one()
+        assert event.data["reservations"] == ["demo"]
+        rules = load_rules(session, house.now)
+        assert (rules.bookings, project_id in {one for one, _ in rules.held}) == ((), False)
+        assert all(not account.project.startswith("short") for account in rules.accounts)
+    assert house.call("root", "POST", "/reservations", json=ask()).status_code == 201
+
+
+def test_the_past_of_somebody_who_is_gone_is_not_the_projects(house: Any) -> None:
+    with unit_of_work(house.sessions) as session:
+        for user, value in (("", 0.5), ("user-gone", 0.25)):
+            session.add(Usage(project_id="project-vision", user_id=user, value=value, share=0.0, at=house.now))
+        session.flush()
+        (account,) = [one for one in load_rules(session, house.now).accounts if one.project == "vision"]
+        assert (account.usage, account.user_usage) == (0.5, {})
 
 
 def test_two_reservations_of_one_node_may_meet_but_not_overlap(house: Any) -> None:

@@ -411,7 +411,7 @@ class PlannerBell:
             now = self.clock()
             why = {
                 "at": now.isoformat(), "verdict": "absent", "sentence": "is not there", "reason": None, "position": None,
-                "places": [], "waiting": 0, "running": 0, "nodes": 0, "is_same": True,
+                "places": [], "waiting": 0, "running": 0, "nodes": 0, "then": "",
             }  # fmt: skip
             told = {Kind.FORECAST: forecast, Kind.EXPLANATION: why}
             questions.answer(session, {one.id: told[one.kind] for one in questions.unanswered(session, now, 10)}, now)

@@ -21,6 +21,7 @@ def test_a_quota_is_counted_in_the_planners_units() -> None:
             "guaranteed": {"gpus": 0.5},
             "user_limit": {"jobs": 2},
             "users": {"ann": {"gpus": 4}},
+            "user_guaranteed": {"ann": {"gpus/H100": 2}},
             "user_weights": {"ann": 2},
         }
     )
@@ -34,6 +35,7 @@ def test_a_quota_is_counted_in_the_planners_units() -> None:
     assert settings.quota.guaranteed == {"gpu_milli": 500}
     assert settings.quota.user_limit == {"jobs": 2}
     assert settings.quota.user_limits == {"ann": {"gpu_milli": 4_000}}
+    assert settings.quota.user_guaranteed == {"ann": {"gpu_milli/h100": 2_000}}
     assert settings.user_weights == {"ann": 2.0}
 
 
@@ -52,6 +54,9 @@ def test_a_quota_is_counted_in_the_planners_units() -> None:
         ({"guaranteed": {"gpus": 4}, "limit": {"gpus": 2}}, "quota.guaranteed.gpus"),
         ({"guaranteed": {"jobs": 4}}, "quota.guaranteed.jobs"),
         ({"users": {"ann": {"tpus": 1}}}, "quota.users.ann.tpus"),
+        ({"user_guaranteed": {"ann": {"jobs": 1}}}, "quota.user_guaranteed.ann.jobs"),
+        ({"user_guaranteed": {"ann": {"gpus": 4}}, "users": {"ann": {"gpus": 3}}}, "quota.user_guaranteed.ann.gpus"),
+        ({"user_guaranteed": {"ann": {"gpus": 4}}, "user_limit": {"gpus": 3}}, "quota.user_guaranteed.ann.gpus"),
         ({"user_weights": {"ann": 0}}, "quota.user_weights.ann"),
         ({"user_weights": {"ann": True}}, "quota.user_weights.ann"),
     ],

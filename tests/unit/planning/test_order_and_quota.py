@@ -24,7 +24,7 @@ from scheduler.planning import (
     Snapshot,
     plan,
 )
-from scheduler.planning.order import claim, turn_of
+from scheduler.planning.order import turn_of
 from scheduler.planning.shares import Shares
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -134,22 +134,28 @@ def test_attained_service_goes_by_levels_then_age_and_raises_who_starves() -> No
     assert ranked == ["preempted-long-ago", "older", "young", "just-preempted", "old-with-much"]
 
 
-def test_a_claim_of_a_job_that_runs_is_the_one_it_would_have_if_it_waited() -> None:
-    snapshot = Snapshot(NOW, (node("n0"),), (job("q", gang(4)),), (runs("r", 4, "n0", queued_at=NOW),), policy=QUIET)
-    shares = Shares(snapshot)
-    waits, held = claim(snapshot.queued[0], snapshot, shares), claim(snapshot.running[0], snapshot, shares)
-    assert held.project_share == 0
-    assert waits.project_share == pytest.approx(0.5)
-    assert held < waits
-    assert claim(replace(snapshot.queued[0], priority=90), snapshot, shares) < held
-
-
 def test_the_order_of_who_waits_is_the_one_in_which_they_would_start() -> None:
     # Not all of vision before all of nlp: after each start it would be the other one's turn.
     nodes = [node("n0", 8, free=0)]
     queued = [job(f"v{n}", gang(1), "vision", age=10 - n) for n in range(3)]
     queued += [job(f"n{n}", gang(1), "nlp", age=5 - n) for n in range(3)]
     assert planned(nodes, queued).order == ("v0", "n0", "v1", "n1", "v2", "n2")
+
+
+def test_in_a_project_users_who_stay_within_what_is_guaranteed_to_them_come_first() -> None:
+    running = [runs("r", 3, "n0", user="ann")]
+    queued = [job(f"a{n}", gang(1), user="ann", age=5) for n in range(3)] + [job("b", gang(1), user="bob", age=90)]
+    nodes = [node("n0", 8, free=1)]
+    assert started(planned(nodes, queued, running)) == ["b"]
+    of_ann = (Account("vision", quota=Quota(user_guaranteed={"ann": {"gpu_milli/h100": 5000}})),)
+    assert started(planned(nodes, queued, running, accounts=of_ann)) == ["a0"]
+    # After two of them ann has what is guaranteed; the third waits for its turn.
+    assert planned([node("n0", 8, free=0)], queued, running, accounts=of_ann).order == ("a0", "a1", "b", "a2")
+    # In one line they come first among those who stay within what is guaranteed to their project.
+    both = Quota(guaranteed={"gpu_milli": 9000}, user_guaranteed={"ann": {"gpu_milli/h100": 5000}})
+    one_line = replace(QUIET, is_fair=False)
+    made = planned([node("n0", 8, free=0)], queued, running, one_line, accounts=(Account("vision", quota=both),))
+    assert made.order == ("a0", "a1", "b", "a2")
 
 
 # ---- quotas ----
@@ -256,3 +262,64 @@ def test_a_job_that_can_never_run_lends_its_age_to_nobody() -> None:
         made = planned([node("a", 2)], [patient, fresh, hopeless], policy=policy)
         assert started(made) == started(planned([node("a", 2)], [patient, fresh], policy=policy)) == ["patient"]
         assert made.order[-1] == "hopeless"
+
+
+def test_a_job_that_waits_for_a_quota_or_for_reserved_nodes_lends_its_age_to_nobody() -> None:
+    day = 24 * 3600
+    patient = job("patient", gang(2), "nlp", "bob", age=10 * 3600)
+    fresh = job("fresh", gang(2), age=10)
+    blocked = job("blocked", gang(2), user="cat", age=2 * day)
+    large = job("large", gang(2, "A100"), age=2 * day)
+    # A limit of one of the users, of the whole project on one model, and a node that is reserved for others.
+    of_user = (Account("vision", quota=Quota(user_limits={"cat": {"gpu_milli": 1000}})),)
+    of_model = (Account("vision", quota=Quota(limit={"gpu_milli/a100": 0})),)
+    nodes = (node("a", 2), node("b", 2, model="a100-sxm4-80gb"))
+    booking = Booking("b", "demo", "speech", frozenset({NodeId("b")}), NOW, NOW + timedelta(hours=2))
+    cases = (
+        (blocked, {"accounts": of_user}),
+        (replace(blocked, user="ann"), {"accounts": (replace(of_user[0], quota=Quota(user_limit={"jobs": 0})),)}),
+        (large, {"accounts": of_model}),
+        (large, {"bookings": (booking,)}),
+    )
+    for order in QueueOrder:
+        policy = replace(QUIET, order=order)
+        for older, rules in cases:
+            may = () if older.user == "ann" and older.name == "blocked" else (fresh,)
+            wish = [replace(one, gang=gang(2, "H100"), shape=gang(2, "H100").shape()) for one in (patient, *may)]
+            made = planned(nodes, [*wish, older], policy=policy, **rules)
+            assert started(made) == started(planned(nodes, wish, policy=policy, **rules)) == ["patient"]
+            assert made.order[-1] == older.name
+            assert made.waits[older.job_id].code in (ReasonCode.QUOTA, ReasonCode.BOOKED)
+
+
+def test_where_another_users_start_uses_up_the_quota_of_a_project_nobody_has_its_turn_for_a_job_that_may_not_start() -> (
+    None
+):
+    # ann's job takes what vision may have. bob's, which has starved, would be next, and behind it stands one without GPUs.
+    day = 24 * 3600
+    accounts = (Account("vision", quota=Quota(limit={"gpu_milli": 1000})),)
+    bare = Gang((GangRole("worker", 1, Request(400, 2**27)),))
+    queued = [
+        job("first", gang(1), user="ann", age=3 * day),
+        job("barred", gang(1), user="bob", age=2 * day),
+        job("bare", bare, user="bob", age=5),
+        job("other", bare, "nlp", age=9),
+    ]
+    nodes = [replace(node("n0", 2), free=Amounts(500, 2**40, {"h100-80gb-hbm3": 2}))]
+    made = planned(nodes, queued, accounts=accounts)
+    assert started(made) == ["first", "other"]
+    assert made.order == ("first", "other", "bare", "barred")
+
+
+def test_without_fair_shares_too_who_stays_within_a_guarantee_comes_first() -> None:
+    accounts = (Account("nlp", quota=Quota(guaranteed={"gpu_milli/h100": 3000})),)
+    queued = [job(f"v{n}", gang(1), "vision", age=100 - n) for n in range(3)]
+    queued += [job("large", gang(4), "nlp", age=90), *(job(f"n{n}", gang(1), "nlp", age=10 - n) for n in range(5))]
+    one_line = replace(QUIET, is_fair=False)
+    made = planned([node("n0", 4)], queued, policy=one_line, accounts=accounts)
+    assert started(made) == ["n0", "n1", "n2", "v0"]
+    full = planned([node("n0", 4, free=0)], queued, policy=one_line, accounts=accounts)
+    assert full.order == ("n0", "n1", "n2", "v0", "v1", "v2", "large", "n3", "n4")
+    # A larger priority comes before what is guaranteed.
+    queued.append(job("urgent", gang(4), "vision", priority=60))
+    assert started(planned([node("n0", 4)], queued, policy=one_line, accounts=accounts)) == ["urgent"]

@@ -67,7 +67,8 @@ def test_where_an_end_that_nobody_can_tell_is_needed_it_says_so_and_who() -> Non
     assert me is not None
     assert me.code is StartCode.NOT_KNOWN
     assert me.sentence == (
-        "at a time that is not known: job endless on a states no max_run_time, and no job like it has ended yet"
+        "at a time that is not known: job endless on a states no max_run_time, and no job like it has ended yet; "
+        "a max_run_time there, or progress that is reported as a step of how many, would tell"
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import (
@@ -21,7 +23,9 @@ from scheduler.planning import (
     RunningGang,
     Snapshot,
     plan,
+    preempt,
 )
+from scheduler.planning.settle import after
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC)
 WHOLE = Amounts(64_000, 64 << 30, {"h100": 8})
@@ -197,3 +201,136 @@ def test_small_jobs_are_proposed_to_move_so_that_a_large_gang_starts() -> None:
     applied = planned(2, running, queued, policy=Policy(defragment=Defragment.APPLY))
     assert [(p.job_id, p.code) for p in applied.preempts] == [("a", PreemptCode.MOVE)]
     assert planned(2, running, queued, policy=Policy(defragment=Defragment.OFF)).moves == ()
+
+
+def test_a_gang_gives_no_replica_of_what_is_guaranteed_to_its_project() -> None:
+    # Six of its eight are guaranteed: another project gets two of them, and not one more.
+    owner = Account("a", quota=Quota(guaranteed={"gpu_milli": 6000}))
+    elastic = runs("elastic", gang(1, 2, 8), *["n0"] * 8, project="a", ran_s=5.0)
+    (shrink,) = planned(1, [elastic], [waits("q", gang(2), 90, "b")], accounts=(owner,)).shrinks
+    assert shrink.indices == (6, 7)
+    assert planned(1, [elastic], [waits("q", gang(3), 90, "b")], accounts=(owner,)).shrinks == ()
+    assert planned(1, [elastic], [waits("q", gang(3), 90, "a")], accounts=(owner,)).shrinks != ()
+    # Two that wait for one each do not get more together, and neither does the next plan while the first ones go.
+    two = [waits("q", gang(1), 90, "b"), waits("r", gang(2), 90, "b")]
+    given = snapshot(1, [elastic], two, accounts=(owner,))
+    made = plan(given)
+    assert [(one.for_job, one.indices) for one in made.shrinks] == [("q", (7,))]
+    assert plan(after(given, made)).shrinks == ()
+
+
+def test_the_newest_replicas_go_and_an_older_one_only_if_its_place_is_needed() -> None:
+    elastic = runs("elastic", gang(2, 1, 8), "n0", "n0", "n1", "n1", "n2", "n2", "n3", "n3")
+    full = [runs(f"r{n}", gang(4), f"n{n}", ran_s=5.0) for n in range(4)]
+    (shrink,) = planned(4, [elastic, *full], [waits("q", gang(2))]).shrinks
+    assert shrink.indices == (7,)
+    (shrink,) = planned(4, [elastic, *full], [waits("q", gang(4))]).shrinks
+    assert shrink.indices == (6, 7)
+    there = replace(gang(4), node_selector=(("kubernetes.io/hostname", "n1"),))
+    given = snapshot(4, [elastic, *full], [waits("q", there)])
+    named = tuple(replace(node, labels={"kubernetes.io/hostname": node.id}) for node in given.nodes)
+    (shrink,) = plan(replace(given, nodes=named)).shrinks
+    assert shrink.indices == (2, 3)
+
+
+def test_rank_0_stays_while_another_replica_will_do() -> None:
+    old = runs("old", gang(4, 1, 2), "n0", "n0", ran_s=9000.0)
+    young = runs("young", gang(4, 1, 2), "n1", "n1", ran_s=400.0)
+    made = planned(2, [old, young], [waits("q", gang(4)), waits("r", gang(4))])
+    assert [(shrink.job_id, shrink.indices) for shrink in made.shrinks] == [("young", (1,)), ("old", (1,))]
+
+
+def test_a_plan_has_others_stopped_for_so_many_jobs_and_the_next_one_for_the_rest() -> None:
+    number = preempt.MAX_CHOICES + 4
+    running = [runs(f"r{n:02}", gang(8), f"n{n}") for n in range(number)]
+    given = snapshot(number, running, [waits(f"u{n:02}", gang(8), 90) for n in range(number)])
+    made = plan(given)
+    assert [p.for_job for p in made.preempts] == [f"u{n:02}" for n in range(preempt.MAX_CHOICES)]
+    rest = plan(after(given, made))
+    assert len({p.job_id for p in (*made.preempts, *rest.preempts)}) == number
+    assert plan(after(after(given, made), rest)).preempts == ()
+
+
+def kinds_in_vain(number: int) -> tuple[list[NodeView], list[RunningGang], list[QueuedGang]]:
+    """Gangs, each of another kind, for which stopping the only one that may be stopped on n1 is not enough; behind them one
+    that is helped on n0.
+    """
+    queued = []
+    for n in range(number):
+        wanted = Gang((GangRole("worker", 1, Request(1000, (1 << 30) + n, 8)),), (("pool", "n1"),))
+        queued.append(waits(f"a{n:03}", wanted, 60))
+    queued.append(waits("z", replace(gang(8), node_selector=(("pool", "n0"),)), 60))
+    running = [runs("goes", gang(8), "n0"), runs("small", gang(4), "n1")]
+    running.append(replace(runs("stays", gang(4), "n1"), is_preemptible=False))
+    nodes = [NodeView(NodeId(n), {"pool": n}, WHOLE, replace(WHOLE, gpus={"h100": 0})) for n in ("n0", "n1")]
+    return nodes, running, queued
+
+
+def test_kinds_that_nothing_helps_do_not_bar_those_behind_them() -> None:
+    nodes, running, queued = kinds_in_vain(200)
+    made = plan(Snapshot(NOW, tuple(nodes), tuple(queued), tuple(running)))
+    assert [(preempt.job_id, preempt.for_job) for preempt in made.preempts] == [("goes", "z")]
+
+
+def test_who_is_behind_more_kinds_than_a_plan_looks_at_has_its_turn_in_a_later_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preempt, "MAX_SPENT", 8)
+    nodes, running, queued = kinds_in_vain(30)
+    given = Snapshot(NOW, tuple(nodes), tuple(queued), tuple(running))
+    plans = [plan(replace(given, now=NOW + timedelta(seconds=10 * n))) for n in range(40)]
+    assert {preempt.for_job for made in plans for preempt in made.preempts} == {"z"}
+    assert any(not made.preempts for made in plans)
+
+
+LIMITED = Account("p", quota=Quota(limit={"gpu_milli": 8000}))
+
+
+def test_who_waits_for_its_projects_limit_takes_the_place_of_its_lower_jobs_and_of_as_few_as_will_do() -> None:
+    running = [
+        runs("low", gang(2), "n0", priority=10),
+        runs("dear", gang(2), "n0", priority=10, lost_gpu_s=9000.0),
+        runs("equal", gang(4), "n0", priority=90),
+        runs("other", gang(8), "n1", priority=10, project="q"),
+    ]
+    queued = [waits("urgent", gang(2), 90)]
+    given = snapshot(3, running, queued, accounts=(LIMITED,))
+    made = plan(given)
+    assert [(p.job_id, p.for_job, p.code) for p in made.preempts] == [("low", "urgent", PreemptCode.PRIORITY)]
+    assert made.waits[JobId("urgent")].code is ReasonCode.PREEMPTING
+    # Though n2 is free it does not start before the limit lets it; nobody else is stopped, and nobody takes what is given back.
+    later = after(given, made)
+    assert (plan(later).preempts, plan(later).starts) == ((), ())
+    gone = [gang for gang in later.running if gang.job_id != "low"]
+    third = [waits("third", gang(2), 10)]
+    made = plan(replace(later, running=tuple(gone), queued=(*later.queued, *third)))
+    assert [start.job_id for start in made.starts] == ["urgent"]
+    assert made.waits[JobId("third")].code is ReasonCode.QUOTA
+
+
+def test_what_a_limit_leaves_is_kept_while_the_last_of_several_stops() -> None:
+    running = [runs(f"low{n}", gang(4), f"n{n}", priority=10) for n in range(2)]
+    given = snapshot(4, running, [waits("urgent", gang(8), 90)], accounts=(LIMITED,))
+    later = after(given, plan(given))
+    half = [gang for gang in later.running if gang.job_id != "low0"]
+    third = [waits("third", gang(4), 10)]
+    made = plan(replace(later, running=tuple(half), queued=(*later.queued, *third)))
+    assert (made.starts, made.waits[JobId("third")].code) == ((), ReasonCode.QUOTA)
+
+
+def test_nobody_is_stopped_for_a_limit_in_vain() -> None:
+    # A user's own limit, which the jobs of others do not free; a limit below what the job needs; no place in the end.
+    mine = Account("p", quota=Quota(user_limit={"gpu_milli": 4000}))
+    theirs = [
+        replace(runs("low", gang(4), "n0", priority=10), user="v"),
+        replace(runs("same", gang(4), "n1", priority=90), user="u"),
+    ]
+    assert planned(3, theirs, [waits("urgent", gang(2), 90)], accounts=(mine,)).preempts == ()
+    low = [runs("low", gang(8), "n0", priority=10)]
+    assert planned(3, low, [waits("urgent", gang(8, 2), 90)], accounts=(LIMITED,)).preempts == ()
+    full = [runs("low", gang(4), "n0", priority=10), runs("stays", gang(4), "n0", priority=90, project="q")]
+    assert planned(1, full, [waits("urgent", gang(8), 90)], accounts=(LIMITED,)).preempts == ()
+    # Elsewhere another project's job has to go too.
+    both = [runs("low", gang(4), "n0", priority=10), runs("else", gang(4), "n0", priority=20, project="q")]
+    made = planned(1, both, [waits("urgent", gang(8), 90)], accounts=(LIMITED,))
+    assert {p.job_id for p in made.preempts} == {"low", "else"}

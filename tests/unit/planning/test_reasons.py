@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import Estimate, NodeView, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot, plan
+from scheduler.planning import Account, Estimate, NodeView, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot, plan
+from scheduler.planning.standing import standing
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GIB = 2**30
@@ -279,3 +280,51 @@ def test_a_part_of_a_gpu_is_told_as_what_it_is() -> None:
     full = replace(shared, free=replace(whole, gpus={"H100": 0}))
     assert "nothing is left of any" in why([full], part(500)).sentence
     assert "needs 0.5 GPU for its worker, and no node has a GPU" in why([node("b", gpus=0)], part(500)).sentence
+
+
+def test_parameter_servers_that_stand_apart_or_spread_are_named_where_that_is_what_binds() -> None:
+    def with_servers(count: int, **more) -> Gang:
+        ps = GangRole("ps", count, Request(100, 2**27, 0, ()))
+        return Gang((GangRole("worker", 1, Request(100, 2**27, 4, ())), ps), **more)
+
+    two = [node("a"), node("b")]
+    full = [runs("other", 8, "b", None)]
+    crowded = [node("a"), replace(node("b", free=0), free=Amounts(0, GIB, {"H100": 0}))]
+    apart = why(crowded, with_servers(1, servers="apart"), full)
+    assert apart.code is ReasonCode.NO_ROOM
+    assert (
+        "needs its parameter servers on nodes without any other of its replicas (`placement: apart`)" in apart.sentence
+    )
+    assert "there is room for all its 2 replicas now, but not so" in apart.sentence
+    never = why(two, with_servers(3, spread_servers=True))
+    assert never.code is ReasonCode.TOO_LARGE
+    assert never.numbers["spread"] is True
+    assert (
+        "`spread: true` of its parameter servers; without that its 4 replicas fit the empty cluster" in never.sentence
+    )
+
+
+def test_why_a_job_stands_where_it_stands_is_counted_without_names() -> None:
+    wanted = gang(1, 8)
+
+    def waits(name: str, project: str, user: str, priority: int, age: int, had: float = 0.0) -> QueuedGang:
+        return replace(job(name, wanted, age=age), project=project, user=user, priority=priority, attained_gpu_s=had)
+
+    queued = (
+        waits("urgent", "p", "ann", 100, 5),
+        waits("other", "q", "bob", 50, 50),
+        waits("older", "p", "ann", 50, 40),
+        waits("me", "p", "ann", 50, 10, 3600.0),
+        waits("later", "p", "ann", 50, 5, 10 * 3600.0),
+    )
+    busy = replace(runs("busy", 8, "a", None), project="p")
+    seen = Snapshot(NOW, (node("a", free=0),), queued, (busy,), accounts=(Account("p", weight=2.0), Account("q")))
+    made = plan(seen)
+    told = standing(seen, made, JobId("me"))
+    assert told.startswith("3 jobs come before it: 1 is of a larger priority than its 50; 1 is of projects whose turn")
+    assert "1 is of the same user and first by attained-service: less GPU time so far" in told
+    assert "Its project p holds 100% of the cluster, lately 0%, with weight 2" in told
+    assert "it is on level 3 of 11, having had 1.0 GPU hours" in told
+    assert not any(name in told for name in ("urgent", "other", "older", "bob"))
+    assert standing(seen, made, JobId("urgent")).startswith("no job comes before it")
+    assert standing(seen, made, JobId("busy")) == ""

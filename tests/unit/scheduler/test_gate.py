@@ -6,7 +6,7 @@ from core.settings import BadSettings, Settings
 from scheduler.bells import AppBell
 from scheduler.celery_app import QUEUES, RECONCILE, TICK, make_app, schedule, send
 from scheduler.executor_factory import make_executor
-from scheduler.gate import Gate, Solo
+from scheduler.gate import Crowd, Gate, Solo
 
 
 def test_an_equal_message_that_waits_is_not_sent_again():
@@ -45,6 +45,39 @@ def test_a_run_that_fails_does_not_block_the_next():
     runs = []
     solo.run(lambda: runs.append(1))
     assert runs == [1]
+
+
+def test_keys_are_worked_on_one_by_one_and_together_where_they_pile_up():
+    seen = []
+
+    def work(keys):
+        seen.append(list(keys))
+        if len(seen) == 1:
+            for key in "abcda":  # while somebody works
+                crowd.run(key)
+
+    crowd = Crowd(work, hands=1, at_once=3)
+    crowd.run("first")
+    assert seen == [["first"], ["a", "b", "c"], ["d"]]
+    crowd.run("a")
+    assert seen[-1] == ["a"]
+
+
+def test_what_fails_for_some_keys_is_told_when_the_others_are_done():
+    seen = []
+
+    def work(keys):
+        seen.append(list(keys))
+        if len(seen) == 1:
+            crowd.run("later")
+            raise ZeroDivisionError
+
+    crowd = Crowd(work, hands=1, at_once=3)
+    with pytest.raises(ZeroDivisionError):
+        crowd.run("first")
+    assert seen == [["first"], ["later"]]
+    crowd.run("next")
+    assert seen[-1] == ["next"]
 
 
 class RecordingApp:

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+import typer.main
 from trainmaster import Client
 from trainmaster.cli import session
 from trainmaster.cli.main import app
@@ -19,6 +20,8 @@ from typer.testing import CliRunner, Result
 
 NOW = datetime(2026, 11, 21, 7, 0, tzinfo=UTC)
 URL = "http://server.test:8765"
+# Made once: typer makes all commands anew for each call, which takes longer than most of them.
+COMMAND = typer.main.get_command(app)
 
 
 def make_job_json(**changes: Any) -> dict[str, Any]:
@@ -141,6 +144,7 @@ def cli(
     monkeypatch.setenv("TRAINMASTER_TOKEN", "tm_secret")
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(session, "http_transport", httpx.MockTransport(server))
+    monkeypatch.setattr("typer.testing._get_command", lambda _app: COMMAND)
 
     def invoke(*arguments: str, stdin: str | bytes | None = None) -> Result:
         return CliRunner().invoke(app, list(arguments), input=stdin, prog_name="trainmaster")

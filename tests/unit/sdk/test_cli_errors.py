@@ -18,7 +18,7 @@ Invoke = Callable[..., Result]
     [
         (["list", "--state", "runing"], "is none of queued"),
         (["list", "--columns", "id,colour"], "'colour' is none of"),
-        (["list", "--since", "yesterdayish"], "neither a date nor a span"),
+        (["list", "--since", "yesterdayish"], "is no time: write 14:20 for today"),
         (["wait", "mnist", "--timeout", "soon"], "is not a duration"),
         (["run", "--env", "novalue", "--", "python"], "is not KEY=VALUE"),
         (["clone", "mnist", "--set", "env.LR"], "is not PATH=VALUE"),

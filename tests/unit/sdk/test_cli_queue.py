@@ -141,6 +141,7 @@ def test_after_setting_a_quota_only_its_own_warnings_are_told(cli: Any, server: 
 def test_setting_a_quota_sends_what_was_written(cli: Any, server: Any) -> None:
     server.on("PATCH", "/projects/vision/quota", QUOTA)
     given = ["gpus=16", "gpus/H100=8", "--guaranteed", "gpus=8", "--user-limit", "gpus=4", "--user", "ann:gpus=8"]
+    given += ["--user-guaranteed", "ann:gpus=2"]
     assert cli("quota", "set", "vision", *given, "--weight", "2", "--max-priority", "high").exit_code == 0
     assert server.bodies("PATCH", "/projects/vision/quota") == [
         {
@@ -148,14 +149,17 @@ def test_setting_a_quota_sends_what_was_written(cli: Any, server: Any) -> None:
             "guaranteed": {"gpus": "8"},
             "user_limit": {"gpus": "4"},
             "users": {"ann": {"gpus": "8"}},
+            "user_guaranteed": {"ann": {"gpus": "2"}},
             "weight": 2.0,
             "max_priority": "high",
         }
     ]
-    assert cli("quota", "unset", "vision", "gpus", "--guaranteed", "gpus", "--max-priority").exit_code == 0
+    taken = ["gpus", "--guaranteed", "gpus", "--user-guaranteed", "ann", "--max-priority"]
+    assert cli("quota", "unset", "vision", *taken).exit_code == 0
     assert server.bodies("PATCH", "/projects/vision/quota")[1] == {
         "limit": {"gpus": None},
         "guaranteed": {"gpus": None},
+        "user_guaranteed": {"ann": None},
         "max_priority": None,
     }
 
@@ -166,6 +170,7 @@ def test_setting_a_quota_sends_what_was_written(cli: Any, server: Any) -> None:
         ([], "say what to set"),
         (["gpus"], "is not KEY=VALUE"),
         (["--user", "ann=4"], "is not USER:WHAT=AMOUNT"),
+        (["--user-guaranteed", "ann=4"], "is not USER:WHAT=AMOUNT"),
         (["--user-weight", "ann=much"], "is not a number"),
     ],
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
+from trainmaster.cli.values import moment
 from typer.testing import Result
 
 from tests.unit.sdk.conftest import NOW, make_problem
@@ -101,15 +103,24 @@ def test_other_nodes_may_be_thought_of(cli: Invoke, server: Any) -> None:
 def test_explain_says_what_the_planner_saw_and_did(cli: Invoke, server: Any) -> None:
     answer = {
         "job_id": "job_1", "at": NOW.isoformat(), "verdict": "waits", "sentence": REASON["sentence"], "wait_reason": REASON,
-        "queue_position": 3, "waiting": 9, "running": 4, "nodes": 2, "is_same": True,
+        "queue_position": 3, "order": "2 jobs come before it.", "waiting": 9, "running": 4, "nodes": 2, "is_same": True,
     }  # fmt: skip
-    server.on("GET", "/jobs/mnist/explanation", answer, {**answer, "is_same": False})
+    server.on("GET", "/jobs/mnist/explanation", answer, {**answer, "is_same": False, "then": "Starts."})
     told = cli("explain", "mnist", "--at", "2026-11-21T07:30:00+00:00").stdout
     assert "9 waiting, 4 running, 2 nodes" in told
     assert "Needs 2 GPUs; none is free (position 3 in the queue)" in told
+    assert "Order    2 jobs come before it." in told
     assert "2026-11-21" in str(server.requests[-1].url)
     assert "another version" in cli("explain", "mnist").stdout
     assert cli("explain", "mnist", "--at", "yesterdayish").exit_code == 2
+
+
+def test_a_moment_is_a_date_a_time_of_today_or_a_span_ago() -> None:
+    now = datetime(2026, 11, 21, 12, 0).astimezone()
+    assert moment("09:07", now, "--at") == now.replace(hour=9, minute=7)
+    assert moment("23:50", now, "--at") == now.replace(hour=23, minute=50) - timedelta(days=1)
+    assert moment("10m", now, "--at") == moment("-10m", now, "--at") == now - timedelta(minutes=10)
+    assert moment("2026-11-21T09:07", now, "--at") == now.replace(hour=9, minute=7)
 
 
 def test_simulate_waits_for_the_result_and_shows_both_beside_each_other(
@@ -145,3 +156,23 @@ def test_a_question_that_cannot_be_answered_is_told_in_words(cli: Invoke, server
     refused = cli("whatif", "mnist", "--more-nodes", "2", "--like", "x")
     assert refused.exit_code != 0
     assert "there is no node x" in refused.stderr
+
+
+def test_whoever_leaves_a_simulation_is_told_how_to_come_back_to_it(cli: Invoke, server: Any, monkeypatch: Any) -> None:
+    doing = {"id": "q1", "state": "running", "sentence": "It reads the jobs that have ended."}
+    server.on("POST", "/simulations", doing)
+    server.on("GET", "/simulations/q1", doing)
+    late = cli("simulate", "--set", "order=fifo", "--timeout", "0.1s")
+    assert late.exit_code == 124
+    assert "It reads the jobs that have ended. It goes on" in late.stderr
+    assert "trainmaster simulate --id q1" in late.stderr
+
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trainmaster.cli.whatif.time.sleep", interrupt)
+    left = cli("simulate", "--id", "q1")
+    assert (left.exit_code, len(server.bodies("POST", "/simulations"))) == (130, 1)
+    assert "Traceback" not in left.stderr
+    assert "trainmaster simulate --id q1" in left.stderr
+    assert cli("simulate", "--id", "q1", "--set", "order=fifo").exit_code == 2

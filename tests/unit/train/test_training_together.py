@@ -277,6 +277,26 @@ def test_a_model_wrapped_anew_in_each_world_counts_each_step_once_and_is_freed_b
     assert told["found"] == [[3, True, 0], [6, True, 0]]
 
 
+LATE = """
+import time
+from trainmaster_train.elastic import Group, World
+from trainmaster_train.elastic import worlds
+
+world = worlds.own_world()
+if world.rank == 0:
+    time.sleep(1.5)  # the others look for it meanwhile, as those that join a gang do
+group = Group()
+group.join(world)
+group.leave()
+tell(size=world.size)
+"""
+
+
+def test_whoever_joins_before_the_first_rank_is_there_prints_no_stack_trace(alone: Path, tmp_path: Path) -> None:
+    assert run(tmp_path, LATE) == [{"size": 2}, {"size": 2}]
+    assert (tmp_path / "1.err").read_text() == ""
+
+
 def test_a_model_that_torch_does_not_measure_is_left_as_it_is(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timer = StepTimer()
     monkeypatch.setattr(steps, "_timer", timer)

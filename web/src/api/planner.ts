@@ -14,6 +14,7 @@ export const plannerKeys = {
   policy: ["planner", "policy"] as const,
   reservations: ["planner", "reservations"] as const,
   whatIf: ["planner", "what-if"] as const,
+  simulation: (id: string) => ["planner", "simulation", id] as const,
   explanation: (job: string, at: string | null) => ["planner", "explanation", job, at] as const,
 };
 
@@ -107,4 +108,15 @@ export const explanationQuery = (job: string, at: string | null) =>
     enabled: at !== null,
     staleTime: Number.POSITIVE_INFINITY,
     gcTime: 60_000,
+  });
+
+const SIMULATION_MS = 1_000;
+
+/** How a simulation stands, looked at until it is done or has failed. */
+export const simulationQuery = (simulation: string) =>
+  queryOptions({
+    queryKey: plannerKeys.simulation(simulation),
+    queryFn: () => got(api.GET("/api/v1/simulations/{simulation}", { params: { path: { simulation } } })),
+    refetchInterval: ({ state }) => (state.error !== null || state.data?.state === "done" ? false : SIMULATION_MS),
+    staleTime: ({ state }) => (state.data?.state === "done" ? Number.POSITIVE_INFINITY : 0),
   });

@@ -57,3 +57,6 @@ export type Setting = Schemas["SettingView"];
 export type Reservation = Schemas["ReservationView"];
 export type Place = Schemas["PlaceView"];
 export type Explanation = Schemas["ExplanationView"];
+export type Simulation = Schemas["SimulationStatusView"];
+export type SimulationResult = Schemas["SimulationView"];
+export type SimulationReport = Schemas["SimulationReportView"];

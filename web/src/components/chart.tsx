@@ -1,7 +1,7 @@
 import "uplot/dist/uPlot.min.css";
 import { useEffect, useRef } from "react";
 import uPlot from "uplot";
-import { clockTime, dayOf, number } from "~/lib/format";
+import { clockTime, dayOf, duration, number } from "~/lib/format";
 import { type Line, smoothed } from "~/lib/series";
 import { useTheme } from "~/lib/theme";
 
@@ -11,7 +11,8 @@ const LEGEND = 8; // lines at most that have names under the chart
 
 interface ChartProps {
   lines: readonly Line[];
-  by: "step" | "time";
+  /** What stands on the axis: steps, moments, or seconds since a beginning. */
+  by: "step" | "time" | "elapsed";
   isLog: boolean;
   smoothing: number;
   label: string;
@@ -19,20 +20,38 @@ interface ChartProps {
   unit: (value: unknown) => string;
   /** Bytes: their axis is divided at powers of two. */
   isBinary?: boolean;
+  /** The value axis begins at zero, and reaches at least so far. */
+  leastTop?: number;
 }
 
 const FONT = "11px Inter Variable, sans-serif";
 const POWERS_OF_TWO = Array.from({ length: 60 }, (_, power) => 2 ** power);
 const DAY_S = 86_400;
+const ELAPSED_S = [
+  1,
+  5,
+  10,
+  30,
+  60,
+  300,
+  600,
+  1800,
+  3600,
+  7200,
+  14_400,
+  21_600,
+  43_200,
+  ...[1, 2, 5, 10, 30, 90].map((days) => days * DAY_S),
+];
 
 /** A line chart; drawing and its cursor are uPlot's. */
-export function Chart({ lines, by, isLog, smoothing, label, unit, isBinary = false }: ChartProps) {
+export function Chart({ lines, by, isLog, smoothing, label, unit, isBinary = false, leastTop }: ChartProps) {
   const box = useRef<HTMLDivElement>(null);
   const theme = useTheme();
   useEffect(() => {
     const element = box.current;
     if (element === null) return;
-    const draw = () => drawn(element, { lines, by, isLog, smoothing, unit, isBinary });
+    const draw = () => drawn(element, { lines, by, isLog, smoothing, unit, isBinary, leastTop });
     let chart = draw();
     const resized = new ResizeObserver(() => chart.setSize({ width: element.clientWidth, height: HEIGHT }));
     resized.observe(element);
@@ -47,14 +66,25 @@ export function Chart({ lines, by, isLog, smoothing, label, unit, isBinary = fal
       resized.disconnect();
       chart.destroy();
     };
-  }, [lines, by, isLog, smoothing, unit, isBinary, theme]);
+  }, [lines, by, isLog, smoothing, unit, isBinary, leastTop, theme]);
   const last = lines.map((line) => `${line.label}: ${unit(line.y.findLast((value) => value !== null))}`).slice(0, LEGEND);
   return <div ref={box} className="chart" role="img" aria-label={`${label}. Newest: ${last.join(", ")}`} />;
 }
 
-function drawn(element: HTMLElement, { lines, by, isLog, smoothing, unit, isBinary }: Omit<ChartProps, "label">): uPlot {
+function drawn(
+  element: HTMLElement,
+  {
+    lines,
+    by,
+    isLog,
+    smoothing,
+    unit,
+    isBinary,
+    leastTop,
+  }: Omit<ChartProps, "label" | "leastTop"> & { leastTop: number | undefined },
+): uPlot {
   const tables: uPlot.AlignedData[] = [];
-  const series: uPlot.Series[] = [{ label: by === "step" ? "step" : "time" }];
+  const series: uPlot.Series[] = [{ label: by }];
   const bands: uPlot.Band[] = [];
   for (const [i, line] of lines.entries()) {
     const colour = colourOf(element, `--line-${i % HUES}`);
@@ -88,14 +118,23 @@ function drawn(element: HTMLElement, { lines, by, isLog, smoothing, unit, isBina
     height: HEIGHT,
     series,
     bands,
-    scales: { x: { time: by === "time" }, y: isLog ? { distr: 3, clamp: 1e-12 } : {} },
+    scales: {
+      x: { time: by === "time" },
+      y: isLog
+        ? { distr: 3, clamp: 1e-12 }
+        : leastTop === undefined
+          ? {}
+          : { range: (_, _low, high) => [0, 1.05 * Math.max(high, leastTop)] },
+    },
     axes: [
       {
         ...axis,
         size: 28,
         ...(by === "time"
           ? { space: 64, values: (_, ticks, _axis, _space, apart) => ticks.map((tick) => timeTick(tick, apart)) }
-          : {}),
+          : by === "elapsed"
+            ? { space: 72, incrs: ELAPSED_S, values: (_, ticks) => ticks.map((tick) => (tick === 0 ? "0" : duration(tick))) }
+            : {}),
       },
       {
         ...axis,
@@ -143,7 +182,8 @@ function tell(element: HTMLElement, chart: uPlot, { lines, by, unit }: Pick<Char
   }
   const x = chart.data[0][at] ?? 0;
   const head = document.createElement("b");
-  head.textContent = by === "step" ? `step ${number(x)}` : clockTime(new Date(x * 1000).toISOString());
+  head.textContent =
+    by === "step" ? `step ${number(x)}` : by === "time" ? clockTime(new Date(x * 1000).toISOString()) : `after ${duration(x)}`;
   const rows = lines.slice(0, LEGEND).flatMap((line, i) => {
     const near = nearest(line.x, x);
     const value = near === -1 ? null : line.y[near];

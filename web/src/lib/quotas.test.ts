@@ -18,15 +18,23 @@ describe("limits and weights of users", () => {
       asked({ "users.ada.gpus": "4", "users.ada.memory": "64Gi", "user_weights.ada": "2", "user_weights.grace": "" }),
     ).toEqual({
       users: {},
+      user_guaranteed: {},
       user_weights: {},
     });
   });
 
   it("sends what is another, and null for what is taken away", () => {
     expect(
-      asked({ "users.ada.gpus": "", "users.grace.gpus": " 0.5 ", "user_weights.ada": "", "user_weights.grace": "1.5" }),
+      asked({
+        "users.ada.gpus": "",
+        "users.grace.gpus": " 0.5 ",
+        "user_weights.ada": "",
+        "user_weights.grace": "1.5",
+        "user_guaranteed.ada.gpus": "2",
+      }),
     ).toEqual({
       users: { ada: { gpus: null }, grace: { gpus: "0.5" } },
+      user_guaranteed: { ada: { gpus: "2" } },
       user_weights: { ada: null, grace: 1.5 },
     });
   });

@@ -11,23 +11,34 @@ export function written(what: string, value: number | null | undefined): string 
   return value % GIB === 0 ? `${value / GIB}Gi` : String(value);
 }
 
+type Amounts = Record<string, string | null>;
+
 export interface UserChanges {
-  users: Record<string, Record<string, string | null>>;
+  users: Record<string, Amounts>;
+  user_guaranteed: Record<string, Amounts>;
   user_weights: Record<string, number | null>;
 }
 
-/** Of `names`, what `field` says of limits (`users.ada.gpus`) and weights (`user_weights.ada`); it tells null for what is not in the form. */
+/**
+ * Of `names`, what `field` says of limits (`users.ada.gpus`), of what is guaranteed (`user_guaranteed.ada.gpus`) and of weights
+ * (`user_weights.ada`); it tells null for what is not in the form.
+ */
 export function userChanges(quota: Quota, names: readonly string[], field: (name: string) => string | null): UserChanges {
-  const found: UserChanges = { users: {}, user_weights: {} };
+  const found: UserChanges = { users: {}, user_guaranteed: {}, user_weights: {} };
   for (const name of names) {
     const known = (quota.users ?? []).find((user) => user.user === name);
-    const limits: Record<string, string | null> = {};
-    for (const { what } of quota.lines ?? []) {
-      const text = field(`users.${name}.${what}`)?.trim();
-      if (text === undefined || text === written(what, known?.limit?.[what])) continue;
-      limits[what] = text === "" ? null : text;
+    for (const [part, before] of [
+      ["users", known?.limit],
+      ["user_guaranteed", known?.guaranteed],
+    ] as const) {
+      const amounts: Amounts = {};
+      for (const { what } of quota.lines ?? []) {
+        const text = field(`${part}.${name}.${what}`)?.trim();
+        if (text === undefined || text === written(what, before?.[what])) continue;
+        amounts[what] = text === "" ? null : text;
+      }
+      if (Object.keys(amounts).length > 0) found[part][name] = amounts;
     }
-    if (Object.keys(limits).length > 0) found.users[name] = limits;
     const text = field(`user_weights.${name}`)?.trim();
     if (text === undefined || (text === "" ? 1 : Number(text)) === (known?.weight ?? 1)) continue;
     const weight = text === "" ? null : Number(text);

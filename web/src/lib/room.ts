@@ -24,6 +24,11 @@ const NEVER = ["never_fits", "no_matching_node", "too_large"];
 /** Whether a job waits for what these nodes cannot give, even when they are empty: then no place in the queue helps. */
 export const isBeyond = (reason: { code: string }): boolean => NEVER.includes(reason.code);
 
+/** The GPU models that the nodes have, each once. */
+export const modelsOf = (nodes: readonly Node[]): string[] => [
+  ...new Set(nodes.flatMap((node) => Object.keys(allocatable(node).gpus))),
+];
+
 export function free(node: Node): Amounts {
   const [all, taken] = [allocatable(node), used(node)];
   const gpus = Object.fromEntries(

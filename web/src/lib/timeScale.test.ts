@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { clock, startWords, ticks, timeScale } from "./timeScale";
+import { axisLabels, clock, startWords, timeScale } from "./timeScale";
 
 const NOW = Date.parse("2026-11-21T12:00:00");
 const HOUR = 3_600_000;
@@ -14,11 +14,20 @@ test("a scale reaches as far as there is something to see, and holds now", () =>
   expect(timeScale(NOW, [NOW + 9999 * HOUR]).end - NOW).toBe(168 * HOUR);
 });
 
-test("ticks are round by the clock and few", () => {
-  const found = ticks(timeScale(NOW, [NOW + 3 * HOUR]));
-  expect(found.length).toBeGreaterThan(2);
-  expect(found.length).toBeLessThan(8);
-  for (const at of found) expect(new Date(at).getMinutes() % 30).toBe(0);
+test.each([120, 250, 400, 900])("the labels of an axis of %d pixels are round by the clock and never touch", (width) => {
+  for (const hours of [1, 3, 8, 24, 100, 168]) {
+    const scale = timeScale(NOW, [NOW + hours * HOUR]);
+    const found = axisLabels(scale, NOW, width);
+    if (width >= 250) expect(found.length).toBeGreaterThan(0);
+    for (const { at } of found) expect(new Date(at).getMinutes() % 5).toBe(0);
+    const spans = [...found, { at: NOW, text: "now" }]
+      .map(({ at, text }) => ({ middle: (scale.at(at) / 100) * width, half: text.length * 3 }))
+      .sort((a, b) => a.middle - b.middle);
+    spans.forEach((span, i) => {
+      const left = spans[i - 1];
+      if (left) expect(span.middle - span.half).toBeGreaterThan(left.middle + left.half);
+    });
+  }
 });
 
 test("an expected start is told with how sure it is", () => {

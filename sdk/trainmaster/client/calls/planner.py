@@ -52,6 +52,7 @@ def update_quota(
     guaranteed: Mapping[str, AmountText] | None = None,
     user_limit: Mapping[str, AmountText] | None = None,
     users: Mapping[str, Mapping[str, AmountText] | None] | None = None,
+    user_guaranteed: Mapping[str, Mapping[str, AmountText] | None] | None = None,
     user_weights: Mapping[str, float | None] | None = None,
     weight: float | None = None,
     max_priority: int | str | None = "",
@@ -61,6 +62,7 @@ def update_quota(
     Args:
         limits: such as ``{"gpus": 16, "gpus/H100": 8, "memory": "512Gi", "jobs": None}``.
         user_limit: of each user of the project; ``users``: of some instead of that.
+        user_guaranteed: what some users get back from the other users of the project.
         max_priority: the largest priority of its jobs, 0 to 100 or a name; ``None``: any; empty: as it is.
     """
     given: dict[str, Any] = {
@@ -68,6 +70,7 @@ def update_quota(
         "guaranteed": guaranteed,
         "user_limit": user_limit,
         "users": users,
+        "user_guaranteed": user_guaranteed,
         "user_weights": user_weights,
         "weight": weight,
     }

@@ -106,6 +106,11 @@ function Told({ found }: { found: Explanation }) {
       <p>
         <Sentence text={ended(found.sentence)} />
       </p>
+      {found.order && (
+        <p className="dim">
+          <Sentence text={ended(found.order)} />
+        </p>
+      )}
       {ahead.length > 0 && (
         <p className="row wrapping small">
           <span className="dim">What was before it</span>
@@ -131,7 +136,16 @@ function Told({ found }: { found: Explanation }) {
         {(found.running ?? 0).toLocaleString()} running and {counted(found.nodes ?? 0, "node")}.
       </p>
       {found.is_same === false && (
-        <p className="note warn">The plan that was made then said otherwise: the planner was another version.</p>
+        <p className="note warn">
+          The plan that was made then, by another version of the planner, did something else
+          {found.then ? (
+            <>
+              : <Sentence text={ended(found.then)} />
+            </>
+          ) : (
+            "."
+          )}
+        </p>
       )}
     </div>
   );

@@ -1,9 +1,9 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
-import { CalendarRange, SlidersHorizontal } from "lucide-react";
+import { CalendarRange, FlaskConical, SlidersHorizontal } from "lucide-react";
 import { useState } from "react";
 import { queueQuery, reservationsQuery, runningQuery, sharesQuery } from "~/api/planner";
-import { projectsQuery } from "~/api/queries";
+import { meQuery, projectsQuery } from "~/api/queries";
 import { Bones, Failure, PageHead } from "~/components/parts";
 import { Ago } from "~/components/time";
 import { counted } from "~/lib/format";
@@ -19,17 +19,18 @@ const route = getRouteApi("/shell/queue");
 export function QueuePage() {
   const { project = "" } = route.useSearch();
   const queue = useInfiniteQuery(queueQuery(project));
-  const { data: shares, error: sharesError, refetch } = useQuery(sharesQuery);
-  const { data: running } = useQuery(runningQuery);
-  const { data: reservations } = useQuery(reservationsQuery);
+  const shares = useQuery(sharesQuery);
+  const running = useQuery(runningQuery);
+  const reservations = useQuery(reservationsQuery);
   const { data: projects } = useQuery(projectsQuery);
+  const { data: me } = useQuery(meQuery);
   const [open, setOpen] = useState<"" | "policy" | "reservations">("");
   const navigate = useNavigate();
   const pages = queue.data?.pages ?? [];
   const jobs = pages.flatMap((page) => page.items);
   const head = pages[0];
   const names = [
-    ...new Set([...(shares?.projects ?? []).map((share) => share.project ?? ""), ...jobs.map((job) => job.project ?? "")]),
+    ...new Set([...(shares.data?.projects ?? []).map((share) => share.project ?? ""), ...jobs.map((job) => job.project ?? "")]),
   ];
   const hues: Hues = new Map(
     names
@@ -54,24 +55,28 @@ export function QueuePage() {
         <button type="button" className="button" onClick={() => setOpen("reservations")}>
           <CalendarRange size={15} aria-hidden="true" /> Reservations
         </button>
+        {me?.is_admin && (
+          <Link to="/simulations" className="button">
+            <FlaskConical size={15} aria-hidden="true" /> Simulate
+          </Link>
+        )}
         <button type="button" className="button" onClick={() => setOpen("policy")}>
           <SlidersHorizontal size={15} aria-hidden="true" /> Policy
         </button>
       </PageHead>
-      {queue.error !== null && <Failure error={queue.error} retry={() => void queue.refetch()} />}
-      {sharesError !== null && <Failure error={sharesError} retry={() => void refetch()} />}
+      <Failures reads={[queue, running, shares, reservations]} />
       <div className="queue-top">
-        {running === undefined || queue.isPending ? (
-          <Waiting rows={8} />
-        ) : (
+        {running.data && queue.data ? (
           <TimeLine
             waiting={jobs}
-            running={running.items.filter((job) => !project || job.project === project)}
-            reservations={(reservations?.items ?? []).filter((each) => !project || each.project === project)}
+            running={running.data.items.filter((job) => !project || job.project === project)}
+            reservations={(reservations.data?.items ?? []).filter((each) => !project || each.project === project)}
             hues={hues}
           />
+        ) : (
+          (running.isPending || queue.isPending) && <Waiting rows={8} />
         )}
-        {shares === undefined ? <Waiting rows={5} /> : <SharesCard shares={shares} hues={hues} />}
+        {shares.data ? <SharesCard shares={shares.data} hues={hues} /> : shares.isPending && <Waiting rows={5} />}
       </div>
       {queue.isPending ? (
         <Waiting rows={8} />
@@ -90,6 +95,21 @@ export function QueuePage() {
       <ReservationsDialog isOpen={open === "reservations"} close={() => setOpen("")} />
     </div>
   );
+}
+
+/** What could not be read, each in the server's words once. */
+function Failures({ reads }: { reads: readonly { error: Error | null; refetch: () => unknown }[] }) {
+  const failed = reads.filter((read) => read.error !== null);
+  const told = new Map(failed.map((read) => [read.error?.message, read]));
+  return [...told.values()].map((read) => (
+    <Failure
+      key={read.error?.message}
+      error={read.error}
+      retry={() => {
+        for (const each of failed) void each.refetch();
+      }}
+    />
+  ));
 }
 
 function About({ waiting, plannedAt }: { waiting: number; plannedAt: string | null | undefined }) {

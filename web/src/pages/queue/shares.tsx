@@ -66,6 +66,7 @@ function ShareRow({ share, hues }: { share: Share; hues: Hues }) {
       <div className="dimmer small num">
         {[
           ...Object.entries(share.gpus ?? {}).map(([model, count]) => `${number(count)} × ${model}`),
+          ...(share.cpus ? [`${number(share.cpus)} CPUs`] : []),
           `${counted(share.running, "job")} running`,
           `${share.waiting.toLocaleString()} waiting`,
           `lately ${percent(share.usage)}`,

@@ -4,7 +4,8 @@ import type { Reservation, RunningJob, WaitingJob } from "~/api/types";
 import { Card } from "~/components/parts";
 import { number } from "~/lib/format";
 import { useNow } from "~/lib/now";
-import { clock, type Scale, startWords, ticks, timeScale } from "~/lib/timeScale";
+import { axisLabels, clock, type Scale, startWords, timeScale } from "~/lib/timeScale";
+import { useWidth } from "~/lib/width";
 import { hueOf, type Hues } from "./shares";
 
 const FEW = 10; // lanes of a kind before "show all"
@@ -72,16 +73,15 @@ export function TimeLine({ waiting, running, reservations, hues }: TimeLineProps
 const endOf = (job: RunningJob): number => ms(job.likely_end_at ?? job.ends_at);
 
 function Axis({ scale, now }: { scale: Scale; now: number }) {
+  const [track, width] = useWidth<HTMLDivElement>();
   return (
     <div className="time-axis" aria-hidden="true">
-      <div className="lane-track">
-        {ticks(scale)
-          .filter((at) => Math.abs(scale.at(at) - scale.at(now)) > 5 && scale.at(at) < 96)
-          .map((at) => (
-            <span key={at} className="tick num" style={{ left: `${scale.at(at)}%` }}>
-              {clock(at, now)}
-            </span>
-          ))}
+      <div className="lane-track" ref={track}>
+        {axisLabels(scale, now, width).map(({ at, text }) => (
+          <span key={at} className="tick num" style={{ left: `${scale.at(at)}%` }}>
+            {text}
+          </span>
+        ))}
         <span className="tick now" style={{ left: `${scale.at(now)}%` }}>
           now
         </span>
@@ -145,7 +145,8 @@ function Name({
   );
 }
 
-const gpus = (count: number | undefined): string => (count ? `${number(count)} GPU${count === 1 ? "" : "s"}` : "");
+const holds = ({ gpus, cpus }: { gpus?: number; cpus?: number }): string =>
+  gpus ? `${number(gpus)} GPU${gpus === 1 ? "" : "s"}` : cpus ? `${number(cpus)} CPU${cpus === 1 ? "" : "s"}` : "";
 
 function StartLane({ job, scale, now, hues }: LaneProps & { job: WaitingJob }) {
   const { about, between } = startWords(job.start, now);
@@ -153,7 +154,7 @@ function StartLane({ job, scale, now, hues }: LaneProps & { job: WaitingJob }) {
   const hue = hueOf(hues, job.project);
   return (
     <li title={`${job.name ?? "A job of another project"}: ${about}${between ? `, ${between}` : ""}`}>
-      <Name id={job.job_id} name={job.name} hue={hue} about={gpus(job.gpus)} />
+      <Name id={job.job_id} name={job.name} hue={hue} about={holds(job)} />
       <Track scale={scale} now={now}>
         <span
           className={`band ${hue} ${Number.isNaN(late) ? "open" : ""}`}
@@ -175,7 +176,7 @@ function RunningLane({ job, scale, now, hues }: LaneProps & { job: RunningJob })
   const until = Number.isNaN(end) ? "no end is stated" : `${job.likely_end_at ? "about" : "by"} ${clock(end, now)}`;
   return (
     <li title={`${job.name ?? "A job of another project"}: ${until}`}>
-      <Name id={job.job_id} name={job.name} hue={hueOf(hues, job.project)} about={gpus(job.gpus)} />
+      <Name id={job.job_id} name={job.name} hue={hueOf(hues, job.project)} about={holds(job)} />
       <Track scale={scale} now={now}>
         <span
           className={`run ${hueOf(hues, job.project)} ${Number.isNaN(end) ? "open" : ""}`}

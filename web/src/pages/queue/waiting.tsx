@@ -75,7 +75,7 @@ function Row({ job, hues }: { job: WaitingJob; hues: Hues }) {
         </span>
       </div>
       <div className="queue-asks small">
-        <span className="num nowrap">{job.gpus ? `${number(job.gpus)} GPU${job.gpus === 1 ? "" : "s"}` : "no GPUs"}</span>
+        <span className="num nowrap">{asks(job)}</span>
         <span className="dimmer cut" title={models.join(", ")}>
           {models.length > 0 ? models.join(" or ") : gang(job.roles ?? {})}
         </span>
@@ -95,7 +95,7 @@ function Row({ job, hues }: { job: WaitingJob; hues: Hues }) {
           <>
             <button type="button" className="why" aria-expanded={isOpen} onClick={() => setOpen(!isOpen)}>
               <ChevronRight size={13} aria-hidden="true" className={isOpen ? "turned" : ""} />
-              <span className={isOpen ? "wrap" : "cut"}>
+              <span className="wrap">
                 <Sentence text={ended(job.reason.sentence)} />
               </span>
             </button>
@@ -108,6 +108,9 @@ function Row({ job, hues }: { job: WaitingJob; hues: Hues }) {
     </li>
   );
 }
+
+const asks = ({ gpus, cpus }: WaitingJob): string =>
+  gpus ? `${number(gpus)} GPU${gpus === 1 ? "" : "s"}` : cpus ? `${number(cpus)} CPU${cpus === 1 ? "" : "s"}` : "no GPUs";
 
 const TONES: Record<string, string> = { low: "grey", high: "amber", urgent: "red" };
 

@@ -40,6 +40,7 @@ export function QuotaForm({ quota, isOpen, close }: { quota: Quota; isOpen: bool
     const names = [...form.keys()].flatMap((key) => (key.startsWith("user_weights.") ? [key.slice("user_weights.".length)] : []));
     const ofUsers = userChanges(quota, names, (name) => form.get(name) as string | null);
     if (Object.keys(ofUsers.users).length > 0) body["users"] = ofUsers.users;
+    if (Object.keys(ofUsers.user_guaranteed).length > 0) body["user_guaranteed"] = ofUsers.user_guaranteed;
     if (Object.keys(ofUsers.user_weights).length > 0) body["user_weights"] = ofUsers.user_weights;
     const params = { path: { project: quota.project } };
     const changed = await got(api.PATCH("/api/v1/projects/{project}/quota", { params, body }));

@@ -54,7 +54,8 @@ function holding([what, value]: [string, number]): string {
 
 function Meters({ quota }: { quota: Quota }) {
   const users = (quota.users ?? []).filter(
-    (user) => Object.keys(user.used ?? {}).length + Object.keys(user.limit ?? {}).length > 0 || (user.weight ?? 1) !== 1,
+    (user) =>
+      [user.used, user.limit, user.guaranteed].some((part) => Object.keys(part ?? {}).length > 0) || (user.weight ?? 1) !== 1,
   );
   return (
     <section className="card" aria-label="Quota">
@@ -89,6 +90,14 @@ function Meters({ quota }: { quota: Quota }) {
                 <span className="tag num">
                   at most{" "}
                   {Object.entries(user.limit ?? {})
+                    .map(holding)
+                    .join(", ")}
+                </span>
+              )}
+              {Object.keys(user.guaranteed ?? {}).length > 0 && (
+                <span className="tag num">
+                  guaranteed{" "}
+                  {Object.entries(user.guaranteed ?? {})
                     .map(holding)
                     .join(", ")}
                 </span>

@@ -19,7 +19,8 @@ export function UserQuotas({ quota }: { quota: Quota }) {
     <fieldset className="stack tight">
       <legend>Single users</legend>
       <p className="dim">
-        A limit here stands instead of the one of each user. Who has weight 2 gets twice as much of the project&apos;s share.
+        A limit here stands instead of the one of each user. What is guaranteed here, the other users of the project give back.
+        Who has weight 2 gets twice as much of the project&apos;s share.
       </p>
       {names.length === 0 ? (
         <p className="dim">The project has no members yet.</p>
@@ -30,6 +31,9 @@ export function UserQuotas({ quota }: { quota: Quota }) {
               <tr>
                 <th>User</th>
                 <th>Weight</th>
+                <th>
+                  <span className="only-read">Limit or guarantee</span>
+                </th>
                 {lines.map((line) => (
                   <th key={line.what} className={line.what.includes("/") ? "mono" : ""}>
                     {lineName(line.what)}
@@ -40,10 +44,12 @@ export function UserQuotas({ quota }: { quota: Quota }) {
             <tbody>
               {names.map((name) => {
                 const user = (quota.users ?? []).find((each) => each.user === name);
-                return (
+                return [
                   <tr key={name}>
-                    <th scope="row">{name}</th>
-                    <td>
+                    <th scope="rowgroup" rowSpan={2}>
+                      {name}
+                    </th>
+                    <td rowSpan={2}>
                       <input
                         className="input num"
                         name={`user_weights.${name}`}
@@ -54,6 +60,7 @@ export function UserQuotas({ quota }: { quota: Quota }) {
                         autoComplete="off"
                       />
                     </td>
+                    <td className="dim small">at most</td>
                     {lines.map((line) => (
                       <td key={line.what}>
                         <input
@@ -66,8 +73,24 @@ export function UserQuotas({ quota }: { quota: Quota }) {
                         />
                       </td>
                     ))}
-                  </tr>
-                );
+                  </tr>,
+                  <tr key={`${name} guaranteed`}>
+                    <td className="dim small">guaranteed</td>
+                    {lines.map((line) => (
+                      <td key={line.what}>
+                        {line.what === "jobs" ? null : (
+                          <input
+                            className="input num"
+                            name={`user_guaranteed.${name}.${line.what}`}
+                            defaultValue={written(line.what, user?.guaranteed?.[line.what])}
+                            aria-label={`Guaranteed to ${name}, ${lineName(line.what)}`}
+                            autoComplete="off"
+                          />
+                        )}
+                      </td>
+                    ))}
+                  </tr>,
+                ];
               })}
             </tbody>
           </table>

@@ -1,9 +1,10 @@
 import { useQuery } from "@tanstack/react-query";
-import { type ReactNode, useId } from "react";
+import type { ReactNode } from "react";
 import type { Document } from "yaml";
 import { nodesQuery, projectsQuery, volumesQuery } from "~/api/queries";
 import type { Mistake } from "~/api/types";
-import { Field } from "~/components/parts";
+import { TextInput } from "~/components/textInput";
+import { modelsOf } from "~/lib/room";
 import { Code } from "./code";
 import { valueOf } from "./draft";
 
@@ -18,7 +19,7 @@ export function Form({ document, mistakes, set }: FormProps) {
   const { data: projects } = useQuery(projectsQuery);
   const { data: volumes } = useQuery(volumesQuery);
   const { data: nodes } = useQuery(nodesQuery);
-  const gpuModels = [...new Set((nodes ?? []).flatMap((node) => Object.keys((node.allocatable["gpus"] ?? {}) as object)))];
+  const gpuModels = modelsOf(nodes ?? []);
   const hasRoles = document.has("roles");
   const isBroken = document.errors.length > 0;
 
@@ -27,13 +28,13 @@ export function Form({ document, mistakes, set }: FormProps) {
     label: string,
     more: { hint?: ReactNode; placeholder?: string; type?: string; list?: readonly string[] } = {},
   ) => (
-    <Text
+    <TextInput
       name={name}
       label={label}
       value={isBroken ? "" : valueOf(document, name)}
       wrong={mistakes.find((mistake) => mistake.path === name || mistake.path.startsWith(`${name}.`))?.message}
       isDisabled={isBroken}
-      set={set}
+      set={(value) => set(name, value)}
       {...more}
     />
   );
@@ -85,51 +86,5 @@ export function Form({ document, mistakes, set }: FormProps) {
         </div>
       </fieldset>
     </>
-  );
-}
-
-interface TextProps {
-  name: string;
-  label: string;
-  value: string;
-  wrong: string | undefined;
-  isDisabled: boolean;
-  set: (name: string, value: string) => void;
-  hint?: ReactNode;
-  placeholder?: string;
-  type?: string;
-  list?: readonly string[];
-}
-
-function Text({ name, label, value, wrong, isDisabled, set, hint, placeholder, type = "text", list }: TextProps) {
-  const listId = useId();
-  return (
-    <Field label={label} hint={hint} wrong={wrong}>
-      {(props) => (
-        <>
-          <input
-            {...props}
-            className="input"
-            name={name}
-            type={type}
-            min={0}
-            value={value}
-            placeholder={placeholder}
-            disabled={isDisabled}
-            autoComplete="off"
-            spellCheck={false}
-            list={list && list.length > 0 ? listId : undefined}
-            onChange={(event) => set(name, event.target.value)}
-          />
-          {list && list.length > 0 && (
-            <datalist id={listId}>
-              {list.map((item) => (
-                <option key={item} value={item} />
-              ))}
-            </datalist>
-          )}
-        </>
-      )}
-    </Field>
   );
 }

@@ -1,10 +1,11 @@
 import { useQuery } from "@tanstack/react-query";
 import { CircleHelp } from "lucide-react";
-import { type ReactNode, useId, useState } from "react";
+import { useState } from "react";
 import { nodesQuery } from "~/api/queries";
 import type { JobSpec } from "~/api/types";
-import { Field } from "~/components/parts";
+import { TextInput } from "~/components/textInput";
 import { duration } from "~/lib/format";
+import { modelsOf } from "~/lib/room";
 import { type Question, mistakeIn } from "~/lib/whatIf";
 
 interface FormProps {
@@ -19,7 +20,7 @@ export function QuestionForm({ spec, ask }: FormProps) {
   const { data: nodes } = useQuery(nodesQuery);
   const [mistake, setMistake] = useState("");
   const names = (nodes ?? []).map((node) => node.name).slice(0, NAMES_SHOWN);
-  const models = [...new Set((nodes ?? []).flatMap((node) => Object.keys((node.allocatable["gpus"] ?? {}) as object)))];
+  const models = modelsOf(nodes ?? []);
   const roles = Object.entries(spec.roles ?? {});
   const withGpus = roles.map(([, role]) => role.resources).find((resources) => resources?.gpus);
   const selector = Object.entries(spec.node_selector ?? {}).map(([key, value]) => `${key}=${value}`);
@@ -53,23 +54,32 @@ export function QuestionForm({ spec, ask }: FormProps) {
         <legend>The job asked for</legend>
         <div className="fours">
           {roles.map(([role, { replicas, min_replicas }]) => (
-            <Input
+            <TextInput
+              isNumeric
               key={role}
               name={`replicas.${role}`}
               label={role === "worker" ? "Workers" : `Replicas of ${role}`}
               placeholder={min_replicas ? `${min_replicas}-${replicas}` : String(replicas ?? 1)}
             />
           ))}
-          <Input name="gpus" label="GPUs each" placeholder={String(withGpus?.gpus ?? 0)} />
-          <Input name="gpu_type" label="GPU model" placeholder={withGpus?.gpu_type?.join(" or ") || "any"} list={models} />
-          <Input name="labels" label="Nodes with labels" placeholder={selector.join(", ") || "pool=…"} />
-          <Input
+          <TextInput isNumeric name="gpus" label="GPUs each" placeholder={String(withGpus?.gpus ?? 0)} />
+          <TextInput
+            isNumeric
+            name="gpu_type"
+            label="GPU model"
+            placeholder={withGpus?.gpu_type?.join(" or ") || "any"}
+            list={models}
+          />
+          <TextInput isNumeric name="labels" label="Nodes with labels" placeholder={selector.join(", ") || "pool=…"} />
+          <TextInput
+            isNumeric
             name="priority"
             label="Priority"
             placeholder={String(spec.priority ?? 50)}
             list={["low", "normal", "high", "urgent"]}
           />
-          <Input
+          <TextInput
+            isNumeric
             name="max_run_time"
             label="Longest run"
             placeholder={spec.max_run_time ? duration(spec.max_run_time) : "no limit"}
@@ -79,9 +89,9 @@ export function QuestionForm({ spec, ask }: FormProps) {
       <fieldset>
         <legend>The cluster had</legend>
         <div className="fours">
-          <Input name="more_nodes" label="More nodes" placeholder="0" type="number" />
-          <Input name="like" label="Of the kind of" placeholder="a node" list={names} />
-          <Input name="without" label="Without the nodes" placeholder="none" list={names} />
+          <TextInput isNumeric name="more_nodes" label="More nodes" placeholder="0" type="number" />
+          <TextInput isNumeric name="like" label="Of the kind of" placeholder="a node" list={names} />
+          <TextInput isNumeric name="without" label="Without the nodes" placeholder="none" list={names} />
         </div>
       </fieldset>
       {mistake && (
@@ -96,44 +106,5 @@ export function QuestionForm({ spec, ask }: FormProps) {
         <span className="dim small">What is empty stays as it is. Nothing is submitted or changed.</span>
       </div>
     </form>
-  );
-}
-
-interface InputProps {
-  name: string;
-  label: string;
-  placeholder: string;
-  type?: string;
-  list?: readonly string[];
-  hint?: ReactNode;
-}
-
-function Input({ name, label, placeholder, type = "text", list = [], hint }: InputProps) {
-  const listId = useId();
-  return (
-    <Field label={label} hint={hint}>
-      {(props) => (
-        <>
-          <input
-            {...props}
-            className="input num"
-            name={name}
-            type={type}
-            min={0}
-            placeholder={placeholder}
-            autoComplete="off"
-            spellCheck={false}
-            list={list.length > 0 ? listId : undefined}
-          />
-          {list.length > 0 && (
-            <datalist id={listId}>
-              {list.map((item) => (
-                <option key={item} value={item} />
-              ))}
-            </datalist>
-          )}
-        </>
-      )}
-    </Field>
   );
 }

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import re
 
+from trainmaster_runtime.metrics.printed import PrintedProgress, may_tell
+
 LINE_BYTES = 1000  # the rest of a longer line is not looked at
 PATTERNS = 20
 _NAMES = 20  # in one pattern, or one line
@@ -32,17 +34,20 @@ if TYPE_CHECKING:
 
 
 class LinePatterns:
-    """Args: ``patterns``: the job's own; none: pairs of name and value are looked for, in lines that name a step."""
+    """Args: ``patterns``: the job's own; none: pairs of name and value are looked for, in lines that name a step, and else
+    the usual words and bars that tell how far it is.
+    """
 
     def __init__(self, patterns: List[str]) -> None:
         self._own = [
             _Template(pattern) for pattern in patterns[:PATTERNS] if 0 < len(_FIELD.findall(pattern)) <= _NAMES
         ]
         self.has_own = bool(patterns)
+        self._printed = PrintedProgress()
 
     def may_match(self, line: bytes) -> bool:
         """A quick look, for the thread that must not be held up."""
-        return self.has_own or b"step" in line or b"iter" in line or b"epoch" in line
+        return self.has_own or b"step" in line or b"iter" in line or b"epoch" in line or may_tell(line)
 
     def find(self, line: bytes) -> Dict[str, float]:
         """The numbers by name; empty: the line has none for us."""
@@ -53,7 +58,8 @@ class LinePatterns:
                 if found is not None:
                     return found
             return {}
-        return _pairs(text)
+        # Pairs are the clearer words: a line is read in the one way or in the other.
+        return _pairs(text) or self._printed.find(text)
 
 
 def _pairs(text: str) -> Dict[str, float]:

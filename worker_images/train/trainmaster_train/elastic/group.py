@@ -137,6 +137,9 @@ class Group:
         store: Any = None
         while store is None:
             try:
+                if world.rank:
+                    # torch prints a stack trace for each try that finds nobody there, and rests for seconds after it.
+                    socket.create_connection((world.master_addr, world.master_port), _CONNECT_S).close()
                 store = stores.TCPStore(
                     world.master_addr,
                     world.master_port,
@@ -144,7 +147,7 @@ class Group:
                     timeout=timedelta(seconds=_CONNECT_S if world.rank else _INIT_S),
                     wait_for_workers=False,
                 )
-            except RuntimeError as error:
+            except (RuntimeError, OSError) as error:
                 self._check(world, end, f"rank 0 at {world.master_addr}:{world.master_port}", str(error))
                 time.sleep(_AGAIN_S)  # noqa: TID251 - the port is asked, with a deadline above
         missing = [f"here/{rank}" for rank in range(world.size)]

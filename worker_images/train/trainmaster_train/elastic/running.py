@@ -55,8 +55,10 @@ def _run(group: Group, state: State, call: Callable[[], ResultT]) -> ResultT:
         import torch._dynamo  # noqa: F401
     _world = worlds.first_world()
     done: list[ResultT] = []
+    before = 0
     while True:
-        failure = _in_world(group, state, call, done)
+        failure = _in_world(group, state, call, done, before)
+        before = _world.size
         if failure is None:
             return done[0]
         try:
@@ -69,15 +71,15 @@ def _run(group: Group, state: State, call: Callable[[], ResultT]) -> ResultT:
             raise failure from none
 
 
-def _in_world(group: Group, state: State, call: Callable[[], ResultT], done: list[ResultT]) -> Optional[BaseException]:
-    """Train in the world as it is; ``None`` when all are done, else why it ended."""
+def _in_world(
+    group: Group, state: State, call: Callable[[], ResultT], done: list[ResultT], before: int
+) -> Optional[BaseException]:
+    """Train in the world as it is, behind one of ``before`` processes; ``None`` when all are done, else why it ended."""
     try:
         worlds.enter(_world)
         group.join(_world)
         if worlds.is_elastic():
-            print(
-                f"[trainmaster] world {_world.number}: rank {_world.rank} of {_world.size}", file=sys.stderr, flush=True
-            )
+            print(_told(_world, before), file=sys.stderr, flush=True)
         with Watch(group, _world):
             state.sync(_world.number)
             done[:] = [call()]
@@ -93,6 +95,14 @@ def _in_world(group: Group, state: State, call: Callable[[], ResultT], done: lis
         return told
     finally:
         group.leave()
+
+
+def _told(now: World, before: int) -> str:
+    rank = f"(world {now.number}, rank {now.rank})"
+    processes = f"{now.size} {'process' if now.size == 1 else 'processes'}"
+    if not before:
+        return f"[trainmaster] training {'joined' if now.number > 1 else 'begins'} with {processes} {rank}"
+    return f"[trainmaster] training goes on with {processes} instead of {before} {rank}"
 
 
 def _wait_for_all() -> None:

@@ -1,0 +1,237 @@
+"""Simulations over HTTP: begun by the API, worked on in a process of a scheduler, taken up again when that one dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from sqlalchemy import select
+from starlette.testclient import TestClient
+
+from api.main import create_app
+from core.db.bootstrap import prepare_home, read_token
+from core.db.engine import SessionFactory, unit_of_work
+from core.db.repositories.simulations import LOST_AFTER
+from core.db.tables import Job
+from core.settings import Settings
+from scheduler.control.simulations import Simulations
+from scheduler.control.trials import load_trial, try_out
+
+
+class NoBell:
+    def ring(self, topic: str, key: str = "") -> None:
+        pass
+
+
+@pytest.fixture
+def worker(plane, sessions) -> Simulations:
+    """A scheduler that works on them in this process."""
+
+    def work(ask):
+        try:
+            with unit_of_work(sessions, read_only=True) as session:
+                trial = load_trial(session, ask, plane.engine.now)
+        except ValueError as error:
+            field = str(error).partition(":")[0]
+            yield {"answer": {"error": {"code": "invalid_request", "sentence": str(error), "field": field}}}
+            return
+        yield {"answer": try_out(trial)}
+
+    return Simulations(plane.control, work)
+
+
+@pytest.fixture
+def app(settings: Settings, sessions: SessionFactory, plane) -> FastAPI:
+    prepare_home(sessions, settings, plane.engine.now)
+    return create_app(settings, sessions=sessions, bell=NoBell(), clock=lambda: plane.engine.now)
+
+
+@pytest.fixture
+def client(app: FastAPI, settings: Settings) -> Iterator[TestClient]:
+    token = read_token(settings)
+    with TestClient(app, headers={"Authorization": f"Bearer {token}"}) as client:
+        yield client
+
+
+def test_a_policy_is_tried_on_the_platform_s_own_history(plane, client, worker, sessions) -> None:
+    began = client.post("/api/v1/simulations", json={"days": 7}).json()
+    worker.work()
+    nothing = client.get(f"/api/v1/simulations/{began['id']}")
+    assert (nothing.status_code, nothing.json()["field"]) == (422, "days")
+    for number in range(6):
+        plane.submit(f"sweep-{number}", gpus=2)
+    with unit_of_work(sessions) as session:
+        for number, job in enumerate(session.scalars(select(Job).order_by(Job.id))):
+            job.state, job.run_s, job.finished_at = "succeeded", 600.0 + number, plane.engine.now
+    began = client.post(
+        "/api/v1/simulations",
+        json={"policy": {"order": "fifo"}, "cluster": {"more_nodes": 2, "like": "node-0"}, "days": 7},
+    )
+    assert began.status_code == 202, began.text
+    worker.work()
+    found = client.get(f"/api/v1/simulations/{began.json()['id']}").json()
+    assert found["state"] == "done"
+    before, after = found["result"]["before"], found["result"]["after"]
+    assert (before["finished"], after["finished"]) == (6, 6)
+    assert after["wait_mean_s"] < before["wait_mean_s"]
+    assert found["result"]["sentences"][0].startswith("A job would have waited ")
+    for body, field in (
+        ({"policy": {"ordre": "fifo"}}, None),
+        ({"cluster": {"more_nodes": 1, "like": "nowhere"}}, "cluster.like"),
+        ({"days": 0}, "days"),
+    ):
+        wrong = client.post("/api/v1/simulations", json=body)
+        if wrong.status_code == 202:
+            worker.work()
+            wrong = client.get(f"/api/v1/simulations/{wrong.json()['id']}")
+        assert wrong.status_code == 422, wrong.text
+        assert field is None or wrong.json()["field"] == field
+    assert client.get("/api/v1/simulations/none").status_code == 404
+
+
+def finished_jobs(plane, sessions, count: int) -> None:
+    for number in range(count):
+        plane.submit(f"sweep-{number}", gpus=2)
+    with unit_of_work(sessions) as session:
+        for number, job in enumerate(session.scalars(select(Job).order_by(Job.id))):
+            job.state, job.run_s, job.finished_at = "succeeded", 600.0 + number, plane.engine.now
+
+
+def begin(client: TestClient) -> str:
+    began = client.post("/api/v1/simulations", json={"policy": {"order": "fifo"}, "days": 7})
+    assert began.status_code == 202, began.text
+    return f"/api/v1/simulations/{began.json()['id']}"
+
+
+def test_one_whose_scheduler_died_is_taken_up_by_the_next_within_seconds(plane, client, worker) -> None:
+    address = begin(client)
+
+    def dies(_ask):
+        yield {"doing": "thinks"}
+        during.append(client.get(address).json())
+        raise KeyboardInterrupt
+
+    during: list[dict] = []
+    with pytest.raises(KeyboardInterrupt):
+        Simulations(plane.control, dies).work()
+    assert (during[0]["state"], during[0]["sentence"]) == ("running", "It thinks.")
+    other = Simulations(replace(plane.control, holder="other"), worker._work)
+    other.work()
+    assert client.get(address).json()["state"] == "running"  # whoever has it may still be there
+    plane.engine.now += LOST_AFTER + timedelta(seconds=1)
+    assert client.get(address).json()["sentence"].startswith("The scheduler that worked on it is gone")
+    other.work()
+    assert client.get(address).status_code == 422  # no job has ended: an answer
+
+
+def test_a_scheduler_of_the_same_name_takes_up_what_it_left_at_once_and_not_for_ever(plane, client) -> None:
+    address, tries = begin(client), []
+
+    def dies(_ask):
+        tries.append(1)
+        raise KeyboardInterrupt
+        yield {}
+
+    for _ in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            Simulations(plane.control, dies).work()
+    Simulations(plane.control, dies).work()
+    told = client.get(address)
+    assert (told.status_code, len(tries)) == (500, 3)
+    assert "ended 3 times while it worked on this simulation" in told.json()["detail"]
+
+
+def test_one_that_is_stopped_in_order_is_left_to_the_next_as_if_never_begun(plane, client) -> None:
+    address = begin(client)
+
+    def work(_ask):
+        yield {}
+        simulations.close()
+        yield {}
+
+    simulations = Simulations(plane.control, work)
+    simulations.work()
+    assert client.get(address).json()["state"] == "waiting"
+
+
+def test_a_process_that_is_killed_is_told_of_at_once_and_the_next_one_works(plane, client, sessions) -> None:
+    finished_jobs(plane, sessions, 1)
+    address, simulations = begin(client), Simulations(plane.control)
+    simulations.start()
+    try:
+        wait_until(lambda: children_of(os.getpid()), bool)
+        os.kill(children_of(os.getpid())[0], signal.SIGKILL)
+        told = wait_until(lambda: client.get(address), lambda told: told.status_code != 200)
+        assert (told.status_code, told.json()["code"]) == (500, "internal")
+        assert "ran out of memory" in told.json()["detail"]
+        address = begin(client)
+        simulations.start()
+        told = wait_until(lambda: client.get(address).json(), lambda told: told["state"] == "done")
+        assert told["result"]["jobs"] == 1
+    finally:
+        simulations.close()
+
+
+def test_nothing_outlives_a_scheduler_that_is_killed() -> None:
+    """The process is in the middle of its work: it waits for a database that takes its time."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        asked = {
+            "url": f"postgresql://a@127.0.0.1:{silent.getsockname()[1]}/a",
+            "ask": {"days": 1},
+            "now": "2026-01-01",
+        }
+        script = (
+            "import subprocess, sys, time\n"
+            "pipe = subprocess.PIPE\n"
+            "child = subprocess.Popen([sys.executable, '-m', 'scheduler.trial'], stdin=pipe, stdout=pipe)\n"
+            "child.stdin.write(sys.argv[1].encode() + b'\\n')\n"
+            "child.stdin.flush()\n"
+            "print(child.pid, child.stdout.readline(), flush=True)\n"
+            "time.sleep(60)\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", script, json.dumps(asked)], stdout=subprocess.PIPE) as starter:
+            assert starter.stdout is not None
+            child = int(starter.stdout.readline().split()[0])
+            assert is_alive(child)
+            starter.kill()
+        wait_until(lambda: is_alive(child), lambda alive: not alive, within_s=2.0)
+
+
+def wait_until(look, is_enough, within_s: float = 120.0):
+    until_s = time.monotonic() + within_s
+    while not is_enough(found := look()):
+        assert time.monotonic() < until_s, found
+        time.sleep(0.05)
+    return found
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (
+                f"\nPPid:\t{pid}\n" in (folder / "status").read_text()
+                and b"scheduler.trial" in (folder / "cmdline").read_bytes()
+            ):
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False

@@ -1,0 +1,99 @@
+"""Users inside a project: their guarantees and shares give rights over one another, and never in circles."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from core.domain.ids import JobId
+from scheduler.planning import Account, PreemptCode, Quota
+from scheduler.planning.quota import is_guaranteed_to_user
+from scheduler.planning.shares import Shares
+from tests.properties.preemption_worlds import Story, any_policy
+
+SEQUENCES = int(os.environ.get("TRAINMASTER_SEQUENCES", "40"))
+CHUNK = 20
+
+
+def story_of(seed: int, *, ends: bool = True) -> Story:
+    """Projects whose users have guarantees and weights, in half of the stories one project alone."""
+    chance = Random(seed)
+    policy = replace(
+        any_policy(chance, slices=ends), is_fair=True, reclaims=True, preempts_shares=chance.random() < 0.7
+    )
+    story = Story(seed, policy=policy, ends=ends)
+    accounts = []
+    for account in story.world.accounts:
+        of_users = {
+            user: {"gpu_milli": 1000 * chance.randint(1, 4)} for user in ("ann", "bob") if chance.random() < 0.5
+        }
+        quota = Quota(guaranteed=account.quota.guaranteed, user_guaranteed=of_users)
+        weights = {"ann": chance.choice([1.0, 1.0, 3.0])}
+        accounts.append(Account(account.project, account.weight, quota, user_weights=weights))
+    story.world.accounts = tuple(accounts)
+    return story
+
+
+def arrive(story: Story, *, is_one_project: bool) -> None:
+    story.arrive()
+    if is_one_project:
+        last = max(story.world.queued)
+        story.world.queued[last] = replace(story.world.queued[last], project="red")
+
+
+@pytest.mark.parametrize("chunk", range(-(-SEQUENCES // CHUNK)))
+def test_for_one_wait_of_a_job_another_is_stopped_once_at_most_and_only_by_the_right_that_is_told(chunk: int) -> None:
+    for seed in range(chunk * CHUNK, min(SEQUENCES, (chunk + 1) * CHUNK)):
+        story = story_of(seed)
+        for _ in range(story.chance.randint(4, 10)):
+            for _ in range(story.chance.choice([0, 1, 1, 2])):
+                arrive(story, is_one_project=seed % 2 == 0)
+            story.plan()
+            story.step(story.chance.choice([10, 60, 400]))
+        waits = {job_id: 1 + life.preempted for job_id, life in story.lives.items()}
+        pairs: Counter[tuple[JobId, JobId | None]] = Counter()
+        for snapshot, made in story.plans:
+            jobs = {job.job_id: job for job in snapshot.queued}
+            running = {gang.job_id: gang for gang in snapshot.running}
+            shares = Shares(snapshot)
+            for preempt in made.preempts:
+                pairs[preempt.job_id, preempt.for_job] += 1
+                if preempt.for_job is None or preempt.code not in (PreemptCode.GUARANTEE, PreemptCode.FAIR_SHARE):
+                    continue
+                job, gang = jobs[preempt.for_job], running[preempt.job_id]
+                if job.project != gang.project:
+                    continue
+                assert job.user != gang.user, f"seed {seed}"
+                assert job.priority >= gang.priority, f"seed {seed}"
+                assert gang.user in preempt.sentence, f"seed {seed}"
+                assert job.user in preempt.sentence, f"seed {seed}"
+                held = shares.of_running(gang)
+                assert not is_guaranteed_to_user(gang.project, gang.user, held, shares, is_held=True), f"seed {seed}"
+        for (victim, for_job), times in pairs.items():
+            assert for_job is None or times <= waits[for_job], f"seed {seed}: {victim} {times} times for {for_job}"
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_where_nobody_comes_and_nobody_ends_users_come_to_rest_too(seed: int) -> None:
+    story = story_of(seed, ends=False)
+    for _ in range(14):
+        arrive(story, is_one_project=seed % 2 == 0)
+    last = 0
+    for at in range(60):
+        if story.plan().preempts:
+            last = at
+        story.step(330)
+    assert last <= 40, f"seed {seed}: still stopped somebody in round {last}"
+    # Inside a project nobody takes the place back. (Between projects: only when something else was taken meanwhile.)
+    project = {job.job_id: job.project for snapshot, _ in story.plans for job in (*snapshot.queued, *snapshot.running)}
+    edges = {
+        (p.for_job, p.job_id)
+        for _, made in story.plans
+        for p in made.preempts
+        if p.for_job is not None and project[p.for_job] == project[p.job_id]
+    }
+    assert not [edge for edge in edges if edge[::-1] in edges], f"seed {seed}"

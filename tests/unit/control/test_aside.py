@@ -1,0 +1,86 @@
+"""One job that the planner cannot plan is set aside; all others are planned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from math import inf, nan
+
+import pytest
+
+from core.domain.ids import JobId, NodeId
+from core.domain.resources import Amounts, Gang, GangRole, Request
+from scheduler.control.aside import Aside
+from scheduler.control.estimates import sound
+from scheduler.control.running import limit_in_sight
+from scheduler.planning import plan
+from scheduler.planning.model import Estimate, NodeView, Plan, QueuedGang, ReasonCode, Snapshot
+
+NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC)
+SMALL = Gang((GangRole("worker", 1, Request(1, 1)),))
+WHOLE = Amounts(20, 20)
+
+
+def queue() -> Snapshot:
+    jobs = [QueuedGang(JobId(f"j{n:02}"), f"j{n:02}", "p", "u", 50, NOW, SMALL, SMALL.shape()) for n in range(40)]
+    return Snapshot(NOW, (NodeView(NodeId("n0"), {}, WHOLE, WHOLE),), tuple(jobs))
+
+
+class Fails:
+    """The planner, which fails with some jobs."""
+
+    def __init__(self, *broken: str) -> None:
+        self.broken = {*broken}
+        self.calls = 0
+
+    def __call__(self, snapshot: Snapshot) -> Plan:
+        self.calls += 1
+        if not self.broken.isdisjoint(job.job_id for job in snapshot.queued):
+            raise OverflowError("too far")
+        return plan(snapshot)
+
+
+def test_broken_jobs_are_set_aside_and_told_and_the_others_start() -> None:
+    snapshot = queue()
+    generations = {job.job_id: 1 for job in snapshot.queued}
+    made = Aside().plan(snapshot, generations, Fails("j03", "j17"))
+    assert len(made.starts) == 20
+    assert made.waits.keys() | {start.job_id for start in made.starts} == generations.keys()
+    for job_id in (JobId("j03"), JobId("j17")):
+        assert made.waits[job_id].code is ReasonCode.NEVER_FITS
+        assert "the planner fails on what this job asks for (OverflowError)" in made.waits[job_id].sentence
+
+
+def test_the_next_plan_fails_no_more_and_a_job_that_was_changed_is_tried_again() -> None:
+    snapshot, planner = queue(), Fails("j03")
+    aside, generations = Aside(), {job.job_id: 1 for job in snapshot.queued}
+    aside.plan(snapshot, generations, planner)
+    assert planner.calls < 20
+    planner.calls = 0
+    aside.plan(snapshot, generations, planner)
+    assert planner.calls == 1
+    made = aside.plan(snapshot, generations | {JobId("j03"): 2}, plan)
+    assert JobId("j03") in {start.job_id for start in made.starts}
+
+
+def test_a_gang_without_members_is_not_started() -> None:
+    snapshot = queue()
+    first, *others = snapshot.queued
+    empty = replace(first, gang=Gang(()), shape=Gang(()).shape())
+    made = Aside().plan(replace(snapshot, queued=(empty, *others)), {first.job_id: 1}, plan)
+    assert made.waits[first.job_id].sentence == "asks for no replicas at all, so there is nothing to start"
+    assert len(made.starts) == 20
+
+
+def test_what_no_waiting_job_causes_is_told_as_it_is() -> None:
+    def failing(_: Snapshot) -> Plan:
+        raise ValueError("a node")
+
+    with pytest.raises(ValueError, match="a node"):
+        Aside().plan(queue(), {}, failing)
+
+
+def test_times_that_are_none_are_not_planned_with() -> None:
+    assert sound(Estimate(1.0, 1.0, inf)) is sound(Estimate(nan, 1.0, 1.0)) is None
+    assert sound(Estimate(1.0, 1.0, 2.0)) == Estimate(1.0, 1.0, 2.0)
+    assert (limit_in_sight(1e12), limit_in_sight(nan), limit_in_sight(3600.0)) == (None, None, 3600.0)

@@ -1,0 +1,59 @@
+"""Which reasons a tick writes: of a shape, of one user's jobs of it, and of single jobs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from core.domain.ids import JobId
+from core.domain.resources import Gang, GangRole, Request
+from scheduler.control.reasons import news_of
+from scheduler.control.snapshot import Loaded
+from scheduler.planning.model import Plan, QueuedGang, Reason, ReasonCode, Snapshot
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+GANG = Gang((GangRole("worker", 1, Request(1000, 1)),))
+ROOM, QUOTA = Reason(ReasonCode.NO_ROOM, "no room"), Reason(ReasonCode.QUOTA, "its project has all it may")
+
+
+def loaded(users: dict[str, str], written=None, own=None, preempted=None) -> Loaded:
+    """``users``: who has which job; all are of one shape."""
+    queued = tuple(QueuedGang(JobId(job), job, "p", user, 0, NOW, GANG, "shape") for job, user in users.items())
+    keys = {JobId(job): f"shape/p/{user}" for job, user in users.items()}
+    return Loaded(Snapshot(NOW, (), queued), {}, written or {}, own or {}, None, {}, preempted or {}, reason_keys=keys)
+
+
+def waits(**reasons: Reason) -> Plan:
+    return Plan(waits={JobId(job): reason for job, reason in reasons.items()})
+
+
+USERS = {"a": "ann", "b": "ann", "c": "bob", "d": "bob"}
+
+
+def test_equal_reasons_are_one_row():
+    news = news_of(loaded(USERS), waits(a=ROOM, b=ROOM, c=ROOM, d=ROOM))
+    assert (dict(news.shapes), news.gone, dict(news.own)) == ({"shape": ROOM}, (), {})
+
+
+def test_one_users_other_reason_is_one_row_more():
+    news = news_of(loaded(USERS), waits(a=ROOM, b=ROOM, c=QUOTA, d=QUOTA))
+    assert dict(news.shapes) == {"shape": ROOM, "shape/p/bob": QUOTA}
+    assert not news.own
+
+
+def test_what_is_written_stays_while_it_is_anybodys():
+    written = {"shape": QUOTA, "shape/p/ann": ROOM}
+    news = news_of(loaded(USERS, written), waits(a=ROOM, b=ROOM, c=QUOTA, d=QUOTA))
+    assert (dict(news.shapes), news.gone) == ({}, ())
+    news = news_of(loaded(USERS, written), waits(a=ROOM, b=ROOM, c=ROOM, d=ROOM))
+    assert (dict(news.shapes), news.gone) == ({"shape": ROOM}, ("shape/p/ann",))
+
+
+def test_a_job_that_differs_from_its_users_others_or_has_a_story_has_its_own():
+    told = loaded(USERS, preempted={JobId("a"): "It was stopped for another one."})
+    news = news_of(told, waits(a=ROOM, b=ROOM, c=QUOTA, d=ROOM))
+    assert set(news.own) == {"a", "d"}
+    story = news.own[JobId("a")]
+    assert story is not None
+    assert story.sentence == "no room. It was stopped for another one."
+    again = loaded(USERS, own={JobId("a"): ROOM})
+    assert dict(news_of(again, waits(a=ROOM, b=ROOM)).own) == {"a": None}

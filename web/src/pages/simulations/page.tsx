@@ -1,0 +1,94 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { LoaderCircle } from "lucide-react";
+import { useState } from "react";
+import { api, got } from "~/api/client";
+import { policyQuery, simulationQuery } from "~/api/planner";
+import { meQuery } from "~/api/queries";
+import type { Simulation } from "~/api/types";
+import { Bones, Card, Failure, PageHead, Sentence } from "~/components/parts";
+import { duration } from "~/lib/format";
+import { useNow } from "~/lib/now";
+import { TrialForm, type TrialRequest } from "./form";
+import { Result } from "./result";
+
+const route = getRouteApi("/shell/simulations");
+
+/** Other settings, or other nodes, tried on the jobs that have ended lately. */
+export function SimulationsPage() {
+  const { id = "", what = "" } = route.useSearch();
+  const { data: me } = useQuery(meQuery);
+  const policy = useQuery(policyQuery);
+  const told = useQuery({ ...simulationQuery(id), enabled: id !== "" && me?.is_admin === true });
+  const [error, setError] = useState<unknown>(null);
+  const [isBusy, setBusy] = useState(false);
+  const navigate = useNavigate();
+  const begin = async ({ body, words }: TrialRequest) => {
+    setBusy(true);
+    setError(null);
+    try {
+      const begun = await got(api.POST("/api/v1/simulations", { body }));
+      await navigate({ to: "/simulations", search: { id: begun.id, what: words } });
+    } catch (failure) {
+      setError(failure);
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <div className="page-body">
+      <PageHead
+        title="Simulations"
+        about={
+          <>
+            The jobs that have ended lately, run through the planner once more: with other settings, or other nodes, before you
+            set or buy them. Nothing is changed. <Link to="/queue">Back to the queue</Link>
+          </>
+        }
+      />
+      {me && !me.is_admin ? (
+        <p className="note warn">Only platform admins may try policies on everybody's history.</p>
+      ) : (
+        <>
+          <Card title="What to try">
+            {policy.error !== null && <Failure error={policy.error} retry={() => void policy.refetch()} />}
+            {policy.data ? (
+              <TrialForm settings={policy.data.settings} begin={(request) => void begin(request)} isBusy={isBusy} />
+            ) : (
+              policy.isPending && <Bones rows={6} height={30} />
+            )}
+            {error !== null && <Failure error={error} />}
+          </Card>
+          {id !== "" && (
+            <section aria-label="Result" aria-live="polite" className="stack">
+              {told.error !== null ? (
+                <Failure error={told.error} retry={() => void told.refetch()} />
+              ) : told.data?.result ? (
+                <Result found={told.data.result} what={what} />
+              ) : (
+                <Progress told={told.data} what={what} />
+              )}
+            </section>
+          )}
+        </>
+      )}
+    </div>
+  );
+}
+
+function Progress({ told, what }: { told: Simulation | undefined; what: string }) {
+  const now = useNow();
+  const since = told?.began_at ? Math.max(0, (now - Date.parse(told.began_at)) / 1000) : null;
+  return (
+    <Card title={what || "A simulation"}>
+      <p className="row" role="status">
+        <LoaderCircle size={16} className="turning" aria-hidden="true" />
+        <span className="grow">
+          <Sentence text={told?.sentence || "It is being asked for."} />
+        </span>
+        {since !== null && <span className="dim num small">for {duration(Math.round(since))}</span>}
+      </p>
+      <p className="dim small">It takes seconds to minutes. You may leave: this address shows the result for an hour.</p>
+    </Card>
+  );
+}
