@@ -20,7 +20,14 @@ from core.db.tables.jobs import (
 )
 from core.db.tables.metrics import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.db.tables.planning import BookingRow, Outlook, PlanRecord, PolicyRow, Question, Usage, WaitReason
-from core.db.tables.tracking import MlflowModel, MlflowRegistered, MlflowRun, MlflowVersion, TensorBoardLink
+from core.db.tables.tracking import (
+    MlflowModel,
+    MlflowRegistered,
+    MlflowRun,
+    MlflowVersion,
+    TensorBoardLink,
+    VertexResource,
+)
 
 __all__ = [
     "NAMING",
@@ -64,6 +71,7 @@ __all__ = [
     "Usage",
     "User",
     "UtcDateTime",
+    "VertexResource",
     "Volume",
     "WaitReason",
 ]
