@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from api.auth import Caller, Role, has_role
+from api.vertex.table import table_of
 from api.work import Platform
 from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from core.storage.tree import LeavesVolume, Tree, split_path
@@ -80,30 +81,34 @@ def find_bucket(platform: Platform, caller: Caller, name: str, *, writes: bool =
     role: Role = "member" if writes else "viewer"
     own = frozenset(each.project for each in caller.projects.values() if has_role(each.role, role))
     shared = platform.settings.default_volume
-    volume = platform.volumes.find(name, platform.clock())
-    is_project = volume is None and name in own
+    meant = table_of(platform.settings).bucket(name)
+    volume = platform.volumes.find(meant, platform.clock())
+    is_project = volume is None and meant in own
     if is_project:
         volume = platform.volumes.find(shared, platform.clock())
     if volume is None:
+        if any(each.project == meant for each in caller.projects.values()):
+            raise Forbidden(f"Bucket {name} is your project's own folder; to write needs the role member there.")
         raise NotFound("The specified bucket does not exist.")
     if volume.root is None:
         raise Conflict(
             f"Bucket {name} is a volume that the control plane does not see: it was registered without a root, so its files "
             "are reached from jobs only."
         )
-    if not is_project and name != shared and not _may_use_volumes(caller):
+    if not is_project and meant != shared and not _may_use_volumes(caller):
         raise Forbidden(f"Bucket {name} is for members of projects; ask an admin of a project to take you in.")
     if writes and volume.is_read_only:
         raise Forbidden(f"Bucket {name} is a read-only volume; choose another one to write to.")
-    owners = own if name == shared and not caller.is_admin else None
-    base = name if is_project else ""
-    return Bucket(name, volume.name, base, tree_of(volume), volume.is_read_only, name == shared, owners)
+    owners = own if meant == shared and not caller.is_admin else None
+    base = meant if is_project else ""
+    return Bucket(name, volume.name, base, tree_of(volume), volume.is_read_only, meant == shared, owners)
 
 
 def open_bucket(platform: Platform, name: str) -> Bucket:
     """The bucket for who comes without a token: never a project's own folder, nor the volume that projects share."""
-    volume = platform.volumes.find(name, platform.clock()) if _NAME.fullmatch(name) else None
-    if volume is None or volume.root is None or volume.is_read_only or name == platform.settings.default_volume:
+    meant = table_of(platform.settings).bucket(name)
+    volume = platform.volumes.find(meant, platform.clock()) if _NAME.fullmatch(name) else None
+    if volume is None or volume.root is None or volume.is_read_only or meant == platform.settings.default_volume:
         raise Forbidden(
             f"Bucket {name[:100]} takes nothing without a token; `trainmaster vertex-env` tells how to send one."
         )

@@ -39,7 +39,7 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
     message.demand_known({"displayName", "labels", "jobSpec", *OUTPUT_ONLY}, absent=_NO_JOB)
     told = jobs.read_told(message)
     spec = read_spec(message.raw("jobSpec") or {}, message.at("jobSpec"))
-    order = Order(spec, told.display_name, parent.project, parent.location, told.labels)
+    order = Order(spec, told.display_name, parent.own, parent.location, told.labels)
     return jobs.create(platform, caller, parent, order, {COLLECTION: {"jobSpec": message.raw("jobSpec")}})
 
 

@@ -194,7 +194,7 @@ def list_page(
             last = rows[number - 1][0]
             token = make_cursor(last.created_at.isoformat(), last.id)
             break
-        found = Found(row, job, Parent(parent.project, row.location))
+        found = Found(row, job, Parent(parent.project, row.location, parent.own))
         item = view(found)
         if test(lambda name, found=found, item=item: _field(found, item, name)):
             items.append(item)

@@ -17,26 +17,29 @@ ANY_LOCATION: Final = "-"
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """Where a resource lies. ``location``: kept as it was told; jobs of all locations are planned together."""
+    """Where a resource lies. ``location``: kept as it was told; jobs of all locations are planned together. ``own``: the
+    project of ours that ``project`` means.
+    """
 
     project: str
     location: str
+    own: str
 
     def name_of(self, *parts: str) -> str:
         return "/".join(("projects", self.project, "locations", self.location, *parts))
 
 
-def parent_of(project: str, location: str) -> Parent:
+def parent_of(project: str, location: str, own: str) -> Parent:
     """Raises ``InvalidRequest``: no location is called so."""
     if not _LOCATION.fullmatch(location):
         raise InvalidRequest(f"Location {location[:100]!r} is none; write one such as us-central1.", field="location")
-    return Parent(project, location)
+    return Parent(project, location, own)
 
 
 def member_of(session: Session, caller: Caller, parent: Parent, role: Role, *, verb: str) -> Member:
     """The caller's place in the project. Raises ``Forbidden``, as Vertex AI does also where there is no such project."""
     try:
-        return caller.member_of(session, parent.project, role)
+        return caller.member_of(session, parent.own, role)
     except NotFound:
         own = ", ".join(sorted(member.project for member in caller.projects.values())[:5])
         hint = f" Yours here are {own}." if own else " You are a member of no project here."

@@ -15,6 +15,7 @@ from api.auth import Caller, Reader, Writer
 from api.vertex import custom_jobs, jobs, operations, training_pipelines
 from api.vertex.answers import NotServed, VertexRoute, answer
 from api.vertex.names import Parent, parent_of
+from api.vertex.table import table_of
 from api.work import Platform, PlatformDep
 from core.domain.errors import NotFound
 
@@ -41,8 +42,10 @@ COLLECTIONS: Final = {
 }
 
 
-def _parent(project: Annotated[str, Path(max_length=100)], location: Annotated[str, Path(max_length=64)]) -> Parent:
-    return parent_of(project, location)
+def _parent(
+    project: Annotated[str, Path(max_length=100)], location: Annotated[str, Path(max_length=64)], platform: PlatformDep
+) -> Parent:
+    return parent_of(project, location, table_of(platform.settings).project(project))
 
 
 ParentDep = Annotated[Parent, Depends(_parent)]

@@ -67,7 +67,9 @@ class Machine(BaseModel):
 
 
 class Table(BaseModel):
-    """Each mapping by name or pattern (``n1-*``), the first that fits. An image ``null``: the platform's own."""
+    """Each mapping by name or pattern (``n1-*``), the first that fits. An image ``null``: the platform's own. ``projects`` and
+    ``buckets``: from Google's names in scripts to ours; what is not named there has our name.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -75,6 +77,8 @@ class Table(BaseModel):
     accelerators: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # empty: any GPU
     images: dict[str, str | None] = Field(default_factory=dict)
     locations: dict[str, dict[str, str]] = Field(default_factory=dict)  # node labels
+    projects: dict[str, str] = Field(default_factory=dict)
+    buckets: dict[str, str] = Field(default_factory=dict)
 
     def machine(self, name: str, *, path: str) -> Machine:
         """Raises ``InvalidRequest``: nobody knows such a machine type."""
@@ -113,6 +117,12 @@ class Table(BaseModel):
         """``uri`` itself unless another image stands for it; ``None``: the platform's own."""
         match = next((pattern for pattern in self.images if fnmatchcase(uri, pattern)), None)
         return uri if match is None else self.images[match]
+
+    def project(self, name: str) -> str:
+        return str(_find(self.projects, name) or name)
+
+    def bucket(self, name: str) -> str:
+        return str(_find(self.buckets, name) or name)
 
     def node_selector(self, location: str) -> dict[str, str]:
         return dict(_find(self.locations, location) or {})

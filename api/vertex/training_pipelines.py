@@ -46,7 +46,7 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
         REGISTRY.accept(upload)
     inputs = message.raw("trainingTaskInputs")
     spec = read_spec(inputs or {}, message.at("trainingTaskInputs"))
-    order = Order(spec, told.display_name, parent.project, parent.location, told.labels)
+    order = Order(spec, told.display_name, parent.own, parent.location, told.labels)
     return jobs.create(
         platform,
         caller,

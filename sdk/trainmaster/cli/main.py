@@ -37,6 +37,7 @@ from trainmaster.cli import (
     tokens,
     updown,
     verbs,
+    vertex,
     volumes,
     whatif,
 )
@@ -161,6 +162,7 @@ for _group in (
     volumes,
     admin,
     project_secrets,
+    vertex,
     about,
 ):
     _group.register(app)

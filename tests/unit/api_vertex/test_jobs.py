@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from api.main import create_app
 from core.settings import Settings
 
 PARENT = "/v1/projects/default/locations/us-central1"
@@ -154,6 +156,22 @@ def test_a_pipeline_has_a_job_behind_it(client: TestClient) -> None:
     assert spec["roles"]["chief"]["resources"]["gpu_type"] == ["K80"]
     assert spec["output"] == "data/o"
     assert "pipeline" in error_of(client.delete(f"/v1/{backing}"), 400, "FAILED_PRECONDITION")
+
+
+def test_names_of_theirs_mean_ours(
+    settings: Settings, sessions: Any, client: TestClient, bell: Any, clock: Any
+) -> None:
+    table = {"projects": {"my-*": "default"}, "buckets": {"my-bucket": "data"}, "locations": {"us-*": {"pool": "a"}}}
+    own = settings.model_copy(update={"vertex": json.dumps(table)})
+    with TestClient(create_app(own, sessions=sessions, bell=bell, clock=clock), headers=client.headers) as theirs:
+        base = {"outputUriPrefix": "gs://my-bucket/o"}
+        place = "/v1/projects/my-company/locations/us-central1/customJobs"
+        told = theirs.post(place, json=job(baseOutputDirectory=base)).json()
+        assert told["name"].startswith("projects/my-company/locations/us-central1/customJobs/")
+        spec = ours(theirs, told)
+        assert (spec["project"], spec["output"], spec["node_selector"]) == ("default", "data/o", {"pool": "a"})
+        assert spec["mounts"][0]["at"] == "/gcs/my-bucket"
+        assert theirs.get("/storage/v1/b/my-bucket").json()["name"] == "my-bucket"
 
 
 # --- what is refused -------------------------------------------------------------------------------------------------
