@@ -19,10 +19,11 @@ from api.gcs import uploads
 from api.gcs.answers import NotServed, StorageRoute, answer
 from api.gcs.buckets import Bucket, bucket_names, bucket_view, find_bucket, open_bucket
 from api.gcs.callers import PACKAGE, PACKAGE_LIMIT_BYTES, StorageReader, StorageWriter, Uploader
+from api.gcs.checksums import Checksums
 from api.gcs.listing import PAGE_LIMIT, list_objects, read_token
 from api.gcs.listing import Query as ListQuery
 from api.gcs.multipart import Multipart
-from api.gcs.objects import delete_object, find_object, object_view, open_object, sums_of, sums_of_open
+from api.gcs.objects import delete_object, find_object, find_or_none, object_view, open_object, sums_of, sums_of_open
 from api.ranges import OpenFileResponse
 from api.work import Platform, PlatformDep
 from core.domain.errors import Forbidden, InvalidRequest, NotFound, PayloadTooLarge
@@ -211,6 +212,7 @@ async def _go_on(request: Request, bucket: str, caller: Caller | None, platform:
     found = await _open(platform, caller, wanted)
     piece = uploads.piece_of(request.headers.get("content-range"))
     try:
+        sums: Checksums | None
         async with contextmanager_in_threadpool(uploads.Continuation(found, wanted, piece)) as session:
             async for data in _pieces(_bounded(request.stream(), caller)):
                 await run_in_threadpool(session.write, data)
@@ -220,7 +222,7 @@ async def _go_on(request: Request, bucket: str, caller: Caller | None, platform:
             entry, sums = await run_in_threadpool(session.finish)
     except NotFound:
         # The answer to the last piece may have been lost: the object is there then.
-        entry_now = await run_in_threadpool(uploads.find_or_none, found, wanted.name)
+        entry_now = await run_in_threadpool(find_or_none, found, wanted.name)
         if entry_now is None or (piece.total is not None and entry_now.size_bytes != piece.total):
             raise
         entry, sums = entry_now, await run_in_threadpool(sums_of, found, wanted.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy import select, tuple_
@@ -196,7 +197,7 @@ def list_page(
             break
         found = Found(row, job, Parent(parent.project, row.location, parent.own))
         item = view(found)
-        if test(lambda name, found=found, item=item: _field(found, item, name)):
+        if test(partial(_field, found, item)):
             items.append(item)
     return {**({collection: items} if items else {}), **({"nextPageToken": token} if token else {})}
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -52,6 +52,7 @@ _MODELS: Final[Mapping[str, tuple[str, ...]]] = {
     "NVIDIA_GB200": ("GB200",),
     "NVIDIA_RTX_PRO_6000": ("RTX-PRO-6000",),
 }
+T = TypeVar("T")
 _SIZED: Final = re.compile(r"([a-z0-9]+-[a-z]+)-([0-9]{1,3})")
 
 
@@ -119,16 +120,16 @@ class Table(BaseModel):
         return uri if match is None else self.images[match]
 
     def project(self, name: str) -> str:
-        return str(_find(self.projects, name) or name)
+        return _find(self.projects, name) or name
 
     def bucket(self, name: str) -> str:
-        return str(_find(self.buckets, name) or name)
+        return _find(self.buckets, name) or name
 
     def node_selector(self, location: str) -> dict[str, str]:
         return dict(_find(self.locations, location) or {})
 
 
-def _find(of: Mapping[str, Any], name: str) -> Any:
+def _find(of: Mapping[str, T], name: str) -> T | None:
     return of[name] if name in of else next((of[pattern] for pattern in of if fnmatchcase(name, pattern)), None)
 
 
