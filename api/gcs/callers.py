@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from fastapi import Depends, Request
 
-from api.auth import Caller, Scope, authenticate
+from api.auth import Caller, Scope, authenticate, require
 from api.work import PlatformDep
 from core.domain.errors import Forbidden, Unauthenticated
 
@@ -19,16 +19,8 @@ PACKAGE_LIMIT_BYTES: Final = 64 * 2**20
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1"})
 # Whoever asks through a proxy on this machine comes from somewhere else.
 _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
-
-
-def _demanding(scope: Scope) -> object:
-    async def caller(request: Request, platform: PlatformDep) -> Caller:
-        found = await authenticate(request, platform)
-        if not found.may(scope):
-            raise Forbidden(f"This needs a token of scope {scope}; log in with another one.")
-        return found
-
-    return caller
+# A page of somebody else's, in a browser on this machine, is not who sits at it.
+_OF_PAGES: Final = ("origin", "sec-fetch-site")
 
 
 async def _uploader(request: Request, platform: PlatformDep) -> Caller | None:
@@ -43,12 +35,12 @@ async def _uploader(request: Request, platform: PlatformDep) -> Caller | None:
         return found
     setting = platform.settings.vertex_open_staging
     is_here = request.client is not None and request.client.host in _LOOPBACK
-    is_direct = not any(name in request.headers for name in _FORWARDED)
+    is_direct = not any(name in request.headers for name in (*_FORWARDED, *_OF_PAGES))
     if setting == "anywhere" or (setting == "loopback" and is_here and is_direct):
         return None
     raise Unauthenticated("This needs a token; `trainmaster vertex-env` tells how Google's client sends one.")
 
 
-StorageReader = Annotated[Caller, Depends(_demanding(Scope.READ))]
-StorageWriter = Annotated[Caller, Depends(_demanding(Scope.WRITE))]
+StorageReader = Annotated[Caller, Depends(require(Scope.READ))]
+StorageWriter = Annotated[Caller, Depends(require(Scope.WRITE))]
 Uploader = Annotated[Caller | None, Depends(_uploader)]

@@ -214,7 +214,7 @@ async def _go_on(request: Request, bucket: str, caller: Caller | None, platform:
     try:
         sums: Checksums | None
         async with contextmanager_in_threadpool(uploads.Continuation(found, wanted, piece)) as session:
-            async for data in _pieces(_bounded(request.stream(), caller)):
+            async for data in _pieces(_bounded(request.stream(), caller, session.size_bytes)):
                 await run_in_threadpool(session.write, data)
             if not session.is_whole():
                 size = session.size_bytes
@@ -276,8 +276,8 @@ async def _pieces(data: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield bytes(pending)
 
 
-async def _bounded(data: AsyncIterator[bytes], caller: Caller | None) -> AsyncIterator[bytes]:
-    size = 0
+async def _bounded(data: AsyncIterator[bytes], caller: Caller | None, size: int = 0) -> AsyncIterator[bytes]:
+    """``size``: what came before."""
     async for block in data:
         size += len(block)
         if caller is None and size > PACKAGE_LIMIT_BYTES:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import ColumnElement, literal, select, tuple_
 from sqlalchemy.orm import Session
 
 from api.auth import Caller, Role
@@ -23,14 +23,15 @@ from api.vertex.proto import Message, timestamp
 from api.vertex.states import error_of, state_of
 from api.vertex.table import table_of
 from api.work import Platform, Work
-from core.db.tables import Job, VertexResource
+from core.db.rows import AnySelect
+from core.db.tables import Job, UtcDateTime, VertexResource
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.states import JobState
 
 PAGE: Final = 100
 PAGE_LIMIT: Final = 1_000
 # Rows that one page's filter may look at; the next page goes on behind them.
-_SCANNED: Final = 2_000
+_SCANNED: Final = 5_000
 _LABELS: Final = 64
 
 
@@ -186,20 +187,40 @@ def list_page(
     if parent.location != ANY_LOCATION:
         wanted = wanted.where(VertexResource.location == parent.location)
     if query.page_token:
-        wanted = wanted.where(tuple_(VertexResource.created_at, VertexResource.id) < read_position(query.page_token))
-    rows = work.session.execute(wanted.limit(_SCANNED + 1)).all()
+        wanted = wanted.where(_behind(*read_position(query.page_token)))
     items: list[dict[str, Any]] = []
-    token = ""
-    for number, (row, job) in enumerate(rows):
+    seen: VertexResource | None = None  # the last row that was looked at
+    for number, (row, job) in enumerate(_in_batches(work.session, wanted, limit)):
         if len(items) == limit or number == _SCANNED:
-            last = rows[number - 1][0]
-            token = make_cursor(last.created_at.isoformat(), last.id)
-            break
+            return _page(collection, items, seen)
         found = Found(row, job, Parent(parent.project, row.location, parent.own))
         item = view(found)
         if test(partial(_field, found, item)):
             items.append(item)
-    return {**({collection: items} if items else {}), **({"nextPageToken": token} if token else {})}
+        seen = row
+    return _page(collection, items, None)
+
+
+def _page(collection: str, items: list[dict[str, Any]], last: VertexResource | None) -> dict[str, Any]:
+    token = {} if last is None else {"nextPageToken": make_cursor(last.created_at.isoformat(), last.id)}
+    return {**({collection: items} if items else {}), **token}
+
+
+def _in_batches(session: Session, wanted: AnySelect, limit: int) -> Iterator[tuple[VertexResource, Job]]:
+    """All rows that are wanted; so many at once as a page takes where nothing is filtered out."""
+    place = None
+    while True:
+        query = wanted if place is None else wanted.where(_behind(*place))
+        batch = session.execute(query.limit(limit + 1)).all()
+        yield from ((row, job) for row, job in batch)
+        if len(batch) <= limit:
+            return
+        place = batch[-1][0].created_at, batch[-1][0].id
+
+
+def _behind(created_at: datetime, resource_id: str) -> ColumnElement[bool]:
+    own = tuple_(VertexResource.created_at, VertexResource.id)
+    return own < tuple_(literal(created_at, UtcDateTime), literal(resource_id))
 
 
 def _field(found: Found, item: dict[str, Any], name: str) -> Any:

@@ -6,6 +6,7 @@ get other defaults. What the program says itself, as in ``aiplatform.init(api_en
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.util
 import os
@@ -40,9 +41,7 @@ def _default_credentials(module: ModuleType) -> None:
 
 
 def _credentials() -> Any:
-    from google.oauth2.credentials import Credentials
-
-    return Credentials(token=_TOKEN)
+    return importlib.import_module("google.oauth2.credentials").Credentials(token=_TOKEN)
 
 
 _AFTER: dict[str, Callable[[ModuleType], None]] = {

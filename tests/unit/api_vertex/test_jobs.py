@@ -198,6 +198,7 @@ def test_names_of_theirs_mean_ours(
         (job(colour="red"), "Unknown name \"colour\" at 'custom_job.job_spec': Cannot find field."),
         (job(baseOutputDirectory={"outputUriPrefix": "gs://data/../x"}), "base_output_directory"),
         (job(baseOutputDirectory={"outputUriPrefix": "s3://x"}), "no Cloud Storage URI"),
+        (job({"replicaCount": 1, "containerSpec": {"imageUri": "i"}}), "command"),
     ],
 )
 def test_what_cannot_be_is_refused_with_its_place(client: TestClient, body: Any, said: str | None) -> None:
@@ -331,6 +332,12 @@ def test_lists_are_filtered_and_paged(client: TestClient, clock: Any) -> None:
     assert listed(filter='displayName="job 3" OR display_name = "job 1"') == [names[3], names[1]]
     assert listed(filter='labels.n="1" AND state="JOB_STATE_QUEUED"') == [names[3], names[1]]
     assert listed(filter='state="JOB_STATE_RUNNING"') == []
+    page = client.get(f"{PARENT}/customJobs", params={"pageSize": 1, "filter": "labels.n=1"}).json()
+    assert [one["name"] for one in page["customJobs"]] == [names[3]]
+    page = client.get(
+        f"{PARENT}/customJobs", params={"pageSize": 1, "filter": "labels.n=1", "pageToken": page["nextPageToken"]}
+    ).json()
+    assert [one["name"] for one in page["customJobs"]] == [names[1]]
     first = client.get(f"{PARENT}/customJobs", params={"pageSize": 2}).json()
     second = client.get(f"{PARENT}/customJobs", params={"pageSize": 2, "pageToken": first["nextPageToken"]}).json()
     last = client.get(f"{PARENT}/customJobs", params={"pageSize": 2, "pageToken": second["nextPageToken"]}).json()

@@ -259,5 +259,6 @@ def test_a_package_is_staged_without_a_token_from_this_machine_alone(app: Any, c
     error_of(here.get(f"{API}/data/o/{quote(name)}"), 403)
     elsewhere = TestClient(app, client=("10.0.0.9", 5))
     error_of(multipart(elsewhere, name.replace("21.039", "22.039"), b"x"), 403)
-    proxied = TestClient(app, client=("127.0.0.1", 5), headers={"x-forwarded-for": "10.0.0.9"})
-    error_of(multipart(proxied, name.replace("21.039", "22.039"), b"x"), 403)
+    for header in ({"x-forwarded-for": "10.0.0.9"}, {"origin": "http://elsewhere.example"}):
+        led = TestClient(app, client=("127.0.0.1", 5), headers=header)
+        error_of(multipart(led, name.replace("21.039", "22.039"), b"x"), 403)
