@@ -42,6 +42,9 @@ FRAMEWORKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "xgboost": (("xgboost-cpu==3.2.0",),),
     "jax": (("jax==0.10.2",),),
     "mlflow": (("mlflow==3.17.2", "scikit-learn==1.9.1"),),
+    # Clients alone; setuptools, since the SDK packs a user's script with the interpreter that it runs in.
+    "vertex": (("google-cloud-aiplatform==2.7.0", "setuptools"),),
+    "vertex1": (("google-cloud-aiplatform==1.165.1", "setuptools"),),
 }
 FRAMEWORKS_FOLDER = ROOT / ".frameworks"
 LINTED = (
@@ -241,8 +244,8 @@ def images(arguments: list[str]) -> int:
 
 
 def frameworks(arguments: list[str]) -> int:
-    """Make the environments in which ``tests/frameworks`` run TensorFlow, MXNet, XGBoost, JAX and MLflow: ``frameworks
-    [tf215|tf|mxnet|xgboost|jax|mlflow …]``; alone: all of them, 4.5 GB. What is there already is left as it is.
+    """Make the environments in which ``tests/frameworks`` run TensorFlow, MXNet, XGBoost, JAX, MLflow and Vertex AI's SDK:
+    ``frameworks [tf215|tf|mxnet|xgboost|jax|mlflow|vertex|vertex1 …]``; alone: all of them, 5.5 GB. What is there already is left as it is.
     """
     if unknown := [word for word in arguments if word not in FRAMEWORKS]:
         return say(f"{unknown[0]}: unknown. usage: python3 dev.py frameworks [{'|'.join(FRAMEWORKS)} …]")

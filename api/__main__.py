@@ -17,10 +17,10 @@ from core.structured_log import configure_logging
 def main() -> None:
     try:
         settings = get_settings()
+        configure_logging(settings.log_level)
+        app = create_app(settings)
     except BadSettings as error:
         sys.exit(str(error))
-    configure_logging(settings.log_level)
-    app = create_app(settings)
     config = uvicorn.Config(
         app,
         host=settings.host,

@@ -22,6 +22,7 @@ from api.pages.routes import page
 from api.tensorboard.links import SightCache
 from api.tensorboard.viewers import Viewers
 from api.version import VERSION
+from api.vertex.table import table_of
 from api.work import Platform
 from core.bell import Bell, make_bell
 from core.db.engine import SessionFactory, make_engine, make_sessions
@@ -40,10 +41,15 @@ def create_app(
     bell: Bell | None = None,
     clock: Callable[[], datetime] = _utc_now,
 ) -> FastAPI:
-    """The application. Opens no connection before the first request; the tables must exist (``python -m migrations``)."""
+    """The application. Opens no connection before the first request; the tables must exist (``python -m migrations``).
+
+    Raises:
+        BadSettings: the administrator's table for Vertex AI's clients cannot be read.
+    """
     if sessions is None:
         engine = make_engine(settings.resolved_database_url, pool_size=settings.database_pool_size)
         sessions = make_sessions(engine)
+    table_of(settings)  # one that cannot be read is told now, not to who submits a job
     recorder = Recorder()
     closing = Closing(drain_s=settings.drain_s)
     platform = Platform(

@@ -124,9 +124,11 @@ class Gate:
 
 def _is_upload(scope: Scope) -> bool:
     """Archive chunks are streamed to disk and have a limit of their own; so are artifacts, which a job might as well
-    write into its output itself.
+    write into its output itself, and objects of a bucket, which is a volume that jobs write to.
     """
     path: str = scope["path"]
+    if path.startswith("/upload/storage/v1/"):
+        return scope["method"] in {"POST", "PUT"}
     return scope["method"] == "PUT" and path.startswith(("/api/v1/archives/", "/mlflow/api/2.0/mlflow-artifacts/"))
 
 

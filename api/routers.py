@@ -42,7 +42,7 @@ NOUNS: Final = (
     "health",
 )
 # At the root.
-ROOTS: Final = ("metrics", "mlflow", "tensorboard", "pages")
+ROOTS: Final = ("metrics", "mlflow", "gcs", "vertex", "tensorboard", "pages")
 
 
 def include_all(app: FastAPI) -> None:

@@ -102,6 +102,16 @@ class Settings(BaseSettings):
         description="A TensorBoard that nobody looks at ends after so long; the next look starts it.",
     )
     region: str = Field(default="local", description="What jobs are told as CLOUD_ML_REGION.")
+    vertex: str = Field(
+        default="",
+        description="What Vertex AI's machine types, accelerators, images and locations are here, as a JSON object, laid over "
+        "the built-in one: docs/howto/vertex.md.",
+    )
+    vertex_open_staging: Literal["loopback", "anywhere", "never"] = Field(
+        default="loopback",
+        description="From where Vertex AI's SDK may stage new packages on registered volumes without a token, which it cannot "
+        "send in CustomJob.from_local_script: from this machine, unless a proxy stands in between; from anywhere; or never.",
+    )
     log_level: str = "INFO"
 
     # Container engines

@@ -174,10 +174,50 @@ class Tree:
         return made
 
     @contextmanager
-    def new_file(self, path: str) -> Iterator[int]:
+    def new_file(self, path: str, *, replaces: bool = True) -> Iterator[int]:
         """A descriptor to write the file ``path`` to, which is there when the block ends well: whole, in place of an
         earlier one. Folders on the way are made. All belongs to whom the tree's top belongs to.
+
+        Without ``replaces`` it raises ``FileExistsError`` at the block's end where something is there already.
         """
+        with self._folder_for(path) as (folder, name, owner):
+            draft = f".{secrets.token_hex(8)}.part"
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            try:
+                yield fd
+                _publish(fd, (folder, draft), (folder, name), owner, replaces=replaces)
+            except BaseException:
+                os.unlink(draft, dir_fd=folder)
+                raise
+            finally:
+                os.close(fd)
+
+    @contextmanager
+    def draft(self, path: str) -> Iterator[int]:
+        """A descriptor to read, and to go on with, a file that is written in several steps and that nobody but us may read
+        meanwhile. Made where it is not there. See :meth:`publish`.
+        """
+        with self._folder_for(path) as (folder, name, _):
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = os.open(name, flags, 0o600, dir_fd=folder)
+            try:
+                yield fd
+            finally:
+                os.close(fd)
+
+    def publish(self, draft: str, target: Tree, path: str, *, replaces: bool = True) -> None:
+        """Have a draft of this tree stand at ``path`` of ``target``, which is of the same file system. As ``new_file``."""
+        names = split_path(draft)
+        with target._folder_for(path) as (folder, name, owner), self.open_folder("/".join(names[:-1])) as source:
+            fd = os.open(names[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=source)
+            try:
+                _publish(fd, (source, names[-1]), (folder, name), owner, replaces=replaces)
+            finally:
+                os.close(fd)
+
+    @contextmanager
+    def _folder_for(self, path: str) -> Iterator[tuple[int, str, tuple[int, int] | None]]:
+        """The folder of a file to be made, which is made with all on the way, the file's name, and whom it is to belong to."""
         names = split_path(path)
         if not names:
             raise InvalidRequest("path is missing: name the file.", field="path")
@@ -187,19 +227,7 @@ class Tree:
         owner = (status.st_uid, status.st_gid) if os.geteuid() == 0 else None
         self.make_folder("/".join(names[:-1]), owner=owner)
         with self.open_folder("/".join(names[:-1])) as folder:
-            draft = f".{secrets.token_hex(8)}.part"
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
-            try:
-                yield fd
-                if owner is not None:
-                    os.fchown(fd, *owner)
-                os.fchmod(fd, 0o664)
-                os.rename(draft, names[-1], src_dir_fd=folder, dst_dir_fd=folder)
-            except BaseException:
-                os.unlink(draft, dir_fd=folder)
-                raise
-            finally:
-                os.close(fd)
+            yield folder, names[-1], owner
 
     def delete(self, path: str) -> None:
         """Remove a file, a link or a whole folder; links inside are removed, never followed. Nothing there is fine.
@@ -258,6 +286,20 @@ class Tree:
             raise Forbidden(f"{shown}: the platform's user has no permission for it on {self._label}.") from None
         except OSError as error:
             raise _translate(error, shown, self._label) from error
+
+
+def _publish(
+    fd: int, draft: tuple[int, str], target: tuple[int, str], owner: tuple[int, int] | None, *, replaces: bool
+) -> None:
+    """``draft`` and ``target``: a folder's descriptor and a name in it. ``fd`` is the draft's."""
+    if owner is not None:
+        os.fchown(fd, *owner)
+    os.fchmod(fd, 0o664)
+    if replaces:
+        os.rename(draft[1], target[1], src_dir_fd=draft[0], dst_dir_fd=target[0])
+        return
+    os.link(draft[1], target[1], src_dir_fd=draft[0], dst_dir_fd=target[0], follow_symlinks=False)
+    os.unlink(draft[1], dir_fd=draft[0])
 
 
 def _translate(error: OSError, shown: str, label: str) -> Exception:

@@ -21,7 +21,14 @@ from core.db.tables.jobs import (
 from core.db.tables.metrics import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.db.tables.planning import BookingRow, Outlook, PlanRecord, PolicyRow, Question, Usage, WaitReason
 from core.db.tables.studies import Study, Trial
-from core.db.tables.tracking import MlflowModel, MlflowRegistered, MlflowRun, MlflowVersion, TensorBoardLink
+from core.db.tables.tracking import (
+    MlflowModel,
+    MlflowRegistered,
+    MlflowRun,
+    MlflowVersion,
+    TensorBoardLink,
+    VertexResource,
+)
 
 __all__ = [
     "NAMING",
@@ -67,6 +74,7 @@ __all__ = [
     "Usage",
     "User",
     "UtcDateTime",
+    "VertexResource",
     "Volume",
     "WaitReason",
 ]

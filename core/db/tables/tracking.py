@@ -1,4 +1,4 @@
-"""What MLflow's and TensorBoard's clients keep here."""
+"""What MLflow's, TensorBoard's and Vertex AI's clients keep here."""
 
 from __future__ import annotations
 
@@ -108,3 +108,25 @@ class TensorBoardLink(Base):
     job_ids: Mapped[list[Any]]
     created_at: Mapped[datetime]
     expires_at: Mapped[datetime] = mapped_column(index=True)
+
+
+class VertexResource(Base):
+    """What a client of Vertex AI told of a job that it submitted; everything else is as the platform knows the job.
+
+    ``collection``: customJobs | trainingPipelines. ``location``: one of Google's regions, as it was told. ``body``: the
+    resource as it was sent, without what only the server says.
+    """
+
+    __tablename__ = "vertex_resources"
+    collection: Mapped[str] = mapped_column(primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    location: Mapped[str]
+    display_name: Mapped[str] = mapped_column(Text)
+    labels: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    body: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    created_at: Mapped[datetime]
+    __table_args__ = (
+        Index("ix_vertex_resources_project_id_created_at", "project_id", "collection", "created_at", "id"),
+    )

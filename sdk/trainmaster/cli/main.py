@@ -38,6 +38,7 @@ from trainmaster.cli import (
     tokens,
     updown,
     verbs,
+    vertex,
     volumes,
     whatif,
 )
@@ -163,6 +164,7 @@ for _group in (
     volumes,
     admin,
     project_secrets,
+    vertex,
     about,
 ):
     _group.register(app)

@@ -39,6 +39,7 @@ from core.db.tables import (
     Secret,
     Study,
     Trial,
+    VertexResource,
 )
 from core.settings import Settings
 
@@ -140,6 +141,84 @@ MLFLOW: dict[str, Case] = {
     f"PUT {_FILES}/{{path:path}}": case(RUN_WRITER, f"{_FILES}/runs/attempt-1/new.png", content=b"x"),
     **{
         f"{method} /mlflow/{{rest:path}}": case(dict.fromkeys(PEOPLE, 404), "/mlflow/api/2.0/mlflow/traces")
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+    },
+}
+
+# Vertex AI's and Cloud Storage's, whose clients would try to refresh a token that is answered with 401.
+_NOT_IN = {"anonymous": 403, "attempt": 403, "expired": 403}
+VERTEX_READER = {**_NOT_IN, "stranger": 403, "plain": 403}
+VERTEX_MEMBER = {**VERTEX_READER, "reader": 403, "viewer": 403}
+BUCKET_READER = {**_NOT_IN, "stranger": 404, "plain": 404}
+BUCKET_WRITER = {**BUCKET_READER, "reader": 403, "viewer": 403}
+NOT_SERVED = {**dict.fromkeys(PEOPLE, 501), **_NOT_IN}
+_PARENT, _LOCATED = "/v1/projects/{project}/locations/{location}", "/v1/projects/vision/locations/us-central1"
+_POOL = {"replicaCount": "1", "containerSpec": {"imageUri": "i", "command": ["true"]}}
+_TASK = "gs://google-cloud-aiplatform/schema/trainingjob/definition/custom_task_1.0.0.yaml"
+_CREATED: dict[str, dict[str, Any]] = {
+    "customJobs": {"displayName": "x", "jobSpec": {"workerPoolSpecs": [_POOL]}},
+    "trainingPipelines": {
+        "displayName": "x",
+        "trainingTaskDefinition": _TASK,
+        "trainingTaskInputs": {"workerPoolSpecs": [_POOL]},
+    },
+}
+
+
+def _of_collection(name: str, live: str, ended: str) -> dict[str, Case]:
+    one, located = f"{_PARENT}/{name}/{{resource}}", f"{_LOCATED}/{name}"
+    operation = f"{one}/operations/{{operation}}"
+    return {
+        f"POST {_PARENT}/{name}": case(VERTEX_MEMBER, located, json=_CREATED[name]),
+        f"GET {_PARENT}/{name}": case(VERTEX_READER, located),
+        f"GET {one}": case(VERTEX_READER, f"{located}/{live}"),
+        f"POST {one}:{{action}}": case(VERTEX_MEMBER, f"{located}/{live}:cancel"),
+        f"DELETE {one}": case(VERTEX_MEMBER, f"{located}/{ended}"),
+        f"GET {operation}": case(VERTEX_MEMBER, f"{located}/{ended}/operations/delete"),
+        f"GET {operation.replace('/v1', '/ui', 1)}": case(
+            VERTEX_MEMBER, f"{located}/{ended}/operations/delete".replace("/v1", "/ui", 1)
+        ),
+    }
+
+
+VERTEX: dict[str, Case] = {
+    **_of_collection("customJobs", "job-1", "job-done"),
+    **_of_collection("trainingPipelines", "job-paused", "job-over"),
+    **{
+        f"{method} {_PARENT}/{{rest:path}}": case(NOT_SERVED, f"{_LOCATED}/endpoints")
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+    },
+    **{
+        f"{method} {_PARENT.replace('/v1', '/ui', 1)}/{{rest:path}}": case(NOT_SERVED, f"/ui{_LOCATED[3:]}/endpoints/1")
+        for method in ("GET", "POST", "DELETE")
+    },
+}
+_OBJECT, _MODEL_FILE = "/storage/v1/b/{bucket}/o/{name:path}", "/storage/v1/b/vision/o/job-1%2Fmodel.bin"
+_UPLOAD = "/upload/storage/v1/b/{bucket}/o"
+_NO_SESSION = {**dict.fromkeys(PEOPLE, 404), **_NOT_IN, "reader": 403}
+GCS: dict[str, Case] = {
+    "GET /storage/v1/b": case(_NOT_IN),
+    "POST /storage/v1/b": case(dict.fromkeys(PEOPLE, 403), json={"name": "x"}),
+    "GET /storage/v1/b/{bucket}": case(BUCKET_READER, "/storage/v1/b/vision"),
+    "GET /storage/v1/b/{bucket}/o": case(BUCKET_READER, "/storage/v1/b/vision/o"),
+    **{
+        f"{method} {place}{_OBJECT}": case(BUCKET_READER, place + _MODEL_FILE)
+        for method in ("GET", "HEAD")
+        for place in ("", "/download")
+    },
+    f"DELETE {_OBJECT}": case(BUCKET_WRITER, "/storage/v1/b/vision/o/job-1%2Fspare.bin"),
+    f"POST {_UPLOAD}": case(
+        BUCKET_WRITER,
+        "/upload/storage/v1/b/vision/o",
+        params={"uploadType": "media", "name": "job-1/new.bin"},
+        content=b"x",
+    ),
+    **{
+        f"{method} {_UPLOAD}": case(_NO_SESSION, "/upload/storage/v1/b/vision/o", params={"upload_id": "none.of-ours"})
+        for method in ("PUT", "DELETE")
+    },
+    **{
+        f"{method} /storage/v1/b/{{rest:path}}": case(NOT_SERVED, "/storage/v1/b/vision/iam")
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
     },
 }
@@ -265,6 +344,8 @@ ROUTES: dict[str, Case] = {
     # Let in, and told that this job was submitted without code.
     "GET /api/v1/runtime/code": case({**ATTEMPT, "attempt": 404}),
     **MLFLOW,
+    **VERTEX,
+    **GCS,
     "POST /api/v1/tensorboards": case(VIEWER, json={"jobs": ["job-1"]}),
     # The address is the right: whoever has none is told that it is good no more, with a token or without.
     **{
@@ -343,6 +424,20 @@ def furnish(house: Any) -> None:
         )  # fmt: skip
         furnish_mlflow(session, house.now)
         furnish_studies(session, house.now)
+        house.add_job(session, "job-over", state="succeeded")
+        session.flush()
+        for collection, job_id in (
+            ("customJobs", "job-1"),
+            ("customJobs", "job-done"),
+            ("trainingPipelines", "job-paused"),
+            ("trainingPipelines", "job-over"),
+        ):
+            session.add(
+                VertexResource(
+                    collection=collection, id=job_id, job_id=job_id, project_id="project-vision", location="us-central1",
+                    display_name="x", labels={}, body={}, created_at=house.now,
+                )
+            )  # fmt: skip
         seen = NewObject("seen", "image", 1, 1, "image/png", b"1")
         add_metrics(session, StreamKey("job-1", 1, "worker", 0), {}, [seen], now=house.now)
         session.add(Secret(project_id="project-vision", name="worker_0", sealed=b"x", updated_at=house.now))
@@ -435,7 +530,8 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
         (pages / "assets").mkdir(parents=True)
         for name in ("index.html", "icon.svg", "theme.js", "assets/index-1.js"):
             (pages / name).write_text("x")
-        (house.output / "vision/job-1/model.bin").write_bytes(b"1")
+        for name in ("model.bin", "spare.bin"):
+            (house.output / "vision/job-1" / name).write_bytes(b"1")
         write_checkpoint(house)
         artifacts = house.output / "vision/job-1/mlflow/runs/attempt-1"
         artifacts.mkdir(parents=True)
@@ -476,6 +572,7 @@ def write_checkpoint(house: Any) -> None:
 def forget(house: Any) -> None:
     """What the application keeps beside its database, and files that went with a request."""
     write_checkpoint(house)
+    (house.output / "vision/job-1/spare.bin").write_bytes(b"1")
     house.app.state.callers.clear()
     shutil.rmtree(house.settings.archive_dir, ignore_errors=True)
 

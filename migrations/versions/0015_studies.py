@@ -1,6 +1,6 @@
 """Studies and their trials.
 
-Revision ID: 0020
+Revision ID: 0015
 Revises: 0014
 """
 
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.dialects import postgresql
 
-revision = "0020"
+revision = "0015"
 down_revision = "0014"
 branch_labels = None
 depends_on = None

@@ -1,0 +1,67 @@
+"""``multipart/related`` of two parts, as uploads in one request are: the object's metadata, then its bytes (RFC 2387)."""
+
+from __future__ import annotations
+
+import re
+from email.message import Message
+from typing import Any, Final
+
+import orjson
+
+from core.domain.errors import InvalidRequest
+
+_HEAD_BYTES: Final = 64 * 2**10  # of the metadata with all headers
+
+
+class Multipart:
+    """Feed it the body: ``metadata`` is there once ``feed`` gives data for the first time, which may be empty."""
+
+    def __init__(self, content_type: str) -> None:
+        header = Message()
+        header["content-type"] = content_type
+        boundary = header.get_param("boundary")
+        if header.get_content_type() != "multipart/related" or not isinstance(boundary, str) or not boundary:
+            raise InvalidRequest("A multipart upload is multipart/related, with a boundary.", field="content-type")
+        self._mark = b"--" + boundary.encode()
+        self._pending = b""
+        self.metadata: Any = None
+
+    def feed(self, data: bytes) -> bytes:
+        """Those bytes of the object that are sure to be its own; the body's last ones come with :meth:`end`."""
+        self._pending += data
+        if self.metadata is None and not self._read_head():
+            return b""
+        # Line break, mark, two dashes, line break, and whatever blanks stand behind.
+        kept = len(self._mark) + 64
+        sure, self._pending = self._pending[:-kept], self._pending[-kept:]
+        return sure
+
+    def end(self) -> bytes:
+        """The rest. Raises ``InvalidRequest``: the body broke off."""
+        found = re.search(rb"\r?\n" + re.escape(self._mark) + rb"--\s*\Z", self._pending)
+        if self.metadata is None or found is None:
+            raise InvalidRequest("The multipart body broke off, or is not of two parts.", field="body")
+        return self._pending[: found.start()]
+
+    def _read_head(self) -> bool:
+        """Whether both parts' headers and the metadata have come."""
+        first = self._pending.find(self._mark)
+        after = self._pending.find(b"\n" + self._mark, first + len(self._mark)) if first >= 0 else -1
+        blank = _blank(self._pending, after + 1 + len(self._mark)) if after >= 0 else None
+        if blank is None:
+            if len(self._pending) > _HEAD_BYTES:
+                raise InvalidRequest("The multipart body has no two parts, or its metadata is too long.", field="body")
+            return False
+        begin = _blank(self._pending[:after], first)
+        try:
+            self.metadata = orjson.loads(self._pending[begin:after].strip() or b"{}")
+        except orjson.JSONDecodeError as error:
+            raise InvalidRequest("The first part, the object's metadata, is not JSON.", field="body") from error
+        self._pending = self._pending[blank:]
+        return True
+
+
+def _blank(data: bytes, start: int) -> int | None:
+    """Where the text after the next empty line begins."""
+    found = re.compile(rb"\r?\n\r?\n").search(data, start)
+    return None if found is None else found.end()

@@ -1,0 +1,51 @@
+"""``projects.locations.customJobs``: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.customJobs."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from api.auth import Caller
+from api.vertex import jobs
+from api.vertex.mapping import Order
+from api.vertex.names import Parent
+from api.vertex.proto import Message
+from api.vertex.specs import read_spec
+from api.work import Platform
+from core.domain.states import JobState
+
+COLLECTION: Final = "customJobs"
+# What only the server says: a client may send back what it was given.
+OUTPUT_ONLY: Final = frozenset(
+    {
+        "name",
+        "state",
+        "createTime",
+        "startTime",
+        "endTime",
+        "updateTime",
+        "error",
+        "webAccessUris",
+        "satisfiesPzs",
+        "satisfiesPzi",
+    }
+)
+_NO_JOB: Final = {"encryptionSpec": "encryption by keys of one's own is"}
+
+
+def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
+    """The id of a new job. Raises ``InvalidRequest``, ``NotServed``, ``NotFound`` or ``Forbidden``."""
+    jobs.demand_member(platform, caller, parent, "member", verb="customJobs.create")
+    message = Message(raw, "custom_job")
+    message.demand_known({"displayName", "labels", "jobSpec", *OUTPUT_ONLY}, absent=_NO_JOB)
+    told = jobs.read_told(message)
+    spec = read_spec(message.raw("jobSpec") or {}, message.at("jobSpec"))
+    order = Order(spec, told.display_name, parent.own, parent.location, told.labels)
+    return jobs.create(platform, caller, parent, order, {COLLECTION: {"jobSpec": message.raw("jobSpec")}})
+
+
+def view(platform: Platform, found: jobs.Found) -> dict[str, Any]:
+    shown = {**jobs.status_of(found, "JOB_STATE_"), **found.row.body}
+    if JobState(found.job.state) is JobState.RUNNING:
+        # The SDK prints it: the one place where its user reads an address of ours.
+        shown["webAccessUris"] = {"workerpool0-0": f"{platform.settings.api_url.rstrip('/')}/jobs/{found.job.id}"}
+    return shown

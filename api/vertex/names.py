@@ -1,0 +1,49 @@
+"""Resource names: ``projects/<ours>/locations/<a region of theirs>/<collection>/<id>``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy.orm import Session
+
+from api.auth import Caller, Member, Role
+from core.domain.errors import Forbidden, InvalidRequest, NotFound
+
+_LOCATION: Final = re.compile(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?|-")
+ANY_LOCATION: Final = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """Where a resource lies. ``location``: kept as it was told; jobs of all locations are planned together. ``own``: the
+    project of ours that ``project`` means.
+    """
+
+    project: str
+    location: str
+    own: str
+
+    def name_of(self, *parts: str) -> str:
+        return "/".join(("projects", self.project, "locations", self.location, *parts))
+
+
+def parent_of(project: str, location: str, own: str) -> Parent:
+    """Raises ``InvalidRequest``: no location is called so."""
+    if not _LOCATION.fullmatch(location):
+        raise InvalidRequest(f"Location {location[:100]!r} is none; write one such as us-central1.", field="location")
+    return Parent(project, location, own)
+
+
+def member_of(session: Session, caller: Caller, parent: Parent, role: Role, *, verb: str) -> Member:
+    """The caller's place in the project. Raises ``Forbidden``, as Vertex AI does also where there is no such project."""
+    try:
+        return caller.member_of(session, parent.own, role)
+    except NotFound:
+        own = ", ".join(sorted(member.project for member in caller.projects.values())[:5])
+        hint = f" Yours here are {own}." if own else " You are a member of no project here."
+        raise Forbidden(
+            f"Permission 'aiplatform.{verb}' denied on resource '//aiplatform.googleapis.com/"
+            f"{parent.name_of()}' (or it may not exist).{hint}"
+        ) from None

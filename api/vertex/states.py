@@ -1,0 +1,54 @@
+"""States and errors of jobs in Vertex AI's words."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from core.db.tables import Job
+from core.domain.exits import ExitKind
+from core.domain.states import JobState, Wanted
+
+_STATES: Final = {
+    JobState.QUEUED: "QUEUED",
+    JobState.STARTING: "PENDING",
+    JobState.RUNNING: "RUNNING",
+    JobState.PAUSED: "PAUSED",
+    JobState.CANCELLING: "CANCELLING",
+    JobState.SUCCEEDED: "SUCCEEDED",
+    JobState.FAILED: "FAILED",
+    JobState.CANCELLED: "CANCELLED",
+    JobState.EXPIRED: "EXPIRED",
+}
+# google.rpc.Code
+CANCELLED, INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL = 1, 3, 4, 8, 13
+_CODES: Final = {
+    ExitKind.CANCELLED: CANCELLED,
+    ExitKind.USER_ERROR: INVALID_ARGUMENT,
+    ExitKind.DEADLINE: DEADLINE_EXCEEDED,
+    ExitKind.OUT_OF_MEMORY: RESOURCE_EXHAUSTED,
+    ExitKind.CAPACITY: RESOURCE_EXHAUSTED,
+}
+
+
+def state_of(job: Job) -> str:
+    """Without a prefix: ``RUNNING``."""
+    state = JobState(job.state)
+    if job.wanted == Wanted.CANCEL and not state.is_terminal:
+        return "CANCELLING"
+    return _STATES[state]
+
+
+def error_of(job: Job) -> dict[str, Any] | None:
+    """A ``google.rpc.Status`` where the job ended without success."""
+    state = JobState(job.state)
+    if not state.is_terminal or state is JobState.SUCCEEDED:
+        return None
+    told = job.exit or {}
+    kinds = {kind.value: code for kind, code in _CODES.items()}
+    if state is JobState.CANCELLED:
+        code = CANCELLED
+    elif state is JobState.EXPIRED:
+        code = DEADLINE_EXCEEDED
+    else:
+        code = kinds.get(str(told.get("kind")), INTERNAL)
+    return {"code": code, "message": str(told.get("sentence") or f"The job is {state.value}.")}

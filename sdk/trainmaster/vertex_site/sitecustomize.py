@@ -1,0 +1,84 @@
+"""Points Google's SDK for Vertex AI at Trainmaster, by environment variables alone: it has none of its own for that.
+
+Nothing is imported that a program does not import itself: when it comes to ``google.auth`` and to the SDK's settings, they
+get other defaults. What the program says itself, as in ``aiplatform.init(api_endpoint=…)``, still wins.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+_URL = os.environ.get("TRAINMASTER_API_URL", "")
+_TOKEN = os.environ.get("TRAINMASTER_TOKEN", "")
+
+
+def _settings_of_the_sdk(module: ModuleType) -> None:
+    config: Any = module.global_config
+    config._api_endpoint = _URL
+    config._api_transport = "rest"
+    config._credentials = _credentials()
+    config._staging_bucket = os.environ.get("TRAINMASTER_VERTEX_STAGING") or None
+    # It would look for the project at Google's for a minute before it took the environment's.
+    config._project = os.environ.get("GOOGLE_CLOUD_PROJECT") or None
+    config._location = os.environ.get("GOOGLE_CLOUD_REGION") or None
+
+
+def _default_credentials(module: ModuleType) -> None:
+    """For clients that the SDK makes without those of ``aiplatform.init``."""
+
+    def default(*_: Any, **__: Any) -> tuple[Any, str | None]:
+        return _credentials(), os.environ.get("GOOGLE_CLOUD_PROJECT")
+
+    module.default = default  # type: ignore[attr-defined]
+
+
+def _credentials() -> Any:
+    return importlib.import_module("google.oauth2.credentials").Credentials(token=_TOKEN)
+
+
+_AFTER: dict[str, Callable[[ModuleType], None]] = {
+    "google.auth": _default_credentials,
+    "google.cloud.aiplatform.initializer": _settings_of_the_sdk,
+}
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds what the others find, and has more done once it is loaded."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        after = _AFTER.get(fullname)
+        spec = None if after is None else PathFinder.find_spec(fullname, path, target)
+        if spec is None or spec.loader is None or after is None:
+            return None
+        run = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            run(module)
+            after(module)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def _next_sitecustomize() -> None:
+    """The one that this one stands before: Python reads the first alone."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    others = [path for path in sys.path if os.path.abspath(path or ".") != here]
+    spec = PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+if _URL and _TOKEN:
+    sys.meta_path.insert(0, _Finder())
+_next_sitecustomize()

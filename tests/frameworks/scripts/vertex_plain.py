@@ -1,0 +1,20 @@
+"""A user's program as it was written for Google's cloud: ``vertex_plain.py TASK`` names no server, token or transport."""
+
+import json
+import sys
+
+from google.cloud import aiplatform, storage
+
+aiplatform.init(location="europe-west4")
+job = aiplatform.CustomJob.from_local_script(
+    display_name="plain",
+    script_path=sys.argv[1],
+    container_uri="europe-docker.pkg.dev/vertex-ai/training/scikit-learn-cpu.1-6:latest",
+    requirements=["six"],
+    args=["--epochs", "2"],
+)
+job.run()
+output = job.to_dict()["jobSpec"]["baseOutputDirectory"]["outputUriPrefix"]
+bucket, _, path = output.removeprefix("gs://").partition("/")
+told = storage.Client().bucket(bucket).blob(f"{path}/model/workerpool0-0.json").download_as_bytes()
+print("SEEN " + json.dumps({"state": job.state.name, "output": output, "told": json.loads(told)}))
