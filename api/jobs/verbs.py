@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from api.auth import Caller
 from api.work import Work
-from core.bell import TOPIC_RECONCILE, TOPIC_TICK
+from core.bell import TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 from core.db.repositories.attempts import live_attempt_id
 from core.db.repositories.events import append_event, last_events_of_job
 from core.db.repositories.jobs import set_job
@@ -130,6 +130,8 @@ def _move_now(work: Work, caller: Caller, job: Job, event: JobEvent, wanted: Wan
     tell(work, caller, job, move.kind, reason)
     if Effect.RING_TICK in move.effects:
         work.ring(TOPIC_TICK)
+    if job.trial is not None and move.state.is_terminal:
+        work.ring(TOPIC_STUDY, job.trial["study_id"])
 
 
 def delete(work: Work, caller: Caller, job: Job) -> None:

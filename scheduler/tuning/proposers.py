@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from typing import Final
 
@@ -25,10 +26,18 @@ class Proposers:
         self._lock = threading.Lock()
 
     def __call__(self, question: Question) -> list[Proposal]:
-        """The same as :func:`propose`. Blocks while it is computed."""
+        """The same as :func:`propose`. Blocks while it is computed.
+
+        Where the process dies (out of memory, say) or takes too long, the points are TPE's, with a note at each.
+        """
         if is_quick(question):
             return propose(question)
-        return self._in_a_process().submit(propose, question).result(_WITHIN_S)
+        try:
+            return self._in_a_process().submit(propose, question).result(_WITHIN_S)
+        except (BrokenExecutor, TimeoutError):
+            self.close()
+            instead = propose(replace(question, algorithm=Algorithm.TPE))
+            return [Proposal(one.parameters, {**one.memo, "instead_of": question.algorithm.value}) for one in instead]
 
     def close(self) -> None:
         with self._lock:

@@ -7,7 +7,7 @@ and compares what was read, and a process may be killed between any two steps: t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -308,7 +308,7 @@ class StudyRound:
         if note != facts.note:
             with fence.fenced(self.control, self.lease) as session:
                 generation = studies.change_study(session, facts.id, facts.generation, self.now, note=note)
-            self.facts = _with_generation(facts, generation, note)
+            self.facts = replace(facts, generation=generation, note=note)
 
     def _wind_up(self, reason: str, event: StudyEvent) -> bool:
         """End the study; what still runs is cancelled first."""
@@ -362,12 +362,6 @@ def _trial_row(study_id: str, number: int, job_id: str | None, proposal: Proposa
         "gpu_s": 0.0,
         "created_at": now,
     }
-
-
-def _with_generation(facts: StudyFacts, generation: int, note: str) -> StudyFacts:
-    from dataclasses import replace
-
-    return replace(facts, generation=generation, note=note)
 
 
 def _sentence(reason: str) -> str:

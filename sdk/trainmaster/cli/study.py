@@ -135,6 +135,7 @@ def extend(
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="So many more.")] = None,
     max_time: Annotated[str | None, typer.Option("--max-time", help="So much longer, like 2h.")] = None,
     gpu_hours: Annotated[float | None, typer.Option("--gpu-hours", help="So many more.")] = None,
+    failed_trials: Annotated[int | None, typer.Option("--failed-trials", min=1, help="So many more may fail.")] = None,
     parallel: Annotated[int | None, typer.Option("--parallel", min=1, help="So many at once from now on.")] = None,
     json: options.Json = False,
 ) -> None:
@@ -146,7 +147,14 @@ def extend(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--max-time") from error
     with session.client() as client:
-        changed = client.extend_study(study, trials=trials, max_time=seconds, gpu_hours=gpu_hours, parallel=parallel)
+        changed = client.extend_study(
+            study,
+            trials=trials,
+            max_time=seconds,
+            gpu_hours=gpu_hours,
+            failed_trials=failed_trials,
+            parallel=parallel,
+        )
     _moved(changed, as_json=json)
 
 

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session, sessionmaker
-from trainmaster.studies import parse_study
+from trainmaster.studies import Algorithm, parse_study
 
 from core.bell import TOPIC_STUDY
+from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.repositories.metrics import StreamKey, add_metrics
 from core.db.tables import Event, Job, Study, Trial
+from core.domain.errors import StaleWrite
 from core.domain.metrics.points import Points
 from executors.base import ReplicaOrder
 from executors.fake import ProcessKilled, Script
+from scheduler.control import fence
 from scheduler.control.studies.keeper import StudyKeeper
 from scheduler.control.studies.round import METRIC_GRACE
+from scheduler.tuning import Proposal, Question, propose
+from scheduler.tuning.proposers import Proposers
 
 SPEC: dict[str, Any] = {
     "name": "search",
@@ -240,6 +246,45 @@ def test_algorithms_go_on_from_results_in_the_database(lab: Lab, algorithm: str)
             break
         lab.restart()  # nothing but the rows is known
     assert len({json.dumps(trial.parameters, sort_keys=True) for trial in lab.trials}) == 12
+
+
+def test_another_process_writes_nothing_while_this_one_is_at_it(lab: Lab) -> None:
+    lab.create()
+    other = StudyKeeper(replace(lab.plane.control, holder="other"))
+    with unit_of_work(lab.plane.sessions) as session:
+        held = leases.acquire(
+            session, "study:study-1", holder="test", now=lab.plane.engine.now, ttl=timedelta(seconds=15)
+        )
+    other.keep("study-1")
+    assert lab.trials == []
+    lab.plane.engine.advance(timedelta(seconds=16))
+    other.keep("study-1")
+    assert len(lab.trials) == 2
+    assert held is not None
+    with pytest.raises(StaleWrite), fence.fenced(lab.plane.control, held):
+        pass
+
+
+def test_points_for_gp_are_drawn_ahead_and_used_when_a_trial_ends(lab: Lab) -> None:
+    asked: list[Question] = []
+
+    class Slow(Proposers):
+        def __call__(self, question: Question) -> list[Proposal]:
+            asked.append(question)
+            return propose(replace(question, algorithm=Algorithm.RANDOM))
+
+    lab.create(algorithm="gp", budget={"trials": 30, "parallel": 2})
+    lab.keeper = StudyKeeper(lab.plane.control, Slow())
+    while lab.study.trial_count < 14:
+        lab.turn()
+    ahead = lab.study.prepared
+    assert len(ahead) == 2
+    assert all(len(question.finished) >= 8 for question in asked[-2:])
+    while lab.study.trial_count < 16:
+        lab.turn()
+    points = [trial.parameters for trial in lab.trials]
+    assert ahead[0]["parameters"] in points
+    assert len({point["x"] for point in points}) == len(points)
 
 
 # --- kills

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from trainmaster.studies.space import in_order
 
 from scheduler.tuning import Observed, Proposal, Question, chosen_algorithm, propose
 from scheduler.tuning.propose import gp_is_there, key_of, startup_trials
+from scheduler.tuning.proposers import Proposers
 
 MIN = (Goal.MINIMIZE,)
 
@@ -146,3 +148,21 @@ def test_several_metrics_are_learnt_from_together() -> None:
     finished = [Observed(one.parameters, (one.values[0], -one.values[0])) for one in searched(Algorithm.QMC, 5)]
     assert len(finished) >= startup_trials(PLAIN)
     assert len(propose(Question(PLAIN, Algorithm.TPE, goals, 1, 20, 2, finished))) == 2
+
+
+def test_where_gps_process_dies_the_points_are_tpes_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dead:
+        def submit(self, *_: object) -> Any:
+            raise BrokenProcessPool
+
+        def shutdown(self, **_: object) -> None:
+            pass
+
+    proposers = Proposers()
+    monkeypatch.setattr(proposers, "_pool", Dead())
+    question = Question(PLAIN, Algorithm.GP, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
+    found = proposers(question)
+    assert [one.memo for one in found] == [{"instead_of": "gp"}] * 2
+    assert [one.parameters for one in found] == [
+        one.parameters for one in propose(replace(question, algorithm=Algorithm.TPE))
+    ]
