@@ -6,7 +6,7 @@ users, and so a tick writes some rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, cast
@@ -65,11 +65,9 @@ def news_of(loaded: Loaded, made: Plan) -> ReasonNews:
         if first is not reason and first != reason:
             own[job_id] = reason
     for shape, of_user in of_shape.items():
-        reasons = list(of_user.values())
-        # What is written stays, if it is still anybody's: users come and go at the head of the queue.
-        common = written.get(shape)
-        common = common if common is not None and common in reasons else reasons[0]
-        told[shape] = common
+        common = _common(list(of_user.values()), written.get(shape))
+        if common is not None:
+            told[shape] = common
         told |= {key: reason for key, reason in of_user.items() if reason is not common and reason != common}
     news: dict[JobId, Reason | None] = {
         job_id: reason for job_id, reason in own.items() if loaded.own_reasons.get(job_id) != reason
@@ -82,6 +80,18 @@ def news_of(loaded: Loaded, made: Plan) -> ReasonNews:
         tuple(key for key in written if key not in told),
         news,
     )
+
+
+def _common(reasons: Sequence[Reason], written: Reason | None) -> Reason | None:
+    """What stands for the shape, for whoever comes next too; ``None``: each user's is for that user alone.
+
+    A reason with somebody's quota or share in it is never told to another project. What is written stays, if it is still
+    anybody's: users come and go at the head of the queue.
+    """
+    common = [reason for reason in reasons if "project" not in reason.numbers]
+    if written is not None and written in common:
+        return written
+    return common[0] if common else None
 
 
 def _with_story(reason: Reason, story: str) -> Reason:

@@ -1,6 +1,7 @@
 """Why waiting jobs wait: a row for each shape of gang, and one for a project's user where theirs is another.
 
-What quotas and shares have to say is equal for all jobs of one shape that one user has in one project.
+What quotas and shares have to say is equal for all jobs of one shape that one user has in one project, and is written for
+these alone: the row of a shape speaks to whoever submits such a gang next.
 """
 
 from __future__ import annotations

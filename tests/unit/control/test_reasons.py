@@ -12,7 +12,8 @@ from scheduler.planning.model import Plan, QueuedGang, Reason, ReasonCode, Snaps
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GANG = Gang((GangRole("worker", 1, Request(1000, 1)),))
-ROOM, QUOTA = Reason(ReasonCode.NO_ROOM, "no room"), Reason(ReasonCode.QUOTA, "its project has all it may")
+ROOM, RACK = Reason(ReasonCode.NO_ROOM, "no room"), Reason(ReasonCode.TOPOLOGY, "no room in one rack")
+QUOTA = Reason(ReasonCode.QUOTA, "project p has all it may", {"project": "p"})
 
 
 def loaded(users: dict[str, str], written=None, own=None, preempted=None) -> Loaded:
@@ -41,11 +42,22 @@ def test_one_users_other_reason_is_one_row_more():
 
 
 def test_what_is_written_stays_while_it_is_anybodys():
-    written = {"shape": QUOTA, "shape/p/ann": ROOM}
-    news = news_of(loaded(USERS, written), waits(a=ROOM, b=ROOM, c=QUOTA, d=QUOTA))
+    written = {"shape": RACK, "shape/p/ann": ROOM}
+    news = news_of(loaded(USERS, written), waits(a=ROOM, b=ROOM, c=RACK, d=RACK))
     assert (dict(news.shapes), news.gone) == ({}, ())
     news = news_of(loaded(USERS, written), waits(a=ROOM, b=ROOM, c=ROOM, d=ROOM))
     assert (dict(news.shapes), news.gone) == ({"shape": ROOM}, ("shape/p/ann",))
+
+
+def test_what_names_a_project_or_a_user_is_never_told_to_another_one():
+    news = news_of(loaded({"a": "ann"}), waits(a=QUOTA))
+    assert dict(news.shapes) == {"shape/p/ann": QUOTA}
+    both = news_of(loaded(USERS), waits(a=QUOTA, b=QUOTA, c=ROOM, d=ROOM))
+    assert dict(both.shapes) == {"shape": ROOM, "shape/p/ann": QUOTA}
+    share = Reason(ReasonCode.RESERVED, "project p has its share", {"project": "p", "before": "x"})
+    before = loaded({"a": "ann"}, {"shape": share, "shape/p/ann": ROOM})
+    news = news_of(before, waits(a=share))
+    assert (dict(news.shapes), news.gone) == ({"shape/p/ann": share}, ("shape",))
 
 
 def test_a_job_that_differs_from_its_users_others_or_has_a_story_has_its_own():
