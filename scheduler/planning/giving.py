@@ -74,10 +74,12 @@ def those_to_give(job: QueuedGang, pieces: Sequence[Piece], rights: Rights) -> l
 
 
 def not_guaranteed(job: QueuedGang, pieces: Iterable[Piece], rights: Rights) -> list[Piece]:
-    """Without the replicas with which, once those before them are gone, another project would give what is guaranteed to it."""
+    """Without the replicas with which, once those before them are gone, another project would give what is guaranteed to it,
+    or another user of the same project, but for a larger priority, what is guaranteed to that one.
+    """
     shares, given = rights.shares, list[Piece]()
     for piece in pieces:
-        if piece.gang.project != job.project and rights.is_guaranteed_part(piece.gang.project, amounts_of(piece)):
+        if rights.is_guaranteed_part(job, piece.gang, amounts_of(piece)):
             continue
         shares.add(piece.gang.project, piece.gang.user, amounts_of(piece), -1)
         given.append(piece)

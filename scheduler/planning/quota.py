@@ -6,7 +6,7 @@ limited model only in part, it is placed on its other models whole.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -24,35 +24,62 @@ def is_guaranteed(project: str, need: Mapping[str, int], shares: Shares, *, is_h
 
     It is if a guarantee covers its GPUs (of one without GPUs: its CPUs or memory), and with it none of these is exceeded.
     """
-    account = shares.accounts.get(project)
-    if account is None or not account.quota.guaranteed:
-        return False
-    return _is_within(account.quota.guaranteed, shares.held.get(project, {}), need, is_held=is_held)
+    return _is_within(_of_project(project, shares), shares.held.get(project, {}), need, is_held=is_held)
 
 
 def is_guaranteed_to_user(
     project: str, user: str, need: Mapping[str, int], shares: Shares, *, is_held: bool = False
 ) -> bool:
     """The same of what is guaranteed to the user inside the project."""
+    return _is_within(_of_user(project, user, shares), shares.user_held.get((project, user), {}), need, is_held=is_held)
+
+
+def is_part_guaranteed(project: str, part: Mapping[str, int], shares: Shares) -> bool:
+    """Whether the project would have less than what is guaranteed to it without ``part`` of what it holds."""
+    return _is_needed(_of_project(project, shares), shares.held.get(project, {}), part)
+
+
+def is_part_guaranteed_to_user(project: str, user: str, part: Mapping[str, int], shares: Shares) -> bool:
+    """The same of what is guaranteed to the user inside the project."""
+    return _is_needed(_of_user(project, user, shares), shares.user_held.get((project, user), {}), part)
+
+
+def _of_project(project: str, shares: Shares) -> Mapping[str, int]:
     account = shares.accounts.get(project)
-    guaranteed = account.quota.user_guaranteed.get(user) if account is not None else None
-    if not guaranteed:
-        return False
-    return _is_within(guaranteed, shares.user_held.get((project, user), {}), need, is_held=is_held)
+    return account.quota.guaranteed if account is not None else {}
+
+
+def _of_user(project: str, user: str, shares: Shares) -> Mapping[str, int]:
+    account = shares.accounts.get(project)
+    return account.quota.user_guaranteed.get(user, {}) if account is not None else {}
 
 
 def _is_within(
     guarantee: Mapping[str, int], held: Mapping[str, int], need: Mapping[str, int], *, is_held: bool
 ) -> bool:
     is_covered = False
-    for key, guaranteed in guarantee.items():
-        wanted = amount_in(need, key)
-        if not wanted or key == JOBS or (need[GPUS] and not key.startswith(GPUS)):
-            continue
+    for key, wanted in _covering(guarantee, need):
         is_covered = True
-        if amount_in(held, key) + (0 if is_held else wanted) > guaranteed:
+        if amount_in(held, key) + (0 if is_held else wanted) > guarantee[key]:
             return False
     return is_covered
+
+
+def _is_needed(guarantee: Mapping[str, int], held: Mapping[str, int], part: Mapping[str, int]) -> bool:
+    is_covered = False
+    for key, less in _covering(guarantee, part):
+        is_covered = True
+        if amount_in(held, key) - less >= guarantee[key]:
+            return False
+    return is_covered
+
+
+def _covering(guarantee: Mapping[str, int], amounts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
+    """What a guarantee says of ``amounts``, and how much of it they are: of those with GPUs the GPUs alone."""
+    for key in guarantee:
+        amount = amount_in(amounts, key)
+        if amount and key != JOBS and (not amounts[GPUS] or key.startswith(GPUS)):
+            yield key, amount
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,13 @@ from core.domain.ids import JobId
 from scheduler.planning.measure import drain_s, measure
 from scheduler.planning.model import PreemptCode, QueuedGang, RunningGang, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
-from scheduler.planning.quota import is_guaranteed, is_guaranteed_to_user
-from scheduler.planning.shares import GPUS, JOBS, Shares, amount_in, gpu_milli, of_model
+from scheduler.planning.quota import (
+    is_guaranteed,
+    is_guaranteed_to_user,
+    is_part_guaranteed,
+    is_part_guaranteed_to_user,
+)
+from scheduler.planning.shares import GPUS, JOBS, Shares, gpu_milli, of_model
 
 # Where durations are estimates, half as much must be left of the one as of the other: a swap costs both of them time,
 # and an estimate is often off by as much. Where they are known it is enough that the swap pays for itself.
@@ -174,21 +179,14 @@ class Rights:
             gang.project, gang.user, self.held(gang), self.shares, is_held=True
         )
 
-    def is_guaranteed_part(self, project: str, part: Mapping[str, int]) -> bool:
-        """Whether the project would have less than what is guaranteed to it without ``part`` of what it holds."""
-        if not self._has_guarantees:
+    def is_guaranteed_part(self, job: QueuedGang, gang: RunningGang, part: Mapping[str, int]) -> bool:
+        """Whether ``gang`` would give ``job`` with ``part`` what is guaranteed to its project, or inside that to its user."""
+        shares = self.shares
+        if job.project != gang.project:
+            return self._has_guarantees and is_part_guaranteed(gang.project, part, shares)
+        if not self._has_user_guarantees or job.user == gang.user or job.priority > gang.priority:
             return False
-        account = self.shares.accounts.get(project)
-        guaranteed: Mapping[str, int] = account.quota.guaranteed if account is not None else {}
-        held, is_covered = self.shares.held.get(project, {}), False
-        for key, most in guaranteed.items():
-            less = amount_in(part, key)
-            if not less or key == JOBS or (part[GPUS] and not key.startswith(GPUS)):
-                continue
-            is_covered = True
-            if amount_in(held, key) - less >= most:
-                return False
-        return is_covered
+        return is_part_guaranteed_to_user(gang.project, gang.user, part, shares)
 
     def _borrows(self, gang: RunningGang, need: Mapping[str, int], user: str | None = None) -> bool:
         """Whether its project (``user`` inside it) has more than its guarantee of something that ``need`` asks for and

@@ -5,14 +5,28 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
 from random import Random
 
 import pytest
 
-from core.domain.ids import JobId
-from scheduler.planning import Account, PreemptCode, Quota
+from core.domain.ids import JobId, NodeId
+from core.domain.resources import Amounts, Gang, GangRole, Request
+from scheduler.planning import (
+    Account,
+    NodeView,
+    Plan,
+    PreemptCode,
+    QueuedGang,
+    Quota,
+    ReasonCode,
+    RunningGang,
+    Snapshot,
+    plan,
+)
 from scheduler.planning.quota import is_guaranteed_to_user
-from scheduler.planning.shares import Shares
+from scheduler.planning.shares import GPUS, Shares, gpu_milli
+from tests.properties.planner_worlds import NOW
 from tests.properties.preemption_worlds import Story, any_policy
 
 SEQUENCES = int(os.environ.get("TRAINMASTER_SEQUENCES", "40"))
@@ -40,9 +54,15 @@ def story_of(seed: int, *, ends: bool = True) -> Story:
 
 def arrive(story: Story, *, is_one_project: bool) -> None:
     story.arrive()
+    last = max(story.world.queued)
+    job = story.world.queued[last]
     if is_one_project:
-        last = max(story.world.queued)
-        story.world.queued[last] = replace(story.world.queued[last], project="red")
+        job = replace(job, project="red")
+    (role,) = job.gang.roles
+    if role.request.gpu_count == 1 and story.chance.random() < 0.5:
+        gang = Gang((replace(role, most=role.replicas + 4),))
+        job = replace(job, gang=gang, shape=gang.shape())
+    story.world.queued[last] = job
 
 
 @pytest.mark.parametrize("chunk", range(-(-SEQUENCES // CHUNK)))
@@ -75,6 +95,66 @@ def test_for_one_wait_of_a_job_another_is_stopped_once_at_most_and_only_by_the_r
                 assert not is_guaranteed_to_user(gang.project, gang.user, held, shares, is_held=True), f"seed {seed}"
         for (victim, for_job), times in pairs.items():
             assert for_job is None or times <= waits[for_job], f"seed {seed}: {victim} {times} times for {for_job}"
+
+
+def shrunk_by_equals(snapshot: Snapshot, made: Plan) -> dict[tuple[str, str], tuple[int, int]]:
+    """Of whom other users of the same project, without a larger priority, get replicas: what is guaranteed to each, and
+    what each still has of it, with what starts and is promised, without what others take by a better right.
+    """
+    jobs = {job.job_id: job for job in snapshot.queued}
+    running = {gang.job_id: gang for gang in snapshot.running}
+    left = {who: held[GPUS] for who, held in Shares(snapshot).user_held.items()}
+    found: set[tuple[str, str]] = set()
+    for shrink in made.shrinks:
+        job, gang = jobs[shrink.for_job], running[shrink.job_id]
+        role = gang.gang.elastic
+        assert role is not None
+        if job.project == gang.project and job.user != gang.user and job.priority <= gang.priority:
+            found.add((gang.project, gang.user))
+            left[gang.project, gang.user] -= len(shrink.indices) * gpu_milli(role.request)
+    for job in snapshot.queued:
+        if job.job_id not in made.waits or made.waits[job.job_id].code is ReasonCode.PREEMPTING:
+            who = (job.project, job.user)
+            left[who] = left.get(who, 0) + sum(role.replicas * gpu_milli(role.request) for role in job.gang.roles)
+    accounts = {account.project: account for account in snapshot.accounts}
+    return {who: (accounts[who[0]].quota.user_guaranteed.get(who[1], {}).get(GPUS, 0), left[who]) for who in found}
+
+
+def any_elastic_world(chance: Random) -> Snapshot:
+    """A node full of the elastic jobs of three users of a project, some with guarantees, and some of theirs that wait."""
+    gpus = 12
+    users = ("ann", "bob", "cat")
+    guaranteed = {user: {GPUS: 1000 * chance.randint(1, 6)} for user in users if chance.random() < 0.6}
+    running, queued, left = list[RunningGang](), list[QueuedGang](), gpus
+    at = NOW - timedelta(hours=1)
+    while left:
+        held = chance.randint(1, left)
+        left -= held
+        gang = Gang((GangRole("worker", chance.randint(1, held), Request(1, 1, 1), held),))
+        name, places = f"r{left}", (("worker", NodeId("n0")),) * held
+        user, priority = chance.choice(users), chance.choice([50, 50, 90])
+        running.append(
+            RunningGang(JobId(name), name, "red", priority, gang, places, user=user, queued_at=at, started_at=at)
+        )
+    for number in range(chance.randint(1, 3)):
+        gang = Gang((GangRole("worker", chance.randint(1, 4), Request(1, 1, 1)),))
+        name, user = f"w{number}", chance.choice(users)
+        queued.append(QueuedGang(JobId(name), name, "red", user, chance.choice([50, 50, 90]), NOW, gang, gang.shape()))
+    whole = Amounts(99, 99, {"h100": gpus})
+    node = NodeView(NodeId("n0"), {}, whole, Amounts(90, 90, {"h100": 0}))
+    accounts = (Account("red", quota=Quota(user_guaranteed=guaranteed)),)
+    policy = replace(any_policy(chance), shrinks=True)
+    return Snapshot(NOW, (node,), tuple(queued), tuple(running), accounts=accounts, policy=policy)
+
+
+def test_no_equal_user_of_the_project_gets_a_replica_that_is_guaranteed_to_another_one() -> None:
+    seen = 0
+    for seed in range(4 * SEQUENCES):
+        snapshot = any_elastic_world(Random(seed))
+        for who, (guaranteed, left) in shrunk_by_equals(snapshot, plan(snapshot)).items():
+            seen += guaranteed > 0
+            assert left >= guaranteed, f"seed {seed}: {who}"
+    assert seen > SEQUENCES // 10
 
 
 @pytest.mark.parametrize("seed", range(12))

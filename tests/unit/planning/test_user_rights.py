@@ -108,3 +108,23 @@ def test_shares_are_compared_with_the_gpus_that_would_be_taken_of_which_there_ma
     job = waits("mine", 2, "bob", project="nlp")
     accounts = (Account("vision", weight=2.0),)
     assert stopped(planned(running, job, BY_SHARE, accounts)) == []
+
+
+def test_no_equal_user_gets_a_replica_of_what_is_guaranteed_to_another_one_of_the_project() -> None:
+    # Six of her eight are more than four: two are anybody's of the project, and not one more but for a larger priority.
+    wide = Gang((GangRole("worker", 1, Request(1, 1, 1), 8),))
+    at = NOW - timedelta(hours=1)
+    places = tuple(("worker", NodeId("n0")) for _ in range(6))
+    elastic = RunningGang(JobId("wide"), "wide", "vision", 50, wide, places, user="ann", queued_at=at, started_at=at)
+    nodes = (NodeView(NodeId("n0"), {}, Amounts(99, 99, {"h100": 8}), Amounts(90, 90, {"h100": 2})),)
+
+    def given(job: QueuedGang, accounts=OF_ANN) -> list[int]:
+        made = plan(Snapshot(NOW, nodes, (job,), (elastic,), accounts=accounts, policy=RECLAIMS))
+        assert made.preempts == ()
+        return [len(shrink.indices) for shrink in made.shrinks]
+
+    assert given(waits("his", 4, "bob")) == [2]
+    assert given(waits("his", 5, "bob")) == []
+    assert given(waits("his", 5, "bob", 60)) == [3]
+    assert given(waits("hers", 5, "ann")) == [3]
+    assert given(waits("his", 5, "bob"), ()) == [3]
