@@ -40,6 +40,15 @@ def cordon_node(node: str, caller: PlatformAdmin, platform: PlatformDep, body: R
         return service.cordon(work, caller, node, body.reason if body else "")
 
 
+@router.post("/nodes/{node}/drain", operation_id="drain_node", summary="Empty a node")
+def drain_node(node: str, caller: PlatformAdmin, platform: PlatformDep, body: ReasonRequest | None = None) -> NodeView:
+    """Nothing new is placed there, and what runs there is stopped with its grace and goes on elsewhere from its last checkpoint,
+    which does not count as a restart. Jobs that are not preemptible run to their end. `uncordon` opens the node again.
+    """
+    with platform.write() as work:
+        return service.drain(work, caller, node, body.reason if body else "")
+
+
 @router.post("/nodes/{node}/uncordon", operation_id="uncordon_node", summary="Place replicas on a node again")
 def uncordon_node(
     node: str, caller: PlatformAdmin, platform: PlatformDep, body: ReasonRequest | None = None

@@ -1,4 +1,4 @@
-"""Nodes, what is used on them, and what admins say of them: cordons and labels."""
+"""Nodes, what is used on them, and what admins say of them: cordons, drains and labels."""
 
 from __future__ import annotations
 
@@ -41,11 +41,17 @@ def get_node(work: Work, name: str) -> NodeView:
 
 def cordon(work: Work, caller: Caller, name: str, reason: str) -> NodeView:
     """No new replica is placed here; those that run go on. Again: the reason is replaced."""
-    return _set_cordon(work, caller, name, reason, is_cordoned=True)
+    return _close(work, caller, name, reason, kind="node.cordoned")
+
+
+def drain(work: Work, caller: Caller, name: str, reason: str) -> NodeView:
+    """No new replica is placed here, and jobs that run here are stopped, to go on elsewhere from their last checkpoint."""
+    return _close(work, caller, name, reason, kind="node.draining")
 
 
 def uncordon(work: Work, caller: Caller, name: str, reason: str) -> NodeView:
-    return _set_cordon(work, caller, name, reason, is_cordoned=False)
+    """Open it again, whether it was cordoned or drained."""
+    return _close(work, caller, name, reason, kind="node.uncordoned")
 
 
 def set_labels(work: Work, caller: Caller, name: str, labels: Mapping[str, str]) -> NodeView:
@@ -82,16 +88,16 @@ def remove(work: Work, caller: Caller, name: str) -> None:
     work.ring("tick")
 
 
-def _set_cordon(work: Work, caller: Caller, name: str, reason: str, *, is_cordoned: bool) -> NodeView:
+def _close(work: Work, caller: Caller, name: str, reason: str, *, kind: str) -> NodeView:
     node = _load(work, name)
-    kept = reason if is_cordoned else ""
-    if node.is_cordoned != is_cordoned or node.cordon_reason != kept:
-        node.is_cordoned = is_cordoned
-        node.cordon_reason = kept
+    is_closed, is_draining = kind != "node.uncordoned", kind == "node.draining"
+    wanted = (is_closed, is_draining, reason if is_closed else "")
+    if (node.is_cordoned, node.is_draining, node.cordon_reason) != wanted:
+        node.is_cordoned, node.is_draining, node.cordon_reason = wanted
         append_event(
             work.session,
             at=work.now,
-            kind="node.cordoned" if is_cordoned else "node.uncordoned",
+            kind=kind,
             actor=caller.actor,
             reason=reason,
             data={"node": name},
@@ -130,6 +136,7 @@ def _view_of(node: Node, used: Amounts, replicas: int) -> NodeView:
         is_ready=node.is_ready,
         condition=node.condition,
         is_cordoned=node.is_cordoned,
+        is_draining=node.is_draining,
         cordon_reason=node.cordon_reason,
         seen_at=node.seen_at,
         replicas=replicas,

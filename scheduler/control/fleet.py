@@ -5,7 +5,7 @@ has changed since. All of it is compared with the database; only what differs is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 from typing import cast as typed
 
@@ -26,7 +26,7 @@ _NOTHING: Final = Amounts()
 # The JSON columns as text: telling whether they have changed is much cheaper than reading them.
 _nodes, _replicas = typed("Table", Node.__table__), typed("Table", Replica.__table__)
 _NODES: Final[AnySelect] = select(
-    _nodes.c.name, _nodes.c.is_ready, _nodes.c.condition, _nodes.c.is_cordoned,
+    _nodes.c.name, _nodes.c.is_ready, _nodes.c.condition, _nodes.c.is_cordoned, _nodes.c.is_draining,
     cast(_nodes.c.allocatable, Text), cast(_nodes.c.labels, Text), cast(_nodes.c.admin_labels, Text),
 )  # fmt: skip
 # What an attempt's replicas hold changes together with one of these: a place that is given up before the attempt ends
@@ -134,8 +134,9 @@ def node_view(node: Node, used: Amounts) -> NodeView:
         node.name,
         Amounts.from_json(node.allocatable),
         merged_labels(node.labels, node.admin_labels),
-        _why_not(node.condition, is_ready=node.is_ready, is_cordoned=node.is_cordoned),
+        _why_not(node.condition, node.is_ready, node.is_cordoned, node.is_draining),
         used,
+        is_draining=node.is_draining,
     )
 
 
@@ -156,24 +157,25 @@ def _read_holders(session: Session, attempts: list[str]) -> dict[str, list[Holde
 
 
 def _read(raw: RawNode, used: Amounts) -> NodeView:
-    name, is_ready, condition, is_cordoned, allocatable, labels, admin_labels = raw
+    name, is_ready, condition, is_cordoned, is_draining, allocatable, labels, admin_labels = raw
     return _view(
         name,
         Amounts.from_json(orjson.loads(allocatable)),
         merged_labels(orjson.loads(labels), orjson.loads(admin_labels)),
-        _why_not(condition, is_ready=is_ready, is_cordoned=is_cordoned),
+        _why_not(condition, is_ready, is_cordoned, is_draining),
         used,
+        is_draining=is_draining,
     )
 
 
-def _view(name: str, total: Amounts, labels: Mapping[str, str], why_not: str, used: Amounts) -> NodeView:
-    return NodeView(NodeId(name), labels, total, _left(total, used), not why_not, why_not)
+def _view(
+    name: str, total: Amounts, labels: Mapping[str, str], why_not: str, used: Amounts, *, is_draining: bool
+) -> NodeView:
+    return NodeView(NodeId(name), labels, total, _left(total, used), not why_not, why_not, is_draining)
 
 
 def _with_use(view: NodeView, used: Amounts) -> NodeView:
-    return NodeView(
-        view.id, view.labels, view.allocatable, _left(view.allocatable, used), view.is_schedulable, view.why_not
-    )
+    return replace(view, free=_left(view.allocatable, used))
 
 
 def _left(total: Amounts, used: Amounts) -> Amounts:
@@ -185,9 +187,11 @@ def _left(total: Amounts, used: Amounts) -> Amounts:
     )
 
 
-def _why_not(condition: str, *, is_ready: bool, is_cordoned: bool) -> str:
+def _why_not(condition: str, is_ready: bool, is_cordoned: bool, is_draining: bool) -> str:
     if not is_ready:
         return "is not ready"
+    if is_draining:
+        return "is being drained"
     if is_cordoned:
         return "is cordoned"
     return f"takes no new work ({condition.rstrip('.')})" if condition else ""

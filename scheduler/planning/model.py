@@ -28,6 +28,7 @@ class NodeView:
     free: Amounts
     is_schedulable: bool = True
     why_not: str = ""  # a phrase, such as "is cordoned", when not schedulable
+    is_draining: bool = False  # what runs there is to go on elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +234,7 @@ class PreemptCode(StrEnum):
     FAIR_SHARE = "fair_share"  # its project has more than its share, the other one less
     TIME_SLICE = "time_slice"  # its turn is over, others of equal priority have had less
     BOOKING = "booking"  # the node is reserved for another project from now on
+    DRAIN = "drain"  # the administrator empties its node
     MOVE = "move"  # it goes on elsewhere, so that a large gang finds room
 
 

@@ -107,6 +107,7 @@ class Preemption:
     def run(self, blocked: Sequence[tuple[QueuedGang, Demand]]) -> Preempted:
         """What becomes of ``blocked``: who waits for room, in order; not those that can never run."""
         self._begin_bookings()
+        self._drain()
         for job in (job for job, _ in blocked if job.job_id in self.kept):
             self.made.reasons[job.job_id] = self.teller.promised(self.promises.still_stopping(job))
         self.rights = Rights(self.snapshot, self._shares_at_last())
@@ -401,7 +402,21 @@ class Preemption:
         """Whether room is held only for jobs that come after it, and were met first since it waits for a limit."""
         return job.job_id in self.over and all(held.job.priority < job.priority for held in self.ledger.reservations)
 
-    # ---- bookings ----
+    # ---- bookings and drained nodes ----
+
+    def _drain(self) -> None:
+        """Whoever is on a node that the administrator empties goes on elsewhere, however short it ran; who is not
+        preemptible ends there.
+        """
+        draining = {node.id for node in self.snapshot.nodes if node.is_draining}
+        if not draining:
+            return
+        for gang in sorted(self.snapshot.running, key=lambda gang: gang.job_id):
+            nodes = sorted({node for _, node in gang.nodes if node in draining})
+            if not nodes or gang.is_stopping or not gang.is_preemptible or gang.job_id in self._gone:
+                continue
+            self._gone.add(gang.job_id)
+            self.made.preempts.append(Preempt(gang.job_id, None, PreemptCode.DRAIN, self.teller.drained(nodes)))
 
     def _begin_bookings(self) -> None:
         """Nodes that are reserved from now on: whoever else is there goes, however short it ran."""

@@ -55,6 +55,8 @@ class Teller:
                 return f"stopped to go on elsewhere, so that job {job.name} finds room"
             case PreemptCode.BOOKING:
                 return f"stopped since its nodes are reserved for project {job.project}"
+            case PreemptCode.DRAIN:
+                return "stopped since its nodes are being drained"
 
     def booked(self, booking: Booking, nodes: Sequence[str]) -> str:
         noun = "is" if len(nodes) == 1 else "are"
@@ -62,6 +64,10 @@ class Teller:
             f"stopped since {words.some_of(nodes)} {noun} reserved for project {booking.project} until "
             f"{words.about(booking.ends_at, self.now)} ({booking.name}); {_GOES_ON}"
         )
+
+    def drained(self, nodes: Sequence[str]) -> str:
+        noun = "is" if len(nodes) == 1 else "are"
+        return f"stopped since {words.some_of(nodes)} {noun} being drained; {_GOES_ON}"
 
     def shrunk(self, gang: RunningGang, replicas: int, job: QueuedGang) -> str:
         role = gang.gang.elastic

@@ -9,6 +9,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Text,
+    false,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -16,7 +17,7 @@ from core.db.tables.base import Base
 
 
 class Node(Base):
-    """A machine. The cordon and ``admin_labels`` are the admin's, the rest is written from what the executor sees.
+    """A machine. The cordon, the drain and ``admin_labels`` are the admin's, the rest is written from what the executor sees.
 
     ``labels``: what the executor reports; :func:`core.db.repositories.nodes.labels_of` tells which labels hold.
     """
@@ -31,6 +32,9 @@ class Node(Base):
     is_ready: Mapped[bool] = mapped_column(Boolean)
     condition: Mapped[str] = mapped_column(Text, default="")
     is_cordoned: Mapped[bool] = mapped_column(Boolean, default=False)
+    is_draining: Mapped[bool] = mapped_column(
+        Boolean, default=False, server_default=false()
+    )  # then it is cordoned, too
     cordon_reason: Mapped[str] = mapped_column(Text, default="")
     seen_at: Mapped[datetime]
 

@@ -59,6 +59,9 @@ def _list(*, as_json: bool) -> None:
 def _state(node: NodeView) -> str:
     if not node.is_ready:
         return f"not ready: {node.condition}" if node.condition else "not ready"
+    if node.is_draining:
+        word = "draining" if node.replicas else "drained"
+        return f"{word}: {node.cordon_reason}" if node.cordon_reason else word
     if node.is_cordoned:
         return f"cordoned: {node.cordon_reason}" if node.cordon_reason else "cordoned"
     return f"takes no new work: {node.condition}" if node.condition else "ready"
@@ -108,6 +111,13 @@ def cordon(node: options.Node, reason: options.Reason = "", json: options.Json =
     """Start nothing new on a node; what runs there goes on."""
     with session.client() as client:
         _tell(client.cordon_node(node, reason=reason), as_json=json)
+
+
+@app.command()
+def drain(node: options.Node, reason: options.Reason = "", json: options.Json = False) -> None:
+    """Empty a node: what runs there goes on elsewhere, from its last checkpoint."""
+    with session.client() as client:
+        _tell(client.drain_node(node, reason=reason), as_json=json)
 
 
 @app.command()

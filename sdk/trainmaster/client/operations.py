@@ -188,6 +188,7 @@ class Operations:
     list_nodes_page = Method(admin.list_nodes_page)
     get_node = Method(admin.get_node)
     cordon_node = Method(admin.cordon_node)
+    drain_node = Method(admin.drain_node)
     uncordon_node = Method(admin.uncordon_node)
     set_node_labels = Method(admin.set_node_labels)
     delete_node = Method(admin.delete_node)

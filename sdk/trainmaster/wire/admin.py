@@ -133,6 +133,7 @@ class NodeView(WireModel):
     is_ready: bool
     condition: str = ""
     is_cordoned: bool = False
+    is_draining: bool = False  # what runs here is stopped, to go on elsewhere; then it is cordoned, too
     cordon_reason: str = ""
     seen_at: datetime
     replicas: int = 0  # running here now

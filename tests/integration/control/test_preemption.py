@@ -10,7 +10,7 @@ from sqlalchemy import update
 
 from core.db.engine import unit_of_work
 from core.db.repositories.planning import KeptPolicy, write_policy
-from core.db.tables import Attempt, BookingRow, Event, Job, Project, Replica, Usage, WaitReason
+from core.db.tables import Attempt, BookingRow, Event, Job, Node, Project, Replica, Usage, WaitReason
 from core.domain.ids import AttemptId, JobId
 from executors.fake import Script
 from scheduler.control import tick
@@ -74,6 +74,25 @@ def test_a_preempted_job_waits_again_uncounted_and_its_place_goes_to_the_other(f
     assert 400 <= low.run_s < 500
     told = [event.reason for event in full.all(Event, job_id="job-low", kind="job.requeued")]
     assert told == ["Job urgent has a larger priority."]
+
+
+def test_a_drained_node_is_emptied_and_takes_work_again_when_it_is_opened(plane):
+    plane.engine.script("worker", FOREVER)
+    plane.submit("low", cpu=8)
+    plane.settle()
+    plane.advance(5)
+    with unit_of_work(plane.sessions) as session:
+        session.execute(update(Node).values(is_cordoned=True, is_draining=True))
+    plane.settle()
+    assert plane.one(Attempt, job_id="job-low").stop["cause"] == "preempt"
+    plane.advance(31)
+    low = plane.one(Job, id="job-low")
+    assert (low.state, low.restart_count, low.preempt_count) == ("queued", 0, 1)
+    assert "being drained" in low.preempted["sentence"]
+    with unit_of_work(plane.sessions) as session:
+        session.execute(update(Node).values(is_cordoned=False, is_draining=False))
+    plane.settle()
+    assert plane.state("job-low") == "running"
 
 
 def test_it_starts_again_when_there_is_room_and_the_story_is_over(full, monkeypatch):

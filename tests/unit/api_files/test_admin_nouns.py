@@ -336,6 +336,17 @@ def test_a_node_is_cordoned_with_a_reason_and_the_history_tells(house: Any) -> N
     assert kinds(house) == ["node.cordoned", "node.uncordoned"]
 
 
+def test_a_node_is_drained_and_opened_again(house: Any) -> None:
+    node = house.call("root", "POST", "/nodes/node-a/drain", json={"reason": "new disks"}).json()
+    assert (node["is_cordoned"], node["is_draining"], node["cordon_reason"]) == (True, True, "new disks")
+    node = house.call("root", "POST", "/nodes/node-a/cordon", json={"reason": "new disks"}).json()
+    assert (node["is_cordoned"], node["is_draining"]) == (True, False)  # what runs there may stay after all
+    house.call("root", "POST", "/nodes/node-a/drain")
+    node = house.call("root", "POST", "/nodes/node-a/uncordon").json()
+    assert (node["is_cordoned"], node["is_draining"], node["cordon_reason"]) == (False, False, "")
+    assert kinds(house) == ["node.draining", "node.cordoned", "node.draining", "node.uncordoned"]
+
+
 def put_labels(house: Any, **labels: Any) -> Any:
     return house.call("root", "PUT", "/nodes/node-a/labels", json={"labels": labels})
 

@@ -291,6 +291,7 @@ ROUTES: dict[str, Case] = {
     "DELETE /api/v1/nodes/{node}": case(PLATFORM_ADMIN, "/api/v1/nodes/node-gone"),
     "PUT /api/v1/nodes/{node}/labels": case(PLATFORM_ADMIN, json={"labels": {"pool": "fast"}}),
     "POST /api/v1/nodes/{node}/cordon": case(PLATFORM_ADMIN),
+    "POST /api/v1/nodes/{node}/drain": case(PLATFORM_ADMIN),
     "POST /api/v1/nodes/{node}/uncordon": case(PLATFORM_ADMIN),
     "GET /api/v1/volumes": case(ANY_READER),
     "POST /api/v1/volumes": case(PLATFORM_ADMIN, json={"name": "claim", "kind": "pvc", "config": {"claim": "data"}}),

@@ -191,6 +191,22 @@ def test_whoever_is_on_a_reserved_node_goes_when_that_begins() -> None:
     assert "n0 is reserved for project owner until about 15:00 UTC (demo)" in preempt.sentence
 
 
+def test_whoever_is_on_a_drained_node_goes_on_elsewhere() -> None:
+    stays = replace(runs("stays", gang(2), "n0"), is_preemptible=False)
+    seen = snapshot(2, [runs("guest", gang(4), "n0", ran_s=5.0), stays, runs("far", gang(4), "n1")], [])
+    nodes = tuple(
+        replace(node, is_schedulable=False, why_not="is being drained", is_draining=True) if node.id == "n0" else node
+        for node in seen.nodes
+    )
+    made = plan(replace(seen, nodes=nodes))
+    (preempt,) = made.preempts
+    assert (preempt.job_id, preempt.for_job, preempt.code) == ("guest", None, PreemptCode.DRAIN)
+    assert "n0 is being drained" in preempt.sentence
+    after = plan(replace(seen, nodes=nodes, running=(stays,), queued=(waits("guest", gang(4)),)))
+    assert [(start.job_id, [place.node for place in start.placements]) for start in after.starts] == [("guest", ["n1"])]
+    assert after.preempts == ()
+
+
 def test_small_jobs_are_proposed_to_move_so_that_a_large_gang_starts() -> None:
     running = [runs("a", gang(2), "n0"), runs("b", gang(6), "n1")]
     queued = [waits("large", gang(8))]

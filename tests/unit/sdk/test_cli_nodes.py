@@ -36,6 +36,15 @@ def test_nodes_are_listed_and_cordoned(cli: Invoke, server: Any) -> None:
     assert server.bodies("POST", "/nodes/n1/cordon") == [{"reason": "dust"}]
 
 
+def test_a_node_is_drained(cli: Invoke, server: Any) -> None:
+    drained = node_json(is_cordoned=True, is_draining=True, cordon_reason="dust")
+    server.on("POST", "/nodes/n1/drain", {**drained, "replicas": 2})
+    assert cli("nodes", "drain", "n1", "--reason", "dust").stdout == "n1: draining: dust\n"
+    assert server.bodies("POST", "/nodes/n1/drain") == [{"reason": "dust"}]
+    server.on("GET", "/nodes", {"items": [drained]})
+    assert "drained: dust" in cli("nodes").stdout
+
+
 def test_a_node_is_labelled_as_with_kubectl(cli: Invoke, server: Any) -> None:
     mine = {"pool": "slow", "old": "1"}
     server.on("GET", "/nodes/n1", node_json(labels={"arch": "x86", **mine}, admin_labels=mine))

@@ -1,6 +1,6 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { Ban, CircleCheck, Server } from "lucide-react";
+import { Ban, CircleCheck, LogOut, Server } from "lucide-react";
 import { useState } from "react";
 import { api, got } from "~/api/client";
 import { holdersQuery, keys, meQuery, nodesQuery, waitingQuery } from "~/api/queries";
@@ -17,7 +17,7 @@ import { Why } from "./jobs/table";
 export function ClusterPage() {
   const { data: nodes, error, isPending, refetch } = useQuery(nodesQuery);
   const { data: holders } = useQuery(holdersQuery);
-  const [cordoned, setCordoned] = useState<Node | null>(null);
+  const [closing, setClosing] = useState<Closing | null>(null);
   const byNode = Map.groupBy(holders ?? [], (holder) => holder.node);
   return (
     <div className="page-body">
@@ -34,13 +34,18 @@ export function ClusterPage() {
           <Totals nodes={nodes} />
           <ul className="nodes">
             {nodes.map((node) => (
-              <NodeCard key={node.name} node={node} holders={byNode.get(node.name) ?? []} cordon={() => setCordoned(node)} />
+              <NodeCard
+                key={node.name}
+                node={node}
+                holders={byNode.get(node.name) ?? []}
+                close={(how) => setClosing({ node, how })}
+              />
             ))}
           </ul>
           <Waiting />
         </>
       )}
-      <Cordon node={cordoned} close={() => setCordoned(null)} />
+      <Close closing={closing} close={() => setClosing(null)} />
     </div>
   );
 }
@@ -92,7 +97,13 @@ function Bar({ label, share }: { label: string; share: number }) {
   );
 }
 
-function NodeCard({ node, holders, cordon }: { node: Node; holders: readonly Holder[]; cordon: () => void }) {
+interface NodeCardProps {
+  node: Node;
+  holders: readonly Holder[];
+  close: (how: Closing["how"]) => void;
+}
+
+function NodeCard({ node, holders, close }: NodeCardProps) {
   const { data: me } = useQuery(meQuery);
   const client = useQueryClient();
   const [all, taken] = [allocatable(node), used(node)];
@@ -120,17 +131,24 @@ function NodeCard({ node, holders, cordon }: { node: Node; holders: readonly Hol
             .join(", ")}
         </span>
         {!node.is_ready && <span className="state tone-red">not ready</span>}
-        {node.is_cordoned && <span className="state tone-amber">cordoned</span>}
+        {node.is_cordoned && (
+          <span className="state tone-amber">{node.is_draining ? (node.replicas ? "draining" : "drained") : "cordoned"}</span>
+        )}
         {me?.is_admin &&
           (node.is_cordoned ? (
             <button type="button" className="button quiet small" onClick={uncordon}>
               <CircleCheck size={13} aria-hidden="true" /> Open
             </button>
           ) : (
-            <button type="button" className="button quiet small" onClick={cordon}>
+            <button type="button" className="button quiet small" onClick={() => close("cordon")}>
               <Ban size={13} aria-hidden="true" /> Cordon
             </button>
           ))}
+        {me?.is_admin && !node.is_draining && (
+          <button type="button" className="button quiet small" onClick={() => close("drain")}>
+            <LogOut size={13} aria-hidden="true" /> Drain
+          </button>
+        )}
       </header>
       <div className="body stack">
         {!node.is_ready && node.condition && <p className="tone-red wrap">{node.condition}</p>}
@@ -233,16 +251,36 @@ function Waiting() {
   );
 }
 
-function Cordon({ node, close }: { node: Node | null; close: () => void }) {
+interface Closing {
+  node: Node;
+  how: "cordon" | "drain";
+}
+
+function Close({ closing, close }: { closing: Closing | null; close: () => void }) {
   const client = useQueryClient();
+  const isDrain = closing?.how === "drain";
+  const verb = isDrain ? "Drain" : "Cordon";
   const submit = async (data: FormData) => {
-    const params = { path: { node: node?.name ?? "" } };
-    await got(api.POST("/api/v1/nodes/{node}/cordon", { params, body: { reason: String(data.get("reason")) } }));
+    const asked = {
+      params: { path: { node: closing?.node.name ?? "" } },
+      body: { reason: String(data.get("reason")) },
+    };
+    await got(isDrain ? api.POST("/api/v1/nodes/{node}/drain", asked) : api.POST("/api/v1/nodes/{node}/cordon", asked));
     await client.invalidateQueries({ queryKey: keys.nodes });
   };
   return (
-    <FormDialog title={`Cordon ${node?.name ?? ""}?`} isOpen={node !== null} close={close} verb="Cordon" submit={submit}>
-      <p className="dim">Nothing new is placed there; what runs goes on.</p>
+    <FormDialog
+      title={`${verb} ${closing?.node.name ?? ""}?`}
+      isOpen={closing !== null}
+      close={close}
+      verb={verb}
+      submit={submit}
+    >
+      <p className="dim">
+        {isDrain
+          ? "Nothing new is placed there, and what runs there is stopped and goes on elsewhere from its last checkpoint."
+          : "Nothing new is placed there; what runs goes on."}
+      </p>
       <Field label="Why">
         {(props) => <input {...props} className="input" name="reason" maxLength={1000} placeholder="for whoever wonders" />}
       </Field>

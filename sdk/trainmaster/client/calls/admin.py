@@ -192,6 +192,12 @@ def cordon_node(node: str, *, reason: str = "") -> Call[NodeView]:
     return typed(NodeView, "cordon_node", "POST", at, body=ReasonRequest(reason=reason), is_repeatable=True)
 
 
+def drain_node(node: str, *, reason: str = "") -> Call[NodeView]:
+    """Nothing new is placed there, and what runs there goes on elsewhere; :func:`uncordon_node` opens it again."""
+    at = path("/nodes/{node}/drain", node=node)
+    return typed(NodeView, "drain_node", "POST", at, body=ReasonRequest(reason=reason), is_repeatable=True)
+
+
 def uncordon_node(node: str) -> Call[NodeView]:
     at = path("/nodes/{node}/uncordon", node=node)
     return typed(NodeView, "uncordon_node", "POST", at, is_repeatable=True)
