@@ -49,7 +49,7 @@ def _answer(asked: dict[str, Any], tell: Any) -> dict[str, Any]:
     tell("reads the jobs that have ended")
     engine = make_engine(asked["url"], pool_size=1)
     try:
-        with unit_of_work(make_sessions(engine), read_only=True) as session:
+        with unit_of_work(make_sessions(engine), read_only=True, is_snapshot=True) as session:
             trial = load_trial(session, asked["ask"], datetime.fromisoformat(asked["now"]))
     except ValueError as error:
         field, _, _ = str(error).partition(":")

@@ -17,13 +17,14 @@ from core.db.repositories.questions import ERROR, Ask, Asked, Kind
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Gang
 from executors.base import ChangesWorlds
+from scheduler.control.aside import Aside
 from scheduler.control.context import Control
 from scheduler.control.explain import Record, explanation
-from scheduler.control.records import recorded_at
-from scheduler.control.snapshot import TickCache, load_snapshot, reason_to_json
+from scheduler.control.records import Recorded, recorded_at
+from scheduler.control.snapshot import Loaded, TickCache, load_snapshot, reason_to_json
 from scheduler.planning.durations import Traits
 from scheduler.planning.forecast import Forecast, Option, another_cluster, forecast
-from scheduler.planning.model import Placement, QueuedGang, Snapshot
+from scheduler.planning.model import Placement, Plan, QueuedGang, Snapshot
 from scheduler.planning.outlook import Expected
 from scheduler.planning.planner import plan
 
@@ -37,6 +38,10 @@ _FAILED: Final = (
     "The planner could not answer this, which is a bug; the scheduler's log says where (question.failed). Asking the "
     "same again will not help."
 )
+_NOT_KEPT: Final = (
+    "No plan of that time is kept. Plans are kept for a while from when the platform first ran this version; "
+    "without a time, the present is explained."
+)
 
 
 class Forecaster:
@@ -45,6 +50,7 @@ class Forecaster:
     def __init__(self, control: Control) -> None:
         self._control = control
         self._cache = TickCache()
+        self._aside = Aside()
 
     def answer(self) -> None:
         """Answer everybody who waits for it now. Harmless to repeat; without a question it costs one look.
@@ -54,60 +60,53 @@ class Forecaster:
         """
         control = self._control
         while True:
-            with unit_of_work(control.sessions, read_only=True) as session:
+            with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:
                 now = control.clock()
                 asked = questions.unanswered(session, now, _AT_ONCE)
                 if not asked:
                     return
-                snapshot = self._snapshot(session, now)
-                records = {one.id: self._record_of(session, one, snapshot) for one in asked}
-            answers = {one.id: self._answer(one, snapshot, records[one.id]) for one in asked}
+                can_grow = isinstance(control.executor, ChangesWorlds)
+                loaded = load_snapshot(session, self._cache, now, can_grow=can_grow)
+                records = {one.id: _record_of(session, one) for one in asked}
+            answers = {one.id: self._answer(one, loaded, records[one.id]) for one in asked}
             with unit_of_work(control.sessions) as session:
                 questions.answer(session, answers, control.clock())
 
-    def _snapshot(self, session: Session, now: datetime) -> Snapshot:
-        can_grow = isinstance(self._control.executor, ChangesWorlds)
-        return load_snapshot(session, self._cache, now, can_grow=can_grow).snapshot
-
-    def _record_of(self, session: Session, asked: Asked, snapshot: Snapshot) -> Record | None:
-        if asked.kind is not Kind.EXPLANATION:
-            return None
-        at = asked.ask.get("at")
-        if at is None:
-            return Record(snapshot.now, snapshot, None)
-        try:
-            found = recorded_at(session, datetime.fromisoformat(at))
-        except Exception:
-            log.exception("record.unreadable", at=at)
-            return None
-        return None if found is None else Record(found.at, found.snapshot, found.plan)
-
-    def _answer(self, asked: Asked, snapshot: Snapshot, record: Record | None) -> dict[str, Any]:
+    def _answer(self, asked: Asked, loaded: Loaded, record: Recorded | None) -> dict[str, Any]:
         """One that makes the planner fail is answered all the same: asked again, it would fail again."""
         try:
             match asked.kind:
                 case Kind.FORECAST:
-                    return self._forecast(snapshot, Ask.from_json(asked.ask))
+                    return self._forecast(loaded, Ask.from_json(asked.ask))
                 case Kind.EXPLANATION:
-                    return explain(asked.ask, record)
+                    return self._explain(asked.ask, loaded, record)
                 case Kind.SIMULATION:  # not asked for here
                     return _error("internal", _FAILED)
         except Exception:
             log.exception("question.failed", question=asked.id, kind=asked.kind.value)
             return _error("internal", _FAILED)
 
-    def _forecast(self, snapshot: Snapshot, ask: Ask) -> dict[str, Any]:
+    def _explain(self, ask: Mapping[str, Any], loaded: Loaded, record: Recorded | None) -> dict[str, Any]:
+        if ask.get("at") is None:
+            planned = self._aside.plan(loaded.snapshot, loaded.generations, plan)
+            return explain(ask, Record(loaded.snapshot.now, planned.snapshot, None), planned.plan)
+        if record is None:
+            return _error("not_found", _NOT_KEPT)
+        planned = Aside().plan(record.snapshot, {}, plan)
+        seen = {job.job_id for job in record.snapshot.queued}
+        aside = {job_id: reason for job_id, reason in record.plan.waits.items() if job_id not in seen}
+        made = replace(planned.plan, waits={**planned.plan.waits, **aside})
+        return explain(ask, Record(record.at, planned.snapshot, record.plan), made)
+
+    def _forecast(self, loaded: Loaded, ask: Ask) -> dict[str, Any]:
+        """Jobs that the planner fails with are found only when it does: to plan for that first would cost a plan each time."""
+        gang = self._gang_of(ask, loaded.snapshot)
         try:
-            seen = another_cluster(
-                snapshot,
-                more_nodes=ask.more_nodes,
-                like=None if ask.like is None else NodeId(ask.like),
-                without=[NodeId(name) for name in ask.without],
-            )
-        except ValueError as error:
-            field, _, _ = str(error).partition(":")
-            return _error("invalid_request", str(error), f"cluster.{field}")
-        return to_json(forecast(seen, self._gang_of(ask, snapshot)))
+            return _forecast_in(self._aside.without_known(loaded.snapshot, loaded.generations), gang, ask)
+        except Exception:
+            log.warning("forecast.tried_again", exc_info=True)
+            planned = self._aside.plan(loaded.snapshot, loaded.generations, plan)
+            return _forecast_in(planned.snapshot, gang, ask)
 
     def _gang_of(self, ask: Ask, snapshot: Snapshot) -> QueuedGang:
         """One that waits keeps what it had and since when it waits; only what it asks for may be another."""
@@ -126,14 +125,33 @@ class Forecaster:
         )  # fmt: skip
 
 
-def explain(ask: Mapping[str, Any], record: Record | None) -> dict[str, Any]:
-    if record is None:
-        return _error(
-            "not_found",
-            "No plan of that time is kept. Plans are kept for a while from when the platform first ran this version; "
-            "without a time, the present is explained.",
+def _record_of(session: Session, asked: Asked) -> Recorded | None:
+    at = asked.ask.get("at") if asked.kind is Kind.EXPLANATION else None
+    if at is None:
+        return None
+    try:
+        return recorded_at(session, datetime.fromisoformat(at))
+    except Exception:
+        log.exception("record.unreadable", at=at)
+        return None
+
+
+def _forecast_in(snapshot: Snapshot, gang: QueuedGang, ask: Ask) -> dict[str, Any]:
+    try:
+        seen = another_cluster(
+            snapshot,
+            more_nodes=ask.more_nodes,
+            like=None if ask.like is None else NodeId(ask.like),
+            without=[NodeId(name) for name in ask.without],
         )
-    found = explanation(record, JobId(ask["job_id"]), ask["name"], plan(record.snapshot))
+    except ValueError as error:
+        field, _, _ = str(error).partition(":")
+        return _error("invalid_request", str(error), f"cluster.{field}")
+    return to_json(forecast(seen, gang))
+
+
+def explain(ask: Mapping[str, Any], record: Record, made: Plan) -> dict[str, Any]:
+    found = explanation(record, JobId(ask["job_id"]), ask["name"], made)
     return {
         "at": found.at.isoformat(),
         "verdict": found.verdict.value,

@@ -12,9 +12,11 @@ from sqlalchemy.exc import IntegrityError
 from core.db.engine import unit_of_work
 from core.db.repositories.planning import OutlookOf, write_outlooks
 from executors.base import ChangesWorlds
+from scheduler.control.aside import Aside
 from scheduler.control.context import Control
 from scheduler.control.snapshot import TickCache, fingerprint, load_snapshot
 from scheduler.planning.outlook import Outlook, StartCode, outlook
+from scheduler.planning.planner import plan
 
 # Moments move on although nothing changes; and a queue that changes all the time is not looked at each time.
 _AGAIN: Final = timedelta(minutes=1)
@@ -30,6 +32,7 @@ class OutlookWriter:
     def __init__(self, control: Control) -> None:
         self._control = control
         self._cache = TickCache()
+        self._aside = Aside()
         self._seen: tuple[Any, ...] | None = None
         self._at: datetime | None = None
 
@@ -40,7 +43,7 @@ class OutlookWriter:
             Unavailable: the database is away.
         """
         control = self._control
-        with unit_of_work(control.sessions, read_only=True) as session:
+        with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:
             now = control.clock()
             if self._at is not None and now - self._at < _AT_MOST:
                 return
@@ -48,7 +51,12 @@ class OutlookWriter:
             if seen == self._seen and self._at is not None and now - self._at < _AGAIN:
                 return
             loaded = load_snapshot(session, self._cache, now, can_grow=isinstance(control.executor, ChangesWorlds))
-        rows = to_rows(outlook(loaded.snapshot))
+        try:
+            planned = self._aside.plan(loaded.snapshot, loaded.generations, plan)
+            rows = to_rows(outlook(planned.snapshot, planned.plan))
+        except Exception:
+            self._seen, self._at = seen, now  # it would fail again
+            raise
         for _ in range(_TRIES):
             with suppress(IntegrityError), unit_of_work(control.sessions) as session:
                 write_outlooks(session, rows, now)

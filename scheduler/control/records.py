@@ -78,7 +78,7 @@ class Recorder:
     chain: _Chain | None = field(default=None)
 
     def record(self, session: Session, snapshot: Snapshot, made: Plan) -> bool:
-        """Write what this tick saw and said, unless nothing but the time has changed; whether it was written.
+        """Write what this tick planned and said, unless nothing but the time has changed; whether it was written.
 
         The caller forgets this recorder's chain (:meth:`forget`) if the transaction fails.
         """
@@ -217,12 +217,21 @@ def _difference(
 
 
 def _compact(plan: dict[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]:
-    """Waiting jobs by their numbers, each as the difference to the one before: a long queue is mostly in order."""
+    """Waiting jobs by their numbers, each as the difference to the one before: a long queue is mostly in order.
+
+    ``aside``: those that are told of, but were not planned and so have no number.
+    """
     by_reason: dict[int, list[int]] = {}
+    aside: dict[str, int] = {}
     for job_id, reason in plan["waits"].items():
-        by_reason.setdefault(reason, []).append(numbers[job_id])
+        if job_id in numbers:
+            by_reason.setdefault(reason, []).append(numbers[job_id])
+        else:
+            aside[job_id] = reason
     told = {reason: _steps(jobs) for reason, jobs in by_reason.items()}
     packed = {**plan, "waits": [[reason, steps] for reason, steps in told.items()]}
+    if aside:
+        packed["aside"] = aside
     if "order" in plan:
         packed["order"] = _steps([numbers[job_id] for job_id in plan["order"]])
     return packed
@@ -230,7 +239,8 @@ def _compact(plan: dict[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]
 
 def _expanded(plan: Mapping[str, Any], jobs: Sequence[str]) -> dict[str, Any]:
     waits = {jobs[number]: reason for reason, steps in plan["waits"] for number in accumulate(steps)}
-    told = {**plan, "waits": waits}
+    told = {**plan, "waits": {**waits, **plan.get("aside", {})}}
+    told.pop("aside", None)
     if "order" in plan:
         told["order"] = [jobs[number] for number in accumulate(plan["order"])]
     return told

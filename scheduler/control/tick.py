@@ -24,7 +24,7 @@ from core.domain.lifecycle import JobEvent
 from core.domain.states import JobState, Wanted
 from executors.base import ChangesWorlds
 from scheduler.control import fence
-from scheduler.control.aside import Aside
+from scheduler.control.aside import Aside, Planned
 from scheduler.control.context import Control
 from scheduler.control.place import Order, grow, place_all
 from scheduler.control.preempt import claims_of, take
@@ -154,23 +154,24 @@ class Ticker:
         with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:
             can_grow = isinstance(control.executor, ChangesWorlds)
             loaded = load_snapshot(session, self._cache, control.clock(), can_grow=can_grow)
-        made = self._aside.plan(loaded.snapshot, loaded.generations, plan)
+        planned = self._aside.plan(loaded.snapshot, loaded.generations, plan)
+        made = planned.plan
         started = self._apply_starts(turn, loaded, made)
         taken = self._apply_claims(turn, loaded, made)
         started += self._apply_grows(turn, loaded, made)
         self._apply_waits(turn, loaded, made)
-        self._keep(turn, loaded, made)
+        self._keep(turn, loaded, planned)
         if started or loaded.snapshot.queued:
             log.info("tick.applied", started=started, taken=taken, planned=len(made.starts), waiting=len(made.waits))
         return TickReport(started, len(made.waits), loaded.next_due, taken=taken)
 
-    def _keep(self, turn: _Turn, loaded: Loaded, made: Plan) -> None:
-        """Write what was seen and said, and who holds another share now."""
+    def _keep(self, turn: _Turn, loaded: Loaded, planned: Planned) -> None:
+        """Write what was planned and said, and who holds another share now."""
         try:
             with turn.write() as session:
                 if loaded.usage:
                     write_usage(session, loaded.usage, known=loaded.known_usage)
-                self._recorder.record(session, loaded.snapshot, made)
+                self._recorder.record(session, planned.snapshot, planned.plan)
         except BaseException:
             self._recorder.forget()
             raise

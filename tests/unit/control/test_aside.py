@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from math import inf, nan
 
 import pytest
 
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang, GangRole, Request
-from scheduler.control.aside import Aside
+from scheduler.control.aside import Aside, Planned
 from scheduler.control.estimates import sound
 from scheduler.control.running import limit_in_sight
 from scheduler.planning import plan
@@ -43,12 +43,14 @@ class Fails:
 def test_broken_jobs_are_set_aside_and_told_and_the_others_start() -> None:
     snapshot = queue()
     generations = {job.job_id: 1 for job in snapshot.queued}
-    made = Aside().plan(snapshot, generations, Fails("j03", "j17"))
+    planned = Aside().plan(snapshot, generations, Fails("j03", "j17"))
+    made = planned.plan
+    assert planned.snapshot.queued == tuple(job for job in snapshot.queued if job.job_id not in {"j03", "j17"})
     assert len(made.starts) == 20
     assert made.waits.keys() | {start.job_id for start in made.starts} == generations.keys()
     for job_id in (JobId("j03"), JobId("j17")):
         assert made.waits[job_id].code is ReasonCode.NEVER_FITS
-        assert "the planner fails on what this job asks for (OverflowError)" in made.waits[job_id].sentence
+        assert "the planner fails with this job (OverflowError)" in made.waits[job_id].sentence
 
 
 def test_the_next_plan_fails_no_more_and_a_job_that_was_changed_is_tried_again() -> None:
@@ -59,7 +61,7 @@ def test_the_next_plan_fails_no_more_and_a_job_that_was_changed_is_tried_again()
     planner.calls = 0
     aside.plan(snapshot, generations, planner)
     assert planner.calls == 1
-    made = aside.plan(snapshot, generations | {JobId("j03"): 2}, plan)
+    made = aside.plan(snapshot, generations | {JobId("j03"): 2}, plan).plan
     assert JobId("j03") in {start.job_id for start in made.starts}
 
 
@@ -67,17 +69,59 @@ def test_a_gang_without_members_is_not_started() -> None:
     snapshot = queue()
     first, *others = snapshot.queued
     empty = replace(first, gang=Gang(()), shape=Gang(()).shape())
-    made = Aside().plan(replace(snapshot, queued=(empty, *others)), {first.job_id: 1}, plan)
+    made = Aside().plan(replace(snapshot, queued=(empty, *others)), {first.job_id: 1}, plan).plan
     assert made.waits[first.job_id].sentence == "asks for no replicas at all, so there is nothing to start"
     assert len(made.starts) == 20
 
 
-def test_what_no_waiting_job_causes_is_told_as_it_is() -> None:
-    def failing(_: Snapshot) -> Plan:
-        raise ValueError("a node")
+def test_one_that_failed_for_a_reason_that_has_ended_is_tried_again_some_minutes_later() -> None:
+    snapshot, planner, aside = queue(), Fails("j03"), Aside()
+    generations = {job.job_id: 1 for job in snapshot.queued}
+    aside.plan(snapshot, generations, planner)
+    planner.broken.clear()
+    soon = replace(snapshot, now=NOW + timedelta(minutes=4))
+    assert JobId("j03") in aside.plan(soon, generations, planner).plan.waits
+    assert len(aside.without_known(soon, generations).queued) == 39
+    late = replace(snapshot, now=NOW + timedelta(minutes=5))
+    assert aside.without_known(late, generations) is late
+    assert JobId("j03") in {start.job_id for start in aside.plan(late, generations, planner).plan.starts}
 
+
+@pytest.mark.parametrize("waiting", [1, 3, 20, 40])
+@pytest.mark.parametrize("least", [0, 1])  # with an empty queue too, or as soon as anybody waits
+def test_what_no_waiting_job_causes_is_told_as_it_is_and_sets_nobody_aside(waiting: int, least: int) -> None:
+    def failing(seen: Snapshot) -> Plan:
+        if len(seen.queued) >= least:
+            raise ValueError("a node")
+        return plan(seen)
+
+    whole, aside = queue(), Aside()
+    snapshot = replace(whole, queued=whole.queued[:waiting])
+    generations = {job.job_id: 1 for job in snapshot.queued}
     with pytest.raises(ValueError, match="a node"):
-        Aside().plan(queue(), {}, failing)
+        aside.plan(snapshot, generations, failing)
+    assert aside.plan(snapshot, generations, plan) == Planned(snapshot, plan(snapshot))
+
+
+def test_nobody_is_set_aside_for_a_plan_that_fails_without_them_too() -> None:
+    snapshot, aside = queue(), Aside()
+    generations = {job.job_id: 1 for job in snapshot.queued}
+
+    def failing(seen: Snapshot) -> Plan:
+        if len(seen.queued) > 30 or any(job.job_id == "j03" for job in seen.queued):
+            raise ValueError("a job, and too many others")
+        return plan(seen)
+
+    with pytest.raises(ValueError, match="too many others"):
+        aside.plan(snapshot, generations, failing)
+    assert aside.without_known(snapshot, generations) is snapshot
+
+
+def test_jobs_that_are_broken_are_set_aside_where_nobody_else_waits() -> None:
+    snapshot = replace(queue(), queued=queue().queued[:2])
+    generations = {job.job_id: 1 for job in snapshot.queued}
+    planned = Aside().plan(snapshot, generations, Fails("j00", "j01"))
+    assert (planned.snapshot.queued, planned.plan.waits.keys()) == ((), generations.keys())
 
 
 def test_times_that_are_none_are_not_planned_with() -> None:
