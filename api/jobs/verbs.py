@@ -51,8 +51,14 @@ def ask(work: Work, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
     try:
         _ask(work, caller, job, verb, reason)
     except IllegalTransition as refused:
-        refused.history = tuple(last_events_of_job(work.session, job.id, limit=_TOLD_EVENTS))
-        raise
+        told = _of_job(refused, job)
+        told.history = tuple(last_events_of_job(work.session, job.id, limit=_TOLD_EVENTS))
+        raise told from refused
+
+
+def _of_job(refused: IllegalTransition, job: Job) -> IllegalTransition:
+    """The same, with the job's name: whoever asks for many jobs at once reads which of them is meant."""
+    return IllegalTransition(f"Job {job.name!r} {refused.sentence.removeprefix('The job ')}")
 
 
 def _ask(work: Work, caller: Caller, job: Job, verb: Verb, reason: str) -> None:
@@ -89,7 +95,10 @@ def resume_from(work: Work, caller: Caller, job: Job, checkpoint: str, reason: s
     state = JobState(job.state)
     is_ending = job.wanted == Wanted.CANCEL or state is JobState.CANCELLING
     if state.is_terminal or is_ending:
-        advance(JobState.CANCELLING if is_ending and not state.is_terminal else state, JobEvent.RESUME)
+        try:
+            advance(JobState.CANCELLING if is_ending and not state.is_terminal else state, JobEvent.RESUME)
+        except IllegalTransition as refused:
+            raise _of_job(refused, job) from refused
     changes: dict[str, Any] = {"resume_choice": {"path": checkpoint, "at": work.now.isoformat()}}
     if not job.attempt_count:  # the first attempt goes on from what it is given
         changes["resume_from"] = f"{OUTPUT_MOUNT}/{checkpoint}"
