@@ -68,13 +68,29 @@ def create(work: Work, caller: Caller, body: ReservationCreate) -> ReservationVi
     return _view(work, caller, row, {project.id: project.name}, warnings)
 
 
-def remove(work: Work, caller: Caller, reservation_id: str) -> None:
-    """Other projects may use its nodes again at once."""
-    row = work.session.get(BookingRow, reservation_id)
-    if row is None:
-        raise NotFound(f"There is no reservation {reservation_id!r}; `trainmaster reservation list` shows them.")
+def remove(work: Work, caller: Caller, which: str) -> None:
+    """Other projects may use its nodes again at once.
+
+    Args:
+        which: its id, or its name where no other reservation that is not over has the same.
+
+    Raises:
+        NotFound: there is none.
+        Conflict: several have this name.
+    """
+    row = work.session.get(BookingRow, which) or _named(work, which)
     _tell(work, caller, row, "reservation.deleted", {"id": row.id, "name": row.name})
     work.session.delete(row)
+
+
+def _named(work: Work, name: str) -> BookingRow:
+    found = [row for row in bookings(work.session, ending_after=work.now) if row.name == name]
+    if not found:
+        raise NotFound(f"There is no reservation {name!r}; `trainmaster reservation list` shows them.")
+    if len(found) > 1:
+        ids = ", ".join(row.id for row in found[:_SHOWN]) + (", …" if len(found) > _SHOWN else "")
+        raise Conflict(f"{len(found)} reservations are named {name!r}: say which by its id ({ids}).")
+    return found[0]
 
 
 def _tell(work: Work, caller: Caller, row: BookingRow, kind: str, data: Mapping[str, Any]) -> None:

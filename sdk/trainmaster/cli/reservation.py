@@ -111,16 +111,18 @@ def create(
 
 @app.command()
 def delete(
-    reservation_id: Annotated[str, typer.Argument(metavar="ID", help="As `reservation list` shows it.")],
+    reservation: Annotated[
+        str, typer.Argument(metavar="ID|NAME", help="As `reservation list` shows it; the name if only one has it.")
+    ],
     json: options.Json = False,
 ) -> None:
     """Give the nodes back to all at once (platform admins)."""
     with session.client() as client:
-        client.delete_reservation(reservation_id)
+        client.delete_reservation(reservation)
     if json:
-        output.print_json({"deleted": reservation_id})
+        output.print_json({"deleted": reservation})
     else:
-        output.say(f"{reservation_id} deleted")
+        output.say(f"{reservation} deleted")
 
 
 def _moment(text: str, now: datetime, option: str) -> datetime:

@@ -362,6 +362,18 @@ def test_a_reservation_is_made_shown_and_deleted(house: Any) -> None:
     assert house.call("root", "DELETE", f"/reservations/{own['id']}").status_code == 404
 
 
+def test_a_reservation_is_deleted_by_its_name_where_only_one_has_it(house: Any) -> None:
+    later = ask(begins_at="2026-11-23T07:00:00Z", ends_at="2026-11-24T07:00:00Z")
+    made = [house.call("root", "POST", "/reservations", json=body).json()["id"] for body in (ask(), later)]
+    refused = house.call("root", "DELETE", "/reservations/demo")
+    assert refused.status_code == 409
+    assert f"2 reservations are named 'demo': say which by its id ({', '.join(made)})" in refused.json()["detail"]
+    assert house.call("root", "DELETE", f"/reservations/{made[0]}").status_code == 204
+    assert house.call("root", "DELETE", "/reservations/demo").status_code == 204
+    gone = house.call("root", "DELETE", "/reservations/demo")
+    assert (gone.status_code, gone.json()["code"]) == (404, "not_found")
+
+
 @pytest.mark.parametrize(
     ("body", "status", "field", "told"),
     [
