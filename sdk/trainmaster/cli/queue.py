@@ -56,7 +56,9 @@ def queue(
             _watch(client, project, limit)
         else:
             console = output.answers()
-            for part in picture(*_read(client, project, limit), console=console, now=output.now(), limit=limit):
+            seen = _read(client, project, limit)
+            is_piped = not console.is_terminal
+            for part in picture(*seen, console=console, now=output.now(), limit=limit, is_roomy=is_piped or None):
                 if isinstance(part, _Table) and not console.is_terminal:
                     output.print_table([head.strip() for head in part.heads], part.rows, empty="")
                 else:
@@ -105,16 +107,24 @@ def picture(
     console: Console,
     now: datetime,
     limit: int,
+    is_roomy: bool | None = None,
 ) -> list[Any]:
-    """Shares as bars, what runs, what waits; each with a headline."""
+    """Shares as bars, what runs, what waits; each with a headline.
+
+    Args:
+        is_roomy: whether all columns are shown; ``None``: if the console is wide enough for them.
+    """
     from rich.text import Text
 
-    is_roomy = console.width >= _ROOMY
+    is_roomy = console.width >= _ROOMY if is_roomy is None else is_roomy
     shown = len(waiting.items)
     more = f", the first {shown} of them:" if waiting.waiting > shown and shown == limit else ":"
     known = [job for job in running if job.job_id]
     nobody = Text("  nobody holds or wants anything", "dim")
-    parts: list[Any] = [Text("Shares", "bold"), _share_table(shares, console) if shares.projects else nobody]
+    parts: list[Any] = [
+        Text("Shares", "bold"),
+        _share_table(shares, console, is_roomy=is_roomy) if shares.projects else nobody,
+    ]
     parts += [Text(""), Text(f"{output.count(len(running), 'job')} on the nodes", "bold")]
     if known:
         parts.append(_running_table(known[:_MOST_RUNNING], now, is_roomy=is_roomy))
@@ -143,11 +153,11 @@ def bar(held: float, due: float, width: int = _BAR, *, is_fancy: bool = True) ->
     return "".join(mark if place == at else full if place < filled else empty for place in range(width))
 
 
-def _share_table(shares: SharesView, console: Console) -> _Table:
+def _share_table(shares: SharesView, console: Console, *, is_roomy: bool) -> _Table:
     from rich.text import Text
 
     is_fancy = output.is_fancy(console)
-    has_cpus = console.width >= _ROOMY or not shares.gpus
+    has_cpus = is_roomy or not shares.gpus
     rows: list[list[Any]] = []
     for share in sorted(shares.projects, key=lambda each: (each.project is None, -each.held, each.project or "")):
         is_over = share.held > share.entitlement + 0.005

@@ -85,6 +85,15 @@ def test_the_queue_tells_shares_running_and_waiting_jobs(cli: Any, queue_server:
     assert "2–3  (2 of other projects)  –        –     3     –     normal" in told
 
 
+def test_in_a_pipe_the_queue_has_all_its_columns(cli: Any, queue_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    told = cli("queue").stdout
+    heads = [line.split() for line in told.splitlines() if "PROJECT" in line]
+    assert heads[0][-1] == "CPUS"
+    assert heads[1][:3] == ["JOB", "PROJECT", "USER"]
+    assert heads[2] == ["#", "JOB", "PROJECT", "USER", "GPUS", "CPUS", "PRIORITY", "STARTS", "WHY"]
+
+
 def test_the_queue_as_json_is_what_the_server_said(cli: Any, queue_server: Any) -> None:
     told = json.loads(cli("queue", "--json", "--project", "vision").stdout)
     assert told["waiting"] == 3
