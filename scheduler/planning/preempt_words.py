@@ -9,7 +9,8 @@ from typing import Final
 from scheduler.planning import words
 from scheduler.planning.model import Booking, PreemptCode, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot
 
-_GOES_ON: Final = "goes on from its last checkpoint when there is room"
+# What the job wrote is not read here, and it may still write one while it is stopped.
+_GOES_ON: Final = "when there is room it goes on from its last complete checkpoint, or begins anew if it has none"
 _TOLD: Final = 2  # jobs by name; the others by number
 
 

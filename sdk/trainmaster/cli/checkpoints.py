@@ -32,6 +32,7 @@ def list_checkpoints(
     """A job's checkpoints."""
     with session.client() as client:
         found = list(client.list_checkpoints(job, incomplete=incomplete))
+        others = 0 if found or incomplete or json else sum(1 for _ in client.list_checkpoints(job, incomplete=True))
     if json:
         output.print_json(found)
         return
@@ -53,7 +54,15 @@ def list_checkpoints(
             )
             for checkpoint in found
         ],
-        empty="No checkpoints yet.",
+        empty="No checkpoints yet." if not others else _none_complete(job, others),
+    )
+
+
+def _none_complete(job: str, incomplete: int) -> str:
+    what = "1 that is not complete" if incomplete == 1 else f"{incomplete} that are not complete"
+    return (
+        f"No complete checkpoints; {what}, from which the job does not go on: "
+        f"`trainmaster checkpoints {job} --incomplete` shows why."
     )
 
 

@@ -76,7 +76,7 @@ def show(
             ("Attempts", _attempts(detail)),
             ("World", _world(detail)),
             ("Output", detail.output),
-            ("Checkpoint", f"{newest.path} (of {len(checkpoints)})" if newest else None),
+            ("Checkpoint", f"{newest.path} (of {len(checkpoints)})" if newest else _begins_anew(detail)),
             ("Cloned from", detail.cloned_from),
         ]
     )
@@ -86,6 +86,14 @@ def show(
     if detail.attempt is not None and detail.attempt.replicas:
         output.say()
         _print_replicas(detail.attempt, now)
+
+
+def _begins_anew(detail: JobDetail) -> str | None:
+    """Of a job that waits after it ran, and has nothing to go on from."""
+    attempt = detail.attempt
+    if detail.state not in ("queued", "paused") or attempt is None or attempt.resume_from:
+        return None
+    return "none that is complete; it begins anew (`trainmaster checkpoints` shows more)"
 
 
 def _position(detail: JobDetail) -> str:

@@ -92,7 +92,8 @@ def test_the_one_that_loses_the_least_is_stopped_and_both_are_told() -> None:
     (preempt,) = made.preempts
     assert (preempt.job_id, preempt.for_job, preempt.code) == ("cheap", "urgent", PreemptCode.PRIORITY)
     assert preempt.sentence == (
-        "stopped for job urgent of larger priority (90 against 50); goes on from its last checkpoint when there is room"
+        "stopped for job urgent of larger priority (90 against 50); when there is room it goes on from its last complete "
+        "checkpoint, or begins anew if it has none"
     )
     reason = made.waits[JobId("urgent")]
     assert reason.code is ReasonCode.PREEMPTING

@@ -44,6 +44,15 @@ def test_the_list_says_what_is_kept_in_use_or_not_complete(cli: Invoke, server: 
     assert server.requests[-1].url.params["incomplete"] == "true"
 
 
+def test_a_list_without_complete_ones_tells_of_those_that_are_not(cli: Invoke, server: Any, page: Any) -> None:
+    torn = {**STEP, "is_complete": False, "problem": "There is no .complete in it."}
+    server.on("GET", "/jobs/mnist/checkpoints", page(), page(torn, torn), page())
+    told = cli("checkpoints", "mnist").stderr
+    assert "No complete checkpoints; 2 that are not complete" in told
+    assert "`trainmaster checkpoints mnist --incomplete`" in told
+    assert cli("checkpoints", "mnist").stderr == "No checkpoints yet.\n"
+
+
 def test_show_lists_tensors_and_with_stats_their_figures(cli: Invoke, server: Any, job: str) -> None:
     at = f"/jobs/{job}/checkpoints"
     figures = {"name": "fc.w", "count": 6, "nan_count": 2, "infinite_count": 1, "zero_share": 0.5, "norm": 1.25}

@@ -226,6 +226,23 @@ def test_a_job_that_cannot_run_is_no_waiting_one(cli: Invoke, server: Any, job_j
     assert "position" not in shown
 
 
+def test_show_tells_that_a_job_that_was_stopped_has_nothing_to_go_on_from(
+    cli: Invoke, server: Any, page: Any, job_json: Any
+) -> None:
+    attempt = {"id": "a1", "number": 1, "state": "ended", "executor": "process", "created_at": "2026-11-21T07:00:00Z"}
+    server.on("GET", "/jobs/job_1/checkpoints", page())
+    for state, given, is_told in (
+        ("queued", None, True),
+        ("queued", "/data/output/checkpoints/step-7", False),
+        ("succeeded", None, False),
+    ):
+        one = {**attempt, "replicas": [], "resume_from": given}
+        server.on("GET", "/jobs/mnist", job_json(state=state, attempt=one, attempt_count=1))
+        assert ("it begins anew" in cli("show", "mnist").stdout) is is_told
+    server.on("GET", "/jobs/mnist", job_json(state="queued"))
+    assert "anew" not in cli("show", "mnist").stdout
+
+
 def test_show_tells_what_a_waiting_job_could_ask_for_to_start_now(
     cli: Invoke, server: Any, page: Any, job_json: Any
 ) -> None:
