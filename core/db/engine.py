@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
-from core.domain.errors import InsufficientStorage, TrainmasterError, Unavailable
+from core.domain.errors import InsufficientStorage, RowsLocked, TrainmasterError, Unavailable
 
 if TYPE_CHECKING:
     from core.db.pulse import Pulse
@@ -49,6 +49,7 @@ _POSTGRES_NO_TABLE: Final = frozenset({"42P01", "42703"})
 # Not the connection's end, and yet worth another try: serialization failure, deadlock, lock or statement time-out,
 # too many connections, shutting down.
 _POSTGRES_PASSING: Final = ("40", "53", "55P03", "57")
+_POSTGRES_LOCKED: Final = frozenset({"40P01", "55P03"})  # of these: deadlock, lock time-out
 
 
 def make_engine(url: str, *, pool_size: int = 10) -> Engine:
@@ -204,7 +205,7 @@ def unit_of_work(
     Never open a second one that writes inside the block: on SQLite it would wait for the first.
 
     Raises:
-        Unavailable: the database is away, busy, or has no tables yet.
+        Unavailable: the database is away, busy, or has no tables yet; ``RowsLocked``, where only some rows are.
         InsufficientStorage: its disk is full.
     """
     if is_away(sessions.kw["bind"]):
@@ -245,6 +246,8 @@ def _in_words(error: DBAPIError) -> TrainmasterError | None:
         return InsufficientStorage(_FULL)
     if state in _POSTGRES_NO_TABLE:
         return Unavailable(_EMPTY, retry_after_s=2.0)
+    if state in _POSTGRES_LOCKED:
+        return RowsLocked(_BUSY, retry_after_s=2.0)
     # Without a state the server never answered.
     is_passing = error.connection_invalidated or (
         state.startswith(_POSTGRES_PASSING) if state else isinstance(error, OperationalError)

@@ -115,6 +115,10 @@ class Unavailable(TrainmasterError):
     code, status = "unavailable", 503
 
 
+class RowsLocked(Unavailable):
+    """Somebody else is at some of the rows for too long, or waits for ours in turn; the database itself is there."""
+
+
 class ExecutorError(TrainmasterError):
     """Base of what drivers raise."""
 

@@ -1,13 +1,15 @@
 """Many looks side by side: each goes on by itself, and what they ask of the database is answered for all at once.
 
 Nothing is less safe for that. Leases are checked in each transaction that writes, each attempt's rows are compared with what
-was read, and where one does not match, that transaction is rolled back and everybody's part is written alone.
+was read, and where a transaction fails for one of them, it is rolled back and everybody is answered alone. A look that is
+slow, for an engine or a volume does not answer it, is waited for a moment; then the others go on without it.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, Final
 
 import structlog
@@ -17,7 +19,7 @@ from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.identity import ensure_id, find_id
 from core.db.leases import HeldLease
-from core.domain.errors import StaleWrite, TrainmasterError, Unavailable
+from core.domain.errors import RowsLocked, StaleWrite, TrainmasterError, Unavailable
 from core.domain.ids import AttemptId
 from scheduler.control import fence
 from scheduler.control.addresses import Given, TakenAddresses
@@ -27,11 +29,15 @@ from scheduler.control.orders import load_volumes
 from scheduler.control.resume import load_outputs, load_sources
 from scheduler.control.rows import AttemptRows, SpecCache, load_attempts
 from scheduler.control.steps import Busy, Gather, Gathered, Load, Prepare, Read, Renew, Step, Steps, Write, WriteAlone
-from scheduler.control.writes import flush
+from scheduler.control.writes import flush, lock_attempts
 
 log = structlog.get_logger(__name__)
 
 _PORTS_LEASE: Final = "ports"
+# Seconds. For how long the others wait for a look that talks with an engine, to share their next transaction with it.
+_PATIENCE_S: Final = 2.0
+# Seconds without another one that ends until those that have ended are let go of.
+_TOGETHER_S: Final = 0.1
 _Asked = Mapping[AttemptId, Any]  # a step of one kind of each
 Outcome = Look | Exception
 
@@ -46,7 +52,11 @@ class Batch:
         self._leases: dict[AttemptId, HeldLease] = {}
         self._renewed_at = control.clock()
         self._looks: dict[AttemptId, Steps[Look]] = {}
+        self._on_end: Callable[[AttemptId, Outcome], None] = lambda _name, _outcome: None
+        self._answered: dict[AttemptId, Any] = {}  # what they asked for, and have not been sent
+        self._working: dict[Future[Step | Outcome], tuple[AttemptId, float]] = {}  # since when, in seconds
         self._asked: dict[AttemptId, Step] = {}
+        self._ended: list[AttemptId] = []  # not let go of yet
         self.outcomes: dict[AttemptId, Outcome] = {}
         self._answers: dict[type[Step], Callable[[_Asked], Mapping[AttemptId, Any]]] = {
             Load: self._load,
@@ -58,59 +68,115 @@ class Batch:
             Write: self._write,
         }
 
-    def run(self, looks: Mapping[AttemptId, Steps[Look]], on_end: Callable[[AttemptId], None]) -> None:
-        """Until each has its outcome. ``on_end``: called of each as soon as it has, its lease given back."""
-        self._looks = dict(looks)
-        self._go_on(dict.fromkeys(looks), on_end)
+    def run(self, looks: Mapping[AttemptId, Steps[Look]], on_end: Callable[[AttemptId, Outcome], None]) -> None:
+        """Until each has its outcome. ``on_end``: called of each when it has, its lease given back, while slower ones go on."""
+        self._looks, self._on_end, self._answered = dict(looks), on_end, dict.fromkeys(looks)
+        # Talking with an engine is mostly waiting.
+        if min(len(looks), self.control.create_at_once) < 2:
+            self._run(self._go_on)
+            return
+        # A thread more for each that is slow: else a few of them would keep all the others waiting.
+        pool = ThreadPoolExecutor(len(looks), thread_name_prefix="look")
+        try:
+            self._run(lambda: self._go_on_side_by_side(pool))
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, go_on: Callable[[], None]) -> None:
+        go_on()
         while self._asked:
             for kind, answer in self._answers.items():
                 asked = {name: step for name, step in self._asked.items() if type(step) is kind}
-                if not asked:
-                    continue
-                try:
-                    answers = answer(asked)
-                except Exception as error:  # noqa: BLE001 (theirs to handle, each by itself)
-                    answers = dict.fromkeys(asked, error)
-                self._go_on(answers, on_end)
+                if asked:
+                    for name in asked:
+                        del self._asked[name]
+                    self._answered |= self._answer(answer, asked)
+                    go_on()
+
+    def _answer(self, answer: Callable[[_Asked], Mapping[AttemptId, Any]], asked: _Asked) -> Mapping[AttemptId, Any]:
+        """What they asked for, of all at once; where that fails, of each alone, for it may be one attempt's rows."""
+        try:
+            return answer(asked)
+        except Exception as error:  # noqa: BLE001 (theirs to handle, each by itself)
+            if len(asked) == 1 or _is_everybodys(error):
+                return dict.fromkeys(asked, error)
+            log.debug("batch.apart", why=repr(error), attempts=len(asked))
+        apart: dict[AttemptId, Any] = {}
+        for name, step in asked.items():
+            self._keep_leases()
+            try:
+                apart |= answer({name: step})
+            except Exception as error:  # noqa: BLE001 (this one's)
+                if _is_everybodys(error):
+                    return dict.fromkeys(asked, error) | apart
+                apart[name] = error
+        return apart
 
     # Going on
 
-    def _go_on(self, answers: Mapping[AttemptId, Any], on_end: Callable[[AttemptId], None]) -> None:
-        """Send each its answer; who has come to an end is done."""
-        for name in answers:
-            self._asked.pop(name, None)
-        # Talking with an engine is mostly waiting.
-        at_once = min(len(answers), self.control.create_at_once)
-        if at_once > 1:
-            with ThreadPoolExecutor(at_once, thread_name_prefix="look") as pool:
-                list(pool.map(self._step, answers, answers.values()))
-        else:
-            for name, answer in answers.items():
-                self._step(name, answer)
-                self._keep_leases()
-        ended = [name for name in answers if name in self.outcomes]
+    def _go_on(self) -> None:
+        """Send each its answer, until all have asked for something else or ended."""
+        while self._answered:
+            name = next(iter(self._answered))
+            self._hear(name, self._step(name, self._answered.pop(name)))
+            self._keep_leases()
+        self._let_go()
+
+    def _go_on_side_by_side(self, pool: ThreadPoolExecutor) -> None:
+        """The same, some at once; those that are slow are not waited for while others have asked."""
+        while self._answered or self._working:
+            now_s = time.monotonic()
+            quick = [since_s for _, since_s in self._working.values() if now_s - since_s < _PATIENCE_S]
+            while self._answered and len(quick) < self.control.create_at_once:
+                name = next(iter(self._answered))
+                self._working[pool.submit(self._step, name, self._answered.pop(name))] = name, now_s
+                quick.append(now_s)
+            if not quick and self._asked:
+                break
+            left_s = _PATIENCE_S - (now_s - min(quick, default=now_s))
+            done, _ = wait(self._working, min(left_s, _TOGETHER_S) if self._ended else left_s, FIRST_COMPLETED)
+            for future in [one for one in self._working if one in done]:  # in the order in which they were sent
+                name, _ = self._working.pop(future)
+                self._hear(name, future.result())
+            if not done:
+                self._let_go()
+            self._keep_leases()
+        self._let_go()
+
+    def _step(self, name: AttemptId, answer: Any) -> Step | Outcome:
+        look = self._looks[name]
+        try:
+            return look.throw(answer) if isinstance(answer, Exception) else look.send(answer)
+        except StopIteration as end:
+            outcome: Look = end.value
+            return outcome
+        except Exception as error:  # noqa: BLE001 (told by whoever asked for this look)
+            return error
+
+    def _hear(self, name: AttemptId, said: Step | Outcome) -> None:
+        if not isinstance(said, (Look, Exception)):
+            self._asked[name] = said
+            return
+        if isinstance(said, Exception):
+            self._leases.pop(name, None)  # it expires by itself, so that what failed is not tried again at once
+        self.outcomes[name] = said
+        self._ended.append(name)
+
+    def _let_go(self) -> None:
+        """Of those that have ended."""
+        ended, self._ended = self._ended, []
         held = [self._leases.pop(name) for name in ended if name in self._leases]
         if held:
             self._release(held)
         for name in ended:
-            on_end(name)
-
-    def _step(self, name: AttemptId, answer: Any) -> None:
-        look = self._looks[name]
-        try:
-            self._asked[name] = look.throw(answer) if isinstance(answer, Exception) else look.send(answer)
-        except StopIteration as end:
-            self.outcomes[name] = end.value
-        except Exception as error:  # noqa: BLE001 (told by whoever asked for this look)
-            self._leases.pop(name, None)  # it expires by itself, so that what failed is not tried again at once
-            self.outcomes[name] = error
+            self._on_end(name, self.outcomes[name])
 
     def _keep_leases(self) -> None:
         """A batch may last longer than a lease: the ones of those that wait for their turn are renewed in time."""
         control = self.control
-        if control.clock() - self._renewed_at > control.lease_ttl / 3:
+        if self._leases and control.clock() - self._renewed_at > control.lease_ttl / 3:
             try:
-                self._renew(self._leases)
+                self._renew({})
             except Unavailable:
                 pass  # whatever they write next is compared with the lease
 
@@ -124,14 +190,23 @@ class Batch:
     # Leases
 
     def _renew(self, asked: _Asked) -> Mapping[AttemptId, Any]:
-        """All that are held, while we are at it."""
+        """All that are held, while we are at it; not of looks that are silent for longer than a lease lasts: another process
+        may fare better with them, and what they write at last is compared with the lease.
+        """
         control = self.control
         now = control.clock()
+        silent_s = time.monotonic() - control.lease_ttl.total_seconds()
+        silent = {name for name, since_s in self._working.values() if since_s < silent_s}
+        held = {name: lease for name, lease in self._leases.items() if name not in silent}
         with unit_of_work(control.sessions) as session:
-            ours = leases.check_all(session, list(self._leases.values()))
+            ours = leases.check_all(session, list(held.values()))
             again = leases.acquire_all(session, ours, holder=control.holder, now=now, ttl=control.lease_ttl)
         self._renewed_at = now
-        self._leases = {name: again[lease.name] for name, lease in self._leases.items() if lease.name in again}
+        for name, lease in held.items():
+            if lease.name in again:
+                self._leases[name] = again[lease.name]
+            else:
+                del self._leases[name]
         return {name: None if name in self._leases else _taken_over(name) for name in asked}
 
     def _load(self, asked: _Asked) -> Mapping[AttemptId, Any]:
@@ -191,22 +266,7 @@ class Batch:
     def _write(self, asked: _Asked) -> Mapping[AttemptId, Any]:
         answers: dict[AttemptId, Any] = {name: _taken_over(name) for name in asked if name not in self._leases}
         ready = [name for name in asked if name not in answers]
-        try:
-            return answers | self._write_these(ready, asked)
-        except Unavailable:
-            raise
-        except Exception as error:  # noqa: BLE001 (whose it is, is found out one by one)
-            if len(ready) == 1:
-                return answers | {ready[0]: error}
-            log.debug("batch.apart", why=repr(error), attempts=len(ready))
-        for name in ready:
-            try:
-                answers |= self._write_these([name], asked)
-            except Unavailable:
-                raise
-            except Exception as error:  # noqa: BLE001 (this one's)
-                answers[name] = error
-        return answers
+        return answers | self._write_these(ready, asked)
 
     def _write_these(self, names: Sequence[AttemptId], asked: _Asked) -> dict[AttemptId, Any]:
         """All of them in one transaction, but those whose lease somebody else has taken."""
@@ -214,6 +274,7 @@ class Batch:
         with unit_of_work(control.sessions) as session:
             ours = leases.check_all(session, [self._leases[name] for name in names])
             written = [name for name in sorted(names) if self._leases[name].name in ours]
+            lock_attempts(session, written)
             self._check_addresses(session, [asked[name] for name in written])
             flush(session, [asked[name].writes for name in written])
         return {name: None if name in written else _taken_over(name) for name in names}
@@ -242,6 +303,11 @@ class Batch:
             except Exception as error:  # noqa: BLE001 (this one's)
                 answers[name] = error
         return answers
+
+
+def _is_everybodys(error: Exception) -> bool:
+    """Whether the others would fare no better: the database is away, and not only somebody at one's rows."""
+    return isinstance(error, Unavailable) and not isinstance(error, RowsLocked)
 
 
 def _taken_over(name: AttemptId) -> StaleWrite:

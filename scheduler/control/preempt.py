@@ -20,6 +20,7 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
 from scheduler.control.facts import Stop, StopCause
 from scheduler.control.journal import Journal
+from scheduler.control.writes import lock_attempts
 from scheduler.planning.model import Plan, Preempt, Shrink
 
 _LIVE: Final = tuple(state.value for state in AttemptState if state.is_live)
@@ -74,6 +75,8 @@ def take(
     Raises:
         StaleWrite: the waiting job or one of the others is not any more what the plan saw; nothing is written.
     """
+    theirs = [attempts.get(one.job_id) for one in (*claim.preempts, *claim.shrinks)]
+    lock_attempts(session, {attempt_id for attempt_id in theirs if attempt_id is not None})
     if claim.for_job is not None:
         _hold_for(session, claim.for_job, generations.get(claim.for_job), now)
     found = [_preempt(session, one, attempts.get(one.job_id), grace, now) for one in claim.preempts]

@@ -8,7 +8,7 @@ and share their transactions (``batch.py``).
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -19,7 +19,7 @@ from core.bell import TOPIC_RECONCILE
 from core.db.engine import unit_of_work
 from core.db.repositories.events import last_events_of_job
 from core.db.tables import Attempt
-from core.domain.errors import IllegalTransition, StaleWrite
+from core.domain.errors import IllegalTransition, StaleWrite, Unavailable
 from core.domain.ids import AttemptId
 from scheduler.control.addresses import TakenAddresses
 from scheduler.control.batch import Batch, Outcome
@@ -60,34 +60,46 @@ class Reconciler:
             raise outcome
         return outcome
 
-    def reconcile_all(self, attempt_ids: Iterable[AttemptId]) -> dict[AttemptId, Outcome]:
+    def reconcile_all(
+        self,
+        attempt_ids: Iterable[AttemptId],
+        on_end: Callable[[AttemptId, Outcome], None] = lambda _name, _outcome: None,
+    ) -> dict[AttemptId, Outcome]:
         """The same of many, with a transaction for all where each would have had its own. What :meth:`reconcile` would have
         raised is the outcome of that one, and none of the others' business.
+
+        Args:
+            on_end: told of each as soon as it has its outcome, while slower ones go on; not of those that somebody else looks at.
         """
-        outcomes: dict[AttemptId, Outcome] = {}
-        entered = [attempt_id for attempt_id in dict.fromkeys(attempt_ids) if self._enter(attempt_id)]
+        asked = list(dict.fromkeys(attempt_ids))
+        entered = [attempt_id for attempt_id in asked if self._enter(attempt_id)]
         inside = set(entered)
         batch = Batch(self.control, self._specs, self._taken)
 
-        def leave(attempt_id: AttemptId) -> None:
+        def end(attempt_id: AttemptId, outcome: Outcome) -> None:
+            for tell in (self._tell_more, on_end):
+                try:
+                    tell(attempt_id, outcome)
+                except Exception as error:
+                    if not isinstance(error, Unavailable):
+                        log.exception("attempt.untold", attempt=attempt_id)
             inside.discard(attempt_id)
             self._leave(attempt_id)
 
         try:
-            batch.run({attempt_id: self._look(attempt_id) for attempt_id in entered}, leave)
+            batch.run({attempt_id: self._look(attempt_id) for attempt_id in entered}, end)
         finally:
             for attempt_id in inside:
                 self._leave(attempt_id)
-        for attempt_id in attempt_ids:
-            outcome = batch.outcomes.get(attempt_id, Look(Verdict.BUSY))
-            outcomes[attempt_id] = outcome
-            if isinstance(outcome, IllegalTransition):
-                # A bug, and who looks for it needs to know what the job went through.
-                outcome.history = self._history(attempt_id)
-            elif isinstance(outcome, Look) and outcome.verdict is Verdict.GONE:
-                # Of an end that another process has written meanwhile.
-                log_leftovers(self.control.executor, attempt_id)
-        return outcomes
+        return {attempt_id: batch.outcomes.get(attempt_id, Look(Verdict.BUSY)) for attempt_id in asked}
+
+    def _tell_more(self, attempt_id: AttemptId, outcome: Outcome) -> None:
+        if isinstance(outcome, IllegalTransition):
+            # A bug, and who looks for it needs to know what the job went through.
+            outcome.history = self._history(attempt_id)
+        elif isinstance(outcome, Look) and outcome.verdict is Verdict.GONE:
+            # Of an end that another process has written meanwhile.
+            log_leftovers(self.control.executor, attempt_id)
 
     def _history(self, attempt_id: AttemptId) -> tuple[dict[str, object], ...]:
         with unit_of_work(self.control.sessions, read_only=True) as session:

@@ -178,7 +178,8 @@ class AttemptWriter:
             self.writes.add(_NOTE_REPLICA, {"is_id": member.id, "rank": rank})
         # Those that wait to join, and those that were given up, stand behind.
         inside = [member.id for member in change.members]
-        self.writes.add(_PLACE_BEHIND, {"is_attempt": self.attempt.id, "members": inside, "count": len(inside)})
+        behind = {"is_attempt": self.attempt.id, "members": inside, "count": len(inside)}
+        self.writes.add(_PLACE_BEHIND, behind, is_alone=True)
         number = self.attempt.world + 1
         self._tell(
             "attempt.world",

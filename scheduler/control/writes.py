@@ -6,14 +6,24 @@ attempts goes to the database at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, cast
 
+from sqlalchemy import Table, bindparam, select
 from sqlalchemy.orm import Session
 
 from core.db.repositories.events import append_events
+from core.db.tables import Attempt
 from core.domain.errors import StaleWrite
+
+_attempts: Final = cast("Table", Attempt.__table__)
+_LOCK: Final = (
+    select(_attempts.c.id)
+    .where(_attempts.c.id.in_(bindparam("attempts", expanding=True)))
+    .order_by(_attempts.c.id)
+    .with_for_update()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +33,13 @@ class _Line:
     statement: Any
     row: Mapping[str, Any] | None
     else_stale: str
+    is_alone: bool
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """Equal for lines that may be sent together."""
-        return (id(self.statement), tuple(sorted(self.row or ())), bool(self.else_stale))
+        alone = id(self) if self.is_alone else 0
+        return (id(self.statement), tuple(sorted(self.row or ())), bool(self.else_stale), alone)
 
 
 @dataclass(slots=True)
@@ -37,9 +49,29 @@ class Writes:
     lines: list[_Line] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
 
-    def add(self, statement: Any, row: Mapping[str, Any] | None = None, *, else_stale: str = "") -> None:
-        """``statement`` for one row of a table. ``else_stale``: it must meet one, and this is told when it does not."""
-        self.lines.append(_Line(statement, row, else_stale))
+    def add(
+        self,
+        statement: Any,
+        row: Mapping[str, Any] | None = None,
+        *,
+        else_stale: str = "",
+        is_alone: bool = False,
+    ) -> None:
+        """``statement`` for one row of a table.
+
+        Args:
+            else_stale: it must meet one, and this is told when it does not.
+            is_alone: it is not sent with others of its kind: one of its parameters is an expanding list.
+        """
+        self.lines.append(_Line(statement, row, else_stale, is_alone))
+
+
+def lock_attempts(session: Session, attempt_ids: Iterable[str]) -> None:
+    """Before anything else of attempts or their jobs is written: whoever writes about several takes their rows in the same order,
+    so that no two wait for each other. On SQLite, who writes is alone.
+    """
+    if session.get_bind().dialect.name != "sqlite":
+        session.connection().execute(_LOCK, {"attempts": sorted(attempt_ids)}).all()
 
 
 def flush(session: Session, all_writes: Sequence[Writes]) -> None:

@@ -28,7 +28,7 @@ from core.domain.resources import Amounts
 from core.domain.states import AttemptState, JobState, ReplicaState
 from executors.base import Gpu, NodeInfo
 from executors.fake import FakeEngine
-from scheduler.control import place
+from scheduler.control import batch, create, place
 from tests.databases import empty
 from tests.faults.jobs import (
     Case,
@@ -41,7 +41,7 @@ from tests.faults.jobs import (
     make_elastic,
     vary_case,
 )
-from tests.faults.simulated import CALM, Chances, SteppedSession, World
+from tests.faults.simulated import CALM, Chances, SteppedSession, TurnByTurn, World
 
 SEEDS = range(int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "60")))
 PREEMPTING_SEEDS = range(5000, 5000 + int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "60")) // 2)
@@ -79,6 +79,13 @@ def sessions(template: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> I
     yield sessionmaker(engine, class_=SteppedSession, expire_on_commit=False)
     engine.dispose()
     connection.close()
+
+
+@pytest.fixture(autouse=True)
+def turn_by_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks and creations side by side, and yet the same in every run of a seed."""
+    for module in (batch, create):
+        monkeypatch.setattr(module, "ThreadPoolExecutor", TurnByTurn)
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -15,10 +16,12 @@ from starlette.testclient import TestClient
 
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.repositories.events import append_event, events_of_job
-from core.db.tables import Event, Job
-from core.domain.errors import InsufficientStorage, Unavailable
+from core.db.tables import Attempt, Event, Job
+from core.domain.errors import InsufficientStorage, RowsLocked, TrainmasterError, Unavailable
 from migrations import upgrade
+from scheduler.control.writes import lock_attempts
 from tests.databases import empty
+from tests.integration.control.conftest import Plane
 
 pytestmark = [
     pytest.mark.postgres,
@@ -150,11 +153,37 @@ def test_many_clients_at_once_lose_no_job(client: TestClient, sessions: SessionF
 
 @pytest.mark.parametrize(
     ("raised", "told"),
-    [(psycopg.errors.DiskFull, InsufficientStorage), (psycopg.errors.TooManyConnections, Unavailable)],
+    [
+        (psycopg.errors.DiskFull, InsufficientStorage),
+        (psycopg.errors.TooManyConnections, Unavailable),
+        (psycopg.errors.LockNotAvailable, RowsLocked),
+        (psycopg.errors.DeadlockDetected, RowsLocked),
+    ],
 )
 def test_what_the_server_cannot_help_is_told_in_words(sessions: SessionFactory, raised: Any, told: Any) -> None:
-    with pytest.raises(told), unit_of_work(sessions) as session:
+    with pytest.raises(TrainmasterError) as refused, unit_of_work(sessions) as session:
         session.execute(text(f"do $$ begin raise exception 'x' using errcode = '{raised.sqlstate}'; end $$"))
+    assert type(refused.value) is told
+
+
+def test_attempts_are_locked_in_one_order_whoever_does(sessions: SessionFactory, tmp_path: Path) -> None:
+    plane = Plane(sessions, tmp_path)
+    for name in ("a", "b"):
+        plane.submit(name)
+    plane.ticker.tick()
+    first, last = sorted(attempt.id for attempt in plane.all(Attempt))
+
+    def lock(names: list[str]) -> None:
+        with unit_of_work(sessions) as session:
+            lock_attempts(session, names)
+
+    with ThreadPoolExecutor(1) as pool:
+        with unit_of_work(sessions) as session:
+            lock_attempts(session, [first])
+            waiting = pool.submit(lock, [last, first])
+            assert not wait([waiting], timeout=0.3).done
+            lock([last])  # it has taken none that comes later
+        waiting.result(timeout=30)
 
 
 @pytest.fixture

@@ -1,0 +1,159 @@
+"""Many looks side by side: what fails or hangs for one of them is none of the others' business."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import update
+
+from core.db.engine import unit_of_work
+from core.db.tables import Attempt, Lease
+from core.domain.errors import RowsLocked
+from core.domain.ids import AttemptId
+from executors.fake import Script
+from scheduler.control import batch
+from scheduler.control.look import Verdict
+from scheduler.control.reconcile import Reconciler
+
+
+@pytest.fixture
+def placed(plane):
+    """Three jobs that were given their places: their attempts, in order."""
+    plane.engine.script("worker", Script(run_for=None))
+    jobs = [plane.submit(f"j{number}") for number in range(3)]
+    plane.ticker.tick()
+    return [AttemptId(plane.one(Attempt, job_id=job).id) for job in jobs]
+
+
+def states(plane):
+    return [plane.state(f"job-j{number}") for number in range(3)]
+
+
+def until(holds):
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.005)
+
+
+class Hanging:
+    """Looks at these attempts in a thread, where the engine does not answer about ``hung`` until it is told to."""
+
+    def __init__(self, plane, attempts, hung, monkeypatch, lease_ttl=timedelta(seconds=15)):
+        monkeypatch.setattr(batch, "_PATIENCE_S", 0.02)
+        control = replace(plane.control, create_at_once=2, lease_ttl=lease_ttl)
+        self.hangs, self.answers, self.told = threading.Event(), threading.Event(), {}
+        self.reconciler = Reconciler(control)
+        self.hung, self._observe = hung, control.executor.observe
+        monkeypatch.setattr(control.executor, "observe", self.observe)
+        self._attempts = attempts
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def observe(self, attempt_id, **how):
+        if attempt_id in self.hung and threading.current_thread().name.startswith("look"):
+            self.hangs.set()
+            assert self.answers.wait(30)
+        return self._observe(attempt_id, **how)
+
+    def _look(self):
+        self.reconciler.reconcile_all(self._attempts, self.told.__setitem__)
+
+    def __enter__(self):
+        self._thread.start()
+        assert self.hangs.wait(30)
+        until(lambda: len(self.told) == len(self._attempts) - len(self.hung))
+        return self
+
+    def __exit__(self, *_):
+        self.end()
+
+    def end(self):
+        self.answers.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+def test_one_whose_rows_cannot_be_read_fails_alone(plane, placed):
+    newer = {"cause": "tomorrow", "sentence": "x", "at": "2026-01-01T00:00:00+00:00"}
+    with unit_of_work(plane.sessions) as session:
+        session.execute(update(Attempt).where(Attempt.id == placed[1]).values(stop=newer))
+    looks = plane.reconciler.reconcile_all(placed)
+    assert isinstance(looks[placed[1]], ValueError)
+    assert looks[placed[0]].verdict is looks[placed[2]].verdict is Verdict.SETTLED
+    assert states(plane) == ["running", "starting", "running"]
+
+
+def test_the_others_go_on_without_one_that_hangs_and_it_goes_on_when_it_is_answered(plane, placed, monkeypatch):
+    with Hanging(plane, placed, {placed[1]}, monkeypatch) as hanging:
+        assert states(plane) == ["running", "starting", "running"]
+        assert {look.verdict for look in hanging.told.values()} == {Verdict.SETTLED}
+        again = hanging.reconciler.reconcile_all(placed)
+        assert [again[name].verdict for name in placed] == [Verdict.SETTLED, Verdict.BUSY, Verdict.SETTLED]
+        hanging.end()
+        assert hanging.told[placed[1]].verdict is Verdict.SETTLED
+    assert states(plane) == ["running"] * 3
+
+
+def test_a_few_that_hang_leave_a_thread_to_the_next(plane, placed, monkeypatch):
+    """Two are looked at at once, and two hang."""
+    with Hanging(plane, placed, set(placed[:2]), monkeypatch) as hanging:
+        assert set(hanging.told) == {placed[2]}
+    assert states(plane) == ["running"] * 3
+
+
+def test_leases_are_renewed_while_a_look_is_slow(plane, placed, monkeypatch):
+    with Hanging(plane, placed, {placed[1]}, monkeypatch):
+        plane.engine.advance(timedelta(seconds=6))
+        until(
+            lambda: plane.one(Lease, name=f"attempt:{placed[1]}").expires_at == plane.engine.now + timedelta(seconds=15)
+        )
+
+
+def test_one_that_is_silent_for_longer_than_a_lease_is_left_to_others_and_writes_nothing(plane, placed, monkeypatch):
+    with Hanging(plane, placed, {placed[1]}, monkeypatch, lease_ttl=timedelta(seconds=0.2)) as hanging:
+        time.sleep(0.3)
+        plane.engine.advance(timedelta(seconds=1))
+        time.sleep(0.1)  # it could be renewed now
+        other = Reconciler(replace(plane.control, holder="other"))
+        assert other.reconcile(placed[1]).verdict is Verdict.SETTLED
+        with unit_of_work(plane.sessions) as session:  # it is at it again in this moment
+            session.execute(
+                update(Lease)
+                .where(Lease.name == f"attempt:{placed[1]}")
+                .values(holder="other", token=Lease.token + 1, expires_at=plane.engine.now + timedelta(seconds=60))
+            )
+        story = plane.story("job-j1")
+        hanging.end()
+        assert hanging.told[placed[1]].verdict is Verdict.BUSY
+        assert plane.story("job-j1") == story
+
+
+def test_one_whose_rows_are_locked_is_left_for_later_and_the_others_are_written(plane, placed, monkeypatch):
+    real = batch.flush
+
+    def flush(session, all_writes):
+        for one in all_writes:
+            if any((line.row or {}).get("is_id") == placed[1] for line in one.lines):
+                raise RowsLocked("The database is away or busy; try again in a moment.")
+        real(session, all_writes)
+
+    monkeypatch.setattr(batch, "flush", flush)
+    looks = plane.reconciler.reconcile_all(placed)
+    assert isinstance(looks[placed[1]], RowsLocked)
+    assert looks[placed[0]].verdict is looks[placed[2]].verdict is Verdict.SETTLED
+
+
+def test_what_fails_when_it_is_told_takes_no_other_from_its_teller(plane, placed):
+    told = []
+
+    def tell(attempt_id, _outcome):
+        told.append(attempt_id)
+        raise ZeroDivisionError
+
+    assert len(plane.reconciler.reconcile_all(placed, tell)) == 3
+    assert sorted(told) == sorted(placed)
+    assert all(look.verdict is Verdict.SETTLED for look in plane.reconciler.reconcile_all(placed).values())

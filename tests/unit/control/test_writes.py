@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from sqlalchemy import create_engine
+from sqlalchemy.orm import Session
+
+from core.db.tables import Replica
+from scheduler.control.write import _PLACE_BEHIND
+from scheduler.control.writes import Writes, flush
+
+
+def test_the_worlds_of_two_gangs_are_written_in_one_transaction():
+    engine = create_engine("sqlite://")
+    Replica.metadata.create_all(engine)
+    gangs = []
+    for attempt in ("a", "b"):
+        writes = Writes()
+        behind = {"is_attempt": attempt, "members": [f"{attempt}-0", f"{attempt}-1"], "count": 2}
+        writes.add(_PLACE_BEHIND, behind, is_alone=True)
+        gangs.append(writes)
+    with Session(engine) as session:
+        flush(session, gangs)
