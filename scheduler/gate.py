@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+
+import structlog
+
+log = structlog.get_logger(__name__)
 
 
 class Gate:
@@ -76,11 +81,25 @@ class Crowd:
         work: called with the keys that wait, in their order.
         hands: how many calls of it there are at once. Whoever comes meanwhile leaves the key to them.
         at_once: how many keys a call is given at most.
+        silent_s: a call that takes longer is not counted any more: what it waits for may never come. In its place another
+            one begins, in a thread of its own, for whoever brings a key may be the last thread that takes messages.
+        extra: how many such calls there are at most.
     """
 
-    def __init__(self, work: Callable[[Sequence[str]], None], *, hands: int, at_once: int) -> None:
-        self._work, self._free, self._at_once = work, hands, at_once
+    def __init__(
+        self,
+        work: Callable[[Sequence[str]], None],
+        *,
+        hands: int,
+        at_once: int,
+        silent_s: float = 60.0,
+        extra: int = 3,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._work, self._hands, self._at_once = work, hands, at_once
+        self._silent_s, self._extra, self._clock = silent_s, extra, clock
         self._waiting: dict[str, None] = {}
+        self._since: dict[object, float] = {}  # of each hand: when it took the keys that it works on
         self._lock = threading.Lock()
 
     def run(self, key: str) -> None:
@@ -89,29 +108,52 @@ class Crowd:
         Raises:
             Exception: what ``work`` raised first, when nothing is left to do.
         """
+        hand = object()
         with self._lock:
             self._waiting[key] = None
-            if not self._free:
+            if self._heard() >= self._hands or len(self._since) >= self._hands + self._extra:
                 return
-            self._free -= 1
+            self._since[hand] = self._clock()
+            is_extra = len(self._since) > self._hands
+        if is_extra:
+            log.warning("crowd.silent", hands=self._hands, silent_s=self._silent_s)
+            threading.Thread(target=self._run_aside, args=(hand,), name="crowd", daemon=True).start()
+        else:
+            self._run(hand)
+
+    def _run_aside(self, hand: object) -> None:
+        try:
+            self._run(hand)
+        except Exception as error:  # noqa: BLE001 (at the edge: nobody waits for it)
+            log.warning("crowd.failed", why=repr(error))
+
+    def _run(self, hand: object) -> None:
         failure: Exception | None = None
-        while keys := self._take():
+        while keys := self._take(hand):
             try:
                 self._work(keys)
             except Exception as error:  # noqa: BLE001 (raised below; nobody else comes for the other keys)
                 failure = failure or error
             except BaseException:
                 with self._lock:
-                    self._free += 1
+                    del self._since[hand]
                 raise
         if failure is not None:
             raise failure
 
-    def _take(self) -> list[str]:
+    def _heard(self) -> int:
+        """How many hands are not silent."""
+        now_s = self._clock()
+        return sum(now_s - since_s < self._silent_s for since_s in self._since.values())
+
+    def _take(self, hand: object) -> list[str]:
         with self._lock:
+            del self._since[hand]
             keys = list(self._waiting)[: self._at_once]
+            if not keys or self._heard() >= self._hands:
+                # In the same moment in which nothing waits, or enough others go on: nobody leaves a key to one who goes.
+                return []
             for key in keys:
                 del self._waiting[key]
-            if not keys:
-                self._free += 1  # in the same moment in which nothing waits: nobody leaves a key to one who goes
+            self._since[hand] = self._clock()
             return keys

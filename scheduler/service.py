@@ -15,10 +15,12 @@ import structlog
 
 from core.bell import TOPIC_RECONCILE, TOPIC_TICK, Bell
 from core.db.engine import make_engine, make_sessions, unit_of_work
-from core.domain.errors import ExecutorTryAgain, Unavailable
+from core.domain.errors import ExecutorTryAgain, IllegalTransition, Unavailable
 from core.domain.ids import AttemptId
 from core.settings import Settings
 from core.tokens import platform_key
+from scheduler.celery_app import RECONCILE
+from scheduler.control.batch import Outcome
 from scheduler.control.context import Control
 from scheduler.control.due import SAFETY_LOOK, STEADY_LOOK, due_attempts
 from scheduler.control.forecasts import Forecaster
@@ -45,7 +47,7 @@ _EMBEDDED_HOLDER: Final = "embedded"
 _CREATE_AT_ONCE: Final = 4
 
 # Of a worker's threads these look at attempts; another one takes the messages meanwhile, so that they are looked at side by
-# side where there are many. An engine is slow to answer, and a batch ends with its slowest one.
+# side where there are many. An engine is slow to answer, and a thread that looks is free again with the slowest of its looks.
 _LOOKERS: Final = 3
 _LOOKS_AT_ONCE: Final = 32
 
@@ -56,6 +58,10 @@ _RING_AGAIN_S: Final = 5.0
 def utc_now() -> datetime:
     """The wall clock: the only place of the scheduler that reads it."""
     return datetime.now(UTC)  # noqa: TID251 - the edge
+
+
+class Logged(Exception):
+    """Something failed, and is told where it is known what: nobody else need tell it."""
 
 
 class Service:
@@ -115,18 +121,33 @@ class Service:
         self._looks.run(attempt_id)
 
     def _look_at(self, attempt_ids: Sequence[str]) -> None:
-        outcomes = self.reconciler.reconcile_all([AttemptId(key) for key in attempt_ids])
-        failed: list[Exception] = []
-        for key, outcome in outcomes.items():
-            if isinstance(outcome, Look):
-                self.watch.note(key, outcome)
-            elif len(outcomes) == 1 or isinstance(outcome, Unavailable):
-                failed.append(outcome)  # told by whoever brought it
-            else:
-                history = getattr(outcome, "history", ())
-                log.error("task.failed", task="reconcile", attempt=key, history=history, exc_info=outcome)
-        if failed:
-            raise failed[0]
+        """Look at them, and log what fails, each with its own key: whoever is here may have brought another one.
+
+        Raises:
+            Unavailable: the database is away.
+            Logged: some of them failed.
+        """
+        try:
+            outcomes = self.reconciler.reconcile_all([AttemptId(key) for key in attempt_ids], self._note)
+        except Unavailable:
+            raise
+        except Exception as error:
+            log.exception("task.failed", task=RECONCILE, attempts=list(attempt_ids))
+            raise Logged from error
+        errors = [outcome for outcome in outcomes.values() if isinstance(outcome, Exception)]
+        if any(not isinstance(error, Unavailable) for error in errors):
+            raise Logged
+        if errors:
+            raise errors[0]
+
+    def _note(self, attempt_id: AttemptId, outcome: Outcome) -> None:
+        if isinstance(outcome, Look):
+            self.watch.note(attempt_id, outcome)
+        elif not isinstance(outcome, Unavailable):
+            about: dict[str, object] = {}
+            if isinstance(outcome, IllegalTransition):
+                about["history"] = [{name: str(value) for name, value in line.items()} for line in outcome.history]
+            log.error("task.failed", task=RECONCILE, attempt=attempt_id, exc_info=outcome, **about)
 
     def study(self, study_id: str) -> None:
         """Look at one study."""

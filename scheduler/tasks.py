@@ -12,7 +12,7 @@ from core.domain.errors import IllegalTransition, Unavailable
 from scheduler import celery_app
 from scheduler.gate import Gate
 from scheduler.metrics import Meter
-from scheduler.service import Service
+from scheduler.service import Logged, Service
 
 log = structlog.get_logger(__name__)
 
@@ -48,6 +48,8 @@ class Tasks:
             if not self._is_postponing:  # told once, not with every ring of an outage
                 log.warning("task.postponed", task=task, why=away.sentence)
             self._is_postponing = True
+        except Logged:
+            pass  # by whoever knows which of them failed
         except Exception as error:
             about: dict[str, object] = {"study" if task == celery_app.STUDY else "attempt": key} if key else {}
             if isinstance(error, IllegalTransition):

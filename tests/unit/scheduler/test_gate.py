@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
 from core.settings import BadSettings, Settings
@@ -78,6 +81,43 @@ def test_what_fails_for_some_keys_is_told_when_the_others_are_done():
     assert seen == [["first"], ["later"]]
     crowd.run("next")
     assert seen[-1] == ["next"]
+
+
+def test_a_hand_that_is_silent_is_not_waited_for_and_there_are_not_more_and_more():
+    now_s, seen, hang, silent = [0.0], [], threading.Event(), threading.Semaphore(0)
+
+    def work(keys):
+        seen.extend(keys)
+        if keys[0].startswith("hangs"):
+            silent.release()
+            assert hang.wait(30)
+
+    def bring(key):
+        thread = threading.Thread(target=crowd.run, args=(key,), daemon=True)
+        thread.start()
+        return thread
+
+    crowd = Crowd(work, hands=1, at_once=1, silent_s=60.0, extra=1, clock=lambda: now_s[0])
+    first = bring("hangs")
+    assert silent.acquire(timeout=30)
+    now_s[0] = 59.0
+    crowd.run("a")
+    assert seen == ["hangs"], "it may still come"
+    now_s[0] = 61.0
+    crowd.run("hangs too")  # in a thread of its own: this returns
+    assert silent.acquire(timeout=30)
+    assert seen == ["hangs", "a", "hangs too"]
+    now_s[0] = 200.0
+    crowd.run("b")
+    assert not silent.acquire(timeout=0.05)
+    assert seen == ["hangs", "a", "hangs too"], "one more, and no more"
+    hang.set()
+    first.join(30)
+    crowd.run("c")
+    deadline = time.monotonic() + 30
+    while set(seen) != {"hangs", "a", "hangs too", "b", "c"} and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert seen[3:] == ["b", "c"]
 
 
 class RecordingApp:

@@ -1,0 +1,66 @@
+"""What a service says of looks that fail: each with its own key, whoever brought it."""
+
+from __future__ import annotations
+
+import pytest
+import structlog
+
+from core.domain.errors import IllegalTransition, Unavailable
+from scheduler.celery_app import RECONCILE
+from scheduler.control.look import Look, Verdict
+from scheduler.metrics import Meter
+from scheduler.service import Logged, Service
+from scheduler.tasks import Tasks
+
+
+class Looked:
+    """A reconciler whose looks end as they are told to, and the watch that hears of them."""
+
+    def __init__(self, **outcomes):
+        self.outcomes, self.noted = outcomes, []
+
+    def reconcile_all(self, names, on_end):
+        for name in names:
+            on_end(name, self.outcomes[name])
+        return {name: self.outcomes[name] for name in names}
+
+    def note(self, name, _look):
+        self.noted.append(name)
+
+
+def service_of(looked):
+    service = Service.__new__(Service)
+    service.reconciler = service.watch = looked
+    return service
+
+
+def test_each_that_fails_is_logged_with_its_own_key_and_the_others_are_watched():
+    illegal = IllegalTransition("It is no move.")
+    illegal.history = ({"kind": "job.placed"},)
+    looked = Looked(a=ValueError("x"), b=illegal, c=Look(Verdict.SETTLED))
+    with structlog.testing.capture_logs() as logs, pytest.raises(Logged):
+        service_of(looked)._look_at(["a", "b", "c"])
+    assert [(line["event"], line["attempt"], line["exc_info"]) for line in logs] == [
+        ("task.failed", "a", looked.outcomes["a"]),
+        ("task.failed", "b", illegal),
+    ]
+    assert logs[1]["history"] == [{"kind": "job.placed"}]
+    assert looked.noted == ["c"]
+
+
+def test_one_that_fails_alone_is_logged_once_and_counted_as_failed():
+    service = service_of(Looked(a=ValueError("x")))
+    service.reconcile = lambda key: service._look_at([key])
+    for name in ("tick", "forecast", "study", "studies_due", "reconcile_due", "sync_nodes", "sweep", "housekeep"):
+        setattr(service, name, None)
+    meter = Meter()
+    with structlog.testing.capture_logs() as logs:
+        Tasks(service, meter).do(RECONCILE, "a")
+    assert [line["event"] for line in logs] == ["task.failed"]
+    assert meter.registry.get_sample_value("trainmaster_tasks_total", {"task": RECONCILE, "outcome": "failed"}) == 1
+
+
+def test_a_database_that_is_away_is_raised_and_not_logged():
+    with structlog.testing.capture_logs() as logs, pytest.raises(Unavailable):
+        service_of(Looked(a=Unavailable("away"), b=Look(Verdict.SETTLED)))._look_at(["a", "b"])
+    assert not logs
