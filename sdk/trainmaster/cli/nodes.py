@@ -10,6 +10,7 @@ from trainmaster.cli import options, output, session
 
 if TYPE_CHECKING:
     from trainmaster.wire.admin import NodeView
+    from trainmaster.wire.reservations import ReservationView
 
 app = typer.Typer(help="The machines that training runs on.", invoke_without_command=True)
 
@@ -34,16 +35,18 @@ def list_nodes(json: options.Json = False) -> None:
 def _list(*, as_json: bool) -> None:
     with session.client() as client:
         found = list(client.list_nodes())
-    if as_json or session.current().as_json:
-        output.print_json(found)
-        return
+        if as_json or session.current().as_json:
+            output.print_json(found)
+            return
+        active = [one for one in client.list_reservations() if one.is_active]
     now = output.now()
+    reserved = {name: f", reserved for {one.project or 'another project'}" for one in active for name in one.nodes}
     output.print_table(
         ("NODE", "STATE", "CPU", "MEMORY", "GPUS", "REPLICAS", "SEEN"),
         [
             (
                 node.name,
-                _state(node),
+                _state(node) + reserved.get(node.name, ""),
                 _of(node, "cpu_milli", lambda value: f"{value / 1000:g}"),
                 _of(node, "memory_bytes", lambda value: output.size(int(value)) or ""),
                 _gpus(node),
@@ -67,6 +70,13 @@ def _state(node: NodeView) -> str:
     return f"takes no new work: {node.condition}" if node.condition else "ready"
 
 
+def _reserved(one: ReservationView) -> str:
+    begin = "" if one.is_active else f", from {output.local_time(one.begins_at)}"
+    return (
+        f"for {one.project or 'another project'}{begin} until {output.local_time(one.ends_at)} ({one.name or one.id})"
+    )
+
+
 def _of(node: NodeView, key: str, show: Any) -> str | None:
     total = node.allocatable.get(key)
     return None if total is None else f"{show(node.used.get(key) or 0)} / {show(total)}"
@@ -86,13 +96,15 @@ def show(node: options.Node, json: options.Json = False) -> None:
     """One node in full."""
     with session.client() as client:
         view = client.get_node(node)
-    if json:
-        output.print_json(view)
-        return
+        if json:
+            output.print_json(view)
+            return
+        reservations = [one for one in client.list_reservations() if view.name in one.nodes]
     output.print_pairs(
         [
             ("Node", view.name),
             ("State", _state(view)),
+            *(("Reserved", _reserved(one)) for one in reservations),
             ("Executor", view.executor),
             ("CPU", _of(view, "cpu_milli", lambda value: f"{value / 1000:g}")),
             ("Memory", _of(view, "memory_bytes", lambda value: output.size(int(value)) or "")),

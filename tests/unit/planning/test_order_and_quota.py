@@ -224,7 +224,7 @@ def test_a_booking_says_who_has_the_node_and_until_when() -> None:
     booking = Booking("b", "demo", "nlp", frozenset({NodeId("n0")}), NOW, NOW + timedelta(hours=2))
     told = reason([node("n0")], [job("me", gang(8))], bookings=(booking,))
     assert told.code is ReasonCode.BOOKED
-    assert "n0 is booked for project nlp (demo) until about 14:00 UTC" in told.sentence
+    assert "n0 is reserved for project nlp (demo) until about 14:00 UTC" in told.sentence
     assert told.numbers["until"] == "2026-11-21T14:00:00+00:00"
 
 

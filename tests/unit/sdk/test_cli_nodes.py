@@ -13,6 +13,11 @@ from typer.testing import Result
 Invoke = Callable[..., Result]
 
 
+@pytest.fixture(autouse=True)
+def no_reservations(server: Any) -> None:
+    server.on("GET", "/reservations", {"items": []})
+
+
 def node_json(**more: Any) -> dict[str, Any]:
     node = {
         "name": "n1",
@@ -34,6 +39,24 @@ def test_nodes_are_listed_and_cordoned(cli: Invoke, server: Any) -> None:
     assert json.loads(cli("nodes", "--json").stdout)[0]["name"] == "n1"
     assert cli("nodes", "cordon", "n1", "--reason", "dust").stdout == "n1: cordoned: dust\n"
     assert server.bodies("POST", "/nodes/n1/cordon") == [{"reason": "dust"}]
+
+
+def test_a_node_that_is_reserved_says_so(cli: Invoke, server: Any) -> None:
+    server.on("GET", "/nodes", {"items": [node_json(), node_json(name="n2"), node_json(name="n3")]})
+    server.on("GET", "/nodes/n2", node_json(name="n2"))
+    times = {"begins_at": "2026-11-21T07:00:00Z", "ends_at": "2026-11-22T07:00:00Z"}
+    now = {"id": "reservation-1", "name": "demo", "project": "vision", "nodes": ["n1"], **times, "is_active": True}
+    theirs = {**now, "id": "reservation-2", "name": None, "project": None, "nodes": ["n2"]}
+    later = {**now, "id": "reservation-3", "name": "paper", "nodes": ["n2", "n3"], "is_active": False}
+    server.on("GET", "/reservations", {"items": [now, theirs, later]})
+    lines = cli("nodes").stdout.splitlines()
+    assert "ready, reserved for vision " in lines[1]
+    assert "ready, reserved for another project " in lines[2]
+    assert "reserved" not in lines[3]
+    told = [line for line in cli("nodes", "show", "n2").stdout.splitlines() if line.startswith("Reserved")]
+    assert "for another project until 2026-11-22" in told[0]
+    assert "for vision, from 2026-11-21" in told[1]
+    assert told[1].endswith("(paper)")
 
 
 def test_a_node_is_drained(cli: Invoke, server: Any) -> None:
