@@ -29,6 +29,30 @@ def simulate(
     knowledge: Knowledge = Knowledge.HISTORY,
     cpu_clock: Callable[[], float] | None = None,
 ) -> Summary:
+    """The figures of :func:`replay`."""
+    return summarise(
+        replay(
+            history,
+            nodes,
+            policy,
+            more_nodes=more_nodes,
+            accounts=accounts,
+            knowledge=knowledge,
+            cpu_clock=cpu_clock,
+        )
+    )
+
+
+def replay(
+    history: Sequence[Arrival],
+    nodes: Sequence[NodeView],
+    policy: Policy,
+    *,
+    more_nodes: Iterable[NodeView] = (),
+    accounts: Iterable[Account] = (),
+    knowledge: Knowledge = Knowledge.HISTORY,
+    cpu_clock: Callable[[], float] | None = None,
+) -> Outcome:
     """How the jobs of ``history`` would have fared on ``nodes`` and ``more_nodes``, all empty at first, under ``policy``.
 
     A preempted job pays ``policy.restart_cost_s`` when it starts again. Pure: the same arguments give the same figures.
@@ -49,11 +73,11 @@ def simulate(
         restart_cost_s=policy.restart_cost_s,
         knowledge=knowledge,
     )
-    return summarise(run(scenario, cpu_clock=cpu_clock))
+    return run(scenario, cpu_clock=cpu_clock)
 
 
 def run(scenario: Scenario, *, cpu_clock: Callable[[], float] | None = None) -> Outcome:
-    """One run without the reasons, which are many."""
+    """One run with the last reasons only: all of them are many."""
     return Simulation(scenario, cpu_clock=cpu_clock, keeps_reasons=False).run()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -54,7 +54,10 @@ class History:
 
 @dataclass(slots=True)
 class Outcome:
-    """Everything a report and expectations are made of. ``decision_cpu_s``: of each plan, where a clock was given."""
+    """Everything a report and expectations are made of.
+
+    ``decision_cpu_s``: of each plan, where a clock was given. ``last_waits``: who waited after the last plan, and why.
+    """
 
     scenario: Scenario
     jobs: dict[str, History]
@@ -62,6 +65,12 @@ class Outcome:
     end_s: float = 0.0
     plans: int = 0
     decision_cpu_s: list[float] = field(default_factory=list)
+    last_waits: Mapping[JobId, Reason] = field(default_factory=dict)
+
+    @property
+    def last_end_s(self) -> float:
+        """When the last of the jobs that were done was done; 0 where none was."""
+        return max((job.ended_s for job in self.jobs.values() if job.ended_s is not None), default=0.0)
 
 
 class Simulation:
@@ -245,6 +254,7 @@ class Simulation:
             self.on_plan(snapshot, made)
         self._apply(made, snapshot.now, now_s)
         self.outcome.plans += 1
+        self.outcome.last_waits = made.waits
         if self.keeps_reasons:
             for job_id, reason in made.waits.items():
                 told = self.outcome.jobs[job_id].reasons

@@ -178,12 +178,17 @@ class Summary:
         }
 
 
-def summarise(outcome: Outcome) -> Summary:
-    """The usual figures. Waiting times of jobs that never started are not in them; their number is."""
+def summarise(outcome: Outcome, until_s: float | None = None) -> Summary:
+    """The usual figures. Waiting times of jobs that never started are not in them; their number is.
+
+    Args:
+        until_s: measures use over the time until then rather than over the run's own, so that runs of different lengths can be
+            compared; not before the last end of a job.
+    """
     jobs: list[History] = list(outcome.jobs.values())
     waits = [job.started_s - job.arrival.at_s for job in jobs if job.started_s is not None]
     completions = [job.ended_s - job.arrival.at_s for job in jobs if job.ended_s is not None]
-    usage, end_s = outcome.usage, outcome.end_s
+    usage, end_s = outcome.usage, outcome.end_s if until_s is None else until_s
     first_s = min((job.arrival.at_s for job in jobs), default=0.0)
     last_s = max((job.ended_s for job in jobs if job.ended_s is not None), default=end_s)
     span_s = max(1e-9, end_s)
@@ -205,9 +210,12 @@ def summarise(outcome: Outcome) -> Summary:
         lost=sum(job.lost_s for job in jobs) / work_s if work_s else 0.0,
         fairness=Fairness.of(rhos(jobs, usage.gpus)),
         static_fairness=Fairness.of(static_rhos(jobs, usage.gpus)),
-        allocation=_resampled(usage.allocation, end_s, usage.gpus * WHOLE),
-        cpu_allocation=_resampled(usage.cpu_allocation, end_s, usage.cpu_milli),
-        queue=_resampled(usage.queue, end_s, 1),
+        # The run's own end is a step, too: what is held then is in no line yet.
+        allocation=_resampled((*usage.allocation, (outcome.end_s, usage.held_gpu_milli)), end_s, usage.gpus * WHOLE),
+        cpu_allocation=_resampled(
+            (*usage.cpu_allocation, (outcome.end_s, usage.held_cpu_milli)), end_s, usage.cpu_milli
+        ),
+        queue=_resampled((*usage.queue, (outcome.end_s, len(outcome.last_waits))), end_s, 1),
         decision_cpu=Spread.of(outcome.decision_cpu_s) if outcome.decision_cpu_s else None,
     )
 

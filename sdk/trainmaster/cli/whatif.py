@@ -242,14 +242,16 @@ def simulate(
     if json:
         output.print_json(found)
         return
-    output.say(f"{found.jobs} jobs from {output.local_time(found.since)} to {output.local_time(found.until)}")
+    for sentence in found.sentences:
+        output.say(sentence)
+    output.say(
+        f"{output.count(found.jobs, 'job')} from {output.local_time(found.since)} to {output.local_time(found.until)}"
+    )
     output.print_table(["", "AS NOW", "WHAT IF"], _rows(found), empty="")
     output.note(
         "Both are simulated: these jobs from an empty cluster, with the nodes and settings as they are now, and with the changes.",
         "dim",
     )
-    for sentence in found.sentences:
-        output.say(sentence)
 
 
 def _timeout_s(text: str) -> float:

@@ -159,21 +159,23 @@ class SimulationRequest(WireRequest):
 
 class SimulationReportView(WireModel):
     """How the jobs would have fared. Times in seconds; ``gpu_allocation``, ``cpu_allocation``: share of the GPUs and CPUs that was
-    given out while jobs ran; ``fragmentation``: of the GPUs that were free while jobs waited, the share on partly used nodes.
+    given out from the first job's arrival to the last end, of whichever of the two sides ended later; ``fragmentation``: of the
+    GPUs that were free while jobs waited, the share on partly used nodes. `null`: there is no such figure, as no job started
+    (`wait_…`) or was done, not all were done (`makespan_s`), or there are no GPUs or CPUs.
     ``…_over_time``: seconds since the first job came, and the share that was in use, or how many jobs waited, from then on.
     """
 
     jobs: int
     finished: int
-    wait_mean_s: float
-    wait_p50_s: float
-    wait_p99_s: float
-    jct_mean_s: float
-    jct_p50_s: float
-    jct_p99_s: float
-    makespan_s: float
-    gpu_allocation: float
-    cpu_allocation: float = 0
+    wait_mean_s: float | None
+    wait_p50_s: float | None
+    wait_p99_s: float | None
+    jct_mean_s: float | None
+    jct_p50_s: float | None
+    jct_p99_s: float | None
+    makespan_s: float | None
+    gpu_allocation: float | None
+    cpu_allocation: float | None = None
     fragmentation: float = 0
     preemptions: int = 0
     worst_fairness: float | None = None  # the largest finish-time fairness: above 1 is later than with an equal share

@@ -23,7 +23,7 @@ from api.main import create_app
 from core.db.bootstrap import prepare_home, read_token
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories.simulations import LOST_AFTER
-from core.db.tables import Job
+from core.db.tables import Job, Node
 from core.settings import Settings
 from scheduler.control.simulations import Simulations
 from scheduler.control.trials import load_trial, try_out
@@ -98,6 +98,52 @@ def test_a_policy_is_tried_on_the_platform_s_own_history(plane, client, worker, 
         assert wrong.status_code == 422, wrong.text
         assert field is None or wrong.json()["field"] == field
     assert client.get("/api/v1/simulations/none").status_code == 404
+
+
+def test_both_sides_are_measured_over_the_same_time_and_jobs_that_never_run_are_told_first(
+    plane, client, worker, sessions
+) -> None:
+    def tried(**cluster):
+        began = client.post("/api/v1/simulations", json={"cluster": cluster, "days": 7}).json()
+        worker.work()
+        found = client.get(f"/api/v1/simulations/{began['id']}").json()["result"]
+        return found["before"], found["after"], found["sentences"]
+
+    with unit_of_work(sessions, read_only=True) as session:
+        nodes = sorted(session.scalars(select(Node.name)))
+    plane.submit("huge", gpus=8 * len(nodes) + 8)  # keeps the planner looking for as long as it is asked to
+    finished_jobs(plane, sessions, 6)
+    before, after, told = tried(more_nodes=2, like="node-0")
+    assert told[0].startswith("1 of the 7 jobs would be done neither as things are nor with the changes: huge. huge: ")
+    assert told[1].startswith("A job would have waited ")
+    assert (before["finished"], before["makespan_s"], after["makespan_s"]) == (6, None, None)
+    gpus = {"before": before["gpu_allocation"] * len(nodes), "after": after["gpu_allocation"] * (len(nodes) + 2)}
+    assert gpus["after"] == pytest.approx(gpus["before"])  # the same work in the same time
+    assert before["gpus_over_time"][-1][0] == after["gpus_over_time"][-1][0] < 7200
+
+    before, after, told = tried(without=nodes)
+    assert told[0].startswith(
+        "6 of the 7 jobs would never be done with the changes: sweep-0, sweep-1, sweep-2 and 3 more. "
+    )
+    assert "sweep-0: " in told[0]
+    assert not any("waited" in sentence or "in use" in sentence for sentence in told)
+    assert before["wait_mean_s"] is not None
+    nothing = ("wait_mean_s", "wait_p99_s", "jct_mean_s", "makespan_s", "gpu_allocation", "cpu_allocation")
+    assert [after[name] for name in nothing] == [None] * len(nothing)
+
+
+def test_what_does_not_change_is_not_told_as_if_it_did(plane, client, worker, sessions) -> None:
+    finished_jobs(plane, sessions, 1)
+    address = begin(client)
+    worker.work()
+    found = client.get(address).json()["result"]
+    assert found["sentences"] == [
+        "A job would have waited 0.0 s on the average, with the changes as without them.",
+        "It would have been done 10 m 00 s after its submission, with the changes as without them.",
+        *found["sentences"][2:],
+    ]
+    assert not any("instead of" in sentence for sentence in found["sentences"])
+    assert found["since"][:10] == plane.engine.now.isoformat()[:10]  # of the first job, not of the days asked for
 
 
 def finished_jobs(plane, sessions, count: int) -> None:

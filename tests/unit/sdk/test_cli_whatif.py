@@ -143,7 +143,13 @@ def test_simulate_waits_for_the_result_and_shows_both_beside_each_other(
     told = cli("simulate", "--policy", str(file), "--set", "time_slice=1h", "--more-nodes", "20", "--like", "a").stdout
     assert server.bodies("POST", "/simulations")[0]["policy"] == {"order": "fifo", "time_slice": "1h"}
     assert any(line.split() == ["Waited,", "mean", "1", "m", "00", "s", "30", "s"] for line in told.splitlines()), told
-    assert "A job would have waited 30 s on the average." in told
+    assert told.startswith("A job would have waited 30 s on the average.\n")
+    nothing = dict.fromkeys(("wait_mean_s", "wait_p50_s", "wait_p99_s", "makespan_s", "cpu_allocation"))
+    done = {"id": "q1", "state": "done", "result": {**result, "after": {**report, **nothing}}}
+    server.on("GET", "/simulations/q1", done)
+    rows = [line.split() for line in cli("simulate", "--id", "q1").stdout.splitlines()]
+    assert ["Waited,", "mean", "1", "m", "00", "s", "–"] in rows
+    assert ["All", "done", "after", "1", "h", "40", "m", "–"] in rows
     assert cli("simulate").exit_code == 2
     file.write_text("- a list\n")
     assert "holds no settings" in cli("simulate", "--policy", str(file)).stderr
