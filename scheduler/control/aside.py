@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -115,12 +116,10 @@ def _find(snapshot: Snapshot, plan: Callable[[Snapshot], Plan], error: Exception
     """
 
     def fails(jobs: Sequence[QueuedGang]) -> bool:
-        try:
+        with suppress(Exception):  # whatever it is: the first one is told
             plan(replace(snapshot, queued=tuple(jobs)))
-        except Exception:  # whatever it is: the first one is told
-            log.debug("planner.fails_with", jobs=len(jobs), exc_info=True)
-            return True
-        return False
+            return False
+        return True
 
     if fails(()):
         raise error

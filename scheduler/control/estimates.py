@@ -16,7 +16,7 @@ from core.db.repositories.nodes import is_live
 from core.db.tables import Attempt, Job, Project, Replica, User
 from core.domain.pace import told_progress
 from core.domain.states import AttemptState, JobState
-from scheduler.planning.durations import Durations, Past, Traits, of_progress
+from scheduler.planning.durations import Durations, Past, Traits, capped, of_progress
 from scheduler.planning.model import Estimate
 
 # What ended lately teaches most; more would hardly change an answer.
@@ -27,6 +27,8 @@ _LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 _ENDED: Final = (JobState.SUCCEEDED.value, JobState.FAILED.value, JobState.CANCELLED.value, JobState.EXPIRED.value)
 # Below this a job that failed never came to its work, and tells nothing of how long that lasts.
 _LEAST_S: Final = 1.0
+# What lasts for thirty years and more has no end that anybody waits for.
+OUT_OF_SIGHT_S: Final = 1e9
 
 
 @dataclass(slots=True)
@@ -60,7 +62,7 @@ class Estimates:
         """Of a job that runs. ``ran_s``: all attempts together."""
         told = self._progress.get(attempt_id)
         if told is not None:
-            own = of_progress(told, now)
+            own = sound(of_progress(told, now))
             if own is not None:
                 return own
         return self.of_waiting(traits, ran_s, max_run_time_s)
@@ -102,10 +104,10 @@ class Estimates:
 
 
 def sound(estimate: Estimate | None) -> Estimate | None:
-    """``None`` for one that is no number of seconds: nobody knows then."""
+    """``estimate``, with nothing in it that is out of sight; ``None`` for one that is no number of seconds: nobody knows then."""
     if estimate is None or not all(map(isfinite, (estimate.likely_s, estimate.early_s, estimate.late_s))):
         return None
-    return estimate
+    return capped(estimate, OUT_OF_SIGHT_S)
 
 
 def of_stopped(session: Session, job_ids: Sequence[str]) -> dict[str, Estimate]:
@@ -117,7 +119,7 @@ def of_stopped(session: Session, job_ids: Sequence[str]) -> dict[str, Estimate]:
         .where(Attempt.job_id.in_(job_ids), Attempt.ended_at.is_not(None))
     )
     told = {
-        row.job_id: of_progress(told_progress(row.progress, is_running=True), row.ended_at)
+        row.job_id: sound(of_progress(told_progress(row.progress, is_running=True), row.ended_at))
         for row in rows
         if row.progress
     }

@@ -17,7 +17,7 @@ from core.domain.ids import AttemptId, JobId
 from core.domain.resources import Gang
 from core.domain.states import AttemptState, JobState, Wanted
 from scheduler.control.decide import DEADLINE_SLACK, KILL_SLACK
-from scheduler.control.estimates import Estimates
+from scheduler.control.estimates import OUT_OF_SIGHT_S, Estimates
 from scheduler.control.facts import Stop
 from scheduler.control.fleet import Holder
 from scheduler.planning.durations import Traits
@@ -28,8 +28,6 @@ from scheduler.planning.shares import gpus_of
 _SOON: Final = timedelta(seconds=30)
 # An end that is overdue comes at any moment.
 _OVERDUE: Final = timedelta(seconds=1)
-# A limit of thirty years and more is none.
-_OUT_OF_SIGHT_S: Final = 1e9
 # What a job's replicas get from SIGTERM to SIGKILL, in seconds.
 _STOP_GRACE_S: Final[float] = Grace().stop
 STOP_GRACE_S: Final = Job.spec["grace"]["stop"].as_float().label("stop_grace_s")
@@ -124,7 +122,7 @@ def _view(
 
 def limit_in_sight(max_run_time_s: float | None) -> float | None:
     """``None`` for a limit that no calendar reaches: nobody waits for its end."""
-    return max_run_time_s if max_run_time_s is not None and 0 <= max_run_time_s < _OUT_OF_SIGHT_S else None
+    return max_run_time_s if max_run_time_s is not None and 0 <= max_run_time_s < OUT_OF_SIGHT_S else None
 
 
 def ends_at_last(

@@ -36,6 +36,8 @@ _EARLY_PART: Final = 0.1
 # Ends that lie this near to each other, in seconds or as a part of how far off they are, are looked at together.
 _TOGETHER_S: Final = 10.0
 _TOGETHER: Final = 0.03
+# A course of three hundred years goes no further: a plan there would reckon with dates that no calendar has.
+_FARTHEST_S: Final = 1e10
 
 _Moved: TypeAlias = Callable[[Amounts, Request, str | None], Amounts]
 
@@ -130,13 +132,16 @@ class Course:
             self._grow(grow.job_id, grow.placements)
 
     def step(self) -> bool:
-        """On to the next moment at which a plan may say something new; ``False``: there is none."""
+        """On to the next moment at which a plan may say something new; ``False``: there is none that anybody waits for."""
         upcoming = sorted(end_s for end_s in self._moments() if end_s < inf)
         if not upcoming:
             return False
         first = upcoming[0]
         together = first + max(_TOGETHER_S, _TOGETHER * first)
-        self.now_s = max(end_s for end_s in upcoming if end_s <= together)
+        moment = max(end_s for end_s in upcoming if end_s <= together)
+        if moment > _FARTHEST_S:
+            return False
+        self.now_s = moment
         for job_id in [job_id for job_id, running in self.running.items() if running.end_s <= self.now_s]:
             self._end(job_id)
         return True

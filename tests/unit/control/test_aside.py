@@ -11,9 +11,10 @@ import pytest
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang, GangRole, Request
 from scheduler.control.aside import Aside, Planned
-from scheduler.control.estimates import sound
+from scheduler.control.estimates import Estimates, sound
 from scheduler.control.running import limit_in_sight
 from scheduler.planning import plan
+from scheduler.planning.durations import Traits
 from scheduler.planning.model import Estimate, NodeView, Plan, QueuedGang, ReasonCode, Snapshot
 
 NOW = datetime(2026, 11, 21, 14, 0, tzinfo=UTC)
@@ -127,4 +128,13 @@ def test_jobs_that_are_broken_are_set_aside_where_nobody_else_waits() -> None:
 def test_times_that_are_none_are_not_planned_with() -> None:
     assert sound(Estimate(1.0, 1.0, inf)) is sound(Estimate(nan, 1.0, 1.0)) is None
     assert sound(Estimate(1.0, 1.0, 2.0)) == Estimate(1.0, 1.0, 2.0)
+    assert sound(Estimate(8e10, 60.0, 9e10)) == Estimate(1e9, 60.0, 1e9)
     assert (limit_in_sight(1e12), limit_in_sight(nan), limit_in_sight(3600.0)) == (None, None, 3600.0)
+
+
+def test_what_a_job_says_of_its_own_end_stays_in_sight() -> None:
+    told = {"done_at": "6000-01-01T00:00:00+00:00"}
+    estimates = Estimates(_progress={"attempt": told})
+    own = estimates.of_running("attempt", Traits("p", "u", "job", "", "shape"), 0.0, None, NOW)
+    assert own is not None
+    assert (own.likely_s, own.late_s) == (1e9, 1e9)

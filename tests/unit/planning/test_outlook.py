@@ -72,6 +72,19 @@ def test_where_an_end_that_nobody_can_tell_is_needed_it_says_so_and_who() -> Non
     )
 
 
+def test_lengths_that_no_calendar_holds_leave_the_starts_of_others_told() -> None:
+    endless = [guessed(job(f"q{n}", gang(1, 8)), *[1e9] * 3) for n in range(6)]
+    running = guessed(runs("r", 8, "a", None), *[1e9] * 3)
+    short = guessed(runs("s", 8, "b", None), *[10.0] * 3)
+    beside = job("beside", gang(1, 8, node_selector=(("disk", "ssd"),)))
+    nodes = (node("a", free=0), node("b", free=0, labels={"disk": "ssd"}))
+    found = outlook(Snapshot(NOW, nodes, (beside, *endless), (running, short)))
+    assert minutes(of(found, "beside")) == (10.0, 10.0, 10.0)
+    last = of(found, "q5")
+    assert last is not None
+    assert (last.code, last.likely_at) == (StartCode.NOT_KNOWN, None)
+
+
 def test_one_that_no_node_could_hold_has_no_place_in_the_queue() -> None:
     found = outlook(Snapshot(NOW, (node("a", free=0),), (job("big", gang(1, 9), age=5), job("me", gang(1, 8)))))
     big, me = of(found, "big"), of(found, "me")
