@@ -159,8 +159,10 @@ class Queue:
             for job in jobs:
                 if job.project in self._owed:
                     need = shares.likely(job.gang, job.shape)
-                    is_owed = is_guaranteed(job.project, need, shares)
-                    if is_owed and (not are_users or is_guaranteed_to_user(job.project, job.user, need, shares)):
+                    is_owed = is_guaranteed(job.project, need, shares, waits=job.gang)
+                    if is_owed and (
+                        not are_users or is_guaranteed_to_user(job.project, job.user, need, shares, waits=job.gang)
+                    ):
                         yield job
                         continue
                 others.append(job)
@@ -286,7 +288,7 @@ class _Line(_Side):
             self.share = shares.of_user(project, self.name)
             if self.is_promised:
                 need = shares.likely(job.gang, job.shape)
-                self.is_owed = is_guaranteed_to_user(project, self.name, need, shares)
+                self.is_owed = is_guaranteed_to_user(project, self.name, need, shares, waits=job.gang)
             since_s = self.turn[1]
             if job.waits_since is not None:
                 since_s += (job.waits_since - job.queued_at).total_seconds()
@@ -325,7 +327,7 @@ class _Project(_Side):
             self.share = shares.of_project(self.name)
             if self._guarantees:
                 job = line.head
-                self.is_owed = is_guaranteed(self.name, shares.likely(job.gang, job.shape), shares)
+                self.is_owed = is_guaranteed(self.name, shares.likely(job.gang, job.shape), shares, waits=job.gang)
 
     def take(self, shares: Shares) -> Iterator[QueuedGang]:
         """The next jobs of one user until one of them starts, as that changes whose turn it is."""

@@ -6,32 +6,35 @@ limited model only in part, it is placed on its other models whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from core.domain.gpu_models import accepted_models, accepts
-from core.domain.resources import GangRole
+from core.domain.resources import Gang, GangRole, Request
 from scheduler.planning import words
 from scheduler.planning.model import QueuedGang, Reason, ReasonCode
 from scheduler.planning.shares import CPU, GPUS, JOBS, MEMORY, Shares, amount_in, gpu_milli
 
-_NOTHING: Final[frozenset[str]] = frozenset()
 
-
-def is_guaranteed(project: str, need: Mapping[str, int], shares: Shares, *, is_held: bool = False) -> bool:
+def is_guaranteed(project: str, need: Mapping[str, int], shares: Shares, *, waits: Gang | None = None) -> bool:
     """Whether a job that holds ``need``, or would, is within what is guaranteed to its project.
 
     It is if a guarantee covers its GPUs (of one without GPUs: its CPUs or memory), and with it none of these is exceeded.
+    Of a model with a guarantee of its own no more counts towards that of all GPUs, and these GPUs come first in it: what a
+    project borrows of one model takes nothing from what is guaranteed to it of another one.
+
+    Args:
+        waits: the gang, if it does not hold ``need`` yet.
     """
-    return _is_within(_of_project(project, shares), shares.held.get(project, {}), need, is_held=is_held)
+    return _is_within(_of_project(project, shares), shares.held.get(project, {}), need, shares, waits)
 
 
 def is_guaranteed_to_user(
-    project: str, user: str, need: Mapping[str, int], shares: Shares, *, is_held: bool = False
+    project: str, user: str, need: Mapping[str, int], shares: Shares, *, waits: Gang | None = None
 ) -> bool:
     """The same of what is guaranteed to the user inside the project."""
-    return _is_within(_of_user(project, user, shares), shares.user_held.get((project, user), {}), need, is_held=is_held)
+    return _is_within(_of_user(project, user, shares), shares.user_held.get((project, user), {}), need, shares, waits)
 
 
 def is_part_guaranteed(project: str, part: Mapping[str, int], shares: Shares) -> bool:
@@ -55,12 +58,21 @@ def _of_user(project: str, user: str, shares: Shares) -> Mapping[str, int]:
 
 
 def _is_within(
-    guarantee: Mapping[str, int], held: Mapping[str, int], need: Mapping[str, int], *, is_held: bool
+    guarantee: Mapping[str, int],
+    held: Mapping[str, int],
+    need: Mapping[str, int],
+    shares: Shares,
+    waits: Gang | None,
 ) -> bool:
     is_covered = False
     for key, wanted in _covering(guarantee, need):
         is_covered = True
-        if amount_in(held, key) + (0 if is_held else wanted) > guarantee[key]:
+        if amount_in(held, key) + (0 if waits is None else wanted) <= guarantee[key]:
+            continue
+        if key != GPUS or (waits is not None and not _is_sure(guarantee, waits, shares)):
+            return False
+        with_it = held if waits is None else _sum(held, need, 1)
+        if _counted(guarantee, with_it, need) > guarantee[key]:
             return False
     return is_covered
 
@@ -69,9 +81,45 @@ def _is_needed(guarantee: Mapping[str, int], held: Mapping[str, int], part: Mapp
     is_covered = False
     for key, less in _covering(guarantee, part):
         is_covered = True
-        if amount_in(held, key) - less >= guarantee[key]:
+        if amount_in(held, key) - less < guarantee[key]:
+            continue
+        if key != GPUS or _counted(guarantee, _sum(held, part, -1), part) >= guarantee[key]:
             return False
     return is_covered
+
+
+def _counted(guarantee: Mapping[str, int], held: Mapping[str, int], judged: Mapping[str, int]) -> int:
+    """What of ``held`` counts towards the guarantee of all GPUs: of models with a guarantee of their own no more than that,
+    of others all, but nothing where ``judged`` has GPUs of the first ones alone.
+    """
+    own = [key for key in guarantee if key.startswith(f"{GPUS}/")]
+
+    def named(amounts: Mapping[str, int]) -> int:
+        return sum(
+            amount
+            for key, amount in amounts.items()
+            if key.startswith(f"{GPUS}/") and _names(own, key.removeprefix(f"{GPUS}/"))
+        )
+
+    counted = min(named(held), sum(min(amount_in(held, key), guarantee[key]) for key in own))
+    return counted if named(judged) == judged[GPUS] else counted + held.get(GPUS, 0) - named(held)
+
+
+def _names(keys: Iterable[str], model: str) -> frozenset[str]:
+    """Those of ``keys`` that count GPUs of ``model``."""
+    return frozenset(key for key in keys if accepts(key.removeprefix(f"{GPUS}/"), model))
+
+
+def _is_sure(guarantee: Mapping[str, int], gang: Gang, shares: Shares) -> bool:
+    """Whether all GPUs that the gang may get are counted in the same way, so that it is judged by what it will hold."""
+    own = [key for key in guarantee if key.startswith(f"{GPUS}/")]
+    return bool(own) and all(
+        len({_names(own, model) for model in accepted_in(role.request, shares.models)}) <= 1 for role in gang.roles
+    )
+
+
+def _sum(amounts: Mapping[str, int], more: Mapping[str, int], sign: int) -> dict[str, int]:
+    return {key: amounts.get(key, 0) + sign * more.get(key, 0) for key in {**amounts, **more}}
 
 
 def _covering(guarantee: Mapping[str, int], amounts: Mapping[str, int]) -> Iterator[tuple[str, int]]:
@@ -157,7 +205,7 @@ def amount(key: str, value: int) -> str:
 class Allowed:
     """A job may start, but not on GPUs of ``without``, for the sake of ``excess``."""
 
-    without: frozenset[str] = _NOTHING
+    without: frozenset[str] = frozenset()
     excess: Excess | None = None
 
 
@@ -259,10 +307,14 @@ class Quotas:
 
     def _accepted(self, role: GangRole) -> frozenset[str]:
         """Models that the role could take, of those that there are."""
-        if not gpu_milli(role.request):
-            return _NOTHING
-        wishes, models = role.request.gpu_models, self._shares.models
-        return frozenset(accepted_models(wishes, models) if wishes else models)
+        return frozenset(accepted_in(role.request, self._shares.models))
+
+
+def accepted_in(request: Request, models: Sequence[str]) -> Sequence[str]:
+    """Those of ``models`` that a replica could take; none without GPUs."""
+    if not gpu_milli(request):
+        return ()
+    return accepted_models(request.gpu_models, models) if request.gpu_models else models
 
 
 def _devices(role: GangRole) -> int:

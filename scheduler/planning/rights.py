@@ -87,7 +87,11 @@ class Rights:
 
     def is_owed(self, job: QueuedGang) -> bool:
         """Whether what it needs is guaranteed to its project, and is to be given back by those who borrow it."""
-        return self.policy.reclaims and self._has_guarantees and is_guaranteed(job.project, self.need(job), self.shares)
+        return (
+            self.policy.reclaims
+            and self._has_guarantees
+            and is_guaranteed(job.project, self.need(job), self.shares, waits=job.gang)
+        )
 
     def over(self, job: QueuedGang, gang: RunningGang) -> PreemptCode | None:
         """By what right ``job`` may take the place of ``gang``; ``None``: it may not."""
@@ -165,18 +169,18 @@ class Rights:
 
     def _is_protected(self, gang: RunningGang) -> bool:
         """Within what is guaranteed to its project: no other project takes that, whatever its priority."""
-        return is_guaranteed(gang.project, self.held(gang), self.shares, is_held=True)
+        return is_guaranteed(gang.project, self.held(gang), self.shares)
 
     def _is_owed_inside(self, job: QueuedGang) -> bool:
         """Whether what it needs is guaranteed to its user, and is to be given back by the other users of its project."""
         if not (self.policy.reclaims and self._has_user_guarantees):
             return False
-        return is_guaranteed_to_user(job.project, job.user, self.need(job), self.shares)
+        return is_guaranteed_to_user(job.project, job.user, self.need(job), self.shares, waits=job.gang)
 
     def _is_users_own(self, gang: RunningGang) -> bool:
         """Within what is guaranteed to its user: no other user of its project takes that but for a larger priority."""
         return self._has_user_guarantees and is_guaranteed_to_user(
-            gang.project, gang.user, self.held(gang), self.shares, is_held=True
+            gang.project, gang.user, self.held(gang), self.shares
         )
 
     def is_guaranteed_part(self, job: QueuedGang, gang: RunningGang, part: Mapping[str, int]) -> bool:

@@ -52,7 +52,7 @@ def _kinds(job: QueuedGang, policy: Policy, shares: Shares) -> list[_Kind]:
         return f"{count} {'is' if count == 1 else 'are'}"
 
     def owed(one: QueuedGang) -> bool:
-        return is_guaranteed(one.project, shares.likely(one.gang, one.shape), shares)
+        return is_guaranteed(one.project, shares.likely(one.gang, one.shape), shares, waits=one.gang)
 
     kinds: list[_Kind] = [
         (lambda one: one.priority > job.priority, lambda n: f"{are(n)} of a larger priority than its {job.priority}"),

@@ -172,6 +172,38 @@ class Story:
         return Counter({job_id: life.preempted for job_id, life in self.lives.items()})
 
 
+class OfModels(Story):
+    """The same with nodes of two models, guarantees of single ones of them, and jobs that ask for one or for any."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        chance = self.chance
+        sizes = [chance.randint(2, 8) for _ in range(chance.randint(2, 4))]
+        wholes = [Amounts(16, 16, {("h100", "a100")[number % 2]: size}) for number, size in enumerate(sizes)]
+        self.world = World(
+            [NodeView(NodeId(f"n{number}"), {}, whole, whole) for number, whole in enumerate(wholes)],
+            policy=self.policy,
+            accounts=[self._with_models(account, sum(sizes)) for account in self.world.accounts],
+        )
+
+    def _with_models(self, account: Account, total: int) -> Account:
+        chance = self.chance
+        guaranteed = {"gpu_milli": 1000 * chance.randint(1, total // 2)} if chance.random() < 0.7 else {}
+        for model in ("h100", "a100"):
+            if chance.random() < 0.5:
+                guaranteed[f"gpu_milli/{model}"] = 1000 * chance.randint(1, max(1, total // 3))
+        return replace(account, quota=replace(account.quota, guaranteed=guaranteed))
+
+    def arrive(self) -> None:
+        super().arrive()
+        last = max(self.world.queued)
+        job = self.world.queued[last]
+        (role,) = job.gang.roles
+        wish = self.chance.choice([("h100",), ("h100",), ("a100",), ()])
+        gang = Gang((replace(role, request=replace(role.request, gpu_models=wish)),))
+        self.world.queued[last] = replace(job, gang=gang, shape=gang.shape())
+
+
 def gpus_of(gang: Gang) -> float:
     return float(gang.gpu_count or 1)
 

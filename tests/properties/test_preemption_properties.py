@@ -33,7 +33,7 @@ from scheduler.planning.rights import Rights
 from scheduler.planning.settle import after
 from scheduler.planning.shares import Shares
 from tests.properties.planner_worlds import assignment
-from tests.properties.preemption_worlds import Story, any_policy
+from tests.properties.preemption_worlds import OfModels, Story, any_policy
 
 SEQUENCES = int(os.environ.get("TRAINMASTER_SEQUENCES", "100"))
 CHUNK = 50
@@ -177,25 +177,34 @@ def _without(nodes: tuple[NodeView, ...], gangs: list[RunningGang]) -> tuple[Nod
 def test_there_is_no_circle_and_every_plan_keeps_its_promises(chunk: int) -> None:
     for seed in range(chunk * CHUNK, min(SEQUENCES, (chunk + 1) * CHUNK)):
         story = told(Story(seed), 4, 10)
-        # For one job, in one of its waits, another is stopped once at most: whoever was stopped for it does not come
-        # back before it and is stopped again.
-        waits = {job_id: 1 + life.preempted for job_id, life in story.lives.items()}
-        pairs: Counter[tuple[JobId, JobId | None]] = Counter()
-        runs: Counter[JobId] = Counter()
-        for _, made in story.plans:
-            for preempt in made.preempts:
-                pairs[preempt.job_id, preempt.for_job] += 1
-                runs[preempt.job_id] += preempt.code is not PreemptCode.BOOKING
-        for (victim, for_job), times in pairs.items():
-            assert for_job is None or times <= waits[for_job], (
-                f"seed {seed}: {victim} stopped {times} times for {for_job}"
-            )
-        # Each time it had its guaranteed time first.
-        for job_id, times in runs.items():
-            life, policy = story.lives[job_id], story.world.policy
-            in_all_s = (story.now - story.plans[0][0].now).total_seconds()
-            assert times * policy.min_run_time_s <= in_all_s, f"seed {seed}"
-            assert life.starts >= times, f"seed {seed}"
+        _no_circle(story)
+
+
+def _no_circle(story: Story) -> None:
+    seed = story.seed
+    # For one job, in one of its waits, another is stopped once at most: whoever was stopped for it does not come
+    # back before it and is stopped again.
+    waits = {job_id: 1 + life.preempted for job_id, life in story.lives.items()}
+    pairs: Counter[tuple[JobId, JobId | None]] = Counter()
+    runs: Counter[JobId] = Counter()
+    for _, made in story.plans:
+        for preempt in made.preempts:
+            pairs[preempt.job_id, preempt.for_job] += 1
+            runs[preempt.job_id] += preempt.code is not PreemptCode.BOOKING
+    for (victim, for_job), times in pairs.items():
+        assert for_job is None or times <= waits[for_job], f"seed {seed}: {victim} stopped {times} times for {for_job}"
+    # Each time it had its guaranteed time first.
+    for job_id, times in runs.items():
+        life, policy = story.lives[job_id], story.world.policy
+        in_all_s = (story.now - story.plans[0][0].now).total_seconds()
+        assert times * policy.min_run_time_s <= in_all_s, f"seed {seed}"
+        assert life.starts >= times, f"seed {seed}"
+
+
+@pytest.mark.parametrize("chunk", range(-(-SEQUENCES // CHUNK)))
+def test_there_is_no_circle_where_models_are_guaranteed_too(chunk: int) -> None:
+    for seed in range(chunk * CHUNK, min(SEQUENCES, (chunk + 1) * CHUNK)):
+        _no_circle(told(OfModels(seed, policy=replace(any_policy(Random(seed)), reclaims=True)), 4, 10))
 
 
 @pytest.mark.parametrize("seed", range(20))

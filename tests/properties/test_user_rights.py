@@ -92,7 +92,7 @@ def test_for_one_wait_of_a_job_another_is_stopped_once_at_most_and_only_by_the_r
                 assert gang.user in preempt.sentence, f"seed {seed}"
                 assert job.user in preempt.sentence, f"seed {seed}"
                 held = shares.of_running(gang)
-                assert not is_guaranteed_to_user(gang.project, gang.user, held, shares, is_held=True), f"seed {seed}"
+                assert not is_guaranteed_to_user(gang.project, gang.user, held, shares), f"seed {seed}"
         for (victim, for_job), times in pairs.items():
             assert for_job is None or times <= waits[for_job], f"seed {seed}: {victim} {times} times for {for_job}"
 

@@ -18,6 +18,7 @@ from scheduler.planning import (
     Policy,
     PreemptCode,
     QueuedGang,
+    QueueOrder,
     Quota,
     ReasonCode,
     RunningGang,
@@ -152,6 +153,70 @@ def test_what_is_guaranteed_is_given_back_whatever_the_priority_and_taken_by_nob
     assert planned(1, within, [waits("theirs", gang(8), 90, "guest")], accounts=accounts).preempts == ()
 
 
+def of_model(name: str, model: str, gpus: int, project: str, priority: int = 50) -> QueuedGang:
+    wanted = Gang((GangRole("worker", 1, Request(1000, 1 << 30, gpus, (model,))),))
+    return waits(name, wanted, priority, project)
+
+
+def with_models(h100: dict[str, int], a100: dict[str, int], job: QueuedGang, guaranteed: dict[str, int]) -> Plan:
+    """Sixteen GPUs of each model, all taken by gangs of two and by fillers. ``h100``, ``a100``: project -> GPUs that it has there."""
+    nodes, running = [], []
+    for model, held in (("h100", h100), ("a100", a100)):
+        whole = Amounts(64_000, 64 << 30, {model: 16})
+        nodes.append(NodeView(NodeId(model), {}, whole, replace(whole, gpus={model: 16 - sum(held.values())})))
+        for project, gpus in held.items():
+            for at in range(gpus // 2):
+                gang_of = runs(f"{project}-{model}-{at}", gang(2), model, project=project)
+                running.append(replace(gang_of, gpu_models=(model,)))
+    accounts = (Account("owner", quota=Quota(guaranteed=guaranteed)), Account("guest"))
+    return plan(Snapshot(NOW, tuple(nodes), (job,), tuple(running), accounts=accounts))
+
+
+def test_what_is_guaranteed_of_a_model_stays_so_whatever_is_borrowed_of_another() -> None:
+    both = {"gpu_milli": 16_000, "gpu_milli/h100": 12_000}
+
+    def gone(h100: dict[str, int], a100: dict[str, int], job: QueuedGang) -> int:
+        return len(with_models(h100, a100, job, both).preempts)
+
+    # Twelve H100s and four more of whatever model are its own, and what it has beside that is borrowed.
+    urgent = of_model("urgent", "h100", 4, "guest", 90)
+    assert gone({"owner": 12, "guest": 4}, {"owner": 16}, of_model("urgent", "h100", 6, "guest", 90)) == 0
+    assert gone({"owner": 16}, {"owner": 16}, urgent) == 2
+    assert gone({"owner": 16}, {}, of_model("urgent", "h100", 6, "guest", 90)) == 0
+    assert gone({"owner": 12}, {"owner": 16}, of_model("urgent", "a100", 12, "guest", 90)) == 6
+    assert gone({"owner": 12}, {"owner": 16}, of_model("urgent", "a100", 14, "guest", 90)) == 0
+    assert gone({}, {"owner": 16}, of_model("urgent", "a100", 2, "guest", 90)) == 0
+    # It gets its H100s back though it has sixteen A100s, and of all others what is left of the sixteen.
+    assert gone({"guest": 16}, {"owner": 16}, of_model("mine", "h100", 12, "owner", 10)) == 6
+    assert gone({"guest": 16}, {"owner": 16}, of_model("mine", "h100", 14, "owner", 10)) == 0
+    assert gone({"owner": 16}, {"guest": 16}, of_model("mine", "a100", 4, "owner", 10)) == 2
+    assert gone({"owner": 16}, {"guest": 16}, of_model("mine", "a100", 6, "owner", 10)) == 0
+    # No wish: it may get a model of which it has enough already, and is judged by all that its project has.
+    assert gone({"guest": 16}, {"owner": 16}, waits("mine", gang(2), 10, "owner")) == 0
+
+
+def test_guarantees_of_models_do_not_exceed_that_of_all_gpus() -> None:
+    more = {"gpu_milli": 16_000, "gpu_milli/h100": 12_000, "gpu_milli/a100": 12_000}
+    urgent = of_model("urgent", "a100", 8, "guest", 90)
+    assert len(with_models({"owner": 12, "guest": 4}, {"owner": 12, "guest": 4}, urgent, more).preempts) == 4
+    assert len(with_models({"owner": 8, "guest": 8}, {"owner": 8, "guest": 8}, urgent, more).preempts) == 4
+    mine = of_model("mine", "a100", 4, "owner", 10)
+    assert len(with_models({"owner": 12}, {"guest": 16}, mine, more).preempts) == 2
+    assert not with_models({"owner": 14}, {"guest": 16}, of_model("mine", "a100", 6, "owner", 10), more).preempts
+
+
+def test_an_elastic_gang_keeps_what_is_guaranteed_of_its_model() -> None:
+    whole = {model: Amounts(64_000, 64 << 30, {model: 8}) for model in ("h100", "a100")}
+    nodes = tuple(NodeView(NodeId(m), {}, amounts, replace(amounts, gpus={m: 0})) for m, amounts in whole.items())
+    wide = runs("wide", gang(1, 1, 8), *["h100"] * 8, project="owner")
+    other = replace(runs("other", gang(8), "a100", project="owner"), gpu_models=("a100",))
+    quota = Quota(guaranteed={"gpu_milli": 8000, "gpu_milli/h100": 6000})
+    for gpus, replicas in ((2, [2]), (3, [])):
+        job = of_model("urgent", "h100", gpus, "guest", 50)
+        made = plan(Snapshot(NOW, nodes, (job,), (wide, other), accounts=(Account("owner", quota=quota),)))
+        assert [len(shrink.indices) for shrink in made.shrinks] == replicas
+
+
 def test_elastic_replicas_go_before_anybody_is_stopped() -> None:
     elastic = runs("elastic", gang(1, 2, 6), *["n0"] * 6)
     other = runs("other", gang(2), "n0", priority=10)
@@ -184,12 +249,22 @@ def test_turns_are_taken_by_levels() -> None:
     assert planned(1, [young], [waits("new", gang(8))], policy=policy).preempts == ()
 
 
-def test_whoever_is_on_a_reserved_node_goes_when_that_begins() -> None:
+def test_by_age_an_older_job_that_waits_takes_the_place_of_a_younger_one_and_never_the_other_way_round() -> None:
+    policy = Policy(order=QueueOrder.FIFO, time_slice_s=600.0)
+    for waited_h, expected in ((5, [PreemptCode.TIME_SLICE]), (1, [])):
+        runs_on = replace(runs("on", gang(8), "n0", ran_s=7200.0), queued_at=NOW - timedelta(hours=2))
+        job = replace(waits("q", gang(8)), queued_at=NOW - timedelta(hours=waited_h))
+        assert [preempt.code for preempt in planned(1, [runs_on], [job], policy=policy).preempts] == expected
+
+
+def test_whoever_is_on_a_reserved_node_goes_when_that_begins_unless_it_is_not_preemptible() -> None:
     booking = Booking("b", "demo", "owner", frozenset({NodeId("n0")}), NOW, NOW + timedelta(hours=1))
     made = planned(2, [runs("guest", gang(8), "n0", ran_s=5.0), runs("far", gang(8), "n1")], [], bookings=(booking,))
     (preempt,) = made.preempts
     assert (preempt.job_id, preempt.for_job, preempt.code) == ("guest", None, PreemptCode.BOOKING)
     assert "n0 is reserved for project owner until about 15:00 UTC (demo)" in preempt.sentence
+    stays = replace(runs("guest", gang(8), "n0", ran_s=5.0), is_preemptible=False)
+    assert planned(1, [stays], [], bookings=(booking,)).preempts == ()
 
 
 def test_whoever_is_on_a_drained_node_goes_on_elsewhere() -> None:
