@@ -82,7 +82,9 @@ def warnings_of(policy: Policy) -> list[str]:
             "starting."
         )
     if policy.time_slice_s is not None and policy.order is QueueOrder.FIFO:
-        found.append("time_slice has no effect with order fifo: the oldest jobs come first again at once.")
+        found.append(
+            "with order fifo turns do not go round: only an older job that waits takes the place of a younger one."
+        )
     if policy.time_slice_s is not None and policy.order is QueueOrder.ATTAINED_SERVICE:
         widest = max(after - before for before, after in pairwise((0.0, *policy.levels_gpu_s)))
         if widest > _MANY_SLICES * policy.time_slice_s:

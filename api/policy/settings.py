@@ -63,7 +63,7 @@ SETTINGS: Final = (
     Setting(
         "time_slice_s", "duration",
         "Jobs of one priority take turns: who has run for so long gives place to who comes first by order "
-        "(attained-service: who is on a lower level of levels_gpu; fifo: nobody); off: who runs stays.",
+        "(attained-service: who is on a lower level of levels_gpu; fifo: who queued later than one that waits); off: who runs stays.",
         can_be_off=True,
     ),
     Setting("min_run_time_s", "duration", "Nobody is preempted, by whatever right, before having run for so long."),
@@ -147,7 +147,7 @@ def read_settings(given: Mapping[str, Any], *, at: str = "settings") -> dict[str
         raise wrong[0]
     if wrong:
         raise InvalidRequest(
-            f"{len(wrong)} of the settings cannot be as given, so nothing is changed.",
+            f"{len(wrong)} of the settings cannot be as given, so none of them is taken.",
             field=wrong[0].field,
             errors=[{"path": mistake.field, "message": mistake.sentence, "hint": None} for mistake in wrong],
         )

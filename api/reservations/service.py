@@ -168,7 +168,8 @@ def _chosen(
                 raise _overlap(node.name, taken[node.name])
         return [node.name for node in nodes]
     if body.count > len(nodes):
-        raise InvalidRequest(f"count: only {len(nodes)} nodes are meant, not {body.count}.", field="count")
+        are = "node is" if len(nodes) == 1 else "nodes are"
+        raise InvalidRequest(f"count: only {len(nodes)} {are} meant, and {body.count} are asked for.", field="count")
     free = [node for node in nodes if node.name not in taken]
     if body.count > len(free):
         raise Conflict(
@@ -211,7 +212,10 @@ def _warnings(work: Work, row: BookingRow, project: Project, nodes: Mapping[str,
     if names:
         shown = ", ".join(name for (name,) in names[:_SHOWN])
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        found.append(f"Jobs of other projects run there and are stopped when it begins: {shown}{more}.")
+        found.append(
+            "Jobs of other projects run there and are stopped when it begins, except for preemptible: false ones: "
+            f"{shown}{more}."
+        )
     return found
 
 

@@ -286,7 +286,7 @@ def test_settings_are_written_as_they_are_shown(house: Any) -> None:
         ({"fair": "perhaps"}, "settings.fair", "is on or off"),
         ({"usage_weight": 2}, "settings.usage_weight", "between 0 and 1"),
         ({"usage_weight": "nan"}, "settings.usage_weight", "is a number"),
-        ({"levels_gpu": "8h,1h"}, "settings.levels_gpu", "each larger than the one before"),
+        ({"levels_gpu": "8h,1h"}, "settings.levels_gpu", "each longer than the one before"),
         ({"grace": "1h", "grace_s": 1}, "settings.grace_s", "stands there twice"),
     ],
 )
@@ -303,7 +303,7 @@ def test_a_setting_that_makes_no_sense_is_refused_in_words(
 def test_all_mistakes_of_the_settings_are_told_at_once(house: Any) -> None:
     given = {"order": "random", "grace": "2h", "tim_slice": "1h", "usage_weight": 0.5}
     told = house.call("root", "PATCH", "/policy", json={"settings": given}).json()
-    assert told["detail"] == "3 of the settings cannot be as given, so nothing is changed."
+    assert told["detail"] == "3 of the settings cannot be as given, so none of them is taken."
     assert [one["path"] for one in told["errors"]] == ["settings.order", "settings.grace", "settings.tim_slice"]
     assert "at most 3600 seconds" in told["errors"][1]["message"]
     assert house.call("root", "GET", "/policy").json()["updated_at"] is None
@@ -336,7 +336,7 @@ def test_settings_that_undo_each_other_are_warned_of(house: Any) -> None:
     warnings = " ".join(house.call("root", "PATCH", "/policy", json={"settings": given}).json()["warnings"])
     assert "time_slice is shorter than min_run_time" in warnings
     assert "less than ten times restart_cost and grace" in warnings
-    assert "no effect with order fifo" in warnings
+    assert "only an older job that waits takes the place of a younger one" in warnings
     assert "preempts_shares has no effect while fair is off" in warnings
 
 
@@ -381,7 +381,12 @@ def test_a_reservation_is_deleted_by_its_name_where_only_one_has_it(house: Any) 
         (ask(nodes=None), 422, "nodes", "one of the two"),
         (ask(node_selector={"zone": "a"}), 422, "nodes", "one of the two"),
         (ask(nodes=None, node_selector={"pool": "gone"}), 422, "node_selector", "no node carries pool=gone"),
-        (ask(nodes=None, node_selector={"zone": "a"}, count=2), 422, "count", "only 1 nodes are meant"),
+        (
+            ask(nodes=None, node_selector={"zone": "a"}, count=2),
+            422,
+            "count",
+            "only 1 node is meant, and 2 are asked for.",
+        ),
         (ask(begins_at="2026-11-20T07:00:00Z"), 422, "begins_at", "is past"),
         (ask(ends_at="2026-11-21T06:00:00Z"), 422, "ends_at", "is not after the beginning"),
         (ask(ends_at="2030-11-21T06:00:00Z"), 422, "ends_at", "at most 366 days"),
@@ -440,5 +445,5 @@ def test_who_is_stopped_by_a_reservation_and_nodes_that_are_shut_are_warned_of(h
     warnings = house.call("root", "POST", "/reservations", json=ask(project="other")).json()["warnings"]
     assert warnings == [
         "node-a is cordoned now.",
-        "Jobs of other projects run there and are stopped when it begins: digits.",
+        "Jobs of other projects run there and are stopped when it begins, except for preemptible: false ones: digits.",
     ]
