@@ -75,7 +75,8 @@ def take(
     Raises:
         StaleWrite: the waiting job or one of the others is not any more what the plan saw; nothing is written.
     """
-    theirs = [attempts.get(one.job_id) for one in (*claim.preempts, *claim.shrinks)]
+    jobs = [one.job_id for one in claim.preempts] + [one.job_id for one in claim.shrinks]
+    theirs = [attempts.get(job_id) for job_id in jobs]
     lock_attempts(session, {attempt_id for attempt_id in theirs if attempt_id is not None})
     if claim.for_job is not None:
         _hold_for(session, claim.for_job, generations.get(claim.for_job), now)

@@ -18,7 +18,7 @@ from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
 from core.db.repositories.planning import write_usage
 from core.db.tables import Job
-from core.domain.errors import StaleWrite, Unavailable
+from core.domain.errors import RowsLocked, StaleWrite, Unavailable
 from core.domain.ids import JobId
 from core.domain.lifecycle import JobEvent
 from core.domain.states import JobState, Wanted
@@ -235,7 +235,7 @@ class Ticker:
                         grace=grace,
                         now=control.clock(),
                     )
-            except StaleWrite as stale:
+            except (StaleWrite, RowsLocked) as stale:
                 log.info("claim.not_taken", job=claim.for_job, why=str(stale))
                 continue
             except Unavailable:
@@ -257,7 +257,7 @@ class Ticker:
             try:
                 with turn.write() as session:
                     attempt_id = grow(session, more, gang=gangs[more.job_id], now=control.clock())
-            except StaleWrite as stale:
+            except (StaleWrite, RowsLocked) as stale:
                 log.info("job.not_grown", job=more.job_id, why=str(stale))
                 continue
             except Unavailable:

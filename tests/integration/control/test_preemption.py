@@ -11,6 +11,7 @@ from sqlalchemy import update
 from core.db.engine import unit_of_work
 from core.db.repositories.planning import KeptPolicy, write_policy
 from core.db.tables import Attempt, BookingRow, Event, Job, Node, Project, Replica, Usage, WaitReason
+from core.domain.errors import RowsLocked
 from core.domain.ids import AttemptId, JobId
 from executors.fake import Script
 from scheduler.control import tick
@@ -411,3 +412,23 @@ def test_a_promised_start_stays_while_the_one_before_it_starts_and_is_as_late_as
 def told_start(plane) -> datetime:
     (told,) = plane.all(WaitReason)
     return datetime.fromisoformat(told.numbers["expected_start"])
+
+
+def test_where_somebody_is_at_a_job_s_rows_the_others_give_their_places(plane, monkeypatch):
+    plane.engine.script("worker", FOREVER)
+    for name in ("one", "two"):
+        plane.submit(name, cpu=4)
+    plane.settle()
+    say(monkeypatch, preempts=(stop("job-one", None), stop("job-two", None)))
+    plane.submit("news", gpus=64)  # so that the tick looks
+    real = tick.take
+
+    def take(session, claim, **seen):
+        if claim.preempts[0].job_id == "job-one":
+            raise RowsLocked("The database is away or busy; try again in a moment.")
+        return real(session, claim, **seen)
+
+    monkeypatch.setattr(tick, "take", take)
+    assert plane.ticker.tick().taken == 1
+    assert plane.one(Attempt, job_id="job-one").stop is None
+    assert plane.one(Attempt, job_id="job-two").stop["cause"] == "preempt"
