@@ -83,6 +83,19 @@ def test_an_evaluation_in_between_does_not_move_it() -> None:
     assert read(*lines) == [{"step": 500, "steps": 6000}, {}, {"step": 501, "steps": 6000}]
 
 
+def test_a_larger_loop_that_is_over_when_it_is_first_told_of_does_not_move_it() -> None:
+    main, other = "  2%|▏         | {}/100 [00:12<10:50,  9.00it/s]", "100%|██████████| 500/500 [00:09<00:00, 50it/s]"
+    lines = [main.format(50), other, main.format(51), main.format(100)]
+    assert read(*lines) == [{"step": step, "steps": 100} if step else {} for step in (50, 0, 51, 100)]
+    assert read("Epoch 1/3", main.format(50), other, main.format(51))[2] == {}
+
+
+def test_an_epoch_that_is_told_of_at_its_end_alone_counts() -> None:
+    bar = "100%|██████████| 600/600 [00:12<00:00,  9.60it/s]"
+    assert last(f"Epoch 1/3: {bar}", f"Epoch 2/3: {bar}") == (1200, 1800)
+    assert last("Epoch 1/3", "600/600 ━━━━━━━━━━━━━━━━━━━━ 3s 8ms/step", "Epoch 2/3") == (600, 1800)
+
+
 def test_a_bar_that_begins_again_has_no_known_end() -> None:
     bar = " 19%|█▉        | {}/600 [00:12<00:50,  9.60it/s]"
     assert read(*(bar.format(step) for step in (599, 600, 1))) == [
@@ -95,6 +108,10 @@ def test_a_bar_that_begins_again_has_no_known_end() -> None:
     [
         "Step 2/5 : RUN pip install torch",
         "Step 1/3: preparing the data",
+        "Resolving data files:  50%|█████     | 20/40 [00:00<00:00, 200it/s]",
+        "Skipping batches:  50%|█████     | 150/300 [00:01<00:01, 200it/s]",
+        "Finding best initial lr:  50%|█████     | 50/100 [00:08<00:08]",
+        "100%|██████████| 40/40 [00:00<00:00, 200it/s]",
         "Downloading: 45%|████▌     | 45/100 [00:10<00:12, 4.50MB/s]",
         "model.safetensors:  45%|████▌     | 2.21G/4.93G [00:10<00:12, 220MB/s]",
         "100%|██████████| 9912422/9912422 [00:00<00:00, 48.1MB/s]",

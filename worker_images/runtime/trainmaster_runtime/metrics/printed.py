@@ -25,7 +25,7 @@ _TQDM = re.compile(r"\d{1,3}%\|[^|]{0,300}\|\s{0,20}(?P<done>\d{1,15})/(?P<all>\
 _KERAS = re.compile(r"^\s{0,20}(?P<done>\d{1,15})/(?P<all>\d{1,15}) (?:[━╸╺]{3}|\[[=>.]{5,100}\])")
 _OTHERS = re.compile(
     r"(?<![a-z])(?:val|valid|validat|eval|test|infer|predict|download|upload|load|fetch|build|sanity|shard|token|prepro|prepar"
-    r"|warm|sampl|generat|map|filter|extract|convert|compil|sav)",
+    r"|warm|sampl|generat|map|filter|extract|convert|compil|sav|resolv|skip|find)",
     re.IGNORECASE,
 )
 _UNIT_OF_OTHERS = re.compile(r"(?:B|examples|files?|ex|rows|tokens)/s")
@@ -110,6 +110,8 @@ class PrintedProgress:
     def _count(self, done: int, whole: int, *, is_inside: bool) -> Dict[str, float]:
         if whole < self._all and self._done < self._all:
             return {}  # something smaller in between, such as an evaluation
+        if done == whole != self._all and not is_inside and (self._epoch is None or self._all):
+            return {}  # a loop that is over when it is first heard of, such as a look through files
         if whole != self._all:
             self._all, self._rounds, self._is_whole, self._epoch_of_count = whole, 0, False, None
         elif done < self._done:
