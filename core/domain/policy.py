@@ -78,17 +78,17 @@ class Policy:
 
     def __post_init__(self) -> None:
         if not 0 <= self.usage_weight <= 1:
-            raise ValueError("usage_weight: is between 0 and 1")
+            raise ValueError("usage_weight: must be between 0 and 1")
         for name in ("usage_half_life_s", "starvation_s"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name}: is more than 0 seconds")
+                raise ValueError(f"{name}: must be more than 0 seconds")
         for name in ("min_run_time_s", "grace_s", "restart_cost_s"):
             if not getattr(self, name) >= 0:
-                raise ValueError(f"{name}: is 0 seconds or more")
+                raise ValueError(f"{name}: must be 0 seconds or more")
         if self.time_slice_s is not None and not self.time_slice_s > 0:
-            raise ValueError("time_slice_s: is more than 0 seconds, or left out")
+            raise ValueError("time_slice_s: must be more than 0 seconds, or off")
         if not all(0 < a < b for a, b in pairwise((*self.levels_gpu_s, float("inf")))):
-            raise ValueError("levels_gpu_s: are GPU-seconds above 0, each larger than the one before")
+            raise ValueError("levels_gpu_s: must be times above 0, each longer than the one before, such as 1h,8h")
 
     def level(self, attained_gpu_s: float) -> int:
         """The level of attained service, 0 for those that have had the least."""

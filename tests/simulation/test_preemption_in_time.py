@@ -207,7 +207,7 @@ def test_allocation_over_time_is_told_in_equal_parts() -> None:
     [
         ({"policy": {"oder": "fifo"}}, "policy: 'oder' is not known"),
         ({"policy": {"order": "random"}}, "policy.order"),
-        ({"policy": {"usage_weight": 2}}, "policy.usage_weight: is between 0 and 1"),
+        ({"policy": {"usage_weight": 2}}, "policy.usage_weight: must be between 0 and 1"),
         ({"policy": {"is_fair": 1}}, "policy.is_fair: 1 is not true or false"),
         ({"accounts": {"vision": {"weight": 0}}}, "accounts.vision.weight: is more than 0"),
         ({"accounts": {"vision": {"limit": {"gpu": 1}}}}, "accounts.vision.limit: 'gpu' is not known"),

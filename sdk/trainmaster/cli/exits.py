@@ -71,6 +71,19 @@ _COMMANDS: Final = {
     "volumes": "volumes",
 }
 _REQUEST: Final = re.compile(r"`GET /api/v1/(\w+)`")
+# And what is a field there is an option here.
+_OPTIONS: Final = {
+    "begins_at": "--from",
+    "count": "--count",
+    "days": "--days",
+    "ends_at": "--until",
+    "like": "--like",
+    "more_nodes": "--more-nodes",
+    "node_selector": "--select",
+    "without": "--without",
+}
+_FIELD: Final = re.compile(r"^(?:cluster\.|settings\.)?(\w+)(?=: )", re.IGNORECASE)
+_UTC: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\+00:00")
 
 
 def exit_code_of(error: TrainmasterError) -> ExitCode:
@@ -121,7 +134,26 @@ def _headline(error: TrainmasterError) -> tuple[str, Sequence[FieldMistake]]:
     count = len(error.mistakes)
     if isinstance(error, InvalidSpec) and error.status is not None and count:
         return f"The job spec has {'a mistake' if count == 1 else f'{count} mistakes'}:", error.mistakes
-    return in_commands(error.sentence), error.unsaid_mistakes
+    if error.status is None:  # our own words
+        return error.sentence, error.unsaid_mistakes
+    unsaid = [mistake._replace(path=_in_options(f"{mistake.path}: ")[:-2]) for mistake in error.unsaid_mistakes]
+    return in_commands(_in_options(error.sentence)), unsaid
+
+
+def _in_options(sentence: str) -> str:
+    """The server's sentence with the option in place of the field that it begins with, and times where the reader is."""
+    from datetime import datetime
+
+    from trainmaster.cli.output import local_time
+
+    def option(found: re.Match[str]) -> str:
+        is_setting = found[0].lower().startswith("settings.")
+        return found[1] if is_setting else _OPTIONS.get(found[1].lower(), found[0])
+
+    def local(found: re.Match[str]) -> str:
+        return local_time(datetime.fromisoformat(found[0])) or found[0]
+
+    return _UTC.sub(local, _FIELD.sub(option, sentence))
 
 
 def in_commands(sentence: str) -> str:

@@ -84,6 +84,12 @@ def create(
 
     if (until is None) == (duration is None):
         raise typer.BadParameter("say until when, by one of --until and --for", param_hint="--until")
+    if bool(nodes) == bool(selector):
+        raise typer.BadParameter("name nodes, or give --select LABEL=VALUE; one of the two", param_hint="NODE…")
+    if count is not None and nodes:
+        raise typer.BadParameter(
+            "chooses among the nodes that --select finds; nodes that are named are all kept", param_hint="--count"
+        )
     now = output.now()
     begins_at = None if begin is None else _moment(begin, now, "--from")
     ends_at = (
@@ -139,7 +145,11 @@ def _span(text: str, option: str) -> timedelta:
     try:
         return timedelta(seconds=parse_duration_s(text))
     except ValueError as error:
-        raise typer.BadParameter(f"{text!r} is neither a date nor a span like 2h or 3d", param_hint=option) from error
+        is_too_long = "is not between" in str(error)
+        what = str(error) if is_too_long else f"{text!r} is neither a date nor a span like 2h or 3d"
+        if option == "--for" and not is_too_long:
+            what = f"{text!r} is no span; write 2h or 3d"
+        raise typer.BadParameter(what, param_hint=option) from error
 
 
 def _nodes(view: ReservationView) -> str:

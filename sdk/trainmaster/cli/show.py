@@ -109,8 +109,20 @@ def spec_yaml(spec: Any) -> str:
 
 
 def _numbers(numbers: dict[str, Any]) -> str:
-    shown = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in numbers.items()}
+    # What made it wait again is a whole sentence, and told with the reason.
+    shown = {name: _number(value) for name, value in numbers.items() if name != "preempted"}
     return "  ".join(f"{name}={value}" for name, value in shown.items() if value not in ("", None))
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, str) and "T" in value:
+        try:
+            return output.local_time(datetime.fromisoformat(value))
+        except ValueError:
+            pass
+    return value
 
 
 def exit_text(end: ExitView | None) -> str | None:

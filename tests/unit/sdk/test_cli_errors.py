@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import httpx
@@ -55,6 +56,28 @@ def test_no_server_is_one_sentence_and_code_3(cli: Invoke, server: Any) -> None:
 def test_the_servers_requests_are_told_as_commands(cli: Invoke, server: Any, problem: Any) -> None:
     server.on("GET", "/jobs/nosuch", problem(404, "not_found", "There is no job; `GET /api/v1/jobs` lists yours."))
     assert cli("show", "nosuch").stderr == "Error: There is no job; `trainmaster list` lists yours.\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("begins_at: that is past.", "--from: that is past."),
+        ("Cluster.like: there is no node 'x'.", "--like: there is no node 'x'."),
+        ("Days: must be less than 366.", "--days: must be less than 366."),
+        ("settings.order: is one of fifo.", "order: is one of fifo."),
+        ("name: is taken.", "name: is taken."),
+    ],
+)
+def test_the_servers_fields_are_told_as_options(told: str, shown: str, cli: Invoke, server: Any, problem: Any) -> None:
+    server.on("GET", "/jobs/mnist", problem(422, "invalid_request", told))
+    assert cli("show", "mnist").stderr == f"Error: {shown}\n"
+
+
+def test_times_of_the_server_are_told_where_the_reader_is(cli: Invoke, server: Any, problem: Any) -> None:
+    at = "2026-11-21T07:00:00+00:00"
+    server.on("GET", "/jobs/mnist", problem(409, "conflict", f"It is reserved from {at} on."))
+    local = datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    assert cli("show", "mnist").stderr == f"Error: It is reserved from {local} on.\n"
 
 
 def test_a_context_that_is_not_there_is_code_5(cli: Invoke) -> None:

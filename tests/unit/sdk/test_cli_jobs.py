@@ -72,7 +72,8 @@ def test_show_tells_state_reason_numbers_replicas_and_end(cli: Invoke, server: A
         "created_at": "2026-11-21T07:00:00Z",
         "replicas": [replica],
     }
-    reason = {"code": "cpu", "sentence": "needs 16 CPUs, 4 are free", "numbers": {"needed": 16, "free": 4}}
+    numbers = {"needed": 16, "free": 4, "from": "2026-11-21T07:00:00+00:00", "preempted": "Stopped for job big."}
+    reason = {"code": "cpu", "sentence": "needs 16 CPUs, 4 are free", "numbers": numbers}
     server.on(
         "GET",
         "/jobs/mnist",
@@ -93,7 +94,7 @@ def test_show_tells_state_reason_numbers_replicas_and_end(cli: Invoke, server: A
     assert done.exit_code == 0, done.output
     for part in (
         "needs 16 CPUs, 4 are free (position 3 in the queue)",
-        "needed=16  free=4",
+        f"needed=16  free=4  from={datetime.fromisoformat(str(numbers['from'])).astimezone():%Y-%m-%d %H:%M:%S}\n",
         "127.0.0.1:20001",
         "n1",
         "GPU-1",

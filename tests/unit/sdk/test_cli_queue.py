@@ -216,5 +216,15 @@ def test_reservations_are_made_listed_and_deleted(cli: Any, server: Any, page: C
     assert datetime.fromisoformat(body["ends_at"]) - datetime.fromisoformat(body["begins_at"]) == timedelta(days=1)
     assert "demo" in cli("reservation").stdout
     assert cli("reservation", "delete", "reservation-1").exit_code == 0
+    for given, told in (
+        (["--for", "1d"], "name nodes, or give --select"),
+        (["a", "--select", "pool=x", "--for", "1d"], "one of the two"),
+        (["a", "--count", "1", "--for", "1d"], "nodes that are named are all kept"),
+        (["a", "--for", "4000d"], "'4000d' is not between 0 and ten years"),
+        (["a", "--for", "soon"], "'soon' is no span"),
+        (["a", "--until", "soon"], "'soon' is neither a date nor a span"),
+    ):
+        refused = cli("reservation", "create", "demo", *given)
+        assert (refused.exit_code, told in " ".join(refused.stderr.split())) == (2, True), refused.stderr
     wrong = cli("reservation", "create", "demo", "a")
     assert "--until" in wrong.stderr
