@@ -72,15 +72,25 @@ def kept_name(what: str, present: Iterable[str], *, field: str) -> str:
     return f"gpus/{meant[0]}" if meant else written_name(key)
 
 
-def merged(before: Mapping[str, Any], changes: Mapping[str, Any], present: Iterable[str], *, at: str) -> dict[str, Any]:
-    """``before`` with the changes, canonical; ``None`` takes away. Raises ``InvalidRequest`` that names the field."""
+def merged(
+    before: Mapping[str, Any],
+    changes: Mapping[str, Any],
+    present: Iterable[str],
+    *,
+    at: str,
+    wrong: list[InvalidRequest],
+) -> dict[str, Any]:
+    """``before`` with the changes, canonical; ``None`` takes away. ``wrong`` gets what cannot be, each with its field."""
     models = list(present)
     after = dict(before)
     for what, value in changes.items():
         field = f"{at}.{what}"
-        name = kept_name(what, models, field=field)
-        if value is None:
-            after.pop(name, None)
-        else:
-            after[name] = written(planner_key(name, field=field), check_amount(name, value, field=field))
+        try:
+            name = kept_name(what, models, field=field)
+            if value is None:
+                after.pop(name, None)
+            else:
+                after[name] = written(planner_key(name, field=field), check_amount(name, value, field=field))
+        except InvalidRequest as mistake:
+            wrong.append(mistake)
     return after

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import select
 from trainmaster.spec.mistakes import FieldError
@@ -21,7 +21,7 @@ from core.db.repositories.events import append_event
 from core.db.repositories.planning import read_policy
 from core.db.repositories.queue import held_by_user
 from core.db.tables import Project, User
-from core.domain.errors import InvalidRequest, NotFound
+from core.domain.errors import InvalidRequest, NotFound, together
 from core.domain.policy import Policy
 from core.domain.quota import (
     CPU,
@@ -32,13 +32,12 @@ from core.domain.quota import (
     QuotaSettings,
     keys_in,
     parse_quota,
-    parse_weight,
     written_name,
 )
 
 _PARTS: Final = ("limit", "guaranteed", "user_limit")
 _ALWAYS: Final = (GPUS, CPU, MEMORY, JOBS)  # in this order, GPUs' models behind the GPUs
-_MOST_WEIGHT: Final = 1000.0
+_T = TypeVar("_T")
 
 
 def list_page(work: Work, caller: Caller, page: PageQuery) -> Page[QuotaView]:
@@ -63,21 +62,27 @@ def change(work: Work, caller: Caller, project: Project, body: QuotaUpdate) -> Q
     """
     before = dict(project.quota or {})
     models = models_of(capacity(work.session))
+    wrong: list[InvalidRequest] = []
     after: dict[str, Any] = {
-        part: merged(before.get(part) or {}, getattr(body, part), models, at=part) for part in _PARTS
+        part: merged(before.get(part) or {}, getattr(body, part), models, at=part, wrong=wrong) for part in _PARTS
     }
     for part, of_users in (("users", body.users), ("user_guaranteed", body.user_guaranteed)):
-        after[part] = _of_users(work, dict(before.get(part) or {}), of_users, models, at=part)
+        wrong += _not_there(work, of_users, at=part)
+        after[part] = _of_users(dict(before.get(part) or {}), of_users, models, at=part, wrong=wrong)
     weights = {**(before.get("user_weights") or {}), **body.user_weights}
     after["user_weights"] = {user: weight for user, weight in weights.items() if weight is not None}
-    _demand_users(work, body.user_weights, at="user_weights")
+    wrong += _not_there(work, body.user_weights, at="user_weights")
     kept = {name: value for name, value in after.items() if value}
-    parse_quota(kept, at="quota")
+    max_priority = _unless_wrong(_priority, body.max_priority, wrong)
+    if not wrong:
+        _unless_wrong(parse_quota, kept, wrong)
+    if wrong:
+        raise together(wrong, "parts of the quota")
     given = body.model_fields_set
     if "weight" in given and body.weight is not None:
-        project.weight = _weight(body.weight)
+        project.weight = body.weight
     if "max_priority" in given:
-        project.max_priority = None if body.max_priority is None else _priority(body.max_priority)
+        project.max_priority = max_priority
     project.quota = kept
     append_event(
         work.session,
@@ -93,14 +98,18 @@ def change(work: Work, caller: Caller, project: Project, body: QuotaUpdate) -> Q
 
 
 def _of_users(
-    work: Work, before: dict[str, Any], changes: Mapping[str, Mapping[str, Any] | None], models: list[str], *, at: str
+    before: dict[str, Any],
+    changes: Mapping[str, Mapping[str, Any] | None],
+    models: list[str],
+    *,
+    at: str,
+    wrong: list[InvalidRequest],
 ) -> dict[str, Any]:
-    _demand_users(work, changes, at=at)
     for user, limits in changes.items():
         if limits is None:
             before.pop(user, None)
             continue
-        after = merged(before.get(user) or {}, limits, models, at=f"{at}.{user}")
+        after = merged(before.get(user) or {}, limits, models, at=f"{at}.{user}", wrong=wrong)
         if after:
             before[user] = after
         else:
@@ -108,22 +117,27 @@ def _of_users(
     return before
 
 
-def _demand_users(work: Work, names: Mapping[str, Any], *, at: str) -> None:
+def _not_there(work: Work, names: Mapping[str, Any], *, at: str) -> list[InvalidRequest]:
     given = [name for name, value in names.items() if value is not None]
     known = set(work.session.scalars(select(User.name).where(User.name.in_(given)))) if given else set()
-    for name in given:
-        if name not in known:
-            raise InvalidRequest(f"{at}.{name}: there is no user {name!r}.", field=f"{at}.{name}")
+    return [
+        InvalidRequest(f"{at}.{name}: there is no user {name!r}.", field=f"{at}.{name}")
+        for name in given
+        if name not in known
+    ]
 
 
-def _weight(value: float) -> float:
-    weight = parse_weight(value, field="weight")
-    if weight > _MOST_WEIGHT:
-        raise InvalidRequest(f"weight is at most {_MOST_WEIGHT:g}.", field="weight")
-    return weight
+def _unless_wrong(read: Callable[[Any], _T], value: Any, wrong: list[InvalidRequest]) -> _T | None:
+    try:
+        return read(value)
+    except InvalidRequest as mistake:
+        wrong.append(mistake)
+        return None
 
 
-def _priority(value: Any) -> int:
+def _priority(value: Any) -> int | None:
+    if value is None:
+        return None
     try:
         return read_priority(value)
     except FieldError as wrong:

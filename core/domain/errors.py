@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 
@@ -36,6 +36,17 @@ class TrainmasterError(Exception):
 
 class InvalidRequest(TrainmasterError):
     code, status = "invalid_request", 422
+
+
+def together(wrong: Sequence[InvalidRequest], what: str) -> InvalidRequest:
+    """All mistakes of one request as one error; a single one as it is. ``what``: such as ``of the settings``."""
+    if len(wrong) == 1:
+        return wrong[0]
+    return InvalidRequest(
+        f"{len(wrong)} {what} cannot be as given, so nothing is changed.",
+        field=wrong[0].field,
+        errors=[{"path": mistake.field, "message": mistake.sentence, "hint": None} for mistake in wrong],
+    )
 
 
 class CheckpointUnreadable(InvalidRequest):

@@ -10,6 +10,7 @@ from pydantic import Field
 from trainmaster.spec.fields import LabelKey, LabelValue
 from trainmaster.spec.model import MAX_ENTRIES, EnvName, Name
 from trainmaster.wire.base import WireModel, WireRequest
+from trainmaster.wire.numbers import Weight
 
 ProjectRole = Literal["viewer", "member", "admin"]
 Scope = Literal["read", "write", "admin"]
@@ -27,12 +28,12 @@ class ProjectView(WireModel):
 class ProjectCreate(WireRequest):
     name: Name
     description: str = Field(default="", max_length=4000)
-    weight: float = Field(default=1.0, gt=0, le=1000)
+    weight: Weight = 1.0
 
 
 class ProjectUpdate(WireRequest):
     description: str | None = Field(default=None, max_length=4000)
-    weight: float | None = Field(default=None, gt=0, le=1000)
+    weight: Weight | None = None
 
 
 class MemberView(WireModel):

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from trainmaster.wire.base import WireModel, WireRequest
 from trainmaster.wire.jobs import WaitReasonView
+from trainmaster.wire.numbers import Finite
 
 
 class ClusterChange(WireRequest):
@@ -28,7 +29,7 @@ class ForecastRequest(WireRequest):
     spec: dict[str, Any] | None = None
     spec_text: str | None = Field(default=None, max_length=1_048_576)
     job: str | None = Field(default=None, max_length=100)
-    changes: dict[str, Any] = Field(default_factory=dict)
+    changes: dict[str, Finite] = Field(default_factory=dict)
     cluster: ClusterChange | None = None
 
 
@@ -152,7 +153,7 @@ class SimulationRequest(WireRequest):
     ``policy``: the fields of the platform's policy that are another; ``more_nodes`` of the kind of node ``like``.
     """
 
-    policy: dict[str, Any] = Field(default_factory=dict)
+    policy: dict[str, Finite] = Field(default_factory=dict)
     cluster: ClusterChange | None = None
     days: float = Field(default=30, gt=0, le=366)
 

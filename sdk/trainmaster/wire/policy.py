@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from trainmaster.wire.base import WireModel, WireRequest
+from trainmaster.wire.numbers import Finite
 
 
 class SettingView(WireModel):
@@ -39,4 +40,4 @@ class PolicyUpdate(WireRequest):
     where it can be off; `default` for what it was at first.
     """
 
-    settings: dict[str, Any] = Field(min_length=1, max_length=64)
+    settings: dict[str, Finite] = Field(min_length=1, max_length=64)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Final
 
 from pydantic import Field
 
 from trainmaster.wire.base import WireModel, WireRequest
+from trainmaster.wire.numbers import AmountText, Weight
 
-# As people write it: 16, 0.5, "512Gi". `null` takes the limit away.
-AmountText: TypeAlias = int | float | str | None
 _MOST_NAMES: Final = 64
 
 
@@ -67,8 +66,8 @@ class QuotaUpdate(WireRequest):
         max_length=1000,
         description="What some users get back from other users of the project; `null` for a user: nothing.",
     )
-    user_weights: dict[str, float | None] = Field(
+    user_weights: dict[str, Weight | None] = Field(
         default_factory=dict, max_length=1000, description="Shares of users inside the project; 1 where none is set."
     )
-    weight: float | None = Field(default=None, description="The project's share against the others'.")
+    weight: Weight | None = Field(default=None, description="The project's share against the others'.")
     max_priority: int | str | None = Field(default=None, description="0 to 100, or low, normal, high, urgent.")

@@ -182,7 +182,8 @@ def test_a_quota_is_set_in_parts_and_shown_with_what_is_used(house: Any) -> None
         ({"guaranteed": {"jobs": 3}}, "quota.guaranteed.jobs", "cannot be guaranteed"),
         ({"weight": 0}, "weight", "who has 2 gets twice as much as who has 1"),
         ({"weight": -1}, "weight", "number from 0.001"),
-        ({"user_weights": {"member": 0}}, "quota.user_weights.member", "number from 0.001"),
+        ({"weight": 1001}, "weight", "number from 0.001 to 1000;"),
+        ({"user_weights": {"member": 0}}, "user_weights.member", "number from 0.001"),
         ({"user_weights": {"who-knows": 2}}, "user_weights.who-knows", "there is no user 'who-knows'"),
         ({"users": {"nobody-knows": {"gpus": 1}}}, "users.nobody-knows", "there is no user"),
         ({"user_guaranteed": {"nobody-knows": {"gpus": 1}}}, "user_guaranteed.nobody-knows", "there is no user"),
@@ -200,6 +201,35 @@ def test_a_quota_that_makes_no_sense_is_refused_in_words(
     assert answer.json()["field"] == field
     assert told in answer.json()["detail"]
     assert house.call("root", "GET", "/projects/vision/quota").json() == before
+
+
+def test_all_mistakes_of_a_quota_are_told_at_once(house: Any) -> None:
+    before = house.call("root", "GET", "/projects/vision/quota").json()
+    given = {
+        "limit": {"gpu": 4, "cpu": -1, "jobs": 3},
+        "users": {"member": {"memory": 512}, "who-knows": {"cpu": 1}},
+        "max_priority": "hihg",
+    }
+    told = house.call("root", "PATCH", "/projects/vision/quota", json=given).json()
+    assert told["detail"] == "5 parts of the quota cannot be as given, so nothing is changed."
+    assert [one["path"] for one in told["errors"]] == [
+        "limit.gpu", "limit.cpu", "users.who-knows", "users.member.memory", "max_priority",
+    ]  # fmt: skip
+    assert house.call("root", "GET", "/projects/vision/quota").json() == before
+
+
+@pytest.mark.parametrize("weight", ["0", "0.0005", "1000.5"])
+def test_every_weight_has_the_same_rule(house: Any, weight: str) -> None:
+    head = {"Content-Type": "application/json"}
+    for verb, path, body in (
+        ("POST", "/projects", '{"name": "new", "weight": %s}'),
+        ("PATCH", "/projects/vision", '{"weight": %s}'),
+        ("PATCH", "/projects/vision/quota", '{"weight": %s}'),
+        ("PATCH", "/projects/vision/quota", '{"user_weights": {"member": %s}}'),
+    ):
+        answer = house.call("root", verb, path, content=body % weight, headers=head)
+        assert answer.status_code == 422, answer.text
+        assert "is a number from 0.001 to 1000; who has 2" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(

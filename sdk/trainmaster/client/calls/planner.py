@@ -9,9 +9,10 @@ from typing import Any
 from trainmaster.client.calls.build import params, path, silent, typed
 from trainmaster.client.steps import Call
 from trainmaster.wire.base import Page
+from trainmaster.wire.numbers import AmountText
 from trainmaster.wire.policy import PolicyUpdate, PolicyView
 from trainmaster.wire.queue import QueuePage, RunningJobView, SharesView
-from trainmaster.wire.quotas import AmountText, QuotaUpdate, QuotaView
+from trainmaster.wire.quotas import QuotaUpdate, QuotaView
 from trainmaster.wire.reservations import ReservationCreate, ReservationView
 
 
