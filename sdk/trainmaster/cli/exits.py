@@ -96,6 +96,8 @@ def advice_of(error: TrainmasterError) -> str | None:
         return "Ask a platform admin for a new one (`trainmaster token create NAME --user YOU`), then `trainmaster login URL`."
     if isinstance(error, Unauthenticated):
         return "Log in with `trainmaster login URL`, or set TRAINMASTER_TOKEN."
+    if isinstance(error, NotFound) and error.sentence.startswith("There is no project 'default' "):
+        return "Where no project is named, `default` is meant; name yours with --project, or once for all with TRAINMASTER_PROJECT."
     return None
 
 

@@ -40,8 +40,19 @@ def set_policy(
     from trainmaster.cli.values import pairs
 
     with session.client() as client:
-        view = client.update_policy(pairs(settings, "SETTING=VALUE"))
-    _print(view, as_json=json)
+        given = pairs(settings, "SETTING=VALUE", is_once=True)
+        was = {setting.name: setting.text for setting in client.get_policy().settings}
+        view = client.update_policy(given)
+    if json or session.current().as_json:
+        output.print_json(view)
+        return
+    changed = [setting for setting in view.settings if was.get(setting.name) != setting.text]
+    for setting in changed:
+        output.say(f"{setting.name}: {was.get(setting.name, '–')} → {setting.text}")
+    if not changed:
+        output.note("Nothing is changed: it was so before.", "dim")
+    _warn(view)
+    output.note("`trainmaster policy` shows all settings.", "dim")
 
 
 def _text(value: str) -> str:
@@ -59,7 +70,7 @@ def _print(view: PolicyView, *, as_json: bool) -> None:
             (
                 setting.name,
                 _text(setting.text),
-                None if setting.text == setting.default_text else _text(setting.default_text),
+                _text(setting.default_text),
                 setting.meaning,
             )
             for setting in view.settings
@@ -70,5 +81,9 @@ def _print(view: PolicyView, *, as_json: bool) -> None:
     if view.updated_at is not None:
         by = f" by {view.updated_by}" if view.updated_by else ""
         output.note(f"Changed{by} {output.local_time(view.updated_at)}.", "dim")
+    _warn(view)
+
+
+def _warn(view: PolicyView) -> None:
     for warning in view.warnings:
         output.note(f"Warning: {warning}", "yellow")

@@ -53,22 +53,7 @@ def show(project: Project, json: options.Json = False) -> None:
         output.print_json(view)
         return
     _print([view], as_json=False, is_whole=True)
-    if view.users:
-        output.say()
-        output.print_table(
-            ("USER", "USES", "MAY USE", "GUARANTEED", "WEIGHT"),
-            [
-                (
-                    user.user,
-                    _amounts(user.used),
-                    _amounts(user.limit) or "as each user",
-                    _amounts(user.guaranteed) or None,
-                    f"{user.weight:g}",
-                )
-                for user in view.users
-            ],
-            empty="",
-        )
+    _print_users(view)
 
 
 @app.command("set")
@@ -101,11 +86,11 @@ def set_quota(
     from trainmaster.cli.values import pairs
 
     more: dict[str, Any] = {} if max_priority is None else {"max_priority": max_priority}
-    weights = {name: _weight(text) for name, text in pairs(user_weight or [], "--user-weight").items()}
+    weights = {name: _weight(text) for name, text in pairs(user_weight or [], "--user-weight", is_once=True).items()}
     changes: dict[str, Any] = {
-        "limits": pairs(limits or [], "WHAT=AMOUNT"),
-        "guaranteed": pairs(guaranteed or [], "--guaranteed"),
-        "user_limit": pairs(user_limit or [], "--user-limit"),
+        "limits": pairs(limits or [], "WHAT=AMOUNT", is_once=True),
+        "guaranteed": pairs(guaranteed or [], "--guaranteed", is_once=True),
+        "user_limit": pairs(user_limit or [], "--user-limit", is_once=True),
         "users": _by_user(user or [], "--user"),
         "user_guaranteed": _by_user(user_guaranteed or [], "--user-guaranteed"),
         "user_weights": weights,
@@ -114,7 +99,7 @@ def set_quota(
         raise typer.BadParameter("say what to set, such as gpus=16 or --guaranteed gpus=8", param_hint="WHAT=AMOUNT")
     with session.client() as client:
         view = client.update_quota(project, **{k: v for k, v in changes.items() if v}, weight=weight, **more)
-    _tell(view, _named(changes), as_json=json)
+    _tell(view, changes, as_json=json)
 
 
 @app.command()
@@ -144,8 +129,36 @@ def unset(
     if not any(changes.values()) and not more:
         raise typer.BadParameter("say what to take away, such as gpus or --guaranteed gpus", param_hint="WHAT")
     with session.client() as client:
+        before = client.get_quota(project)
         view = client.update_quota(project, **{k: v for k, v in changes.items() if v}, **more)
-    _tell(view, _named(changes), as_json=json)
+    _tell(view, changes, as_json=json)
+    for sentence in _was_not_there(before, changes):
+        output.note(sentence, "yellow")
+
+
+def _was_not_there(before: QuotaView, changes: dict[str, Any]) -> list[str]:
+    """What is taken away that was not there: a slip of the pen would go unseen else."""
+    lines = {line.what.casefold(): line for line in before.lines}
+    users = {user.user: user for user in before.users}
+    found = []
+    for part, field, told in (
+        ("limits", "limit", "no limit on {} was set"),
+        ("guaranteed", "guaranteed", "no {} were guaranteed"),
+        ("user_limit", "user_limit", "no limit on {} of each user was set"),
+    ):
+        for what in changes[part]:
+            line = lines.get(what.casefold())
+            if line is None or getattr(line, field) is None:
+                found.append(told.format(what))
+    for part, field, told in (
+        ("users", "limit", "no limits of {} were set"),
+        ("user_guaranteed", "guaranteed", "nothing was guaranteed to {}"),
+    ):
+        found += [told.format(who) for who in changes[part] if who not in users or not getattr(users[who], field)]
+    found += [
+        f"no weight of {who} was set" for who in changes["user_weights"] if who not in users or users[who].weight == 1
+    ]
+    return [f"{before.project}: {sentence} before; nothing is changed by that." for sentence in found]
 
 
 def _weight(text: str) -> float:
@@ -162,7 +175,11 @@ def _by_user(given: list[str], option: str) -> dict[str, dict[str, str]]:
         what, equals, amount = rest.partition("=")
         if not (colon and equals and who and what):
             raise typer.BadParameter(f"{assignment!r} is not USER:WHAT=AMOUNT, such as ann:gpus=4", param_hint=option)
-        found.setdefault(who, {})[what] = amount
+        if found.setdefault(who, {}).get(what, amount) != amount:
+            raise typer.BadParameter(
+                f"{who}:{what} is given twice, as {found[who][what]} and as {amount}", param_hint=option
+            )
+        found[who][what] = amount
     return found
 
 
@@ -176,8 +193,30 @@ def _named(changes: dict[str, Any]) -> set[str]:
     return {what.casefold() for each in maps for what in each}
 
 
-def _tell(view: QuotaView, named: set[str], *, as_json: bool) -> None:
-    """After a change: only those warnings that are about what was set."""
+def _print_users(view: QuotaView) -> None:
+    if not view.users:
+        return
+    output.say()
+    output.print_table(
+        ("USER", "USES", "MAY USE", "GUARANTEED", "WEIGHT"),
+        [
+            (
+                user.user,
+                _amounts(user.used),
+                _amounts(user.limit) or "as each user",
+                _amounts(user.guaranteed) or None,
+                f"{user.weight:g}",
+            )
+            for user in view.users
+        ],
+        empty="",
+    )
+
+
+def _tell(view: QuotaView, changes: dict[str, Any], *, as_json: bool) -> None:
+    """After a change: only those warnings that are about what was set, and the users if it was about them."""
+    named = _named(changes)
+    is_of_users = any(changes[part] for part in ("user_limit", "users", "user_guaranteed", "user_weights"))
     if as_json or session.current().as_json:
         output.print_json(view)
         return
@@ -191,6 +230,8 @@ def _tell(view: QuotaView, named: set[str], *, as_json: bool) -> None:
 
     told = [warning for warning in view.warnings if is_about(warning)]
     _print([view.model_copy(update={"warnings": told})], as_json=False)
+    if is_of_users:
+        _print_users(view)
     if len(told) < len(view.warnings):
         others = output.count(len(view.warnings) - len(told), "other warning")
         output.note(f"{others}: `trainmaster quota {view.project}`.", "dim")

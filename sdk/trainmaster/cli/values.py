@@ -9,11 +9,14 @@ from datetime import datetime
 import typer
 
 
-def pairs(assignments: Iterable[str], option: str, *, from_environment: bool = False) -> dict[str, str]:
+def pairs(
+    assignments: Iterable[str], option: str, *, from_environment: bool = False, is_once: bool = False
+) -> dict[str, str]:
     """The mapping of ``KEY=VALUE`` arguments.
 
     Args:
         from_environment: a bare ``KEY`` takes its value from the caller's environment.
+        is_once: a key that is given twice is a mistake; else the last one counts.
     """
     found: dict[str, str] = {}
     for assignment in assignments:
@@ -23,6 +26,8 @@ def pairs(assignments: Iterable[str], option: str, *, from_environment: bool = F
         elif not separator or not key:
             more = ", and it is not set here" if from_environment and key else ""
             raise typer.BadParameter(f"{assignment!r} is not KEY=VALUE{more}", param_hint=option)
+        if is_once and found.get(key, value) != value:
+            raise typer.BadParameter(f"{key} is given twice, as {found[key]} and as {value}", param_hint=option)
         found[key] = value
     return found
 

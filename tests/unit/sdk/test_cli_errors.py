@@ -80,6 +80,16 @@ def test_times_of_the_server_are_told_where_the_reader_is(cli: Invoke, server: A
     assert cli("show", "mnist").stderr == f"Error: It is reserved from {local} on.\n"
 
 
+def test_who_named_no_project_reads_how_to(cli: Invoke, server: Any, problem: Any) -> None:
+    refused = "There is no project 'default' that you may see. `GET /api/v1/projects` lists yours."
+    server.on("GET", "/jobs", problem(404, "not_found", refused))
+    told = cli("list")
+    assert told.exit_code == 5
+    assert "--project, or once for all with TRAINMASTER_PROJECT" in told.stderr
+    server.on("GET", "/jobs", problem(404, "not_found", refused.replace("default", "nosuch")))
+    assert "TRAINMASTER_PROJECT" not in cli("list", "--project", "nosuch").stderr
+
+
 def test_a_context_that_is_not_there_is_code_5(cli: Invoke) -> None:
     assert cli("--context", "nope", "list").exit_code == 5
     assert cli("contexts", "use", "nope").exit_code == 5

@@ -163,8 +163,13 @@ def test_setting_a_quota_sends_what_was_written(cli: Any, server: Any) -> None:
             "max_priority": "high",
         }
     ]
+    server.on("GET", "/projects/vision/quota", QUOTA)
     taken = ["gpus", "--guaranteed", "gpus", "--user-guaranteed", "ann", "--max-priority"]
-    assert cli("quota", "unset", "vision", *taken).exit_code == 0
+    done = cli("quota", "unset", "vision", *taken)
+    assert done.exit_code == 0
+    assert "nothing was guaranteed to ann before; nothing is changed by that" in done.stderr
+    assert "gpus was" not in done.stderr
+    assert "gpus were" not in done.stderr
     assert server.bodies("PATCH", "/projects/vision/quota")[1] == {
         "limit": {"gpus": None},
         "guaranteed": {"gpus": None},
@@ -173,10 +178,35 @@ def test_setting_a_quota_sends_what_was_written(cli: Any, server: Any) -> None:
     }
 
 
+def test_after_a_change_of_users_the_users_are_shown(cli: Any, server: Any) -> None:
+    server.on("PATCH", "/projects/vision/quota", QUOTA)
+    assert "ann   gpus 4  gpus 8" in cli("quota", "set", "vision", "--user", "ann:gpus=8").stdout
+    assert "ann" not in cli("quota", "set", "vision", "gpus=8").stdout
+
+
+def test_what_is_taken_away_and_was_not_there_is_told(cli: Any, server: Any) -> None:
+    server.on("PATCH", "/projects/vision/quota", QUOTA).on("GET", "/projects/vision/quota", QUOTA)
+    given = ["memory", "jobs", "--user", "ann", "--user", "nosuch", "--user-weight", "ann", "--user-limit", "jobs"]
+    told = cli("quota", "unset", "vision", *given)
+    assert told.exit_code == 0
+    notes = [line for line in told.stderr.splitlines() if "before; nothing is changed by that." in line]
+    assert notes == [
+        f"vision: {sentence} before; nothing is changed by that."
+        for sentence in (
+            "no limit on memory was set",
+            "no limit on jobs of each user was set",
+            "no limits of nosuch were set",
+            "no weight of ann was set",
+        )
+    ]
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [
         ([], "say what to set"),
+        (["cpu=1", "cpu=2"], "cpu is given twice, as 1 and as 2"),
+        (["--user", "ann:cpu=1", "--user", "ann:cpu=2"], "ann:cpu is given twice"),
         (["gpus"], "is not KEY=VALUE"),
         (["--user", "ann=4"], "is not USER:WHAT=AMOUNT"),
         (["--user-guaranteed", "ann=4"], "is not USER:WHAT=AMOUNT"),
@@ -199,8 +229,14 @@ def test_settings_are_shown_with_their_meaning_and_sent_as_written(cli: Any, ser
     assert "time_slice  10m    off      Jobs take turns." in shown.stdout
     assert "Changed by root" in shown.stderr
     assert "Warning: It is short." in shown.stderr
-    assert cli("policy", "set", "time_slice=10m", "order=shortest-first").exit_code == 0
-    assert server.bodies("PATCH", "/policy") == [{"settings": {"time_slice": "10m", "order": "shortest-first"}}]
+    was = {**view, "settings": [{**SETTING, "text": "off"}]}
+    server.on("GET", "/policy", was, view)
+    done = cli("policy", "set", "time_slice=10m", "order=shortest-first")
+    assert done.stdout == "time_slice: off → 10m\n"
+    assert "Warning: It is short." in done.stderr
+    assert "Nothing is changed" in cli("policy", "set", "time_slice=10m").stderr
+    assert "time_slice is given twice" in cli("policy", "set", "time_slice=10m", "time_slice=1h").stderr
+    assert server.bodies("PATCH", "/policy")[0] == {"settings": {"time_slice": "10m", "order": "shortest-first"}}
 
 
 def test_reservations_are_made_listed_and_deleted(cli: Any, server: Any, page: Callable[..., Any]) -> None:
