@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated
+from datetime import datetime, timedelta
+from typing import Annotated, Final
 
 from fastapi import Query
 from trainmaster.wire.forecasts import ExplanationView, ForecastRequest, ForecastView
@@ -17,6 +17,8 @@ from core.db.tables import Job
 from core.domain.errors import InvalidRequest
 
 router = new_router("forecasts")
+
+_CLOCKS_DIFFER: Final = timedelta(minutes=1)  # the asker's and ours
 
 
 @router.post(
@@ -81,11 +83,16 @@ async def explain_job(
     """
     if at is not None and at.tzinfo is None:
         raise InvalidRequest("at: needs a time zone, such as 2026-11-21T14:20:00Z.", field="at")
-    return await explain(platform, job.caller, await platform.run_hot(_any, job, platform), at)
+    return await explain(platform, job.caller, await platform.run_hot(_any, job, platform, at), at)
 
 
-def _any(job: JobAccess, platform: Platform) -> Job:
+def _any(job: JobAccess, platform: Platform, at: datetime | None) -> Job:
     with platform.read() as work:
+        if at is not None and at > work.now + _CLOCKS_DIFFER:
+            raise InvalidRequest(
+                f"at: {at:%Y-%m-%d %H:%M:%S%z} is in the future; `whatif` tells when a job is expected to start.",
+                field="at",
+            )
         found = job.load(work.session)
         work.session.expunge(found)
         return found

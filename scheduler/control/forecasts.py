@@ -20,7 +20,7 @@ from executors.base import ChangesWorlds
 from scheduler.control.aside import Aside
 from scheduler.control.context import Control
 from scheduler.control.explain import Record, explanation
-from scheduler.control.records import Recorded, recorded_at
+from scheduler.control.records import Recorded, first_record_at, recorded_at
 from scheduler.control.snapshot import Loaded, TickCache, load_snapshot, reason_to_json
 from scheduler.planning.durations import Traits
 from scheduler.planning.forecast import Forecast, Option, another_cluster, forecast
@@ -38,10 +38,7 @@ _FAILED: Final = (
     "The planner could not answer this, which is a bug; the scheduler's log says where (question.failed). Asking the "
     "same again will not help."
 )
-_NOT_KEPT: Final = (
-    "No plan of that time is kept. Plans are kept for a while from when the platform first ran this version; "
-    "without a time, the present is explained."
-)
+_NOT_KEPT: Final = "No plan of that time is kept; {}. Without a time, the present is explained."
 
 
 class Forecaster:
@@ -72,7 +69,7 @@ class Forecaster:
             with unit_of_work(control.sessions) as session:
                 questions.answer(session, answers, control.clock())
 
-    def _answer(self, asked: Asked, loaded: Loaded, record: Recorded | None) -> dict[str, Any]:
+    def _answer(self, asked: Asked, loaded: Loaded, record: Recorded | datetime | None) -> dict[str, Any]:
         """One that makes the planner fail is answered all the same: asked again, it would fail again."""
         try:
             match asked.kind:
@@ -86,12 +83,13 @@ class Forecaster:
             log.exception("question.failed", question=asked.id, kind=asked.kind.value)
             return _error("internal", _FAILED)
 
-    def _explain(self, ask: Mapping[str, Any], loaded: Loaded, record: Recorded | None) -> dict[str, Any]:
+    def _explain(self, ask: Mapping[str, Any], loaded: Loaded, record: Recorded | datetime | None) -> dict[str, Any]:
         if ask.get("at") is None:
             planned = self._aside.plan(loaded.snapshot, loaded.generations, plan)
             return explain(ask, Record(loaded.snapshot.now, planned.snapshot, None), planned.plan)
-        if record is None:
-            return _error("not_found", _NOT_KEPT)
+        if not isinstance(record, Recorded):
+            oldest = "there is none at all" if record is None else f"the oldest is of {record:%Y-%m-%d %H:%M:%S} UTC"
+            return _error("not_found", _NOT_KEPT.format(oldest))
         planned = Aside().plan(record.snapshot, {}, plan)
         seen = {job.job_id for job in record.snapshot.queued}
         aside = {job_id: reason for job_id, reason in record.plan.waits.items() if job_id not in seen}
@@ -125,12 +123,13 @@ class Forecaster:
         )  # fmt: skip
 
 
-def _record_of(session: Session, asked: Asked) -> Recorded | None:
+def _record_of(session: Session, asked: Asked) -> Recorded | datetime | None:
+    """What is asked for; a moment: nothing so old is kept, the oldest is of then; ``None``: nothing at all is."""
     at = asked.ask.get("at") if asked.kind is Kind.EXPLANATION else None
     if at is None:
         return None
     try:
-        return recorded_at(session, datetime.fromisoformat(at))
+        return recorded_at(session, datetime.fromisoformat(at)) or first_record_at(session)
     except Exception:
         log.exception("record.unreadable", at=at)
         return None

@@ -262,6 +262,10 @@ def test_why_a_job_waits_is_explained_by_the_planner_itself(plane, client) -> No
     assert (runs["verdict"], runs["sentence"]) == ("runs", "Runs on node-0.")
     never = client.get("/api/v1/jobs/second/explanation", params={"at": "2020-01-01T00:00:00Z"})
     assert (never.status_code, never.json()["code"]) == (404, "not_found")
+    assert "No plan of that time is kept; the oldest is of 20" in never.json()["detail"]
+    ahead = client.get("/api/v1/jobs/second/explanation", params={"at": "2130-01-01T00:00:00Z"})
+    assert (ahead.status_code, ahead.json()["field"]) == (422, "at")
+    assert "is in the future" in ahead.json()["detail"]
     vague = client.get("/api/v1/jobs/second/explanation", params={"at": "2020-01-01T00:00:00"})
     assert (vague.status_code, vague.json()["field"]) == (422, "at")
 
