@@ -108,13 +108,21 @@ def _own(job: QueuedGang, snapshot: Snapshot, shares: Shares) -> str:
         told.append(f"it has been without resources for more than {longest}, so it comes first of its user's")
     elif policy.order is QueueOrder.ATTAINED_SERVICE:
         level = policy.level(job.attained_gpu_s)
-        told.append(
-            f"it is on level {level + 1} of {len(policy.levels_gpu_s) + 1}, having had {_gpu_time(job.attained_gpu_s)}"
-        )
+        told.append(f"it is on level {level + 1} of {len(policy.levels_gpu_s) + 1}, {_service(job)}")
     return "; ".join(told)
 
 
-def _gpu_time(gpu_s: float) -> str:
-    if not gpu_s:
-        return "no GPU time yet"
-    return f"{gpu_s / 3600:.1f} GPU hours" if gpu_s >= 3600 else f"{gpu_s / 60:.0f} GPU minutes"
+def _service(job: QueuedGang) -> str:
+    """What it has had so far: GPU time; of a gang without GPUs the time that it ran, which is counted for it."""
+    had_s, has_gpus = job.attained_gpu_s, job.gang.gpu_milli > 0
+    if not had_s:
+        return "having had no GPU time yet" if has_gpus else "not having run yet"
+    told = "having had" if has_gpus else "having run for"
+    unit = "GPU " if has_gpus else ""
+    if had_s < 60:
+        return f"{told} less than a {unit}minute"
+    if had_s >= 3600:
+        hours = f"{had_s / 3600:.1f}".removesuffix(".0")
+        return f"{told} {hours} {unit}{'hour' if hours == '1' else 'hours'}"
+    minutes = round(had_s / 60)
+    return f"{told} {minutes} {unit}{words.plural('minute', minutes)}"

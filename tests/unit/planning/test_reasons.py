@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import Account, Estimate, NodeView, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot, plan
@@ -304,6 +306,27 @@ def test_parameter_servers_that_stand_apart_or_spread_are_named_where_that_is_wh
     )
 
 
+@pytest.mark.parametrize(
+    ("gpus", "had_s", "told"),
+    [
+        (8, 0.0, "having had no GPU time yet"),
+        (8, 20.0, "having had less than a GPU minute"),
+        (8, 65.0, "having had 1 GPU minute"),
+        (0, 0.0, "not having run yet"),
+        (0, 65.0, "having run for 1 minute"),
+        (0, 2 * 3600.0, "having run for 2 hours"),
+    ],
+)
+def test_what_a_job_has_had_is_no_gpu_time_where_it_has_no_gpus(gpus: int, had_s: float, told: str) -> None:
+    wanted = gang(1, gpus) if gpus else gang(1, 0, cpu=64_000)
+    waits = replace(job("me", wanted), attained_gpu_s=had_s)
+    first = replace(job("first", wanted, age=50), priority=100)
+    seen = Snapshot(NOW, (node("a", free=8),), (first, waits))
+    made = plan(seen)
+    assert JobId("me") in made.waits
+    assert standing(seen, made, JobId("me")).endswith(told)
+
+
 def test_why_a_job_stands_where_it_stands_is_counted_without_names() -> None:
     wanted = gang(1, 8)
 
@@ -324,7 +347,7 @@ def test_why_a_job_stands_where_it_stands_is_counted_without_names() -> None:
     assert told.startswith("3 jobs come before it: 1 is of a larger priority than its 50; 1 is of projects whose turn")
     assert "1 is of the same user and first by attained-service: less GPU time so far" in told
     assert "Its project p holds 100% of the cluster, lately 0%, with weight 2" in told
-    assert "it is on level 3 of 11, having had 1.0 GPU hours" in told
+    assert "it is on level 3 of 11, having had 1 GPU hour" in told
     assert not any(name in told for name in ("urgent", "other", "older", "bob"))
     assert standing(seen, made, JobId("urgent")).startswith("no job comes before it")
     assert standing(seen, made, JobId("busy")) == ""
