@@ -31,7 +31,7 @@ def set_policy(
     settings: Annotated[
         list[str],
         typer.Argument(
-            metavar="SETTING=VALUE…", help="time_slice=10m order=shortest-first; `default` for what it was at first."
+            metavar="SETTING=VALUE…", help="time_slice=20m order=shortest-first; `default` for what it was at first."
         ),
     ],
     json: options.Json = False,

@@ -267,7 +267,7 @@ def _wait_for(client: Client, told: SimulationStatusView, timeout_s: float) -> S
     """The result; meanwhile a person sees what is going on. Whoever leaves with Ctrl-C is told how to come back."""
     from trainmaster.errors import WaitTimedOut
 
-    back = f"It goes on; its result stays for an hour: trainmaster simulate --id {told.id}"
+    back = f"It goes on without you; its result stays for an hour: trainmaster simulate --id {told.id}"
     until_s = time.monotonic() + timeout_s
     try:
         with _spinner() as say:
@@ -304,7 +304,9 @@ def _settings(file: Path) -> dict[str, Any]:
 
     try:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise WrongUse(f"{file} cannot be read: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
         raise WrongUse(f"{file} cannot be read: {error}.") from error
     except yaml.YAMLError as error:
         raise WrongUse(f"{file} is not YAML: {error}.") from error

@@ -170,7 +170,10 @@ def test_whoever_leaves_a_simulation_is_told_how_to_come_back_to_it(cli: Invoke,
     server.on("GET", "/simulations/q1", doing)
     late = cli("simulate", "--set", "order=fifo", "--timeout", "0.1s")
     assert late.exit_code == 124
-    assert "It reads the jobs that have ended. It goes on" in late.stderr
+    assert "It reads the jobs that have ended. It goes on without you; its result stays" in late.stderr
+    missing = cli("simulate", "--policy", "nofile.yaml").stderr
+    assert "nofile.yaml cannot be read: No such file or directory." in missing
+    assert missing.count("nofile.yaml") == 1
     assert "trainmaster simulate --id q1" in late.stderr
 
     def interrupt(_seconds: float) -> None:
