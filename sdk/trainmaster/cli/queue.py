@@ -135,7 +135,11 @@ def picture(
         holds = amounts(sum(job.gpus for job in others), sum(job.cpus for job in others))
         whose = f"{'and ' if known else ''}{len(others)} of other projects"
         parts.append(Text(f"  {whose}, {'which holds' if len(others) == 1 else 'which hold'} {holds}", "dim"))
-    headline = f"{output.count(waiting.waiting, 'job')} {'waits' if waiting.waiting == 1 else 'wait'}"
+    never = sum(map(_is_never, waiting.items)) if shown == waiting.waiting else 0  # else they are not all known
+    count = waiting.waiting - never
+    headline = f"{output.count(count, 'job')} {'waits' if count == 1 else 'wait'}"
+    if never:
+        headline += f", and {never} can never start as things are"
     parts += [Text(""), Text(headline + (more if shown else ""), "bold")]
     if shown:
         parts.append(_waiting_table(waiting.items, now, is_roomy=is_roomy, is_wide=console.width >= _WIDE))
@@ -217,20 +221,25 @@ def _waiting_table(jobs: list[WaitingJobView], now: datetime, *, is_roomy: bool,
         is_one_priority = {job.priority for job in all_of_them} == {first.priority}
         rows.append(
             [
-                f"  {first.position}" + (f"–{last.position}" if rest else ""),
+                "  –" if _is_never(first) else f"  {first.position}" + (f"–{last.position}" if rest else ""),
                 first.name or (f"({len(all_of_them)} of other projects)" if rest else "(of another project)"),
                 first.project or "",
                 *([first.user or ""] if is_roomy else []),
                 _number(sum(job.gpus for job in all_of_them)),
                 _number(sum(job.cpus for job in all_of_them)),
                 _priority(first, is_roomy=is_roomy) if is_one_priority else "",
-                "" if rest else start_text(first.start, now),
+                "" if rest else "never" if _is_never(first) else start_text(first.start, now),
                 first.reason.sentence if first.reason else "",
             ]
         )
     priority = "PRIORITY" if is_roomy else "PRI"
     heads = ["  #", "JOB", "PROJECT", *(["USER"] if is_roomy else []), "GPUS", "CPUS", priority, "STARTS", "WHY"]
     return _Table(heads, rows, is_below=not is_wide)
+
+
+def _is_never(job: WaitingJobView) -> bool:
+    """Whether it has no place in the queue, as no end of another job can help it."""
+    return job.reason is not None and job.reason.is_impossible
 
 
 def _together(jobs: list[WaitingJobView]) -> list[list[WaitingJobView]]:

@@ -28,8 +28,8 @@ class WaitReasonView(WireModel):
 
     @property
     def is_impossible(self) -> bool:
-        """Whether no end of another job can help: only other nodes, or another spec."""
-        return self.code in _IMPOSSIBLE
+        """Whether no end of another job can help: only other nodes, other settings or another spec."""
+        return self.code in _IMPOSSIBLE or bool(self.numbers.get("is_never"))
 
 
 class ExitView(WireModel):

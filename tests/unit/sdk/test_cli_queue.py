@@ -85,6 +85,29 @@ def test_the_queue_tells_shares_running_and_waiting_jobs(cli: Any, queue_server:
     assert "2–3  (2 of other projects)  –        –     3     –     normal" in told
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        {"code": "never_fits", "sentence": "Needs 99 GPUs.", "numbers": {}},
+        {"code": "quota", "sentence": "Needs 99 GPUs.", "numbers": {"is_never": True}},
+    ],
+)
+def test_a_job_that_can_never_start_has_no_place_in_the_queue(
+    cli: Any, queue_server: Any, reason: dict[str, Any]
+) -> None:
+    def waits(position: int, why: dict[str, Any]) -> dict[str, Any]:
+        known = {"job_id": f"job-{position}", "name": f"job-{position}", "project": "vision", "user": "ann"}
+        return {**_waiting(position, gpus=1), **known, "reason": why}
+
+    fits = {"code": "no_room", "sentence": "Needs 8 GPUs.", "numbers": {}}
+    queue_server.on("GET", "/queue", {"items": [waits(1, fits), waits(2, reason)], "next_cursor": None, "waiting": 2})
+    lines = cli("queue").stdout.splitlines()
+    assert "1 job waits, and 1 can never start as things are:" in lines
+    (row,) = [line.split() for line in lines if "Needs 99 GPUs." in line]
+    assert row[:2] == ["–", "job-2"]
+    assert "never" in row
+
+
 def test_in_a_pipe_the_queue_has_all_its_columns(cli: Any, queue_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     told = cli("queue").stdout
