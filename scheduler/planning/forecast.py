@@ -4,7 +4,7 @@ submitted, or about one that waits; with the cluster as it is, or another one.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from core.domain.ids import NodeId
@@ -50,7 +50,12 @@ def forecast(snapshot: Snapshot, job: QueuedGang, *, budget: int = BUDGET) -> Fo
     if start is not None:
         return Forecast(start.placements, start=expected)
     reason = made.waits[job.job_id]
+    victims = _victims(asked, made.preempts, job)
     sentence = said_to(job.job_id, job.name, reason.sentence, reason.numbers)
+    if victims:  # nobody is stopped by a question
+        sentence = sentence.replace(" is being stopped for it", " would be stopped for it").replace(
+            " are being stopped for it", " would be stopped for it"
+        )
     options = () if turn is None else tuple(Options(job.gang, turn.cluster, turn.free).found())
     told = frozenset((option.code, option.roles) for option in options)
     return Forecast(
@@ -59,7 +64,17 @@ def forecast(snapshot: Snapshot, job: QueuedGang, *, budget: int = BUDGET) -> Fo
         start=expected,
         options=options,
         later=tuple(sooner(asked, made, job, expected, told, budget // 2)),
-        victims=tuple(preempt for preempt in made.preempts if preempt.for_job == job.job_id),
+        victims=victims,
+    )
+
+
+def _victims(snapshot: Snapshot, preempts: Sequence[Preempt], job: QueuedGang) -> tuple[Preempt, ...]:
+    """Who would be stopped for ``job``, each by name."""
+    names = {gang.job_id: gang.name for gang in snapshot.running}
+    return tuple(
+        replace(one, sentence=f"job {names.get(one.job_id, one.job_id)} would be {one.sentence}")
+        for one in preempts
+        if one.for_job == job.job_id
     )
 
 

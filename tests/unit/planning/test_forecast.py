@@ -52,6 +52,22 @@ def test_one_that_would_wait_is_told_why_its_place_and_what_would_start_at_once(
     }
 
 
+def test_a_question_stops_nobody_and_names_who_would_be() -> None:
+    since = {"started_at": NOW - timedelta(hours=1)}
+    running = [replace(runs(name, 8, on, None), **since) for name, on in (("r", "a"), ("s", "b"))]
+    nodes = (node("a", free=0), node("b", free=0))
+    for members, names in ((1, {"r"}), (2, {"r", "s"})):
+        mine = replace(job("me", gang(members, 8)), priority=90)
+        found = forecast(Snapshot(NOW, nodes, (), tuple(running)), mine)
+        assert {victim.job_id for victim in found.victims} == names
+        assert all(
+            one.sentence.startswith(f"job {one.job_id} would be stopped for job me of larger") for one in found.victims
+        )
+        assert found.reason is not None
+        assert "would be stopped for it" in found.reason.sentence
+        assert "being stopped" not in found.reason.sentence
+
+
 def test_amounts_labels_and_nearness_are_options_too() -> None:
     big = gang(2, 0, cpu=100_000, memory=8 * GIB)
     assert told(asked(big, node("a"))) == {
