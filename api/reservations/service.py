@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import func, or_, select
 from trainmaster.wire.base import Page
 from trainmaster.wire.reservations import ReservationCreate, ReservationView
 
@@ -18,9 +18,9 @@ from core.bell import TOPIC_TICK
 from core.db.repositories.events import append_event
 from core.db.repositories.nodes import is_holding, merged_labels
 from core.db.repositories.planning import bookings
-from core.db.rows import AnyRow
 from core.db.tables import BookingRow, Job, Node, Project, Replica
 from core.domain.errors import Conflict, InvalidRequest, NotFound
+from core.domain.states import JobState
 from core.ids import new_id
 
 _LONGEST: Final = timedelta(days=366)
@@ -201,22 +201,43 @@ def _warnings(work: Work, row: BookingRow, project: Project, nodes: Mapping[str,
     found = [f"{name} is {'cordoned' if nodes[name].is_ready else 'not ready'} now." for name in shut[:_SHOWN]]
     if len(shut) > _SHOWN:
         found.append(f"{len(shut) - _SHOWN} more of the nodes are cordoned or not ready now.")
+    ahead_s = max(0.0, (row.begins_at - work.now).total_seconds())
     others = (
-        select(Job.name)
+        select(Job.name, Job.spec["preemptible"].as_boolean().label("preemptible"))
         .join(Replica, Replica.job_id == Job.id)
-        .where(is_holding(), Replica.node.in_(row.nodes), Job.project_id != project.id)
+        .where(
+            is_holding(),
+            Replica.node.in_(row.nodes),
+            Job.project_id != project.id,
+            # Others have ended by then, even if they began just now.
+            or_(Job.max_run_time_s.is_(None), Job.max_run_time_s > ahead_s),
+        )
         .distinct()
         .order_by(Job.name)
     )
-    names: list[AnyRow] = list(work.session.execute(others))
+    names = [one.name for one in work.session.execute(others) if one.preemptible is not False]
     if names:
-        shown = ", ".join(name for (name,) in names[:_SHOWN])
+        shown = ", ".join(names[:_SHOWN])
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        found.append(
-            "Jobs of other projects run there and are stopped when it begins, except for preemptible: false ones: "
-            f"{shown}{more}."
-        )
-    return found
+        found.append(f"Jobs of other projects that run there may be stopped when it begins: {shown}{more}.")
+    return found + _kept_out(work, project, ahead_s)
+
+
+def _kept_out(work: Work, project: Project, ahead_s: float) -> list[str]:
+    """That whoever may still run when it begins does not start there from now on."""
+    if not ahead_s:
+        return []
+    unlimited = select(func.count()).where(
+        Job.state == JobState.QUEUED.value,
+        Job.deleted_at.is_(None),
+        Job.project_id != project.id,
+        Job.max_run_time_s.is_(None),
+    )
+    count = work.session.execute(unlimited).scalar_one()
+    waiting = f"; {count} waiting {'job has' if count == 1 else 'jobs have'} none" if count else ""
+    return [
+        f"Until it begins only those jobs of other projects start there whose max_run_time is over by then{waiting}."
+    ]
 
 
 def _project_names(work: Work, rows: Sequence[BookingRow]) -> dict[str, str]:

@@ -475,5 +475,31 @@ def test_who_is_stopped_by_a_reservation_and_nodes_that_are_shut_are_warned_of(h
     warnings = house.call("root", "POST", "/reservations", json=ask(project="other")).json()["warnings"]
     assert warnings == [
         "node-a is cordoned now.",
-        "Jobs of other projects run there and are stopped when it begins, except for preemptible: false ones: digits.",
+        "Jobs of other projects that run there may be stopped when it begins: digits.",
     ]
+
+
+def test_a_reservation_ahead_tells_who_is_kept_out_until_then_and_names_nobody_who_has_ended_or_stays(lab: Any) -> None:
+    def warnings(name: str) -> list[str]:
+        body = ask(name=name, project="other", begins_at="2026-11-23T07:00:00Z", ends_at="2026-11-24T07:00:00Z")
+        found: list[str] = lab.call("root", "POST", "/reservations", json=body).json()["warnings"]
+        assert lab.call("root", "DELETE", f"/reservations/{name}").status_code == 204
+        return found
+
+    with unit_of_work(lab.sessions) as session:
+        digits = session.scalars(select(Job).where(Job.name == "digits")).one()
+        digits_id, digits.max_run_time_s = digits.id, 3 * 86_400.0
+        session.get_one(Job, "job-late").max_run_time_s = 600.0
+    kept_out = (
+        "Until it begins only those jobs of other projects start there whose max_run_time is over by then; "
+        "2 waiting jobs have none."
+    )
+    may_be_stopped = "Jobs of other projects that run there may be stopped when it begins: digits."
+    assert warnings("a") == [may_be_stopped, kept_out]
+    with unit_of_work(lab.sessions) as session:
+        session.get_one(Job, digits_id).max_run_time_s = 1200.0
+    assert warnings("b") == [kept_out]
+    with unit_of_work(lab.sessions) as session:
+        digits = session.get_one(Job, digits_id)
+        digits.max_run_time_s, digits.spec = None, {**digits.spec, "preemptible": False}
+    assert warnings("c") == [kept_out]
