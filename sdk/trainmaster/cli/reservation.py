@@ -79,7 +79,9 @@ def create(
     duration: Annotated[str | None, typer.Option("--for", help="3d, instead of --until.")] = None,
     json: options.Json = False,
 ) -> None:
-    """Keep nodes for a project (platform admins): only its jobs run there then, others are stopped when it begins."""
+    """Keep nodes for a project (platform admins): only its jobs run there then, others are stopped when it begins if they
+    may be preempted.
+    """
     from trainmaster.cli.values import pairs
 
     if (until is None) == (duration is None):
