@@ -15,6 +15,7 @@ from core.db.tables import (
     Event,
     Job,
     Project,
+    Replica,
     User,
     Volume,
 )
@@ -102,8 +103,10 @@ class Plane:
             return session.scalars(select(table).filter_by(**where)).one()
 
     def all(self, table, **where):
+        """In the order in which they were written: ids sort by time, and an attempt's replicas by rank."""
+        order = (table.attempt_id, table.rank) if table is Replica else table.__table__.primary_key
         with unit_of_work(self.sessions) as session:
-            return list(session.scalars(select(table).filter_by(**where)))
+            return list(session.scalars(select(table).filter_by(**where).order_by(*order)))
 
     def state(self, job_id: str) -> str:
         return self.one(Job, id=job_id).state

@@ -11,7 +11,7 @@ from core.db.engine import unit_of_work
 from core.db.repositories.metrics import NewObject, StreamKey, add_metrics
 from core.db.tables import Checkpoint, Node, Secret, Token
 
-FILLED = {"{job}": "job-1", "{number}": "1", "{project}": "vision"}
+FILLED = {"{job}": "job-1", "{number}": "1", "{project}": "vision", "{study}": "sweep"}
 LISTS = (
     "/jobs/job-1/attempts/1/replicas",
     "/jobs/job-1/logs",
@@ -55,6 +55,11 @@ def full(house: Any) -> Any:
                 )
         image = NewObject("picture", "image", 1, 1, "image/png", b"x")
         add_metrics(session, StreamKey("job-1", 1, "worker", 0), {}, objects=[image], now=house.now)
+    study = {
+        "name": "sweep", "project": "vision", "parameters": {"x": {"type": "float", "min": 0, "max": 1}},
+        "metric": "loss", "goal": "minimize", "budget": {"trials": 3},
+    }  # fmt: skip
+    assert house.call("root", "POST", "/studies", json={"spec": study}).status_code == 201
     for attempt, name in ((1, "worker-0"), (1, "worker-10"), (1, "worker-2"), (2, "chief-0"), (2, "worker-0")):
         house.log("job-1", attempt, name, "line\n")
     return house
