@@ -94,7 +94,7 @@ def test_no_descriptor_is_left_open_whatever_happens(root: Path) -> None:
             os.close(tree.open_file(path))
         except TrainmasterError:
             pass
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before  # fewer: of other tests, by the garbage collector
 
 
 def test_a_folder_swapped_for_a_link_while_we_walk_never_shows_the_outside(root: Path, tmp_path: Path) -> None:
