@@ -376,7 +376,9 @@ def test_an_output_that_cannot_be_written_is_told(bench):
 def test_a_limit_of_half_a_cpu_bites(make_process_bench, use_cgroups):
     """Two processes that only count: by a control group half the time, by cores the time of one core."""
     bench = make_process_bench("plain", use_cgroups=use_cgroups)
-    count = "import time; end = time.monotonic() + 3\nwhile time.monotonic() < end: pass\nprint('spent', time.process_time())"
+    # One write a line: both print unbuffered into one pipe, and a word and its number would mix with the other's.
+    tell = r"os.write(1, b'spent %f\n' % time.process_time())"
+    count = f"import os, time; end = time.monotonic() + 3\nwhile time.monotonic() < end: pass\n{tell}"
     order = bench.order(command=f'python3 -c "{count}" & python3 -c "{count}"; wait', cpu_limit_milli=500)
     bench.executor.create(order)
     seen = bench.ended(order)

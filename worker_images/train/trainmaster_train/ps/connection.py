@@ -92,8 +92,11 @@ class Connection:
         self._monitor = socket.get_monitor_socket(_EVENTS)
         socket.connect(connect_address(self.address))
         nonce = os.urandom(NONCE_BYTES)
-        # ZeroMQ keeps the greeting until the ps is there.
-        socket.send(plain({"nonce": nonce.hex(), "protocol": PROTOCOL}))
+        try:
+            # ZeroMQ keeps the greeting until the ps is there.
+            socket.send(plain({"nonce": nonce.hex(), "protocol": PROTOCOL}))
+        except zmq.Again:
+            pass  # turned away before it was sent: the events tell why
         answer = read_plain(self._receive_raw(deadline, "did not come")[0].bytes)
         try:
             nonces = nonce + bytes.fromhex(answer["nonce"])
