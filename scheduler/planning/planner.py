@@ -20,10 +20,11 @@ from scheduler.planning.feasibility import EmptyCluster
 from scheduler.planning.fragments import Typical
 from scheduler.planning.gang import place
 from scheduler.planning.grow import Grower, Growth, with_more
+from scheduler.planning.kinds import Kind, Run
 from scheduler.planning.ledger import NEVER, REFUSED, Ledger
 from scheduler.planning.model import Grow, Plan, QueuedGang, Reason, RunningGang, Snapshot, Start
 from scheduler.planning.order import Queue
-from scheduler.planning.preempt import Preempted, Preemption
+from scheduler.planning.preempt import Blocked, Preempted, Preemption
 from scheduler.planning.promises import Promises
 from scheduler.planning.quota import Excess
 from scheduler.planning.reservation import Holdings, Timeline
@@ -91,7 +92,7 @@ class _Planning:
         self.timeline: Timeline | None = None
         self.refused_above_s: dict[str, float] = {}  # sight -> jobs that may run longer than this are refused
         self.starts: list[tuple[QueuedGang, Draft]] = []
-        self._waiting: list[QueuedGang] | None = None
+        self._waiting: list[Run] | None = None
         # Of the current round:
         self.ledger = Ledger(self.free)
         self.budget = Budget()
@@ -127,14 +128,14 @@ class _Planning:
         """Why everybody waits who waits in what this plan last said."""
         return self._reasons(self._waiting or [])
 
-    def walk(self) -> list[QueuedGang]:
+    def walk(self) -> list[Run]:
         """Start what can start; who still waits, in order."""
         while True:
             waiting, is_settled = self._round()
             if is_settled:
                 return waiting
 
-    def _round(self) -> tuple[list[QueuedGang], bool]:
+    def _round(self) -> tuple[list[Run], bool]:
         """One walk through the queue: who still waits, and whether another walk would start nothing.
 
         A start beside a reservation may shift where the reserved gang is to run, and so set nodes free for others; and it
@@ -149,17 +150,23 @@ class _Planning:
         else:
             self.refused_above_s = {s: above for s, above in self.refused_above_s.items() if above == REFUSED}
         self.budget = Budget()
-        waiting: list[QueuedGang] = []
+        waiting: list[Run] = []
         started = len(self.starts)
-        for job in self.queue.walk():
-            self._keep_promises(job.priority)
-            if job.job_id == self.watched:
-                self._watch(job)
-            if job.job_id in self.queue.withdrawn:
-                continue  # what was promised to it is free
-            is_held_back = job.job_id in self.kept or job.job_id in self.queue.idle
-            if is_held_back or not self._try_start(job):
-                waiting.append(job)
+        withdrawn, are_promised = self.queue.withdrawn, bool(self.promises.jobs)
+        for kind, alike in self.queue.walk():
+            jobs = alike
+            self._keep_promises(jobs[0].priority)
+            if self.watched is not None:
+                for job in jobs:
+                    if job.job_id == self.watched:
+                        self._watch(job)
+            if are_promised:  # what was promised to one that was started so is free
+                jobs = [job for job in jobs if job.job_id not in withdrawn]
+            if self.queue.waits(kind):
+                if jobs:
+                    waiting.append((kind, jobs))
+                continue
+            waiting += [(kind, (job,)) for job in jobs if job.job_id in self.kept or not self._try_start(job, kind)]
         self.shares.forget_promises()
         return waiting, not waiting or len(self.starts) == started
 
@@ -200,21 +207,21 @@ class _Planning:
         self.shares.hold(job.project, job.user, of_project, of_user)
         self.held_back.append((job, of_project, of_user))
 
-    def _preempt(self, waiting: list[QueuedGang], vain: frozenset[JobId], helped: int) -> Preempted:
+    def _preempt(self, waiting: list[Run], vain: frozenset[JobId], helped: int) -> Preempted:
         """Who goes so that some of those who wait may start."""
-        blocked: list[tuple[QueuedGang, Demand]] = []
+        blocked: list[Blocked] = []
         over: set[JobId] = set()
-        for job in waiting:
-            sight = self.sights.of(job)
-            if isinstance(sight, Excess):
-                if sight.is_never or not self._can_ever_run(job):
-                    continue
-                over.add(job.job_id)
-                blocked.append((job, self.sights.demand(job, job.shape)))
+        known: dict[Kind, tuple[Demand | None, bool]] = {}
+        for kind, jobs in waiting:
+            found = known.get(kind)
+            if found is None:
+                found = known[kind] = self._blocked(kind.first)
+            demand, is_over = found
+            if demand is None:
                 continue
-            demand = self.sights.demand(job, sight)
-            if self.refusals.of(sight, demand) is None:
-                blocked.append((job, demand))
+            if is_over:
+                over.update(job.job_id for job in jobs)
+            blocked.append((kind, jobs, demand))
         shares = self.shares.copy() if self.held_back else self.shares
         for job, of_project, of_user in self.held_back:
             shares.hold(job.project, job.user, of_project, of_user, -1)  # by their places they are counted
@@ -222,6 +229,16 @@ class _Planning:
             self.snapshot, self.ledger, self.holdings, shares, self.promises, self.kept, vain, self.sights, over, helped
         )
         return preemption.run(blocked)
+
+    def _blocked(self, job: QueuedGang) -> tuple[Demand | None, bool]:
+        """What it asks for, if others' places could be any use to it; whether it waits for what it may have at once."""
+        sight = self.sights.of(job)
+        if isinstance(sight, Excess):
+            if sight.is_never or not self._can_ever_run(job):
+                return None, True
+            return self.sights.demand(job, job.shape), True
+        demand = self.sights.demand(job, sight)
+        return (demand if self.refusals.of(sight, demand) is None else None), False
 
     def _watch(self, job: QueuedGang) -> None:
         sight = self.sights.of(job)
@@ -243,16 +260,23 @@ class _Planning:
         sight = self.sights.of(job)
         return not isinstance(sight, Excess) and self.refusals.of(sight, self.sights.demand(job, sight)) is None
 
-    def _try_start(self, job: QueuedGang) -> bool:
+    def _try_start(self, job: QueuedGang, kind: Kind | None = None) -> bool:
+        """``kind``: of the queue, which is told if there is nothing for all of them."""
         sight = self.sights.of(job)
         if isinstance(sight, Excess):
+            if kind is not None:
+                self.queue.refuse(kind)
             return False  # it waits for its quota and for nothing else: no room is kept for it
         run_time_s = job.holds_s
         above_s = self.refused_above_s.get(sight)
         if above_s is not None and run_time_s > above_s:
             if sight not in self.blocked:
                 self._reserve_for(job, sight)
-            return above_s != REFUSED and self._borrow(job, sight)
+            if above_s != REFUSED and self._borrow(job, sight):
+                return True
+            if kind is not None and (above_s == REFUSED or not self._may_borrow(sight)):
+                self.queue.refuse(kind)
+            return False
         level = self.ledger.level(run_time_s)
         draft = place(self.sights.demand(job, sight), self.ledger.views[level], self.budget)
         if draft is None:
@@ -262,13 +286,18 @@ class _Planning:
         self._start(job, draft, run_time_s)
         return True
 
+    def _may_borrow(self, sight: str) -> bool:
+        """No, if it is known that nobody lends to it."""
+        is_refused = sight in self.unlent or len(self.unlent) >= MAX_LOANS_REFUSED
+        return self.policy.time_slice_s is not None and not is_refused
+
     def _borrow(self, job: QueuedGang, sight: str) -> bool:
         """Start it in room that is held for others, if each of these may take it back when the rest of theirs is free.
 
         Without that the room of a large gang would stand idle until the last of it is free, though whoever is there then
         has to give it back after the time that is guaranteed to each.
         """
-        if self.policy.time_slice_s is None or sight in self.unlent or len(self.unlent) >= MAX_LOANS_REFUSED:
+        if not self._may_borrow(sight):
             return False
         lenders = [
             one for one in self.ledger.reservations if one.start_s is None and self.rights.may_lend(one.job, job)
@@ -322,7 +351,7 @@ class _Planning:
         lasting = self.sights.demand(job, later)
         return lasting if self.refusals.of(later, lasting) is None else demand
 
-    def _grow(self, waiting: list[QueuedGang]) -> bool:
+    def _grow(self, waiting: list[Run]) -> bool:
         """Give elastic gangs what nobody who waits could use the place of; whether that was anything."""
         bookings = self.sights.bookings
         for job, draft in self.starts:
@@ -353,13 +382,13 @@ class _Planning:
             for nodes in [{node for _, node in gang.nodes}]
         )
 
-    def _claimed(self, waiting: list[QueuedGang]) -> frozenset[int]:
+    def _claimed(self, waiting: list[Run]) -> frozenset[int]:
         """Nodes that somebody who waits may ever use."""
         demands: dict[str, Demand] = {}
-        for job in waiting:
-            sight = self.sights.of(job)
+        for kind, _ in waiting:
+            sight = self.sights.of(kind.first)
             if not isinstance(sight, Excess) and sight not in demands:
-                demands[sight] = self.sights.demand(job, sight)
+                demands[sight] = self.sights.demand(kind.first, sight)
         return frozenset[int]().union(
             *(
                 demand.touched_nodes(self.cluster)
@@ -385,7 +414,7 @@ class _Planning:
             if (growth := self.growths.get(job_id)) is not None and growth.made
         )
 
-    def _reasons(self, waiting: list[QueuedGang]) -> dict[JobId, Reason]:
+    def _reasons(self, waiting: list[Run]) -> dict[JobId, Reason]:
         reasons = Reasons(
             self.snapshot,
             refusals=self.refusals,

@@ -1,0 +1,65 @@
+"""The waiting jobs as a walk through the queue sees them: those that are alike, and runs of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from scheduler.planning.model import QueuedGang
+
+# What the policy compares: GPU-seconds or a level; then when it queued, in seconds from now; then the id.
+Turn = tuple[float, float, str]
+
+
+@dataclass(slots=True, eq=False)
+class Kind:
+    """Jobs of one user, priority, shape and length: whether one of them may start is said of all.
+
+    Attributes:
+        first: one of them.
+        is_aged: they may have starved, and so each has a place of its own among others' jobs.
+        is_idle: none may start, whatever is free; once so, for the rest of the plan.
+    """
+
+    first: QueuedGang
+    is_aged: bool
+    line: list[Entry]
+    is_idle: bool = False
+    asked_at: int = -1  # what its project had changed when it was found not to be idle
+    refused_in: int = 0  # the walk
+    refused_at: int = -1  # what its project had changed when it was refused in that
+
+
+Entry = tuple[Turn, QueuedGang, Kind]
+# Jobs of one kind that come one after another.
+Run = tuple[Kind, Sequence[QueuedGang]]
+
+
+def in_line(
+    entries: Sequence[Entry],
+    is_idle: Callable[[Kind], bool] | None,
+    idle: list[Entry],
+    waits: Callable[[Kind], bool],
+) -> Iterator[Run]:
+    """One line, those together that wait; those for which ``is_idle`` are put into ``idle`` instead."""
+    at = 0
+    while at < len(entries):
+        kind, end = entries[at][2], at + 1
+        is_aside = is_idle is not None and is_idle(kind)
+        if is_aside or waits(kind):
+            end = end_of_kind(entries, at)
+        if is_aside:
+            idle += entries[at:end]
+        elif end == at + 1:
+            yield kind, (entries[at][1],)
+        else:
+            yield kind, [job for _, job, _ in entries[at:end]]
+        at = end
+
+
+def end_of_kind(entries: Sequence[Entry], at: int) -> int:
+    """Where those end that are of one kind with the one at ``at``."""
+    kind, end, count = entries[at][2], at + 1, len(entries)
+    while end < count and entries[end][2] is kind:
+        end += 1
+    return end

@@ -1,0 +1,103 @@
+"""Jobs that are alike are taken together where none of them starts: the plan is the same as if each were asked alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from random import Random
+
+import pytest
+
+from core.domain.ids import JobId, NodeId
+from core.domain.resources import Amounts, Gang, GangRole, Request
+from scheduler.planning import Account, NodeView, Plan, QueuedGang, Quota, Snapshot, plan
+from scheduler.planning import order as order_module
+from scheduler.planning import turns as turns_module
+from scheduler.planning.kinds import Kind
+from scheduler.planning.order import Queue
+from scheduler.planning.shares import Shares
+from tests.properties.planner_worlds import NOW
+from tests.properties.preemption_worlds import any_policy
+
+
+def one_by_one(snapshot: Snapshot) -> Plan:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Queue, "refuse", lambda _self, _kind: None)
+        patch.setattr(turns_module, "_merged", lambda _projects, _waits: ())
+        walk = Queue._walk
+
+        def alone(self: Queue, shares: object, _waits: object) -> object:
+            return walk(self, shares, lambda kind: kind.is_idle)  # type: ignore[arg-type]
+
+        patch.setattr(Queue, "_walk", alone)
+        return plan(snapshot)
+
+
+def crowded(seed: int) -> Snapshot:
+    """Many alike that wait for a few GPUs: projects and users with equal shares, guarantees, limits, and some that starve."""
+    chance = Random(seed)
+    whole = Amounts(64, 64, {"h100": chance.randint(1, 8)})
+    nodes = [NodeView(NodeId(f"n{number}"), {}, whole, whole) for number in range(chance.randint(1, 3))]
+    names = ("red", "green", "blue", "grey", "pink")[: chance.randint(1, 5)]
+    users = ("ann", "bob")[: chance.choice([1, 1, 2])]
+    others = chance.choice([0.0, 0.1, 0.5])
+
+    def account(name: str) -> Account:
+        guaranteed = {"gpu_milli": 1000 * chance.randint(1, 4)} if chance.random() < 0.7 else {}
+        limit = {"gpu_milli": 1000 * chance.randint(2, 6)} if chance.random() < 0.3 else {}
+        of_users = {user: {"gpu_milli": 1000 * chance.randint(1, 2)} for user in users if chance.random() < 0.3}
+        return Account(name, quota=Quota(limit, guaranteed, user_guaranteed=of_users if guaranteed else {}))
+
+    def job(number: int) -> QueuedGang:
+        members, gpus = chance.choice([(1, 2), (2, 1), (2, 2)]) if chance.random() < others else (1, 1)
+        gang = Gang((GangRole("worker", members, Request(1, 1, gpus)),))
+        return QueuedGang(
+            JobId(f"j{number:02}"),
+            f"j{number}",
+            chance.choice(names),
+            chance.choice(users),
+            90 if chance.random() < others else 50,
+            NOW - timedelta(seconds=chance.randint(0, 1000 if chance.random() < 0.1 else 300)),
+            gang,
+            gang.shape(),
+            max_run_time_s=50.0 if chance.random() < others else None,
+        )
+
+    return Snapshot(
+        NOW,
+        tuple(nodes),
+        tuple(map(job, range(chance.choice([10, 40])))),
+        accounts=tuple(map(account, names)),
+        policy=replace(any_policy(chance), starvation_s=500.0, is_fair=chance.random() < 0.8, usage_weight=0.0),
+    )
+
+
+def test_a_plan_is_the_same_if_each_job_is_asked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = 0
+    monkeypatch.setattr(order_module, "_LOOKED_AHEAD", 5)
+    fill = turns_module._merged
+
+    def counted(*args: object) -> object:
+        nonlocal together
+        found = fill(*args)  # type: ignore[arg-type]
+        together += bool(found)
+        return found
+
+    monkeypatch.setattr(turns_module, "_merged", counted)
+    for seed in range(120):
+        snapshot = crowded(seed)
+        made, slow = plan(snapshot), one_by_one(snapshot)
+        assert made == slow
+        assert list(made.waits) == list(slow.waits)
+    assert together > 10
+
+
+def test_what_is_said_of_a_kind_is_forgotten_when_its_project_starts_something() -> None:
+    snapshot = crowded(0)
+    shares = Shares(snapshot)
+    queue = Queue(snapshot, shares, lambda _job: True)
+    kind: Kind = next(queue.walk())[0]
+    queue.refuse(kind)
+    assert queue.waits(kind)
+    shares.add(kind.first.project, kind.first.user, {})
+    assert not queue.waits(kind)
