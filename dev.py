@@ -42,9 +42,10 @@ FRAMEWORKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "xgboost": (("xgboost-cpu==3.2.0",),),
     "jax": (("jax==0.10.2",),),
     "mlflow": (("mlflow==3.17.2", "scikit-learn==1.9.1"),),
-    # Clients alone; setuptools, since the SDK packs a user's script with the interpreter that it runs in.
-    "vertex": (("google-cloud-aiplatform==2.7.0", "setuptools"),),
-    "vertex1": (("google-cloud-aiplatform==1.165.1", "setuptools"),),
+    # Clients alone; setuptools, since the SDK packs a user's script with the interpreter that it runs in. hypertune is what
+    # its scripts report with (https://pypi.org/project/cloudml-hypertune; the `hypertune` there is another project's).
+    "vertex": (("google-cloud-aiplatform==2.7.0", "setuptools", "cloudml-hypertune"),),
+    "vertex1": (("google-cloud-aiplatform==1.165.1", "setuptools", "cloudml-hypertune"),),
 }
 FRAMEWORKS_FOLDER = ROOT / ".frameworks"
 LINTED = (

@@ -29,10 +29,15 @@ class NotServed(InvalidRequest):
     """A part of Vertex AI that this platform does not have; the sentence names it."""
 
 
+class NoCapacity(InvalidRequest):
+    """No node of the cluster could ever hold what is asked for."""
+
+
 # The first that fits. Not 401 for a token that is none: on that Google's client tries to refresh it, and its user reads of
 # missing refresh fields instead of what is wrong.
 _STATUSES: Final[Codes] = (
     (NotServed, 501, "UNIMPLEMENTED"),
+    (NoCapacity, 429, "RESOURCE_EXHAUSTED"),
     (Unauthenticated, 403, "PERMISSION_DENIED"),
     (Forbidden, 403, "PERMISSION_DENIED"),
     (NotFound, 404, "NOT_FOUND"),

@@ -19,12 +19,13 @@ from api.paging import read_position
 from api.vertex.filters import parse_filter
 from api.vertex.mapping import Order, job_spec_of
 from api.vertex.names import ANY_LOCATION, Parent, member_of
+from api.vertex.placing import demand_place
 from api.vertex.proto import Message, timestamp
 from api.vertex.states import error_of, state_of
 from api.vertex.table import table_of
 from api.work import Platform, Work
 from core.db.rows import AnySelect
-from core.db.tables import Job, UtcDateTime, VertexResource
+from core.db.tables import Job, Study, Trial, UtcDateTime, VertexResource
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.states import JobState
 
@@ -37,11 +38,12 @@ _LABELS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A resource with the job behind it. ``name``: its whole name."""
+    """A resource with the job behind it. ``name``: its whole name. ``is_trial``: of a tuning job; its row is not in the database."""
 
     row: VertexResource
     job: Job
     parent: Parent
+    is_trial: bool = False
 
     @property
     def name(self) -> str:
@@ -74,6 +76,7 @@ def create(platform: Platform, caller: Caller, parent: Parent, order: Order, bod
     submission = check_submission(
         platform, caller, canonical(job_spec_of(platform, caller, order, table_of(platform.settings)))
     )
+    demand_place(platform, caller, submission)
     with platform.write() as work:
         submitted = submit(work, caller, submission, key=None, digest="")
         for collection, body in bodies.items():
@@ -117,9 +120,43 @@ def find(
             Job.deleted_at.is_(None),
         )
     ).one_or_none()
-    if row is None:
+    if row is not None:
+        return Found(row[0], row[1], parent)
+    trial = _find_trial(session, parent, member.project_id, resource_id) if collection == "customJobs" else None
+    if trial is None:
         raise NotFound(f"{collection} {parent.name_of(collection, resource_id)} is not found.")
-    return Found(row[0], row[1], parent)
+    return trial
+
+
+def _find_trial(session: Session, parent: Parent, project_id: str, job_id: str) -> Found | None:
+    """The job of a trial of a hyperparameter tuning job, which names it as a custom job."""
+    row = session.execute(
+        select(Job, Study)
+        .join(Trial, Trial.job_id == Job.id)
+        .join(Study, Study.id == Trial.study_id)
+        .where(
+            Job.id == job_id,
+            Job.project_id == project_id,
+            Job.deleted_at.is_(None),
+            Study.deleted_at.is_(None),
+            Study.spec["vertex"]["location"].as_string() == parent.location,
+        )
+    ).one_or_none()
+    if row is None:
+        return None
+    job, told = row[0], row[1].spec["vertex"]
+    resource = VertexResource(
+        collection="customJobs",
+        id=job.id,
+        project_id=project_id,
+        job_id=job.id,
+        location=parent.location,
+        display_name=job.name,
+        labels=dict(told["labels"]),
+        body={"jobSpec": told["body"].get("trialJobSpec", {})},
+        created_at=job.created_at,
+    )
+    return Found(resource, job, parent, is_trial=True)
 
 
 def times_of(job: Job, created_at: datetime) -> dict[str, str]:

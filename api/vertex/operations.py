@@ -23,10 +23,12 @@ def delete(platform: Platform, caller: Caller, parent: Parent, collection: str, 
     """Begin, or go on with, the deletion of an ended job: an operation that may be done already."""
     with platform.write() as work:
         found = jobs.find(work.session, caller, parent, collection, resource_id, "member", verb=f"{collection}.delete")
+        if found.is_trial:
+            raise Conflict(f"{found.name} is the job of a trial; delete the hyperparameter tuning job.")
         if collection == "customJobs" and _has_pipeline(work.session, resource_id):
             raise Conflict(f"{found.name} is the job of a training pipeline; delete the pipeline.")
         is_done = jobs.delete(work, caller, found)
-    return _view(found.name, is_done=is_done)
+    return view_of(found.name, is_done=is_done)
 
 
 def look(platform: Platform, caller: Caller, parent: Parent, collection: str, resource_id: str) -> dict[str, Any]:
@@ -47,7 +49,7 @@ def look(platform: Platform, caller: Caller, parent: Parent, collection: str, re
     if row is None:
         raise NotFound(f"Operation {name}/operations/{DELETION} is not found.")
     if row[0] is not None:
-        return _view(name, is_done=True)
+        return view_of(name, is_done=True)
     return delete(platform, caller, parent, collection, resource_id)
 
 
@@ -58,6 +60,7 @@ def _has_pipeline(session: Any, job_id: str) -> bool:
     return session.execute(query).first() is not None
 
 
-def _view(name: str, *, is_done: bool) -> dict[str, Any]:
+def view_of(name: str, *, is_done: bool) -> dict[str, Any]:
+    """The operation that deletes the resource ``name``."""
     done = {"done": True, "response": {"@type": "type.googleapis.com/google.protobuf.Empty"}} if is_done else {}
     return {"name": f"{name}/operations/{DELETION}", **done}

@@ -86,6 +86,21 @@ class Message:
             raise self._wrong(name, "a whole number", value)
         return value
 
+    def number(self, name: str) -> float:
+        """A double; zero where it is left out."""
+        value = self._fields.get(name, 0.0)
+        if isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                raise self._wrong(name, "a number", value) from None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._wrong(name, "a finite number", value)
+        return float(value)
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        return tuple(Message({"value": item}, path).number("value") for path, item in self.items(name))
+
     def flag(self, name: str) -> bool:
         value = self._fields.get(name, False)
         if not isinstance(value, bool):

@@ -6,17 +6,17 @@ Not in our own description: it is Google's, and versioned by it. At the root, wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Body, Depends, Path, Query, Response
 
-from api.auth import Caller, Reader, Writer
-from api.vertex import custom_jobs, jobs, operations, training_pipelines
+from api.auth import Reader, Writer
+from api.vertex import custom_jobs, jobs, operations, training_pipelines, tuning
 from api.vertex.answers import NotServed, VertexRoute, answer
+from api.vertex.collection import Collection, JobCollection
 from api.vertex.names import Parent, parent_of
 from api.vertex.table import table_of
-from api.work import Platform, PlatformDep
+from api.work import PlatformDep
 from core.domain.errors import NotFound
 
 router = APIRouter(route_class=VertexRoute, include_in_schema=False)
@@ -26,19 +26,14 @@ _Id = Annotated[str, Path(max_length=128)]
 _Body = Annotated[dict[str, Any], Body()]
 
 
-@dataclass(frozen=True, slots=True)
-class Collection:
-    """How resources of one kind are made and shown."""
-
-    create: Callable[[Platform, Caller, Parent, Any], str]
-    view: Callable[[Platform, jobs.Found], dict[str, Any]]
-
-
-COLLECTIONS: Final = {
-    custom_jobs.COLLECTION: Collection(custom_jobs.create, custom_jobs.view),
-    training_pipelines.COLLECTION: Collection(
-        training_pipelines.create, lambda _platform, found: training_pipelines.view(found)
+COLLECTIONS: Final[dict[str, Collection]] = {
+    custom_jobs.COLLECTION: JobCollection(custom_jobs.COLLECTION, custom_jobs.create, custom_jobs.view),
+    training_pipelines.COLLECTION: JobCollection(
+        training_pipelines.COLLECTION,
+        training_pipelines.create,
+        lambda _platform, found: training_pipelines.view(found),
     ),
+    tuning.COLLECTION: tuning.TuningJobs(),
 }
 
 
@@ -65,8 +60,7 @@ def _add(collection: str, kind: Collection) -> None:
 
     def create(body: _Body, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
         resource_id = kind.create(platform, caller, parent, body)
-        with platform.read() as work:
-            return answer(kind.view(platform, _find(work.session, caller, parent, resource_id, "viewer", "get")))
+        return answer(kind.get(platform, caller, parent, resource_id))
 
     def list_all(
         parent: ParentDep,
@@ -74,31 +68,24 @@ def _add(collection: str, kind: Collection) -> None:
         platform: PlatformDep,
         query: Annotated[jobs.ListQuery, Depends(_list_query)],
     ) -> Response:
-        with platform.read() as work:
-            page = jobs.list_page(work, caller, parent, collection, query, lambda found: kind.view(platform, found))
-        return answer(page)
+        return answer(kind.page(platform, caller, parent, query))
 
     def get(resource: _Id, parent: ParentDep, caller: Reader, platform: PlatformDep) -> Response:
-        with platform.read() as work:
-            return answer(kind.view(platform, _find(work.session, caller, parent, resource, "viewer", "get")))
+        return answer(kind.get(platform, caller, parent, resource))
 
     def verb(resource: _Id, action: str, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
         if action != "cancel":
             raise NotServed(f"{collection}:{action[:50]} is not served by this platform.")
-        with platform.write() as work:
-            jobs.cancel(work, caller, _find(work.session, caller, parent, resource, "member", "cancel"))
+        kind.cancel(platform, caller, parent, resource)
         return answer({})
 
     def delete(resource: _Id, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
-        return answer(operations.delete(platform, caller, parent, collection, resource))
+        return answer(kind.delete(platform, caller, parent, resource))
 
     def operation(resource: _Id, operation: _Id, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
         if operation != operations.DELETION:
             raise NotFound(f"Operation {parent.name_of(collection, resource, 'operations', operation)} is not found.")
-        return answer(operations.look(platform, caller, parent, collection, resource))
-
-    def _find(session: Any, caller: Caller, parent: Parent, resource: str, role: Any, what: str) -> jobs.Found:
-        return jobs.find(session, caller, parent, collection, resource, role, verb=f"{collection}.{what}")
+        return answer(kind.look(platform, caller, parent, resource))
 
     def add(path: str, handler: Callable[..., Response], method: str) -> None:
         router.add_api_route(path, handler, methods=[method], name=f"vertex_{collection}_{handler.__name__}")

@@ -113,7 +113,7 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
             return IntDistribution(0, len(parameter.values) - 1)
         case ParameterType.INTEGER:
             low, high = bounds(parameter)
-            return IntDistribution(int(low), int(high), log=parameter.scale is Scale.LOG)
+            return IntDistribution(int(low), int(high), log=parameter.scale is not Scale.LINEAR)
         case ParameterType.FLOAT:
             low, high = bounds(parameter)
             return FloatDistribution(low, high, log=parameter.scale is not Scale.LINEAR)
@@ -125,8 +125,7 @@ def _inner(parameter: Parameter, value: Any) -> Any:
         places = [place for place, one in enumerate(_ordered(parameter)) if one == value and type(one) is type(value)]
         return places[0] if places else next(place for place, one in enumerate(_ordered(parameter)) if one == value)
     if parameter.scale is Scale.REVERSE_LOG:
-        low, high = bounds(parameter)
-        return min(high, max(low, low + high - value))
+        value = _mirrored(parameter, value)
     return int(value) if parameter.type is ParameterType.INTEGER else float(value)
 
 
@@ -134,9 +133,13 @@ def _outer(parameter: Parameter, inner: Any) -> Any:
     if not parameter.has_range:
         return _ordered(parameter)[int(inner)]
     if parameter.scale is Scale.REVERSE_LOG:
-        low, high = bounds(parameter)
-        return min(high, max(low, low + high - inner))
-    return inner
+        inner = _mirrored(parameter, inner)
+    return int(inner) if parameter.type is ParameterType.INTEGER else inner
+
+
+def _mirrored(parameter: Parameter, value: float) -> float:
+    low, high = bounds(parameter)
+    return min(high, max(low, low + high - value))
 
 
 def _ordered(parameter: Parameter) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ _POOLS: Final = ("workerpool0", "workerpool1", "workerpool2", "workerpool3")
 
 def variables(seat: Seat) -> dict[str, str]:
     context = seat.context
-    base = f"{context.paths.output}/{context.trial_id}" if context.trial_id else context.paths.output
+    base = context.paths.output  # of a trial, too: its output is a folder of its own already
     env = {
         "AIP_MODEL_DIR": f"{base}/model/",
         "AIP_CHECKPOINT_DIR": f"{base}/checkpoints/",

@@ -40,8 +40,8 @@ def trial_spec(spec: StudySpec, number: int, parameters: Mapping[str, Any]) -> J
 
 
 def arguments(parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """``--name value`` of each, as Vertex AI gives them."""
-    return tuple(word for name, value in parameters.items() for word in (f"--{name}", text_of(value)))
+    """``--name=value`` of each, as Vertex AI gives them: as two words, ``--x -1e-05`` is none to argparse."""
+    return tuple(f"--{name}={text_of(value)}" for name, value in parameters.items())
 
 
 def text_of(value: Any) -> str:

@@ -165,8 +165,6 @@ class Parameter(_Model):
                 raise FieldError("is integer: min and max must be whole numbers")
             if max(abs(self.min), abs(self.max)) > _MAX_WHOLE:
                 raise FieldError("min and max must be between -2^53 and 2^53")
-            if self.scale is Scale.REVERSE_LOG:
-                raise FieldError("is integer, which has scale linear or log", "write type: float for reverse-log")
 
     def _check_values(self) -> None:
         if self.min is not None or self.max is not None:
@@ -240,7 +238,7 @@ class StudySpec(_Model):
     warm_start: tuple[str, ...] = ()
     seed: Annotated[Whole, Field(ge=0, lt=2**31)] | None = None
     arguments: Flag = Field(
-        default=True, description="Whether `--name value` of every parameter is appended to the command."
+        default=True, description="Whether `--name=value` of every parameter is appended to the command."
     )
 
     @property

@@ -33,7 +33,7 @@ __all__ = ["parse_study", "parse_study_text", "read_study_text"]
 _MAX_PARAMETERS: Final = 200
 _MAX_CONSTRAINTS: Final = 50
 _MAX_INITIAL: Final = 1_000
-# The name becomes an argument, `--name value`, and a name in constraints.
+# The name becomes an argument, `--name=value`, and a name in constraints.
 _PARAMETER_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 # Points that are tried for one that satisfies the constraints: of spaces of which one point in thousands does, too.
 _TRIED_POINTS: Final = 20_000

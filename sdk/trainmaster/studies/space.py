@@ -130,10 +130,12 @@ def value_at(parameter: Parameter, place: float) -> Any:
         return parameter.values[min(len(parameter.values) - 1, int(place * len(parameter.values)))]
     low, high = bounds(parameter)
     if parameter.type is ParameterType.INTEGER:
-        if parameter.scale is Scale.LOG:
+        if parameter.scale is not Scale.LINEAR:
+            is_mirrored = parameter.scale is Scale.REVERSE_LOG
             # Each whole number has the room from a half below it to a half above.
-            found = math.exp(_between(math.log(low - 0.5), math.log(high + 0.5), place))
-            return int(min(high, max(low, round(found))))
+            found = math.exp(_between(math.log(low - 0.5), math.log(high + 0.5), 1 - place if is_mirrored else place))
+            whole = int(min(high, max(low, round(found))))
+            return int(low + high) - whole if is_mirrored else whole
         return int(min(high, low + math.floor(place * (high - low + 1))))
     match parameter.scale:
         case Scale.LINEAR:

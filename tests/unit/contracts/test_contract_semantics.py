@@ -101,9 +101,9 @@ def test_an_empty_pool_keeps_its_place_in_the_job(gang):
     assert [bool(pool) for pool in spec["job"]["workerPoolSpecs"]] == [True, False, True]
 
 
-def test_a_trial_has_folders_of_its_own(gang):
+def test_a_trial_knows_its_number_and_its_output_is_its_own_already(gang):
     env = gang({}, trial=TrialContext("study-1", "digits", 7, {"lr": 0.1})).env("worker")
-    assert env["AIP_MODEL_DIR"] == "/data/output/7/model/"
+    assert env["AIP_MODEL_DIR"] == "/data/output/model/"
     assert (env["CLOUD_ML_TRIAL_ID"], env["TRAINMASTER_TRIAL_ID"]) == ("7", "7")
     assert cluster_spec(env)["task"]["trial"] == "7"
     assert "CLOUD_ML_TRIAL_ID" not in gang({}).env("worker")

@@ -105,7 +105,7 @@ def test_a_trials_job_has_its_point_as_arguments_and_a_folder_of_its_own() -> No
         }
     )  # fmt: skip
     spec = trial_spec(study, 12, {"x": 0.5, "deep": True, "kind": "a b"})
-    words = ("--x", "0.5", "--deep", "true", "--kind", "a b")
+    words = ("--x=0.5", "--deep=true", "--kind=a b")
     assert spec.name == "a" * 60 + "-12"
     assert spec.args == ("--epochs", "3", *words)
     assert spec.roles["ps"].args == ("--serve", *words)

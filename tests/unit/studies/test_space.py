@@ -29,9 +29,7 @@ def test_a_value_is_in_the_range(low: float, high: float, scale: str, place: flo
 
 
 @settings(deadline=None)
-@given(
-    st.integers(1, 2**50), st.integers(1, 2**50), st.sampled_from(["linear", "log"]), st.floats(0, 1, exclude_max=True)
-)
+@given(st.integers(1, 2**50), st.integers(1, 2**50), SCALES, st.floats(0, 1, exclude_max=True))
 def test_a_whole_number_stays_whole(low: int, high: int, scale: str, place: float) -> None:
     one = parameter(type="integer", min=min(low, high), max=max(low, high), scale=scale)
     value = value_at(one, place)
@@ -44,6 +42,11 @@ def test_scales_look_closer_where_they_say() -> None:
     mirrored = parameter(type="float", min=0.001, max=1, scale="reverse-log")
     assert math.isclose(value_at(log, 0.5), math.sqrt(0.001))
     assert math.isclose(value_at(mirrored, 0.5), 1.001 - math.sqrt(0.001))
+    whole = [
+        value_at(parameter(type="integer", min=1, max=100, scale="reverse-log"), place / 100) for place in range(100)
+    ]
+    assert sum(value > 50 for value in whole) > 75
+    assert (whole[0], whole[-1], whole) == (1, 100, sorted(whole))
 
 
 def test_each_whole_number_has_its_share() -> None:

@@ -1,0 +1,301 @@
+"""Hyperparameter tuning jobs as the SDK sends them: each is a study; tests/frameworks has the real SDK."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+from starlette.testclient import TestClient
+
+from core.bell import NullBell
+from core.db.engine import SessionFactory, unit_of_work
+from core.db.tables import Job, Study, Trial
+from executors.fake import FakeEngine, FakeExecutor
+from scheduler.control.context import Control
+from scheduler.control.studies.keeper import StudyKeeper
+from tests.unit.api_vertex.test_jobs import PARENT, POOL, error_of, refused, sent
+
+KIND = "hyperparameterTuningJobs"
+RATE = {"parameterId": "lr", "doubleValueSpec": {"minValue": 0.0001, "maxValue": 0.1}, "scaleType": 2}
+UNITS = {"parameterId": "units", "integerValueSpec": {"minValue": "4", "maxValue": "128"}, "scaleType": 3}
+KINDS = {"parameterId": "kind", "categoricalValueSpec": {"values": ["relu", "selu"]}}
+BATCH = {"parameterId": "batch", "discreteValueSpec": {"values": [16.0, 32.0, 48.5]}, "scaleType": 1}
+METRIC = {"metricId": "accuracy", "goal": 1}
+
+
+def tuning(*parameters: Any, spec: Any = None, **fields: Any) -> dict[str, Any]:
+    study = {"metrics": [METRIC], "parameters": list(parameters or (RATE, UNITS, KINDS, BATCH)), **(spec or {})}
+    pool = {**POOL, "machineSpec": {}}
+    return {
+        "displayName": "My search",
+        "labels": {"team": "x"},
+        "maxTrialCount": 4,
+        "parallelTrialCount": 2,
+        "studySpec": study,
+        "trialJobSpec": {"workerPoolSpecs": [pool]},
+        **fields,
+    }
+
+
+@pytest.fixture
+def keeper(sessions: SessionFactory, clock: Any) -> StudyKeeper:
+    return StudyKeeper(Control(sessions, FakeExecutor(FakeEngine()), NullBell(), clock, "test", b"k" * 32))
+
+
+def study_of(client: TestClient, told: Any) -> Any:
+    return client.get(f"/api/v1/studies/{told['name'].rpartition('/')[2]}").json()["spec"]
+
+
+def place(told: Any) -> str:
+    return f"/v1/{told['name']}"
+
+
+# --- what it becomes -------------------------------------------------------------------------------------------------
+
+
+def test_it_becomes_a_study(client: TestClient) -> None:
+    told = sent(client, tuning(maxFailedTrialCount=3, spec={"measurementSelectionType": 2}), KIND)
+    assert told["name"].startswith(PARENT.removeprefix("/v1/") + f"/{KIND}/study-")
+    assert (told["state"], told["displayName"], told["labels"]) == ("JOB_STATE_QUEUED", "My search", {"team": "x"})
+    assert (told["maxTrialCount"], told["studySpec"]["parameters"][0]) == (4, RATE)
+    assert "trials" not in told
+    study = study_of(client, told)
+    assert study["name"] == "my-search"
+    assert study["budget"] | {"trials": 4, "parallel": 2, "failed_trials": 2} == study["budget"]
+    assert (study["algorithm"], study["measurement"]) == ("auto", "best")
+    assert study["metrics"] == [{"name": "accuracy", "goal": "maximize"}]
+    shown = {
+        name: (one["type"], one["min"], one["max"], one["scale"], one["values"])
+        for name, one in study["parameters"].items()
+    }
+    assert shown == {
+        "lr": ("float", 0.0001, 0.1, "log", []),
+        "units": ("integer", 4, 128, "reverse-log", []),
+        "kind": ("categorical", None, None, "linear", ["relu", "selu"]),
+        "batch": ("discrete", None, None, "linear", [16, 32, 48.5]),
+    }
+    assert study["template"]["labels"] == {"team": "x"}
+    assert study["template"]["env"]["CLOUD_ML_HP_METRIC_TAG"] == "accuracy"
+
+
+def test_zeros_are_left_out_and_the_last_measurement_is_the_default(client: TestClient) -> None:
+    study = study_of(client, sent(client, tuning({"parameterId": "x", "doubleValueSpec": {"maxValue": 1.0}}), KIND))
+    assert (study["parameters"]["x"]["min"], study["parameters"]["x"]["max"]) == (0, 1)
+    assert study["measurement"] == "last"
+
+
+def test_conditional_parameters_have_conditions(client: TestClient) -> None:
+    momentum = {"parameterId": "momentum", "doubleValueSpec": {"maxValue": 0.9}}
+    decay = {"parameterId": "decay", "integerValueSpec": {"maxValue": "3"}}
+    under = {"parameterSpec": momentum, "parentCategoricalValues": {"values": ["sgd"]}}
+    again = {"parameterSpec": momentum, "parentCategoricalValues": {"values": ["rms"]}}
+    deep = {"parameterSpec": {**decay}, "parentDiscreteValues": {"values": [16.0]}}
+    optimizer = {
+        "parameterId": "optimizer",
+        "categoricalValueSpec": {"values": ["sgd", "rms", "adam"]},
+        "conditionalParameterSpecs": [under, again],
+    }
+    study = study_of(client, sent(client, tuning(optimizer, {**BATCH, "conditionalParameterSpecs": [deep]}), KIND))
+    whens = {name: one["when"] for name, one in study["parameters"].items()}
+    assert whens == {"optimizer": {}, "momentum": {"optimizer": ["sgd", "rms"]}, "batch": {}, "decay": {"batch": [16]}}
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        ({"medianAutomatedStoppingSpec": {}}, {"rule": "median"}),
+        ({"decayCurveStoppingSpec": {"useElapsedDuration": False}}, {"rule": "decay-curve"}),
+        (
+            {"convexAutomatedStoppingSpec": {"maxStepCount": "50", "minStepCount": "5", "minMeasurementCount": "2"}},
+            {"rule": "decay-curve", "max_steps": 50, "min_steps": 5, "min_trials": 3},
+        ),
+    ],
+)
+def test_stopping_rules_are_mapped(client: TestClient, given: Any, ours: Any) -> None:
+    study = study_of(client, sent(client, tuning(spec=given), KIND))
+    assert study["stopping"] | ours == study["stopping"]
+
+
+@pytest.mark.parametrize(("number", "ours"), [(2, "grid"), ("RANDOM_SEARCH", "random"), (0, "auto")])
+def test_algorithms_are_mapped(client: TestClient, number: Any, ours: str) -> None:
+    assert (
+        study_of(client, sent(client, tuning(UNITS, KINDS, BATCH, spec={"algorithm": number}), KIND))["algorithm"]
+        == ours
+    )
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+PARAMETERS = "hyperparameter_tuning_job.study_spec.parameters"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (tuning(maxTrialCount=0), "hyperparameter_tuning_job.max_trial_count: must be above 0"),
+        (tuning(parallelTrialCount=9999), "hyperparameter_tuning_job.parallel_trial_count: "),
+        (tuning(studySpec=None), "hyperparameter_tuning_job.study_spec: Required field is not set."),
+        (tuning(trialJobSpec={}), "hyperparameter_tuning_job.trial_job_spec.worker_pool_specs"),
+        (tuning(spec={"metrics": []}), "study_spec.metrics: Required field"),
+        (tuning(spec={"metrics": [{"metricId": "a"}]}), "study_spec.metrics[0].goal: Required field"),
+        (tuning(spec={"metrics": [{"metricId": "a", "goal": 7}]}), "study_spec.metrics[0].goal': this is one of"),
+        (tuning(spec={"algorithm": 1}), "this is one of ALGORITHM_UNSPECIFIED, GRID_SEARCH, RANDOM_SEARCH, not 1"),
+        (tuning(spec={"algorithm": 2}), "INTEGER, CATEGORICAL or DISCRETE, and lr is DOUBLE"),
+        (tuning(spec={"observationNoise": 2}), "Vertex AI Vizier alone"),
+        (tuning(colour="red"), "Unknown name \"colour\" at 'hyperparameter_tuning_job'"),
+        (tuning({"parameterId": "x"}), f"{PARAMETERS}[0]: exactly one of double_value_spec"),
+        (tuning(KINDS, {**RATE, "scaleType": "LOG"}), f"{PARAMETERS}[1].scale_type': this is one of SCALE_TYPE_UN"),
+        (tuning({**RATE, "doubleValueSpec": {"maxValue": 1}}), f"{PARAMETERS}[0]: has scale log and min 0"),
+        (tuning({**KINDS, "scaleType": 1}), "leave it unset for the CATEGORICAL parameter kind"),
+        (tuning(RATE, RATE), f"{PARAMETERS}[1].parameter_id: there is a parameter lr already"),
+        (tuning({"parameterId": "x", "discreteValueSpec": {"values": [2, 1]}}), "must be in increasing order"),
+        (tuning({**RATE, "parameterId": "a b"}), f"{PARAMETERS}[0]: is not a parameter's name"),
+        (tuning({"parameterId": "x", "doubleValueSpec": {"maxValue": "NaN"}}), "a finite number"),
+        (tuning({"parameterId": "x", "doubleValueSpec": {"maxValue": 1, "defaultValue": 0.5}}), "default_value: is served by"),
+        (
+            tuning({**RATE, "conditionalParameterSpecs": [{"parameterSpec": UNITS, "parentIntValues": {"values": ["1"]}}]}),
+            "lr is DOUBLE, and no parameter can depend on it",
+        ),
+        (
+            tuning({**KINDS, "conditionalParameterSpecs": [{"parameterSpec": UNITS, "parentIntValues": {"values": ["1"]}}]}),
+            "exactly parent_categorical_values is needed",
+        ),
+        (
+            tuning({**KINDS, "conditionalParameterSpecs": [{"parameterSpec": UNITS, "parentCategoricalValues": {"values": ["x"]}}]}),
+            f"{PARAMETERS}[0].conditional_parameter_specs[0].parameter_spec: 'x' is no value of kind",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_with_its_place(client: TestClient, body: Any, said: str) -> None:
+    assert said in refused(client, body, collection=KIND)
+    assert client.get(f"{PARENT}/{KIND}").json() == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (tuning(encryptionSpec={"kmsKeyName": "k"}), "hyperparameter_tuning_job.encryption_spec"),
+        (tuning(spec={"transferLearningConfig": {"disableTransferLearning": True}}), "transfer learning"),
+        (tuning(spec={"studyStoppingConfig": {"maxNumTrials": 3}}), "study_stopping_config"),
+        (tuning(spec={"medianAutomatedStoppingSpec": {"useElapsedDuration": True}}), "use_elapsed_duration"),
+        (tuning(trialJobSpec={"workerPoolSpecs": [POOL], "network": "n"}), "trial_job_spec.network"),
+    ],
+)
+def test_what_is_not_served_is_told_by_its_name(client: TestClient, body: Any, said: str) -> None:
+    assert said in refused(client, body, status="UNIMPLEMENTED", collection=KIND)
+
+
+def test_who_may(client: TestClient, stranger: TestClient, as_user: Any) -> None:
+    told = sent(client, tuning(), KIND)
+    viewer, nobody = as_user("viewer", role="viewer"), as_user("nobody", role=None)
+    assert viewer.get(place(told)).status_code == 200
+    for who, answer in (
+        (viewer, viewer.post(f"{PARENT}/{KIND}", json=tuning())),
+        (viewer, viewer.post(f"{place(told)}:cancel")),
+        (nobody, nobody.get(place(told))),
+        (stranger, stranger.get(f"{PARENT}/{KIND}")),
+    ):
+        error_of(answer, 403, "PERMISSION_DENIED"), who
+
+
+# --- its life --------------------------------------------------------------------------------------------------------
+
+
+def test_trials_are_told_with_what_they_came_to(
+    client: TestClient, keeper: StudyKeeper, sessions: SessionFactory, clock: Any
+) -> None:
+    told = sent(client, tuning(UNITS, KINDS, spec={"algorithm": 3}), KIND)
+    study_id = told["name"].rpartition("/")[2]
+    keeper.keep(study_id)
+    waiting = client.get(place(told)).json()
+    assert waiting["state"] == "JOB_STATE_PENDING"
+    first, second = waiting["trials"]
+    assert [(one["id"], one["state"]) for one in (first, second)] == [("1", "REQUESTED"), ("2", "REQUESTED")]
+    assert {one["parameterId"] for one in first["parameters"]} == {"units", "kind"}
+    assert first["webAccessUris"]["workerpool0-0"].endswith(first["customJob"].rpartition("/")[2])
+    job = client.get(f"/v1/{first['customJob']}").json()
+    assert (job["state"], job["displayName"]) == ("JOB_STATE_QUEUED", "my-search-1")
+    units = next(one["value"] for one in first["parameters"] if one["parameterId"] == "units")
+    ours = client.get(f"/api/v1/jobs/{first['customJob'].rpartition('/')[2]}").json()["spec"]
+    assert f"--units={units}" in ours["roles"]["chief"]["args"]
+    curve = {"steps": [1, 2, 3], "values": [0.5, 0.75, 0.7]}
+    with unit_of_work(sessions) as session:
+        jobs = select(Trial.job_id).where(Trial.study_id == study_id)
+        session.execute(update(Job).where(Job.id.in_(jobs)).values(state="running", started_at=clock.now))
+        ended = {"state": "succeeded", "result": {"accuracy": 0.75}, "curve": curve, "ended_at": clock.now}
+        session.execute(update(Trial).where(Trial.number == 1).values(**ended))
+    running = client.get(place(told)).json()
+    assert running["state"] == "JOB_STATE_RUNNING"
+    assert [one["state"] for one in running["trials"]] == ["SUCCEEDED", "ACTIVE"]
+    assert running["trials"][0]["finalMeasurement"] == {
+        "stepCount": "2", "metrics": [{"metricId": "accuracy", "value": 0.75}],
+    }  # fmt: skip
+    assert "webAccessUris" not in running["trials"][0]
+    assert running["startTime"] == running["trials"][0]["startTime"]
+    with unit_of_work(sessions) as session:
+        session.execute(
+            update(Trial)
+            .where(Trial.number == 2)
+            .values(state="failed", reason="It never told accuracy.", ended_at=clock.now)
+        )
+        session.execute(update(Study).values(state="failed", reason="All 2 trials are done.", finished_at=clock.now))
+    failed = client.get(place(told)).json()
+    assert failed["error"] == {"code": 3, "message": "All 2 trials are done."}
+    assert failed["trials"][1]["infeasibleReason"] == "It never told accuracy."
+    assert (failed["trials"][1]["state"], "finalMeasurement" in failed["trials"][1]) == ("INFEASIBLE", False)
+    assert "hyperparameter tuning job" in error_of(
+        client.delete(f"/v1/{first['customJob']}"), 400, "FAILED_PRECONDITION"
+    )
+
+
+def test_cancel_and_delete(client: TestClient, keeper: StudyKeeper) -> None:
+    told = sent(client, tuning(), KIND)
+    study_id = told["name"].rpartition("/")[2]
+    keeper.keep(study_id)
+    assert "cancel it first" in error_of(client.delete(place(told)), 400, "FAILED_PRECONDITION")
+    assert client.post(f"{place(told)}:cancel", json={}).json() == {}
+    assert client.get(place(told)).json()["state"] == "JOB_STATE_CANCELLING"
+    for _ in range(3):
+        keeper.keep(study_id)
+    ended = client.get(place(told)).json()
+    assert (ended["state"], ended["error"]["code"]) == ("JOB_STATE_CANCELLED", 1)
+    assert {one["state"] for one in ended["trials"]} == {"INFEASIBLE"}
+    assert "ended already" in error_of(client.post(f"{place(told)}:cancel", json={}), 400, "FAILED_PRECONDITION")
+    operation = client.delete(place(told)).json()
+    assert operation["done"]
+    error_of(client.get(place(told)), 404, "NOT_FOUND")
+    assert client.get(f"/ui/{operation['name']}").json() == operation
+
+
+def test_lists_are_filtered_and_paged(client: TestClient, clock: Any) -> None:
+    names = []
+    for number in range(4):
+        clock.advance(1)
+        labels = {"n": str(number % 2)}
+        names.append(sent(client, {**tuning(), "displayName": f"search {number}", "labels": labels}, KIND)["name"])
+    other = client.post(f"/v1/projects/default/locations/europe-west4/{KIND}", json=tuning()).json()["name"]
+    own = client.post(  # one that no client of Vertex AI made
+        "/api/v1/studies",
+        json={
+            "spec": {
+                "name": "own", "parameters": {"x": {"type": "float", "min": 0, "max": 1}}, "metric": "m",
+                "goal": "minimize", "budget": {"trials": 1},
+            }
+        },
+    ).json()["id"]  # fmt: skip
+    error_of(client.get(f"{PARENT}/{KIND}/{own}"), 404, "NOT_FOUND")
+
+    def listed(parent: str = PARENT, **query: Any) -> list[str]:
+        page = client.get(f"{parent}/{KIND}", params=query)
+        assert page.status_code == 200, page.text
+        return [one["name"] for one in page.json().get(KIND, [])]
+
+    assert listed() == names[::-1]
+    assert listed("/v1/projects/default/locations/-") == [other, *names[::-1]]
+    assert listed(filter='display_name="search 3"') == [names[3]]
+    assert listed(filter='labels.n="1" AND state="JOB_STATE_QUEUED"') == [names[3], names[1]]
+    first = client.get(f"{PARENT}/{KIND}", params={"pageSize": 3}).json()
+    second = client.get(f"{PARENT}/{KIND}", params={"pageSize": 3, "pageToken": first["nextPageToken"]}).json()
+    assert [one["name"] for page in (first, second) for one in page[KIND]] == names[::-1]
+    assert "nextPageToken" not in second
