@@ -100,9 +100,12 @@ def _leases(session: Session, now: datetime) -> list[GaugeMetricFamily]:
 def _nodes(session: Session) -> list[GaugeMetricFamily]:
     ready = func.coalesce(func.sum(case((Node.is_ready, 1), else_=0)), 0)
     cordoned = func.coalesce(func.sum(case((Node.is_cordoned, 1), else_=0)), 0)
-    row = session.execute(select(func.count(), ready, cordoned).select_from(Node)).one()
+    quarantined, suspected = func.count(Node.quarantined_at), func.count(Node.suspicion)
+    row = session.execute(select(func.count(), ready, cordoned, quarantined, suspected).select_from(Node)).one()
     family = GaugeMetricFamily("trainmaster_nodes", "Nodes by condition.", labels=["condition"])
     family.add_metric(["ready"], row[1])
     family.add_metric(["not_ready"], row[0] - row[1])
     family.add_metric(["cordoned"], row[2])
+    family.add_metric(["quarantined"], row[3])
+    family.add_metric(["suspected"], row[4])
     return [family]

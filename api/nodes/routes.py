@@ -14,10 +14,10 @@ router = new_router("nodes")
 
 
 @router.get("/nodes", operation_id="list_nodes", summary="The nodes and what is used on them")
-def list_nodes(_caller: Reader, platform: PlatformDep, page: PageParams) -> Page[NodeView]:
+def list_nodes(caller: Reader, platform: PlatformDep, page: PageParams) -> Page[NodeView]:
     """By name."""
     with platform.read() as work:
-        return service.list_nodes(work, page)
+        return service.list_nodes(work, caller, page)
 
 
 @router.get("/holders", operation_id="list_holders", summary="Which replicas hold what on the nodes")
@@ -28,9 +28,9 @@ def list_holders(caller: Reader, platform: PlatformDep, page: PageParams) -> Pag
 
 
 @router.get("/nodes/{node}", operation_id="get_node", summary="One node")
-def get_node(node: str, _caller: Reader, platform: PlatformDep) -> NodeView:
+def get_node(node: str, caller: Reader, platform: PlatformDep) -> NodeView:
     with platform.read() as work:
-        return service.get_node(work, node)
+        return service.get_node(work, caller, node)
 
 
 @router.post("/nodes/{node}/cordon", operation_id="cordon_node", summary="Place nothing new on a node")
@@ -57,6 +57,15 @@ def uncordon_node(
         return service.uncordon(work, caller, node, body.reason if body else "")
 
 
+@router.post("/nodes/{node}/release", operation_id="release_node", summary="Lift a node's quarantine")
+def release_node(
+    node: str, caller: PlatformAdmin, platform: PlatformDep, body: ReasonRequest | None = None
+) -> NodeView:
+    """New replicas are placed there again, and what failed there before counts no more. A cordon stays."""
+    with platform.write() as work:
+        return service.release(work, caller, node, body.reason if body else "")
+
+
 @router.put("/nodes/{node}/labels", operation_id="set_node_labels", summary="Set the labels that admins give to a node")
 def set_node_labels(node: str, body: NodeLabelsSet, caller: PlatformAdmin, platform: PlatformDep) -> NodeView:
     """Replaces the admins' labels. They win over what the executor reports; node selectors meet both."""
@@ -66,6 +75,6 @@ def set_node_labels(node: str, body: NodeLabelsSet, caller: PlatformAdmin, platf
 
 @router.delete("/nodes/{node}", operation_id="delete_node", summary="Forget a node that is gone", status_code=204)
 def delete_node(node: str, caller: PlatformAdmin, platform: PlatformDep) -> None:
-    """Refused while it is ready or holds replicas. A node that comes back is added again, without cordon and labels."""
+    """Refused while it is ready or holds replicas. A node that comes back is added again, without cordon, quarantine and labels."""
     with platform.write() as work:
         service.remove(work, caller, node)

@@ -1,4 +1,4 @@
-"""Nodes, what is used on them, and what admins say of them: cordons, drains and labels."""
+"""Nodes, what is used on them, and what admins say of them: cordons, drains, releases and labels."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Final
 
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from trainmaster.wire.admin import NodeView
 from trainmaster.wire.base import Page
 
 from api.auth import Caller
+from api.nodes import quarantines
 from api.paging import PageQuery, rows_by_name
 from api.work import Work
 from core.db.repositories.events import append_event
 from core.db.repositories.nodes import is_holding, labels_of, usage, used_gpus
-from core.db.tables import Node, Replica
+from core.db.tables import Node, NodeFailure, Replica
 from core.domain.errors import Conflict, NotFound
 from core.domain.resources import Amounts
 from core.domain.states import ReplicaState
@@ -26,17 +27,19 @@ from core.domain.states import ReplicaState
 UNSEEN_FOR: Final = timedelta(minutes=10)
 
 
-def list_nodes(work: Work, page: PageQuery) -> Page[NodeView]:
+def list_nodes(work: Work, caller: Caller, page: PageQuery) -> Page[NodeView]:
     rows, cursor = rows_by_name(work.session, select(Node), Node.name, page)
     used, counts = _used(work, [name for _, name in rows])
-    items = [_view_of(node, used.get(name, Amounts()), counts.get(name, 0)) for node, name in rows]
+    hidden = quarantines.hidden_jobs(work, caller, [node for node, _ in rows])
+    items = [_view_of(node, used.get(name, Amounts()), counts.get(name, 0), hidden) for node, name in rows]
     return Page(items=items, next_cursor=cursor)
 
 
-def get_node(work: Work, name: str) -> NodeView:
+def get_node(work: Work, caller: Caller, name: str) -> NodeView:
     node = _load(work, name)
     used, counts = _used(work, [name])
-    return _view_of(node, used.get(name, Amounts()), counts.get(name, 0))
+    hidden = quarantines.hidden_jobs(work, caller, [node])
+    return _view_of(node, used.get(name, Amounts()), counts.get(name, 0), hidden)
 
 
 def cordon(work: Work, caller: Caller, name: str, reason: str) -> NodeView:
@@ -54,6 +57,18 @@ def uncordon(work: Work, caller: Caller, name: str, reason: str) -> NodeView:
     return _close(work, caller, name, reason, kind="node.uncordoned")
 
 
+def release(work: Work, caller: Caller, name: str, reason: str) -> NodeView:
+    """Lift its quarantine, or dismiss what it is suspected of. What failed there before counts no more. Again: nothing."""
+    node = _load(work, name)
+    if node.quarantined_at is not None or node.suspicion is not None:
+        quarantines.lift(node, work.now)
+        append_event(
+            work.session, at=work.now, kind="node.released", actor=caller.actor, reason=reason, data={"node": name}
+        )
+        work.ring("tick")
+    return get_node(work, caller, name)
+
+
 def set_labels(work: Work, caller: Caller, name: str, labels: Mapping[str, str]) -> NodeView:
     """``labels`` instead of those that admins gave before; what the executor reports stays under them."""
     node = _load(work, name)
@@ -67,11 +82,11 @@ def set_labels(work: Work, caller: Caller, name: str, labels: Mapping[str, str])
             data={"node": name, "labels": dict(labels)},
         )
         work.ring("tick")
-    return get_node(work, name)
+    return get_node(work, caller, name)
 
 
 def remove(work: Work, caller: Caller, name: str) -> None:
-    """Forget a node that is gone, with its cordon and labels.
+    """Forget a node that is gone, with its cordon and labels, and what failed there.
 
     Raises:
         Conflict: it is still there, or something may still run on it.
@@ -84,6 +99,7 @@ def remove(work: Work, caller: Caller, name: str) -> None:
         shown = ", ".join(sorted(held)[:5]) + (f" and {len(held) - 5} more" if len(held) > 5 else "")
         raise Conflict(f"Node {name} still holds replicas of {shown}; wait until they are given up or cancel them.")
     work.session.delete(node)
+    work.session.execute(delete(NodeFailure).where(NodeFailure.node == name))
     append_event(work.session, at=work.now, kind="node.removed", actor=caller.actor, data={"node": name})
     work.ring("tick")
 
@@ -103,7 +119,7 @@ def _close(work: Work, caller: Caller, name: str, reason: str, *, kind: str) -> 
             data={"node": name},
         )
         work.ring("tick")
-    return get_node(work, name)
+    return get_node(work, caller, name)
 
 
 def _load(work: Work, name: str) -> Node:
@@ -124,7 +140,7 @@ def _used(work: Work, names: Sequence[str]) -> tuple[Mapping[str, Amounts], Mapp
     return usage(rows), Counter(row.node for row in rows if not ReplicaState(row.state).is_terminal)
 
 
-def _view_of(node: Node, used: Amounts, replicas: int) -> NodeView:
+def _view_of(node: Node, used: Amounts, replicas: int, hidden: frozenset[str]) -> NodeView:
     return NodeView(
         name=node.name,
         executor=node.executor,
@@ -138,6 +154,8 @@ def _view_of(node: Node, used: Amounts, replicas: int) -> NodeView:
         is_cordoned=node.is_cordoned,
         is_draining=node.is_draining,
         cordon_reason=node.cordon_reason,
+        quarantine=quarantines.view(node, hidden),
+        suspicion=quarantines.suspicion(node, hidden),
         seen_at=node.seen_at,
         replicas=replicas,
     )

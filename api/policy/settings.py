@@ -78,6 +78,30 @@ SETTINGS: Final = (
         "Moves of running jobs that make room for a large gang: off, propose (shown, not done) or apply.",
         tuple(Defragment),
     ),
+    Setting(
+        "quarantines", "switch",
+        "A node on which jobs end for reasons of the machine takes no new work for a time (`trainmaster nodes` shows it).",
+    ),
+    Setting(
+        "quarantine_failures", "number",
+        "So many suspicious ends of different jobs on one node, without a success between them, quarantine it; a certain fault of "
+        "the hardware does so alone.",
+    ),
+    Setting(
+        "quarantine_window_s", "duration",
+        "Suspicious ends count together if they are no further apart; at most 7 days.",
+    ),
+    Setting(
+        "quarantine_release_s", "duration",
+        "After this time a quarantined node takes work again by itself, twice as long each time in a row; off: only when an "
+        "administrator releases it.",
+        can_be_off=True,
+    ),
+    Setting(
+        "quarantine_share", "number",
+        "The part, from 0 to 1, of the nodes of one kind that may be quarantined at once; one always may, the last one that "
+        "takes work never.",
+    ),
 )  # fmt: skip
 BY_NAME: Final = {setting.name: setting for setting in SETTINGS} | {setting.field: setting for setting in SETTINGS}
 

@@ -196,11 +196,20 @@ def _few(names: Sequence[str]) -> str:
     return f"{noun} {shown}" + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
+def _closed(node: Node) -> str:
+    """Why it takes no new work; empty: it does."""
+    if not node.is_ready:
+        return "not ready"
+    if node.is_cordoned:
+        return "cordoned"
+    return "quarantined" if node.quarantined_at is not None else ""
+
+
 def _warnings(work: Work, row: BookingRow, project: Project, nodes: Mapping[str, Node]) -> list[str]:
-    shut = [name for name in row.nodes if not nodes[name].is_ready or nodes[name].is_cordoned]
-    found = [f"{name} is {'cordoned' if nodes[name].is_ready else 'not ready'} now." for name in shut[:_SHOWN]]
+    shut = [(name, how) for name in row.nodes if (how := _closed(nodes[name]))]
+    found = [f"{name} is {how} now." for name, how in shut[:_SHOWN]]
     if len(shut) > _SHOWN:
-        found.append(f"{len(shut) - _SHOWN} more of the nodes are cordoned or not ready now.")
+        found.append(f"{len(shut) - _SHOWN} more of the nodes are cordoned, quarantined or not ready now.")
     ahead_s = max(0.0, (row.begins_at - work.now).total_seconds())
     others = (
         select(Job.name, Job.spec["preemptible"].as_boolean().label("preemptible"))

@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final
+
+from core.domain import faults
+from core.domain.faults import Fault
 
 
 class ExitCause(StrEnum):
@@ -57,7 +60,10 @@ CONSEQUENCE_WINDOW: Final = timedelta(seconds=15)
 
 @dataclass(frozen=True, slots=True)
 class ExitFacts:
-    """How one replica ended, as the driver tells it. ``who`` is its name, such as ``worker-0``."""
+    """How one replica ended, as the driver tells it. ``who`` is its name, such as ``worker-0``.
+
+    ``blames_node``: false where the control loop ended it for its gang's sake: its machine has no part in that.
+    """
 
     who: str
     role: str
@@ -66,6 +72,7 @@ class ExitFacts:
     at: datetime
     sentence: str = ""
     log_tail: str = ""
+    blames_node: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,8 @@ class Verdict:
     """What an exit means.
 
     ``is_hopeless``: the same command would end the same way again. ``is_consequence``: it died because a peer did, as
-    far as it can know. ``signature``: equal for two ends of the same kind in the same place.
+    far as it can know. ``signature``: equal for two ends of the same kind in the same place. ``fault``: what its machine did,
+    if that is what ended it.
     """
 
     kind: ExitKind
@@ -81,6 +89,7 @@ class Verdict:
     signature: str
     is_hopeless: bool = False
     is_consequence: bool = False
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +110,14 @@ def _rule(pattern: str, kind: ExitKind, hint: str, *, hopeless: bool = False, co
 # Read from top to bottom; the first that is found counts. The line that matched is quoted before the hint.
 _RULES: Final = (
     _rule(
-        r"uncorrectable ECC|\bXid\b\D{0,40}\d+|fallen off the bus|GPU is lost|CUDA error: hardware",
+        faults.OF_MACHINES,
         ExitKind.HARDWARE,
-        "a GPU or its memory is broken; tell the administrator to cordon the node",
+        "its node is at fault, not the program; a node that ends jobs so is quarantined",
+    ),
+    _rule(
+        faults.XID_OF_PROGRAMS,
+        ExitKind.USER_ERROR,
+        "NVIDIA counts this Xid among errors of programs; look for an index or an address out of bounds (compute-sanitizer)",
     ),
     _rule(
         r"CUDA out of memory|OutOfMemoryError|CUDNN_STATUS_ALLOC_FAILED|CUBLAS_STATUS_ALLOC_FAILED|ResourceExhaustedError"
@@ -317,10 +331,27 @@ def classify(facts: ExitFacts) -> Verdict:
         kind, text, is_hopeless = told
         # The driver saw what happened and says it better than a table can.
         sentence = facts.sentence or text.format(who=facts.who, role=facts.role) + "."
-        return Verdict(kind, sentence, f"{facts.cause.value}:{facts.role}", is_hopeless)
+        fault = _fault_of(facts)
+        if fault is not None and kind is ExitKind.USER_ERROR:
+            kind = ExitKind.HARDWARE
+        return Verdict(kind, sentence, f"{facts.cause.value}:{facts.role}", is_hopeless, fault=fault)
     if facts.exit_code == 0:
         return Verdict(ExitKind.SUCCESS, f"{facts.who} finished.", "success")
     return _from_log(facts)
+
+
+def _fault_of(facts: ExitFacts) -> Fault | None:
+    """What the machine did, as far as the cause tells. What runs short there, or who is stopped, is no fault of its."""
+    if not facts.blames_node:
+        return None
+    match facts.cause:
+        case ExitCause.NODE_LOST:
+            return faults.NODE_LOST
+        case ExitCause.ENGINE_REFUSED:
+            return faults.fault_in(facts.sentence) or faults.REFUSED
+        case ExitCause.START_FAILED:
+            return faults.fault_in(facts.sentence)
+    return None
 
 
 def _from_log(facts: ExitFacts) -> Verdict:
@@ -337,7 +368,14 @@ def _from_log(facts: ExitFacts) -> Verdict:
                 if found:
                     hint = rule.hint.format(who=facts.who, role=facts.role, **found.groupdict())
                     sentence = f"{facts.who} {ending}: {_quote(line)} – {hint}."
-                    return Verdict(rule.kind, sentence, _signature(facts, line), rule.is_hopeless, rule.is_consequence)
+                    fault = faults.fault_in(line) if rule.kind is ExitKind.HARDWARE else None
+                    if fault is not None and line is not exception and exception is not None:
+                        fault = replace(
+                            fault, is_certain=False
+                        )  # a program that failed in its own words may print anything
+                    return Verdict(
+                        rule.kind, sentence, _signature(facts, line), rule.is_hopeless, rule.is_consequence, fault
+                    )
     number = _signal_of(facts)
     if number is not None and exception is None:
         kind, text = _SIGNAL_HINTS.get(number, (ExitKind.USER_ERROR, "its log says more"))

@@ -15,6 +15,9 @@ from core.domain.errors import InvalidRequest
 # Each level is four times the one before, from ten minutes of a GPU to 43,690 hours: what a cluster is asked for spans as
 # many orders of magnitude, and jobs on the last level are no longer told apart.
 _FIRST_LEVEL_GPU_S: Final = 600.0
+# Failures of nodes are kept for longer than this.
+LONGEST_WINDOW_S: Final = 7 * 24 * 3600.0
+_MOST_FAILURES: Final = 100
 
 
 class QueueOrder(StrEnum):
@@ -55,6 +58,12 @@ class Policy:
         grace_s: what a preempted job gets for its last checkpoint.
         shrinks: elastic jobs give back replicas before anybody is preempted.
         restart_cost_s: what a preemption is taken to cost the job besides the work since its last checkpoint.
+        quarantines: nodes on which jobs end for reasons of the machine take no new work for a time.
+        quarantine_failures: so many suspicious ends of different jobs on one node make it one; a certain fault alone does, too.
+        quarantine_window_s: ends further apart have nothing to do with one another.
+        quarantine_release_s: after this time a node takes work again, twice as long each time in a row. ``None``: when an
+            administrator says so.
+        quarantine_share: no more of the nodes of one kind are quarantined at once, but one may always be.
 
     Raises:
         ValueError: a setting that makes no sense; it names the field.
@@ -75,6 +84,11 @@ class Policy:
     shrinks: bool = True
     restart_cost_s: float = 60.0
     defragment: Defragment = Defragment.PROPOSE
+    quarantines: bool = True
+    quarantine_failures: float = 3
+    quarantine_window_s: float = 3600.0
+    quarantine_release_s: float | None = 4 * 3600.0
+    quarantine_share: float = 0.25
 
     def __post_init__(self) -> None:
         if not 0 <= self.usage_weight <= 1:
@@ -87,6 +101,14 @@ class Policy:
                 raise ValueError(f"{name}: must be 0 seconds or more")
         if self.time_slice_s is not None and not self.time_slice_s > 0:
             raise ValueError("time_slice_s: must be more than 0 seconds, or off")
+        if self.quarantine_failures not in range(1, _MOST_FAILURES + 1):
+            raise ValueError(f"quarantine_failures: must be a whole number from 1 to {_MOST_FAILURES}")
+        if not 0 < self.quarantine_window_s <= LONGEST_WINDOW_S:
+            raise ValueError("quarantine_window_s: must be more than 0 seconds and at most 7 days")
+        if self.quarantine_release_s is not None and not self.quarantine_release_s > 0:
+            raise ValueError("quarantine_release_s: must be more than 0 seconds, or off")
+        if not 0 <= self.quarantine_share <= 1:
+            raise ValueError("quarantine_share: must be between 0 and 1")
         if not all(0 < a < b for a, b in pairwise((*self.levels_gpu_s, float("inf")))):
             raise ValueError("levels_gpu_s: must be times above 0, each longer than the one before, such as 1h,8h")
 
@@ -104,7 +126,8 @@ _LONGEST_S: Final = 10 * 365 * 24 * 3600.0
 _MOST_GRACE_S: Final = 3600.0
 _MOST_LEVELS: Final = 16
 _NAMES: Final = tuple(field.name for field in fields(Policy))
-_FLAGS: Final = frozenset({"is_fair", "preempts_priority", "reclaims", "preempts_shares", "shrinks"})
+_FLAGS: Final = frozenset({"is_fair", "preempts_priority", "reclaims", "preempts_shares", "shrinks", "quarantines"})
+_CAN_BE_OFF: Final = frozenset({"time_slice_s", "quarantine_release_s"})
 
 
 def parse_policy(data: Mapping[str, Any], *, base: Policy | None = None) -> Policy:
@@ -154,7 +177,7 @@ def _value(name: str, value: Any) -> Any:
                 f"{name} is a list of 1 to {_MOST_LEVELS} numbers of GPU-seconds, such as [3600, 28800].", field=name
             )
         return tuple(_number(name, one) for one in value)
-    if name == "time_slice_s" and value is None:
+    if name in _CAN_BE_OFF and value is None:
         return None
     number = _number(name, value)
     most = _MOST_GRACE_S if name == "grace_s" else _LONGEST_S

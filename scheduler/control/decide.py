@@ -125,6 +125,7 @@ class _Draft:
             if member.state is ReplicaState.PENDING:
                 if member.id in self.sight.refused:
                     told = self._facts(member, ExitCause.ENGINE_REFUSED, self.sight.refused[member.id])
+                    told = replace(told, blames_node=False)  # what it asks for is refused everywhere
                     self._move(member, ReplicaEvent.FAIL, self.now, told)
             else:
                 # What was noted of one that ran says what was about to happen to it.
@@ -260,7 +261,8 @@ class _Draft:
             if due is not None and due <= self.now:
                 why = member.detail or "It did not get ready."
                 sentence = f"{member.name} could not join for too long, and the others train on: {why}"
-                self._move(member, ReplicaEvent.FAIL, self.now, self._facts(member, ExitCause.ENGINE_REFUSED, sentence))
+                told = replace(self._facts(member, ExitCause.ENGINE_REFUSED, sentence), blames_node=False)
+                self._move(member, ReplicaEvent.FAIL, self.now, told)
             elif due is not None:
                 self.looks.append(due)
         for member in outside(self.sight, self.members.values(), None):

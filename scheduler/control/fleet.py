@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final, TypeAlias
 from typing import cast as typed
 
@@ -17,6 +18,7 @@ from core.db.repositories.nodes import add_part, is_holding, merged_labels, take
 from core.db.rows import AnySelect
 from core.db.tables import Attempt, Node, Replica
 from core.domain.ids import NodeId
+from core.domain.quarantine import at_text, until_text
 from core.domain.resources import Amounts
 from scheduler.planning.model import NodeView
 
@@ -27,6 +29,7 @@ _NOTHING: Final = Amounts()
 _nodes, _replicas = typed("Table", Node.__table__), typed("Table", Replica.__table__)
 _NODES: Final[AnySelect] = select(
     _nodes.c.name, _nodes.c.is_ready, _nodes.c.condition, _nodes.c.is_cordoned, _nodes.c.is_draining,
+    _nodes.c.quarantined_at, _nodes.c.quarantined_until, cast(_nodes.c.quarantine, Text), cast(_nodes.c.suspicion, Text),
     cast(_nodes.c.allocatable, Text), cast(_nodes.c.labels, Text), cast(_nodes.c.admin_labels, Text),
 )  # fmt: skip
 # What an attempt's replicas hold changes together with one of these: a place that is given up before the attempt ends
@@ -137,6 +140,7 @@ def node_view(node: Node, used: Amounts) -> NodeView:
         _why_not(node.condition, node.is_ready, node.is_cordoned, node.is_draining),
         used,
         is_draining=node.is_draining,
+        quarantine=_quarantine(node.name, node.quarantined_at, node.quarantined_until, node.quarantine),
     )
 
 
@@ -157,7 +161,8 @@ def _read_holders(session: Session, attempts: list[str]) -> dict[str, list[Holde
 
 
 def _read(raw: RawNode, used: Amounts) -> NodeView:
-    name, is_ready, condition, is_cordoned, is_draining, allocatable, labels, admin_labels = raw
+    name, is_ready, condition, is_cordoned, is_draining, since, until, quarantine, _, *texts = raw
+    allocatable, labels, admin_labels = texts
     return _view(
         name,
         Amounts.from_json(orjson.loads(allocatable)),
@@ -165,13 +170,27 @@ def _read(raw: RawNode, used: Amounts) -> NodeView:
         _why_not(condition, is_ready, is_cordoned, is_draining),
         used,
         is_draining=is_draining,
+        quarantine=_quarantine(name, since, until, orjson.loads(quarantine) if quarantine else None),
     )
 
 
 def _view(
-    name: str, total: Amounts, labels: Mapping[str, str], why_not: str, used: Amounts, *, is_draining: bool
+    name: str,
+    total: Amounts,
+    labels: Mapping[str, str],
+    why_not: str,
+    used: Amounts,
+    *,
+    is_draining: bool,
+    quarantine: tuple[str, datetime | None] | None,
 ) -> NodeView:
-    return NodeView(NodeId(name), labels, total, _left(total, used), not why_not, why_not, is_draining)
+    is_quarantined = quarantine is not None and not why_not  # who closed it says more, and it does not open by itself
+    opens_at = None
+    if quarantine is not None and is_quarantined:
+        why_not, opens_at = quarantine
+    return NodeView(
+        NodeId(name), labels, total, _left(total, used), not why_not, why_not, is_draining, is_quarantined, opens_at
+    )
 
 
 def _with_use(view: NodeView, used: Amounts) -> NodeView:
@@ -185,6 +204,17 @@ def _left(total: Amounts, used: Amounts) -> Amounts:
         {model: max(0, count - used.gpus.get(model, 0)) for model, count in total.gpus.items()},
         used.shares,
     )
+
+
+def _quarantine(
+    name: str, since: datetime | None, until: datetime | None, why: Mapping[str, Any] | None
+) -> tuple[str, datetime | None] | None:
+    """In words that go on after the node's name, and when it is over."""
+    if since is None:
+        return None
+    said = f" ({why['error']})" if why and why.get("error") else ""
+    words = f"is quarantined since {at_text(since)}{said}, {until_text(until)} – `trainmaster nodes release {name}` opens it"
+    return words, until
 
 
 def _why_not(condition: str, is_ready: bool, is_cordoned: bool, is_draining: bool) -> str:

@@ -22,6 +22,7 @@ from scheduler.control.accounts import changed_usage, load_rules, rules_fingerpr
 from scheduler.control.estimates import Estimates, of_stopped
 from scheduler.control.fleet import Fleet, raw_nodes, usage_of
 from scheduler.control.growing import load_growing
+from scheduler.control.quarantine import newest_failure, next_change
 from scheduler.control.running import STOP_GRACE_S, late_after_limit, limit_in_sight, load_running, running_rows
 from scheduler.planning.durations import Traits
 from scheduler.planning.model import Estimate, QueuedGang, Reason, ReasonCode, Snapshot
@@ -52,7 +53,7 @@ class Loaded:
     """A snapshot and what applying its plan compares with.
 
     ``next_due``: when time alone may change the plan: a back-off is over, of a job or of a lost replica, a booking begins or
-    ends, somebody's guaranteed run time or turn is over, or one has waited for long enough to come first again.
+    ends, a quarantine is over, somebody's guaranteed run time or turn is over, or one has waited for long enough to come first again.
     ``shape_reasons`` and ``own_reasons`` are what is written now; ``reason_keys``: under which of the former a waiting job
     looks first, as one of its user's. ``attempts``: the live one of each job that runs.
     ``preempted``: why waiting jobs were made to give their places. ``usage``: shares that changed, to be written;
@@ -109,7 +110,14 @@ def fingerprint(session: Session) -> tuple[Any, ...]:
     """
     connection = session.connection()
     queue, attempts, holders = (connection.execute(one).one() for one in (_QUEUE, _LIVE, _HOLDING))
-    return (tuple(queue), tuple(attempts), tuple(holders), raw_nodes(session), rules_fingerprint(session))
+    return (
+        tuple(queue),
+        tuple(attempts),
+        tuple(holders),
+        raw_nodes(session),
+        rules_fingerprint(session),
+        newest_failure(session),
+    )
 
 
 def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow: bool = False) -> Loaded:
@@ -143,7 +151,7 @@ def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow
         select(func.min(Job.not_before)).where(Job.state == JobState.QUEUED.value, Job.not_before > now)
     ).scalar_one()
     usage, usage_at = changed_usage(rules, snapshot, {one.view.user: one.user_id for one in live})
-    dues = (ends, grows_at, rules.next_change(now), _next_turn(snapshot), usage_at)
+    dues = (ends, grows_at, rules.next_change(now), next_change(session, now), _next_turn(snapshot), usage_at)
     return Loaded(
         snapshot=snapshot,
         generations={JobId(job_id): one.generation for job_id, one in cache.jobs.items()},

@@ -41,6 +41,7 @@ from scheduler.control import fence
 from scheduler.control.context import Control
 from scheduler.control.journal import Journal
 from scheduler.control.leftovers import log_leftovers
+from scheduler.control.quarantine import forget_failures
 from scheduler.control.queue import move_queued
 from scheduler.control.records import prune
 from scheduler.control.retain import apply_retention
@@ -261,6 +262,12 @@ def forget_plans(control: Control, settings: Settings) -> int:
         )
 
 
+def forget_node_failures(control: Control) -> int:
+    """Drop what is too old to quarantine a node; how many."""
+    with unit_of_work(control.sessions) as session:
+        return forget_failures(session, control.clock())
+
+
 def housekeep(control: Control, settings: Settings) -> None:
     """Every slow step; what fails is logged and leaves the others alone."""
     lease = fence.acquire(control, SWEEP_LEASE)
@@ -271,6 +278,7 @@ def housekeep(control: Control, settings: Settings) -> None:
         ("ttl", lambda: delete_outlived(control)),
         ("events", lambda: forget_events(control, timedelta(days=settings.event_retention_days))),
         ("plans", lambda: forget_plans(control, settings)),
+        ("failures", lambda: forget_node_failures(control)),
         ("metrics", lambda: forget_metrics(control)),
         ("runs", lambda: forget_runs(control)),
         ("expired", lambda: forget_expired(control)),

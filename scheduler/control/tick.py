@@ -23,7 +23,7 @@ from core.domain.ids import JobId
 from core.domain.lifecycle import JobEvent
 from core.domain.states import JobState, Wanted
 from executors.base import ChangesWorlds
-from scheduler.control import fence
+from scheduler.control import fence, quarantine
 from scheduler.control.aside import Aside, Planned
 from scheduler.control.context import Control
 from scheduler.control.place import Order, grow, place_all
@@ -91,6 +91,7 @@ class Ticker:
         self._cache = TickCache()
         self._recorder = Recorder()
         self._aside = Aside()
+        self._judge = quarantine.Judge()
         self._settled: tuple[Any, ...] | None = None  # the fingerprint after a tick that left nothing to start
         self._moving = 0  # ticks in a row that started or stopped somebody
         self._ticked_at: datetime | None = None
@@ -149,6 +150,10 @@ class Ticker:
         control = self.control
         with unit_of_work(control.sessions, read_only=True) as session:
             wishes = _unmet_wishes(session)
+            is_due = self._judge.is_due(session, control.clock())
+        if is_due:  # before anything is placed where something broke
+            with turn.write() as session:
+                quarantine.decide(session, control.clock())
         for job_id, event in wishes:
             self._settle_wish(turn, job_id, event)
         with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:

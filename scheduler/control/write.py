@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final, cast
 
-from sqlalchemy import Table, bindparam, update
+from sqlalchemy import Table, bindparam, insert, update
 
 from core.bell import TOPIC_STUDY, TOPIC_TICK
 from core.db.repositories.events import event_row
-from core.db.tables import Attempt, Job, Replica
+from core.db.tables import Attempt, Job, NodeFailure, Replica
 from core.domain.exits import classify
+from core.domain.faults import Fault
 from core.domain.layout import Layout
 from core.domain.lifecycle import AttemptEvent, Effect, JobEvent, Move, ReplicaEvent, advance
 from core.domain.states import JobState, ReplicaState
@@ -31,6 +33,7 @@ _DETAIL_CHARS: Final = 2000
 
 # Built once: what else is changed is told with their parameters, column by column.
 _attempts, _jobs, _replicas = (cast("Table", one.__table__) for one in (Attempt, Job, Replica))
+_ADD_FAILURE: Final = insert(cast("Table", NodeFailure.__table__)).inline()
 _CHANGE_ATTEMPT: Final = (
     update(_attempts)
     .where(_attempts.c.id == bindparam("is_id"), _attempts.c.generation == bindparam("is_generation"))
@@ -293,6 +296,8 @@ class AttemptWriter:
         if item.exit is not None:
             verdict = classify(item.exit)
             values["exit"] = exit_to_json(item.exit, verdict.kind.value, verdict.sentence)
+            if verdict.fault is not None:
+                self._blame(item.member, item.exit.at, verdict.fault)
         if item.event is ReplicaEvent.RESTART:
             values |= {
                 "generation": item.member.generation + 1,
@@ -304,6 +309,17 @@ class AttemptWriter:
                 "report_seq": 0,
             }
         return values
+
+    def _blame(self, member: Member, at: datetime, fault: Fault) -> None:
+        """Of its node: written with the end itself, so that no kill comes between the two."""
+        row = {
+            "node": member.node,
+            "job_id": self.job.id,
+            "attempt_id": self.attempt.id,
+            "replica": member.name,
+            "at": at,
+        }
+        self.writes.add(_ADD_FAILURE, {**row, **asdict(fault)})
 
     def _replicas(self, changes: Iterable[tuple[Member, Mapping[str, Any]]]) -> None:
         """Write the new values of each, compared with what was read: many at once where the same columns change."""

@@ -142,6 +142,7 @@ class Course:
         if moment > _FARTHEST_S:
             return False
         self.now_s = moment
+        self._open_nodes()
         for job_id in [job_id for job_id, running in self.running.items() if running.end_s <= self.now_s]:
             self._end(job_id)
         return True
@@ -156,12 +157,21 @@ class Course:
                     yield at_s
         if not self.queued:
             return
+        for opens_at in {node.opens_at for node in self._nodes.values() if node.opens_at is not None}:
+            yield max(now_s, (opens_at - began).total_seconds())
         turn_s = policy.min_run_time_s if policy.time_slice_s is None else policy.time_slice_s
         for running in self.running.values():
             if running.view.started_at is not None and running.view.is_preemptible:
                 at_s = (running.view.started_at - began).total_seconds() + max(turn_s, policy.min_run_time_s)
                 if now_s < at_s < running.end_s:
                     yield at_s
+
+    def _open_nodes(self) -> None:
+        """Those whose quarantine is over by now take work again."""
+        now = self.now
+        for name, node in self._nodes.items():
+            if node.opens_at is not None and node.opens_at <= now:
+                self._nodes[name] = replace(node, is_schedulable=True, why_not="", is_quarantined=False, opens_at=None)
 
     def _end_s(self, view: RunningGang) -> float:
         stated = None if view.expected_end is None else (view.expected_end - self._from.now).total_seconds()

@@ -91,7 +91,9 @@ def another_cluster(
         if name not in known:
             raise ValueError(f"without: there is no node {name}")
     nodes = [
-        replace(node, is_schedulable=False, why_not="is left out") if node.id in without else node
+        replace(node, is_schedulable=False, why_not="is left out", is_quarantined=False, opens_at=None)
+        if node.id in without
+        else node
         for node in snapshot.nodes
     ]
     if more_nodes:

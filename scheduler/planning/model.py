@@ -29,6 +29,8 @@ class NodeView:
     is_schedulable: bool = True
     why_not: str = ""  # a phrase, such as "is cordoned", when not schedulable
     is_draining: bool = False  # what runs there is to go on elsewhere
+    is_quarantined: bool = False  # only that keeps work away from it, until ``opens_at`` if that is known
+    opens_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

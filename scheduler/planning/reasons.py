@@ -13,6 +13,7 @@ from core.domain.parts import WHOLE
 from core.domain.resources import Request
 from core.domain.waiting import RESERVED_FOR, kept_for, starts_first
 from scheduler.planning import words
+from scheduler.planning.closed import Closed
 from scheduler.planning.cluster import Cluster, Pool
 from scheduler.planning.demand import Demand, Group, demand_of
 from scheduler.planning.domains import best_domain
@@ -36,6 +37,7 @@ class Explainer:
         self.free = ledger.free
         self.holders = holders
         self.budget = Budget()
+        self.closed = Closed(snapshot)
         self._reservations = {id(held.demand): held for held in ledger.reservations}
         self._everywhere: EmptyCluster | None = None  # with the nodes that take no work
         self._hole_phrases: dict[tuple[int, tuple[str, ...], int], tuple[str, dict[str, Any]]] = {}
@@ -48,6 +50,9 @@ class Explainer:
             return self._never(demand, refusal)
         if place(demand, self.free, self.budget) is not None:
             return self._held_back(demand)
+        return self.closed.beside(self._no_room(demand), demand.gang)
+
+    def _no_room(self, demand: Demand) -> Reason:
         for group in demand.merged:
             missing = self._missing(demand, group)
             if missing is not None:

@@ -8,18 +8,24 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Boolean,
+    ForeignKey,
+    Integer,
     Text,
     false,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from core.db.tables.base import Base
+from core.db.tables.base import Base, BigId
 
 
 class Node(Base):
     """A machine. The cordon, the drain and ``admin_labels`` are the admin's, the rest is written from what the executor sees.
 
     ``labels``: what the executor reports; :func:`core.db.repositories.nodes.labels_of` tells which labels hold.
+    ``quarantine``: null, or why it takes no new work (:mod:`core.db.repositories.quarantine` has the form), written by the
+    control loop; ``quarantined_until`` null: until an admin releases it. ``quarantine_count``: how many there were in a row.
+    ``trusted_since``: what failed there before has had its consequence. ``suspicion``: null, or why it would be quarantined and
+    is not.
     """
 
     __tablename__ = "nodes"
@@ -37,6 +43,30 @@ class Node(Base):
     )  # then it is cordoned, too
     cordon_reason: Mapped[str] = mapped_column(Text, default="")
     seen_at: Mapped[datetime]
+    quarantine: Mapped[dict[str, Any] | None]
+    quarantined_at: Mapped[datetime | None]
+    quarantined_until: Mapped[datetime | None]
+    quarantine_count: Mapped[int] = mapped_column(Integer, default=0, server_default="0")
+    trusted_since: Mapped[datetime | None]
+    suspicion: Mapped[dict[str, Any] | None]
+
+
+class NodeFailure(Base):
+    """A replica that ended for a reason of its machine: a ``core.domain.faults.Fault``, written with the replica's end.
+
+    ``at``: when it happened there. ``replica``: its name, such as ``worker-0``.
+    """
+
+    __tablename__ = "node_failures"
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    node: Mapped[str]
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    attempt_id: Mapped[str]
+    replica: Mapped[str]
+    at: Mapped[datetime] = mapped_column(index=True)
+    error: Mapped[str] = mapped_column(Text)
+    is_certain: Mapped[bool] = mapped_column(Boolean)
+    is_loss: Mapped[bool] = mapped_column(Boolean)
 
 
 class Lease(Base):

@@ -67,7 +67,31 @@ def _state(node: NodeView) -> str:
         return f"{word}: {node.cordon_reason}" if node.cordon_reason else word
     if node.is_cordoned:
         return f"cordoned: {node.cordon_reason}" if node.cordon_reason else "cordoned"
-    return f"takes no new work: {node.condition}" if node.condition else "ready"
+    if node.quarantine is not None:
+        until = f" until {output.local_time(node.quarantine.until)}" if node.quarantine.until else ""
+        return f"quarantined{until}: {node.quarantine.why}"
+    state = f"takes no new work: {node.condition}" if node.condition else "ready"
+    return f"{state}, suspected: {node.suspicion.why}" if node.suspicion is not None else state
+
+
+def _quarantine(node: NodeView) -> list[tuple[str, str | None]]:
+    """Since when and why it takes no new work by itself, or why it does although it should not."""
+    told: list[tuple[str, str | None]]
+    if node.quarantine is not None:
+        until, jobs = node.quarantine.until, node.quarantine.jobs
+        told = [
+            ("Quarantined", f"since {output.local_time(node.quarantine.since)}"),
+            ("Until", output.local_time(until) if until else "it is released"),
+            ("Why", node.quarantine.why),
+            ("Release", f"trainmaster nodes release {node.name}"),
+        ]
+    elif node.suspicion is not None:
+        jobs = node.suspicion.jobs
+        told = [("Suspected", node.suspicion.why), ("Not quarantined", f"since {node.suspicion.why_not}")]
+    else:
+        return []
+    lines = [f"{one.job} ({one.job_id}), {output.local_time(one.at)}: {one.error}" for one in jobs if one.job_id]
+    return [*told, *(("Job", line) for line in lines)]
 
 
 def _reserved(one: ReservationView) -> str:
@@ -104,6 +128,7 @@ def show(node: options.Node, json: options.Json = False) -> None:
         [
             ("Node", view.name),
             ("State", _state(view)),
+            *_quarantine(view),
             *(("Reserved", _reserved(one)) for one in reservations),
             ("Executor", view.executor),
             ("CPU", _of(view, "cpu_milli", lambda value: f"{value / 1000:g}")),
@@ -137,6 +162,13 @@ def uncordon(node: options.Node, json: options.Json = False) -> None:
     """Open a node again."""
     with session.client() as client:
         _tell(client.uncordon_node(node), as_json=json)
+
+
+@app.command()
+def release(node: options.Node, reason: options.Reason = "", json: options.Json = False) -> None:
+    """Lift a node's quarantine: it takes new work again (platform admins)."""
+    with session.client() as client:
+        _tell(client.release_node(node, reason=reason), as_json=json)
 
 
 @app.command()

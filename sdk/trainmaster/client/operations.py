@@ -190,6 +190,7 @@ class Operations:
     cordon_node = Method(admin.cordon_node)
     drain_node = Method(admin.drain_node)
     uncordon_node = Method(admin.uncordon_node)
+    release_node = Method(admin.release_node)
     set_node_labels = Method(admin.set_node_labels)
     delete_node = Method(admin.delete_node)
     list_volumes = IterMethod(pages.list_volumes, VolumeView)

@@ -123,6 +123,36 @@ class SecretView(WireModel):
     updated_at: datetime
 
 
+class QuarantineJob(WireModel):
+    """A job that ended on the node for a reason of the machine. Of one that the caller may not see, only when and how."""
+
+    job_id: str | None = None
+    job: str | None = None  # its name
+    at: datetime
+    error: str  # such as "uncorrectable ECC error"
+
+
+class QuarantineView(WireModel):
+    """Why a node takes no new work: jobs ended there for reasons of the machine. What runs there goes on.
+
+    ``until``: when it takes work again by itself; `null`: when it is released. ``count``: how many there are in a row.
+    """
+
+    since: datetime
+    until: datetime | None = None
+    why: str
+    jobs: list[QuarantineJob] = Field(default_factory=list)
+    count: int = 1
+
+
+class SuspicionView(WireModel):
+    """Why a node would be quarantined, and is not: the last that takes work never is, and only a part at once."""
+
+    why: str
+    why_not: str
+    jobs: list[QuarantineJob] = Field(default_factory=list)
+
+
 class NodeView(WireModel):
     name: str
     executor: str
@@ -136,6 +166,8 @@ class NodeView(WireModel):
     is_cordoned: bool = False
     is_draining: bool = False  # what runs here is stopped, to go on elsewhere; then it is cordoned, too
     cordon_reason: str = ""
+    quarantine: QuarantineView | None = None
+    suspicion: SuspicionView | None = None
     seen_at: datetime
     replicas: int = 0  # running here now
 

@@ -189,6 +189,8 @@ def test_volumes_and_nodes_and_the_server_itself(sdk: Client, tmp_path: Path) ->
     with pytest.raises(NotFound):
         sdk.drain_node("absent", reason="dust")
     with pytest.raises(NotFound):
+        sdk.release_node("absent", reason="new board")
+    with pytest.raises(NotFound):
         sdk.set_node_labels("absent", {"pool": "fast"})
     with pytest.raises(NotFound):
         sdk.delete_node("absent")

@@ -347,6 +347,50 @@ def test_a_node_is_drained_and_opened_again(house: Any) -> None:
     assert kinds(house) == ["node.draining", "node.cordoned", "node.draining", "node.uncordoned"]
 
 
+def quarantine(house: Any, **more: Any) -> dict[str, Any]:
+    """Put node-a into quarantine as the control loop does."""
+    at = house.now
+    cause = {"job_id": "job-0", "job": "secret-name", "at": at.isoformat(), "error": "uncorrectable ECC error"}
+    kept = {"error": "uncorrectable ECC error in job secret-name", "causes": [cause]}
+    values = {"quarantine": kept, "quarantined_at": at, "quarantine_count": 2, **more}
+    with unit_of_work(house.sessions) as session:
+        session.execute(update(Node).where(Node.name == "node-a").values(**values))
+    return cause
+
+
+def test_a_quarantine_is_shown_with_its_jobs_and_released_and_the_history_tells(house: Any) -> None:
+    quarantine(house, quarantined_until=house.now + timedelta(hours=4))
+    found = house.call("root", "GET", "/nodes/node-a").json()["quarantine"]
+    assert found["why"] == "uncorrectable ECC error in job secret-name"
+    assert (found["jobs"][0]["job_id"], found["jobs"][0]["error"]) == ("job-0", "uncorrectable ECC error")
+    assert found["until"] > found["since"]
+    node = house.call("root", "POST", "/nodes/node-a/release", json={"reason": "new board"}).json()
+    assert (node["quarantine"], node["is_cordoned"]) == (None, False)
+    house.call("root", "POST", "/nodes/node-a/release")  # again: nothing
+    assert kinds(house) == ["node.released"]
+    with unit_of_work(house.sessions) as session:
+        row = session.get(Node, "node-a")
+        assert (row.trusted_since, row.quarantine_count) == (house.now, 0)
+
+
+def test_a_quarantine_names_no_job_to_whom_it_is_not_for(house: Any) -> None:
+    quarantine(house)
+    told = house.call("stranger", "GET", "/nodes").text
+    assert "uncorrectable ECC error in a job of another project" in told
+    assert "secret-name" not in told
+    assert "job-0" not in told
+
+
+def test_a_suspicion_is_shown_and_dismissed(house: Any) -> None:
+    cause = quarantine(house, quarantined_at=None, quarantine=None)
+    kept = {"sentence": "…", "why_not": "it is the last node", "until": "2026-11-22T14:00:00+00:00", "causes": [cause]}
+    with unit_of_work(house.sessions) as session:
+        session.execute(update(Node).where(Node.name == "node-a").values(suspicion=kept))
+    found = house.call("root", "GET", "/nodes/node-a").json()["suspicion"]
+    assert (found["why"], found["why_not"]) == ("uncorrectable ECC error in job secret-name", "it is the last node")
+    assert house.call("root", "POST", "/nodes/node-a/release").json()["suspicion"] is None
+
+
 def put_labels(house: Any, **labels: Any) -> Any:
     return house.call("root", "PUT", "/nodes/node-a/labels", json={"labels": labels})
 

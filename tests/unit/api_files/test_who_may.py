@@ -293,6 +293,7 @@ ROUTES: dict[str, Case] = {
     "POST /api/v1/nodes/{node}/cordon": case(PLATFORM_ADMIN),
     "POST /api/v1/nodes/{node}/drain": case(PLATFORM_ADMIN),
     "POST /api/v1/nodes/{node}/uncordon": case(PLATFORM_ADMIN),
+    "POST /api/v1/nodes/{node}/release": case(PLATFORM_ADMIN),
     "GET /api/v1/volumes": case(ANY_READER),
     "POST /api/v1/volumes": case(PLATFORM_ADMIN, json={"name": "claim", "kind": "pvc", "config": {"claim": "data"}}),
     "GET /api/v1/volumes/{volume}": case(ANY_READER),

@@ -14,7 +14,7 @@ from scheduler.planning import Booking, Estimate, GrowingGang, QueuedGang, Runni
 from scheduler.planning.course import given_back, taken
 from scheduler.planning.outlook import Expected, Outlook, StartCode, outlook
 from tests.properties.planner_worlds import any_snapshots
-from tests.unit.planning.test_reasons import NOW, gang, job, node, runs
+from tests.unit.planning.test_reasons import NOW, gang, job, node, quarantined, runs
 
 
 def minutes(expected: Expected | None) -> tuple[float | None, ...]:
@@ -41,6 +41,17 @@ def test_it_starts_when_the_estimated_ends_of_others_make_room() -> None:
     assert me is not None
     assert (me.code, me.position, me.nodes) == (StartCode.EXPECTED, 1, ("a",))
     assert me.sentence == "probably at about 12:20 UTC, between 12:10 UTC and 13:00 UTC"
+
+
+def test_a_quarantine_that_ends_by_itself_is_reckoned_with() -> None:
+    alone = of(outlook(Snapshot(NOW, (quarantined("a"),), (job("me", gang(1, 8)),))), "me")
+    assert minutes(alone) == (180, 180, 180)
+    running = guessed(runs("r", 8, "b", None), 400, 500, 600)
+    busy = of(outlook(Snapshot(NOW, (quarantined("a"), node("b", free=0)), (job("me", gang(1, 8)),), (running,))), "me")
+    assert minutes(busy) == (180, 180, 180)
+    for_good = replace(quarantined("a"), opens_at=None)
+    never = of(outlook(Snapshot(NOW, (for_good,), (job("me", gang(1, 8)),))), "me")
+    assert never is None or never.likely_at is None
 
 
 def test_those_in_line_start_one_after_the_other() -> None:

@@ -351,3 +351,24 @@ def test_why_a_job_stands_where_it_stands_is_counted_without_names() -> None:
     assert not any(name in told for name in ("urgent", "other", "older", "bob"))
     assert standing(seen, made, JobId("urgent")).startswith("no job comes before it")
     assert standing(seen, made, JobId("busy")) == ""
+
+
+SHUT = "is quarantined since 2026-11-21 11:00 UTC (uncorrectable ECC error in job x), until 2026-11-21 15:00 UTC"
+
+
+def quarantined(name: str, free: int = 8) -> NodeView:
+    return node(
+        name, free=free, is_schedulable=False, why_not=SHUT, is_quarantined=True, opens_at=NOW + timedelta(hours=3)
+    )
+
+
+def test_who_could_start_on_a_quarantined_node_is_told_of_it() -> None:
+    alone = why([quarantined("a"), node("b", 1)], gang(1, 8))
+    assert alone.code is ReasonCode.NO_NODES
+    assert f"take no new work: a {SHUT}" in alone.sentence
+    busy = why([quarantined("a"), node("b", free=2)], gang(1, 8), [runs("other", 6, "b", None)])
+    assert busy.code is ReasonCode.NO_ROOM
+    assert busy.sentence.endswith(f". Besides, a {SHUT}")
+    assert busy.numbers["quarantined"] == ["a"]
+    full = why([quarantined("a", free=2), node("b", free=2)], gang(1, 8), [runs("other", 6, "b", None)])
+    assert "quarantined" not in full.sentence

@@ -59,6 +59,26 @@ def test_a_node_that_is_reserved_says_so(cli: Invoke, server: Any) -> None:
     assert told[1].endswith("(paper)")
 
 
+def test_a_quarantined_node_says_why_until_when_and_how_it_is_released(cli: Invoke, server: Any) -> None:
+    job = {"job_id": "job-7", "job": "x", "at": "2026-11-21T07:00:00Z", "error": "uncorrectable ECC error"}
+    why = "uncorrectable ECC error in job x"
+    told = {"since": "2026-11-21T07:00:00Z", "until": "2026-11-22T07:00:00Z", "why": why, "jobs": [job], "count": 1}
+    server.on("GET", "/nodes", {"items": [node_json(quarantine=told)]})
+    server.on("GET", "/nodes/n1", node_json(quarantine={**told, "until": None}))
+    server.on("POST", "/nodes/n1/release", node_json())
+    assert f": {why}" in cli("nodes").stdout
+    assert "quarantined until 2026-11-22" in cli("nodes").stdout
+    shown = cli("nodes", "show", "n1").stdout
+    assert "until it is released" not in shown.splitlines()[1]
+    assert "trainmaster nodes release n1" in shown
+    assert "x (job-7), 2026-11-21" in shown
+    assert cli("nodes", "release", "n1", "--reason", "new board").stdout == "n1: ready\n"
+    assert server.bodies("POST", "/nodes/n1/release") == [{"reason": "new board"}]
+    suspected = node_json(suspicion={"why": why, "why_not": "it is the last node", "jobs": []})
+    server.on("GET", "/nodes/n1", suspected)
+    assert f"ready, suspected: {why}" in cli("nodes", "show", "n1").stdout
+
+
 def test_a_node_is_drained(cli: Invoke, server: Any) -> None:
     drained = node_json(is_cordoned=True, is_draining=True, cordon_reason="dust")
     server.on("POST", "/nodes/n1/drain", {**drained, "replicas": 2})

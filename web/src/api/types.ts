@@ -12,6 +12,7 @@ export type Replica = Schemas["ReplicaView"];
 export type Exit = Schemas["ExitView"];
 export type Event = Schemas["EventView"];
 export type Node = Schemas["NodeView"];
+export type QuarantineJob = Schemas["QuarantineJob"];
 export type Project = Schemas["ProjectView"];
 export type Member = Schemas["MemberView"];
 export type User = Schemas["UserView"];

@@ -185,6 +185,8 @@ describe("room on nodes", () => {
   it("is what nobody holds, never less than nothing, and none on nodes that take no work", () => {
     expect(free(node("a", 4, 1)).gpus).toEqual({ A: 3 });
     expect(free(node("b", 4, 5)).gpus).toEqual({ A: 0 });
+    const quarantine = { since: "", why: "uncorrectable ECC error in job x" };
+    expect(isOpen({ ...node("a", 1, 0), quarantine })).toBe(false);
     expect([isOpen(node("a", 1, 0)), isOpen({ ...node("a", 1, 0), is_cordoned: true })]).toEqual([true, false]);
   });
 });

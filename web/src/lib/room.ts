@@ -16,7 +16,7 @@ const amounts = (raw: Record<string, unknown>): Amounts => ({
 
 export const allocatable = (node: Node): Amounts => amounts(node.allocatable);
 export const used = (node: Node): Amounts => amounts(node.used);
-export const isOpen = (node: Node): boolean => node.is_ready && !node.is_cordoned;
+export const isOpen = (node: Node): boolean => node.is_ready && !node.is_cordoned && !node.quarantine;
 export const gpuCount = (of: Amounts): number => Object.values(of.gpus).reduce((sum, count) => sum + count, 0);
 
 const NEVER = ["never_fits", "no_matching_node", "too_large"];

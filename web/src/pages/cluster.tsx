@@ -1,6 +1,6 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { Ban, CircleCheck, LogOut, Server } from "lucide-react";
+import { Ban, CircleCheck, LogOut, Server, ShieldCheck } from "lucide-react";
 import { useState } from "react";
 import { api, got } from "~/api/client";
 import { holdersQuery, keys, meQuery, nodesQuery, waitingQuery } from "~/api/queries";
@@ -13,6 +13,7 @@ import { bytes, counted, number } from "~/lib/format";
 import { allocatable, gpuCount, isOpen, used } from "~/lib/room";
 import { devicesOf, hueOf, Slot } from "./devices";
 import { Why } from "./jobs/table";
+import { WhyClosed } from "./quarantine";
 
 export function ClusterPage() {
   const { data: nodes, error, isPending, refetch } = useQuery(nodesQuery);
@@ -108,9 +109,12 @@ function NodeCard({ node, holders, close }: NodeCardProps) {
   const client = useQueryClient();
   const [all, taken] = [allocatable(node), used(node)];
   const devices = devicesOf(node, holders);
-  const uncordon = async () => {
+  const open = async (how: "uncordon" | "release") => {
+    const asked = { params: { path: { node: node.name } } };
     try {
-      await got(api.POST("/api/v1/nodes/{node}/uncordon", { params: { path: { node: node.name } } }));
+      await got(
+        how === "release" ? api.POST("/api/v1/nodes/{node}/release", asked) : api.POST("/api/v1/nodes/{node}/uncordon", asked),
+      );
       await client.invalidateQueries({ queryKey: keys.nodes });
     } catch (error) {
       toast(error instanceof Error ? error.message : String(error), "bad");
@@ -120,7 +124,7 @@ function NodeCard({ node, holders, close }: NodeCardProps) {
   return (
     <li className={`card node${isOpen(node) ? "" : " closed"}`}>
       <header>
-        <span className={`dot ${node.is_ready ? (node.is_cordoned ? "bad" : "good") : ""}`} aria-hidden="true" />
+        <span className={`dot ${node.is_ready ? (isOpen(node) ? "good" : "bad") : ""}`} aria-hidden="true" />
         <h2 className="cut mono" title={node.name}>
           {node.name}
         </h2>
@@ -134,9 +138,16 @@ function NodeCard({ node, holders, close }: NodeCardProps) {
         {node.is_cordoned && (
           <span className="state tone-amber">{node.is_draining ? (node.replicas ? "draining" : "drained") : "cordoned"}</span>
         )}
+        {node.quarantine && <span className="state tone-red">quarantined</span>}
+        {!node.quarantine && node.suspicion && <span className="state tone-amber">suspected</span>}
+        {me?.is_admin && (node.quarantine || node.suspicion) && (
+          <button type="button" className="button quiet small" onClick={() => void open("release")}>
+            <ShieldCheck size={13} aria-hidden="true" /> {node.quarantine ? "Release" : "Dismiss"}
+          </button>
+        )}
         {me?.is_admin &&
           (node.is_cordoned ? (
-            <button type="button" className="button quiet small" onClick={uncordon}>
+            <button type="button" className="button quiet small" onClick={() => void open("uncordon")}>
               <CircleCheck size={13} aria-hidden="true" /> Open
             </button>
           ) : (
@@ -153,6 +164,7 @@ function NodeCard({ node, holders, close }: NodeCardProps) {
       <div className="body stack">
         {!node.is_ready && node.condition && <p className="tone-red wrap">{node.condition}</p>}
         {node.is_cordoned && node.cordon_reason && <p className="dim wrap">{node.cordon_reason}</p>}
+        <WhyClosed node={node} />
         {devices.length > 0 && (
           <ul className="gpus" aria-label={`GPUs of ${node.name}`}>
             {devices.map((device, i) => (

@@ -203,6 +203,12 @@ def uncordon_node(node: str) -> Call[NodeView]:
     return typed(NodeView, "uncordon_node", "POST", at, is_repeatable=True)
 
 
+def release_node(node: str, *, reason: str = "") -> Call[NodeView]:
+    """Lift the node's quarantine: it takes new work again, and what failed there before counts no more."""
+    at = path("/nodes/{node}/release", node=node)
+    return typed(NodeView, "release_node", "POST", at, body=ReasonRequest(reason=reason), is_repeatable=True)
+
+
 def set_node_labels(node: str, labels: Mapping[str, str]) -> Call[NodeView]:
     """Give the node these labels instead of those that admins gave before; what the executor reports stays."""
     at = path("/nodes/{node}/labels", node=node)

@@ -1,0 +1,259 @@
+"""When a node takes no new work because jobs end there for reasons of the machine. Pure: facts in, changes out.
+
+The same facts always give the same answer, whoever asks and however often. Three things keep the innocent out: ends that
+are the program's own are no facts here (:mod:`core.domain.faults`); a job that fails in this way on two nodes counts for
+none of them; and of the nodes of one kind only a part is quarantined at once, never the last that takes work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from math import floor
+from typing import Any, Final
+
+from core.domain.policy import Policy
+
+# What ends within this of another loss of the node is the same loss: a reboot ends all that runs there.
+_ONE_LOSS: Final = timedelta(minutes=5)
+# A node that was open for so long begins anew with the shortest time.
+_FORGIVEN: Final = timedelta(days=7)
+_LONGEST: Final = timedelta(days=365)
+_TOLD: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A replica of job ``job_id``, named ``job``, that ended on ``node`` for a reason of the machine."""
+
+    node: str
+    job_id: str
+    job: str
+    at: datetime
+    error: str
+    is_certain: bool = False
+    is_loss: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "job_id": self.job_id,
+            "job": self.job,
+            "at": self.at.isoformat(),
+            "error": self.error,
+            "is_certain": self.is_certain,
+            "is_loss": self.is_loss,
+        }
+
+    @classmethod
+    def from_json(cls, node: str, data: Mapping[str, Any]) -> Failure:
+        return cls(
+            node,
+            data["job_id"],
+            data["job"],
+            datetime.fromisoformat(data["at"]),
+            data["error"],
+            bool(data.get("is_certain")),
+            bool(data.get("is_loss")),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A node as the rule sees it. ``kind``: equal for nodes that can stand in for one another.
+
+    ``takes_work``: it is ready and nobody has closed it. ``causes``: of the quarantine that it is in, ``()`` if in none.
+    """
+
+    name: str
+    kind: tuple[Any, ...] = ()
+    takes_work: bool = True
+    is_quarantined: bool = False
+    causes: tuple[Failure, ...] = ()
+    until: datetime | None = None
+    trusted_since: datetime | None = None
+    count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """``until``: ``None``, until it is released. ``count``: how many there are in a row by now."""
+
+    causes: tuple[Failure, ...]
+    until: datetime | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """It would be quarantined but for ``why_not``, which goes on after "but". Over at ``until``."""
+
+    causes: tuple[Failure, ...]
+    why_not: str
+    until: datetime
+
+
+@dataclass(slots=True)
+class Changes:
+    """By node. ``releases``: why, a sentence; ``is_refuted`` among them: those that should not have been quarantined."""
+
+    quarantines: dict[str, Quarantine] = field(default_factory=dict)
+    releases: dict[str, str] = field(default_factory=dict)
+    refuted: set[str] = field(default_factory=set)
+    suspicions: dict[str, Suspicion] = field(default_factory=dict)
+
+
+def judge(
+    nodes: Sequence[Suspect],
+    failures: Sequence[Failure],
+    successes: Mapping[str, datetime],
+    policy: Policy,
+    now: datetime,
+) -> Changes:
+    """What to change of ``nodes``, which are all there are.
+
+    Args:
+        failures: at least those of the last ``quarantine_window_s``, and all of jobs that are among the causes of a quarantine.
+        successes: when a replica last succeeded on a node.
+    """
+    changes = Changes()
+    window = timedelta(seconds=policy.quarantine_window_s)
+    elsewhere = _everywhere(failures, window)
+    for node in nodes:
+        if node.is_quarantined and node.until is not None and node.until <= now:
+            changes.releases[node.name] = "its time is over"
+    if not policy.quarantines:
+        return changes
+    for node in nodes:
+        if node.is_quarantined and node.name not in changes.releases:
+            left = [one for one in node.causes if one.job_id not in elsewhere]
+            if node.causes and not _enough(left, policy):
+                changes.releases[node.name] = _refuted(node, elsewhere)
+                changes.refuted.add(node.name)
+    by_node: dict[str, list[Failure]] = {}
+    for one in failures:
+        if one.job_id not in elsewhere and one.at > now - window:
+            by_node.setdefault(one.node, []).append(one)
+    found: list[tuple[bool, datetime, Suspect, tuple[Failure, ...]]] = []
+    for node in nodes:
+        if node.is_quarantined:
+            continue
+        causes = _causes(node, by_node.get(node.name, ()), successes.get(node.name), policy)
+        if causes:
+            found.append((not causes[-1].is_certain, causes[-1].at, node, causes))
+    shut = {node.name for node in nodes if node.is_quarantined} - changes.releases.keys()
+    # The certain ones first: what may still be taken is theirs.
+    for _, _, node, causes in sorted(found, key=lambda one: (one[0], one[1], one[2].name)):
+        why_not = _why_not(node, nodes, shut, policy)
+        if why_not:
+            changes.suspicions[node.name] = Suspicion(causes, why_not, causes[0].at + window)
+            continue
+        shut.add(node.name)
+        is_again = node.trusted_since is not None and now - node.trusted_since < _FORGIVEN
+        count = node.count + 1 if is_again else 1
+        changes.quarantines[node.name] = Quarantine(causes, _until(now, count, policy), count)
+    return changes
+
+
+def told(causes: Sequence[Failure], hidden: Collection[str] = ()) -> str:
+    """Why, as a phrase: ``uncorrectable ECC error in job x``. ``hidden``: jobs whose names are not for the reader."""
+
+    def name(one: Failure) -> str:
+        return "a job of another project" if one.job_id in hidden else f"job {one.job}"
+
+    if len(causes) == 1:
+        return f"{causes[0].error} in {name(causes[0])}"
+    shown = ", ".join(f"{name(one)} ({one.error})" for one in causes[:_TOLD])
+    more = f" and {len(causes) - _TOLD} more" if len(causes) > _TOLD else ""
+    return f"{len(causes)} jobs in a row ended for what looks like its fault: {shown}{more}"
+
+
+def at_text(at: datetime) -> str:
+    """A moment in sentences that are kept: they say the same whenever they are read."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def until_text(until: datetime | None) -> str:
+    return "until it is released" if until is None else f"until {at_text(until)}"
+
+
+# The parts
+
+
+def _everywhere(failures: Iterable[Failure], window: timedelta) -> dict[str, set[str]]:
+    """Jobs that failed on several nodes within the window, with these nodes: that is no node's fault."""
+    by_job: dict[str, list[Failure]] = {}
+    for one in failures:
+        by_job.setdefault(one.job_id, []).append(one)
+    found: dict[str, set[str]] = {}
+    for job_id, ends in by_job.items():
+        ends.sort(key=lambda one: (one.at, one.node))
+        for i, first in enumerate(ends):
+            for second in ends[i + 1 :]:
+                if second.at - first.at > window:
+                    break
+                if second.node != first.node:
+                    found.setdefault(job_id, set()).update((first.node, second.node))
+    return found
+
+
+def _causes(node: Suspect, ends: Iterable[Failure], success: datetime | None, policy: Policy) -> tuple[Failure, ...]:
+    """What is enough to quarantine it, the oldest first; ``()``: not enough."""
+    fresh = sorted(
+        (one for one in ends if node.trusted_since is None or one.at > node.trusted_since),
+        key=lambda one: (one.at, one.job_id),
+    )
+    certain = next((one for one in fresh if one.is_certain), None)
+    if certain is not None:
+        return (certain,)
+    counted = _incidents(one for one in fresh if success is None or one.at > success)
+    return tuple(counted) if len(counted) >= policy.quarantine_failures else ()
+
+
+def _incidents(ends: Iterable[Failure]) -> list[Failure]:
+    """One for each job, and for each loss of the node."""
+    counted: list[Failure] = []
+    jobs: set[str] = set()
+    lost_at: datetime | None = None
+    for one in ends:
+        if one.is_loss:
+            is_same = lost_at is not None and one.at - lost_at <= _ONE_LOSS
+            lost_at = one.at
+            if is_same:
+                continue
+        if one.job_id not in jobs:
+            jobs.add(one.job_id)
+            counted.append(one)
+    return counted
+
+
+def _enough(causes: Sequence[Failure], policy: Policy) -> bool:
+    return any(one.is_certain for one in causes) or len(causes) >= policy.quarantine_failures
+
+
+def _refuted(node: Suspect, elsewhere: Mapping[str, set[str]]) -> str:
+    job = next(one for one in node.causes if one.job_id in elsewhere)
+    others = ", ".join(sorted(elsewhere[job.job_id] - {node.name})[:_TOLD])
+    return f"job {job.job} failed so on {others}, too, so it is not this node's fault"
+
+
+def _why_not(node: Suspect, nodes: Iterable[Suspect], shut: Collection[str], policy: Policy) -> str:
+    alike = [one for one in nodes if one.kind == node.kind]
+    if not any(one.takes_work and one.name not in shut and one.name != node.name for one in alike):
+        return "it is the last node of its kind that takes work"
+    closed = [one for one in alike if one.name in shut]
+    most = max(1, floor(policy.quarantine_share * len(alike)))
+    if len(closed) >= most:
+        are = "is" if len(closed) == 1 else "are"
+        return (
+            f"{len(closed)} of the {len(alike)} nodes of its kind {are} quarantined already, and no more may be at once "
+            "(quarantine_share)"
+        )
+    return ""
+
+
+def _until(now: datetime, count: int, policy: Policy) -> datetime | None:
+    if policy.quarantine_release_s is None:
+        return None
+    longest_s = max(_LONGEST.total_seconds(), policy.quarantine_release_s)
+    return now + timedelta(seconds=min(longest_s, policy.quarantine_release_s * 2 ** min(count - 1, 40)))

@@ -1,0 +1,241 @@
+"""Quarantining nodes: what is written decides, at the beginning of each tick, before anything is placed.
+
+Nothing of it is in memory. Whoever is killed between the end of a replica and the quarantine of its node leaves both facts
+to the next tick, and two that decide at once compare what they have read: the second finds nothing left to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import structlog
+from sqlalchemy import delete, func, or_, select, update
+from sqlalchemy.orm import Session
+
+from core.db.repositories import planning
+from core.db.repositories.events import append_event
+from core.db.repositories.nodes import labels_of
+from core.db.tables import Job, Node, NodeFailure, PolicyRow, Replica
+from core.domain.policy import LONGEST_WINDOW_S, Policy
+from core.domain.quarantine import (
+    Changes,
+    Failure,
+    Quarantine,
+    Suspect,
+    Suspicion,
+    judge,
+    told,
+    until_text,
+)
+from core.domain.states import ReplicaState
+from scheduler.control.journal import SCHEDULER
+
+log = structlog.get_logger(__name__)
+
+# Longer than any window: what nobody can count any more.
+_KEEP: Final = timedelta(seconds=LONGEST_WINDOW_S) + timedelta(days=1)
+# How often it is asked anew whether a suspected node may be quarantined by now.
+_AGAIN: Final = timedelta(seconds=5)
+_MARKED: Final = or_(Node.quarantined_at.is_not(None), Node.suspicion.is_not(None))
+_MARKS: Final = (
+    select(Node.name, Node.quarantined_at, Node.trusted_since, Node.suspicion.is_not(None).label("is_suspected"))
+    .where(_MARKED)
+    .order_by(Node.name)
+)
+
+
+class Judge:
+    """Knows when there is something to decide, so that a tick need not read all nodes. Who begins decides once."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[Any, ...] | None = None
+        self._at: datetime | None = None
+        self._next: datetime | None = None
+
+    def is_due(self, session: Session, now: datetime) -> bool:
+        """Whether a failure, the policy or a quarantine is new, or time has changed something."""
+        newest = newest_failure(session)
+        marks = session.execute(_MARKS).all()
+        if newest is None and not marks:
+            return False
+        policy = session.execute(select(func.max(PolicyRow.generation))).scalar_one()
+        seen = (newest, policy, tuple(map(tuple, marks)))
+        is_over = self._next is not None and now >= self._next
+        # A suspicion waits for other nodes, too.
+        is_waiting = any(row.is_suspected for row in marks) and (self._at is None or now - self._at >= _AGAIN)
+        if seen == self._seen and not is_over and not is_waiting:
+            return False
+        self._seen, self._at, self._next = seen, now, next_change(session, now)
+        return True
+
+
+def newest_failure(session: Session) -> int | None:
+    """Another one whenever a failure was written: a tick must look then."""
+    return session.execute(select(func.max(NodeFailure.id))).scalar_one()
+
+
+def next_change(session: Session, now: datetime) -> datetime | None:
+    """When the next quarantine or suspicion is over."""
+    rows = session.execute(select(Node.quarantined_until, Node.suspicion).where(_MARKED))
+    times = []
+    for until, suspicion in rows:
+        times += [until] if until is not None else []
+        times += [datetime.fromisoformat(suspicion["until"])] if suspicion else []
+    return min((at for at in times if at > now), default=None)
+
+
+def decide(session: Session, now: datetime) -> list[str]:
+    """Quarantine and release what is to be, in the caller's transaction; which nodes have changed."""
+    nodes = session.scalars(select(Node).order_by(Node.name)).all()
+    policy = planning.read_policy(session).policy
+    suspects = [_suspect(node) for node in nodes]
+    failures = _failures(session, suspects, policy, now)
+    successes = _successes(session, {one.node for one in failures})
+    changes = judge(suspects, failures, successes, policy, now)
+    by_name = {node.name: node for node in nodes}
+    changed = [name for name, one in changes.quarantines.items() if _quarantine(session, by_name[name], one, now)]
+    for name, why in changes.releases.items():
+        if _release(session, by_name[name], why, now, is_refuted=name in changes.refuted):
+            changed.append(name)
+    changed += _suspicions(session, nodes, changes, now)
+    return changed
+
+
+def forget_failures(session: Session, now: datetime) -> int:
+    """Drop what is too old to count; how many."""
+    found = session.execute(delete(NodeFailure).where(NodeFailure.at < now - _KEEP))
+    return int(found.rowcount)  # type: ignore[attr-defined]
+
+
+# Reading
+
+
+def _suspect(node: Node) -> Suspect:
+    labels = labels_of(node)
+    models = tuple(sorted(model for model, count in (node.allocatable.get("gpus") or {}).items() if count))
+    causes = (node.quarantine or {}).get("causes", ())
+    return Suspect(
+        name=node.name,
+        kind=(labels.get("pool", ""), models),
+        takes_work=node.is_ready and not node.is_cordoned and not node.condition,
+        is_quarantined=node.quarantined_at is not None,
+        causes=tuple(Failure.from_json(node.name, one) for one in causes),
+        until=node.quarantined_until,
+        trusted_since=node.trusted_since,
+        count=node.quarantine_count,
+    )
+
+
+def _failures(session: Session, nodes: Iterable[Suspect], policy: Policy, now: datetime) -> list[Failure]:
+    jobs = sorted({cause.job_id for node in nodes for cause in node.causes})
+    since = now - timedelta(seconds=policy.quarantine_window_s)
+    rows = session.execute(
+        select(NodeFailure, Job.name)
+        .join(Job, Job.id == NodeFailure.job_id)
+        .where(or_(NodeFailure.at > since, NodeFailure.job_id.in_(jobs)))
+        .order_by(NodeFailure.id)
+    )
+    return [Failure(row.node, row.job_id, job, row.at, row.error, row.is_certain, row.is_loss) for row, job in rows]
+
+
+def _successes(session: Session, names: Iterable[str]) -> Mapping[str, datetime]:
+    rows = session.execute(
+        select(Replica.node, func.max(Replica.ended_at))
+        .where(Replica.state == ReplicaState.SUCCEEDED.value, Replica.node.in_(sorted(names)))
+        .group_by(Replica.node)
+    )
+    return {node: at for node, at in rows if at is not None}
+
+
+# Writing: compared with what was read
+
+
+def _quarantine(session: Session, node: Node, made: Quarantine, now: datetime) -> bool:
+    why = told(made.causes)
+    values = {
+        "quarantine": {"error": why, "causes": [one.to_json() for one in made.causes]},
+        "quarantined_at": now,
+        "quarantined_until": made.until,
+        "quarantine_count": made.count,
+        "suspicion": None,
+    }
+    if not _write(session, node, values):
+        return False
+    reason = (
+        f"Node {node.name} is quarantined {until_text(made.until)}: {why}. Nothing new is placed there, what runs goes on; "
+        f"`trainmaster nodes release {node.name}` opens it."
+    )
+    _tell(session, node.name, "node.quarantined", reason, now, {"until": _iso(made.until), **_jobs(made.causes)})
+    return True
+
+
+def _release(session: Session, node: Node, why: str, now: datetime, *, is_refuted: bool) -> bool:
+    count = node.quarantine_count - 1 if is_refuted else node.quarantine_count
+    values = {**_OPEN, "trusted_since": now, "quarantine_count": count}
+    if not _write(session, node, values):
+        return False
+    _tell(session, node.name, "node.released", f"Node {node.name} takes work again: {why}.", now, {})
+    return True
+
+
+def _suspicions(session: Session, nodes: Sequence[Node], changes: Changes, now: datetime) -> list[str]:
+    changed = []
+    for node in nodes:
+        if node.name in changes.quarantines:
+            continue
+        one = changes.suspicions.get(node.name)
+        new = None if one is None else _suspicion(node.name, one)
+        if new == node.suspicion or not _write(session, node, {"suspicion": new}):
+            continue
+        changed.append(node.name)
+        if one is not None and new is not None:
+            _tell(session, node.name, "node.suspected", new["sentence"], now, _jobs(one.causes))
+    return changed
+
+
+def _suspicion(name: str, one: Suspicion) -> dict[str, Any]:
+    sentence = f"Node {name} would be quarantined ({told(one.causes)}), but {one.why_not}; look at it, and cordon it if it is broken."
+    return {
+        "sentence": sentence,
+        "why_not": one.why_not,
+        "until": one.until.isoformat(),
+        "causes": [cause.to_json() for cause in one.causes],
+    }
+
+
+_OPEN: Final[Mapping[str, Any]] = {
+    "quarantine": None,
+    "quarantined_at": None,
+    "quarantined_until": None,
+    "suspicion": None,
+}
+
+
+def _write(session: Session, node: Node, values: Mapping[str, Any]) -> bool:
+    """False where somebody else has quarantined or released it meanwhile."""
+    done = session.execute(
+        update(Node)
+        .where(
+            Node.name == node.name,
+            Node.quarantined_at.is_not_distinct_from(node.quarantined_at),
+            Node.trusted_since.is_not_distinct_from(node.trusted_since),
+        )
+        .values(**values)
+        .execution_options(synchronize_session=False)
+    )
+    return bool(done.rowcount == 1)  # type: ignore[attr-defined]
+
+
+def _tell(session: Session, node: str, kind: str, reason: str, now: datetime, data: Mapping[str, Any]) -> None:
+    append_event(session, at=now, kind=kind, actor=SCHEDULER, reason=reason, data={"node": node, **data})
+    log.warning(kind, node=node, why=reason)
+
+
+def _jobs(causes: Sequence[Failure]) -> dict[str, Any]:
+    return {"jobs": [one.job_id for one in causes], "errors": sorted({one.error for one in causes})}
+
+
+def _iso(at: datetime | None) -> str | None:
+    return None if at is None else at.isoformat()
