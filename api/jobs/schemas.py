@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
-from trainmaster.wire.jobs import JobDetail, JobView, WaitReasonView
+from trainmaster.wire.jobs import JobDetail, JobView, TrialOf, WaitReasonView
 
 from api.attempts.schemas import attempt_view, exit_view
 from core.db.repositories.attempts import newest_attempt
@@ -82,6 +82,7 @@ def load_detail(session: Session, job: Job, now: datetime) -> JobDetail:
         spec=JobSpec.model_validate(job.spec),
         queue_position=position,
         attempt=attempt_view(*found) if found else None,
+        trial=None if job.trial is None else TrialOf(**job.trial),
     )
 
 

@@ -1,42 +1,46 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Path, Query, Response
-from sqlalchemy import select, tuple_
 from trainmaster.studies import StudySpec
+from trainmaster.studies.model import MAX_TRIALS
 from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import ReasonRequest
 from trainmaster.wire.studies import (
     StudyBest,
+    StudyClone,
     StudyCreate,
+    StudyCurves,
     StudyDetail,
     StudyExtend,
+    StudyImportance,
+    StudyPrediction,
     StudyView,
     Suggestions,
     SuggestRequest,
+    TrialColumns,
     TrialComplete,
     TrialView,
 )
 
 from api.auth import Reader, Writer
 from api.cursors import make_cursor, read_cursor
-from api.paging import PageParams, PageQuery, read_position
+from api.paging import PageParams
 from api.routing import new_router
-from api.studies import asking, service
+from api.studies import asking, insight, service
 from api.studies.access import StudyAccess, StudyMember, StudyViewer
-from api.studies.views import study_best, study_detail, study_views, trial_views
+from api.studies.cloning import cloned_spec
+from api.studies.columns import study_curves, trial_columns
+from api.studies.listing import StudyQueryParams, list_page
+from api.studies.views import study_best, study_detail, trial_views
 from api.work import Platform, PlatformDep
-from core.db.tables import Study
 from core.domain.studies.states import StudyEvent
 
 router = new_router("studies", "/studies")
 
 TrialNumber = Annotated[int, Path(ge=1, le=2**31 - 1, description="The trial's number, from 1.")]
-
-
-class StudyQuery(PageQuery):
-    project: Annotated[str | None, Query(max_length=100)] = None
 
 
 @router.post(
@@ -59,21 +63,9 @@ def create_study(body: StudyCreate, caller: Writer, platform: PlatformDep) -> Re
 
 
 @router.get("", operation_id="list_studies", summary="Studies, newest first")
-def list_studies(query: Annotated[StudyQuery, Query()], caller: Reader, platform: PlatformDep) -> Page[StudyView]:
+def list_studies(query: StudyQueryParams, caller: Reader, platform: PlatformDep) -> Page[StudyView]:
     with platform.read() as work:
-        rows = select(Study).where(Study.deleted_at.is_(None))
-        if query.project is not None:
-            rows = rows.where(Study.project_id == caller.member_of(work.session, query.project).project_id)
-        elif not caller.is_admin:
-            rows = rows.where(Study.project_id.in_(list(caller.projects)))
-        if query.cursor is not None:
-            rows = rows.where(tuple_(Study.created_at, Study.id) < read_position(query.cursor))
-        found = work.session.scalars(
-            rows.order_by(Study.created_at.desc(), Study.id.desc()).limit(query.limit + 1)
-        ).all()
-        page = found[: query.limit]
-        cursor = make_cursor(page[-1].created_at.isoformat(), page[-1].id) if len(found) > query.limit else None
-        return Page(items=study_views(work.session, page), next_cursor=cursor)
+        return list_page(work, caller, query)
 
 
 @router.get("/{study}", operation_id="get_study", summary="One study with its spec and how its best grew")
@@ -96,6 +88,81 @@ def list_trials(study: StudyViewer, platform: PlatformDep, page: PageParams) -> 
         found = trial_views(work.session, row.id, after=after, limit=page.limit + 1)
     shown = found[: page.limit]
     return Page(items=shown, next_cursor=make_cursor(shown[-1].number) if len(found) > page.limit else None)
+
+
+@router.get("/{study}/columns", operation_id="get_trial_columns", summary="A study's trials in columns, for charts")
+def get_trial_columns(
+    study: StudyViewer,
+    platform: PlatformDep,
+    since: Annotated[datetime | None, Query(description="`until` of an earlier answer: only what has changed.")] = None,
+) -> TrialColumns:
+    """Of trials that are over nothing changes any more: who gives back `until` as `since` is told the new ones alone."""
+    with platform.read() as work:
+        if since is not None and since.tzinfo is None:
+            since = since.replace(tzinfo=UTC)
+        return trial_columns(work.session, study.load(work.session)[0], since, work.now)
+
+
+@router.get("/{study}/curves", operation_id="get_study_curves", summary="What trials reported on their way")
+def get_study_curves(
+    study: StudyViewer,
+    platform: PlatformDep,
+    limit: Annotated[int, Query(ge=1, le=200, description="Curves at most.")] = 60,
+) -> StudyCurves:
+    """Of those that run, of the best, and of the newest; of the first metric, each thinned to 200 points."""
+    with platform.read() as work:
+        return study_curves(work.session, study.load(work.session)[0], limit)
+
+
+@router.get("/{study}/importance", operation_id="get_study_importance", summary="Which parameters matter")
+async def get_study_importance(
+    study: StudyViewer,
+    platform: PlatformDep,
+    metric: Annotated[
+        str | None, Query(max_length=200, description="One of several metrics; unstated, all of them together.")
+    ] = None,
+) -> StudyImportance:
+    """By PED-ANOVA, conditional parameters included. Kept until another trial has a result."""
+    return await insight.importance(platform, study, metric)
+
+
+@router.get("/{study}/prediction", operation_id="get_study_prediction", summary="What more trials would bring")
+async def get_study_prediction(
+    study: StudyViewer,
+    platform: PlatformDep,
+    more: Annotated[
+        int | None,
+        Query(
+            ge=1,
+            le=MAX_TRIALS,
+            description="Trials ahead; unstated, those of the budget that are left, or as many again.",
+        ),
+    ] = None,
+) -> StudyPrediction:
+    """An extrapolation of the best so far with an interval of 80 %, or the reason why there is none."""
+    return await insight.prediction(platform, study, more)
+
+
+@router.post(
+    "/{study}/clone",
+    operation_id="clone_study",
+    summary="Create a study from another one's spec",
+    status_code=201,
+    response_model=StudyDetail,
+    responses={200: {"model": StudySpec, "description": "With `dry_run`: the canonical spec; nothing was created."}},
+)
+def clone_study(body: StudyClone, study: StudyViewer, caller: Writer, platform: PlatformDep) -> Response:
+    """Needs the role `member` in the new study's project, and `viewer` in the original's."""
+    with platform.read() as work:
+        original, _ = study.load(work.session)
+        spec = cloned_spec(work.session, caller, original, body)
+        name = original.name
+    draft = service.check_study(platform, caller, spec)
+    if body.dry_run:
+        return _json(spec.model_dump_json())
+    with platform.write() as work:
+        made = service.create(work, caller, draft, f"cloned from {name} ({original.id})")
+        return _json(study_detail(work.session, made).model_dump_json(), 201)
 
 
 @router.post("/{study}/stop", operation_id="stop_study", summary="Stop a study and cancel its trials")

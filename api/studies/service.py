@@ -64,8 +64,8 @@ def check_study(platform: Platform, caller: Caller, spec: StudySpec) -> Draft:
     return Draft(spec, submission.member.project_id, submission)
 
 
-def create(work: Work, caller: Caller, draft: Draft) -> Study:
-    """Write the study; the control loop begins its first trials.
+def create(work: Work, caller: Caller, draft: Draft, reason: str = "") -> Study:
+    """Write the study; the control loop begins its first trials. ``reason``: of its making, for its history.
 
     Raises:
         InvalidSpec: a secret or the code archive is missing, or a study to begin with is none.
@@ -106,7 +106,7 @@ def create(work: Work, caller: Caller, draft: Draft) -> Study:
     )
     work.session.add(row)
     work.session.flush()
-    tell(work, caller, row, "study.created", "")
+    tell(work, caller, row, "study.created", reason)
     work.ring(TOPIC_STUDY, row.id)
     return row
 

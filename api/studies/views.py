@@ -11,10 +11,11 @@ from trainmaster.studies import StudySpec
 from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, TrialView
 from trainmaster.wire.studies import StudyState as WireState
 
+from api.studies.known import known_results
 from core.db.repositories import studies
 from core.db.rows import AnyRow
 from core.db.tables import Job, Project, Study, Trial, User
-from core.domain.studies.results import Result, best, best_so_far, pareto, values_of
+from core.domain.studies.results import Result, best, best_so_far, pareto, regret
 from core.domain.studies.states import TrialState
 
 
@@ -68,17 +69,12 @@ def study_best(session: Session, study: Study) -> StudyBest:
     names = [metric.name for metric in spec.metrics]
     trials = trial_views(session, study.id, limit=len(numbers), numbers=numbers) if numbers else []
     grew = best_so_far(found, spec.metrics[0].goal)
-    return StudyBest(metrics=names, trials=trials, best_so_far=grew)
+    return StudyBest(metrics=names, trials=trials, best_so_far=grew, regret=regret(found, spec.metrics[0].goal))
 
 
 def results(session: Session, study_id: str, spec: StudySpec) -> list[Result]:
-    """Every trial with a result."""
-    names = [metric.name for metric in spec.metrics]
-    query = select(Trial.number, Trial.result).where(
-        Trial.study_id == study_id, Trial.state.in_([TrialState.SUCCEEDED.value, TrialState.STOPPED.value])
-    )
-    found = ((row.number, values_of(row.result, names)) for row in session.execute(query))
-    return [Result(number, values) for number, values in found if values is not None]
+    """Every trial with a result, by number."""
+    return known_results(session, study_id, [metric.name for metric in spec.metrics])
 
 
 def _view(

@@ -22,6 +22,7 @@ from scheduler.control.context import Control
 from scheduler.control.explain import Record, explanation
 from scheduler.control.records import Recorded, first_record_at, recorded_at
 from scheduler.control.snapshot import Loaded, TickCache, load_snapshot, reason_to_json
+from scheduler.control.studies.insight import Insight, insight, load_insight
 from scheduler.planning.durations import Traits
 from scheduler.planning.forecast import Forecast, Option, another_cluster, forecast
 from scheduler.planning.model import Placement, Plan, QueuedGang, Snapshot
@@ -62,10 +63,16 @@ class Forecaster:
                 asked = questions.unanswered(session, now, _AT_ONCE)
                 if not asked:
                     return
-                can_grow = isinstance(control.executor, ChangesWorlds)
-                loaded = load_snapshot(session, self._cache, now, can_grow=can_grow)
-                records = {one.id: _record_of(session, one) for one in asked}
-            answers = {one.id: self._answer(one, loaded, records[one.id]) for one in asked}
+                of_studies = {one.id: load_insight(session, one.ask) for one in asked if one.kind is Kind.STUDY}
+                of_planner = [one for one in asked if one.kind is not Kind.STUDY]
+                loaded, records = None, {}
+                if of_planner:
+                    can_grow = isinstance(control.executor, ChangesWorlds)
+                    loaded = load_snapshot(session, self._cache, now, can_grow=can_grow)
+                    records = {one.id: _record_of(session, one) for one in of_planner}
+            answers = {one: self._answer_of_study(one, read) for one, read in of_studies.items()}
+            if loaded is not None:
+                answers |= {one.id: self._answer(one, loaded, records[one.id]) for one in of_planner}
             with unit_of_work(control.sessions) as session:
                 questions.answer(session, answers, control.clock())
 
@@ -77,10 +84,19 @@ class Forecaster:
                     return self._forecast(loaded, Ask.from_json(asked.ask))
                 case Kind.EXPLANATION:
                     return self._explain(asked.ask, loaded, record)
-                case Kind.SIMULATION:  # not asked for here
+                case Kind.SIMULATION | Kind.STUDY:  # not answered here
                     return _error("internal", _FAILED)
         except Exception:
             log.exception("question.failed", question=asked.id, kind=asked.kind.value)
+            return _error("internal", _FAILED)
+
+    def _answer_of_study(self, question_id: str, read: Insight | None) -> dict[str, Any]:
+        if read is None:
+            return _error("not_found", "There is no such study any more.")
+        try:
+            return insight(read)
+        except Exception:
+            log.exception("question.failed", question=question_id, kind=Kind.STUDY.value)
             return _error("internal", _FAILED)
 
     def _explain(self, ask: Mapping[str, Any], loaded: Loaded, record: Recorded | datetime | None) -> dict[str, Any]:

@@ -32,8 +32,8 @@ def sampled(question: Question) -> Iterator[Proposal]:
             directions=["minimize" if goal is Goal.MINIMIZE else "maximize" for goal in question.goals],
         )
     kept = _kept(question.finished, question.goals, _KEPT[question.algorithm])
-    known = [_frozen(space, one.parameters, one.values, one.memo) for one in kept]
-    known += [_frozen(space, one.parameters, None, one.memo) for one in question.pending]
+    known = [frozen(space, one.parameters, one.values, one.memo) for one in kept]
+    known += [frozen(space, one.parameters, None, one.memo) for one in question.pending]
     for one in known:  # what `add_trial` does, without looking again at what we have made ourselves
         study._storage.create_new_trial(study._study_id, template_trial=one)  # noqa: SLF001
     while True:
@@ -84,9 +84,10 @@ def _kept(finished: Sequence[Observed], goals: Sequence[Goal], most: int) -> Seq
     return [finished[place] for place in sorted(chosen)]
 
 
-def _frozen(
+def frozen(
     space: Space, point: Mapping[str, Any], values: Sequence[float] | None, memo: Mapping[str, Any]
 ) -> FrozenTrial:
+    """A trial as Optuna keeps it; without ``values`` it runs."""
     names = [name for name in space.parameters if name in point]
     attrs = dict(memo.get("optuna", {}))
     return optuna.trial.create_trial(

@@ -1,7 +1,7 @@
 """Questions to the planner. Who asks waits; an answer that nobody fetches is dropped.
 
 Of each kind: what would become of a job (``forecast``), why it waited at a moment (``explanation``), how jobs of the past would
-have fared otherwise (``simulation``). An answer is a mapping; of a question that cannot be answered it has ``error``.
+have fared otherwise (``simulation``), what a study's trials say of it (``study``). An answer is a mapping; of a question that cannot be answered it has ``error``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Kind(StrEnum):
     FORECAST = "forecast"
     EXPLANATION = "explanation"
     SIMULATION = "simulation"
+    STUDY = "study"
 
     @property
     def patience(self) -> timedelta:
@@ -121,7 +122,7 @@ class Asked:
 
 
 def unanswered(
-    session: Session, now: datetime, limit: int, kinds: Collection[Kind] = (Kind.FORECAST, Kind.EXPLANATION)
+    session: Session, now: datetime, limit: int, kinds: Collection[Kind] = (Kind.FORECAST, Kind.EXPLANATION, Kind.STUDY)
 ) -> Sequence[Asked]:
     """The oldest of those for whose answers somebody still waits."""
     rows = session.execute(

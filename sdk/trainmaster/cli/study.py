@@ -102,6 +102,92 @@ def best(study: Study, json: options.Json = False) -> None:
 
 
 @app.command()
+def importance(
+    study: Study,
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="One of several metrics; unstated, all of them together.")
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """Which parameters matter, the most important first."""
+    with session.client() as client:
+        found = client.get_study_importance(study, metric=metric)
+    if json:
+        output.print_json(found)
+    elif found.reason:
+        output.say(found.reason)
+    else:
+        output.print_table(
+            ("PARAMETER", "IMPORTANCE", "TRIALS"),
+            [(one.name, f"{100 * one.importance:.0f} %", one.trials) for one in found.parameters],
+            empty="The study has no parameters.",
+        )
+
+
+@app.command()
+def predict(
+    study: Study,
+    more: Annotated[
+        int | None,
+        typer.Option("--more", min=1, help="So many more trials; unstated, those that are left, or as many again."),
+    ] = None,
+    json: options.Json = False,
+) -> None:
+    """What more trials would bring: an extrapolation with an interval, or why there is none."""
+    with session.client() as client:
+        found = client.get_study_prediction(study, more=more)
+    if json:
+        output.print_json(found)
+        return
+    if found.reason or not found.points:
+        output.say(found.reason or "Not known.")
+        return
+    output.say(f"Best {found.metric} now: {_text(found.best)}, of {found.trials} trials with a result.")
+    output.print_table(
+        ("MORE TRIALS", "LIKELY BEST", "WITH 80 % BETWEEN"),
+        [(one.more, _text(one.likely), f"{_text(one.low)} and {_text(one.high)}") for one in found.points[3::4]],
+        empty="",
+    )
+    output.note(
+        f"{100 * (found.chance or 0):.0f} % that any is better. Of {found.checked} such answers in its past {found.held} held.",
+        "dim",
+    )
+
+
+@app.command()
+def clone(
+    study: Study,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", metavar="PATH=VALUE", help="Change the spec: --set budget.trials=50 (VALUE is YAML)."
+        ),
+    ] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="The new study's name.")] = None,
+    warm_start: Annotated[bool, typer.Option("--warm-start", help="Learn from the original's trials.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check; print the canonical spec; create nothing.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Create a study from another one's spec, with changes."""
+    from trainmaster.cli.verbs import changes_of
+
+    laid_over = changes_of(changes or [])
+    if name is not None:
+        laid_over["name"] = name
+    with session.client() as client:
+        if dry_run:
+            output.print_json(client.check_study_clone(study, changes=laid_over, warm_start=warm_start))
+            return
+        made = client.clone_study(study, changes=laid_over, warm_start=warm_start)
+    if json:
+        output.print_json(made)
+    else:
+        output.say(f"{made.name} ({made.id})")
+
+
+@app.command()
 def watch(study: Study, json: options.Json = False) -> None:
     """Stay until the study has ended, and tell each trial's end."""
     with session.client() as client:

@@ -130,12 +130,22 @@ class JobView(WireModel):
     generation: int = 1
 
 
+class TrialOf(WireModel):
+    """Which trial a job is: of the study with this id and name, its number, and the point that it tries."""
+
+    study_id: str
+    study: str
+    number: int
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+
 class JobDetail(JobView):
-    """One job with its spec, its queue position and its newest attempt."""
+    """One job with its spec, its queue position and its newest attempt. ``trial``: of a study's trial alone."""
 
     spec: JobSpec
     queue_position: int | None = None  # 1 is next
     attempt: AttemptView | None = None
+    trial: TrialOf | None = None
 
 
 class SubmitRequest(WireRequest):

@@ -60,11 +60,93 @@ class StudyDetail(StudyView):
 
 
 class StudyBest(WireModel):
-    """``trials``: the best one or, with several metrics, those that no other one betters in all (the Pareto front)."""
+    """``trials``: the best one or, with several metrics, those that no other one betters in all (the Pareto front).
+
+    ``regret``: [trial, how far the best up to it is from the best of all], of the first metric, never below zero.
+    """
 
     metrics: list[str]
     trials: list[TrialView]
     best_so_far: list[tuple[int, float]]
+    regret: list[tuple[int, float]] = Field(default_factory=list)
+
+
+class ParameterImportance(WireModel):
+    """``importance``: its part of what makes trials good, from 0 to 1; all parts are 1 together. ``trials``: those that have it."""
+
+    name: str
+    importance: float
+    trials: int
+
+
+class StudyImportance(WireModel):
+    """The most important parameter first. ``trials``: results that it was computed from; ``reason``: why it is not known."""
+
+    metric: str | None = Field(default=None, description="None: being good in all of several metrics at once.")
+    trials: int
+    parameters: list[ParameterImportance] = Field(default_factory=list)
+    reason: str = ""
+
+
+class PredictedBest(WireModel):
+    """The best after ``more`` more trials with a result: with 80 % between ``low`` and ``high``, as likely above ``likely`` as below."""
+
+    more: int
+    low: float
+    likely: float
+    high: float
+
+
+class StudyPrediction(WireModel):
+    """What more trials would bring, by the first metric: an extrapolation, nothing that is known.
+
+    ``chance``: that any of the most trials asked for is better than ``best``. ``checked``: at so many earlier moments the
+    same was asked; ``held``: so often the interval held what came. ``reason``: why it is not known; then nothing else is told.
+    """
+
+    metric: str
+    trials: int
+    best: float | None = None
+    points: list[PredictedBest] = Field(default_factory=list)
+    chance: float | None = None
+    checked: int = 0
+    held: int = 0
+    reason: str = ""
+
+
+class TrialColumns(WireModel):
+    """Trials in columns, by number: the places of all lists belong together. ``null``: a trial has no such value.
+
+    ``until``: give it back as ``since``, and only what has changed is told, with all trials that run.
+    """
+
+    number: list[int]
+    state: list[TrialState]
+    job: list[str | None]
+    reason: list[str]
+    created_at: list[datetime]
+    ended_at: list[datetime | None]
+    parameters: dict[str, list[Any]]
+    metrics: dict[str, list[float | None]]
+    until: datetime
+
+
+class TrialCurve(WireModel):
+    """What a trial reported of the study's first metric, by its own steps; thinned."""
+
+    number: int
+    state: TrialState
+    job: str | None = None
+    steps: list[int]
+    values: list[float]
+
+
+class StudyCurves(WireModel):
+    """``total``: trials that have one; those shown are the best, the newest, and those that run."""
+
+    metric: str
+    curves: list[TrialCurve]
+    total: int
 
 
 class StudyCreate(WireRequest):
@@ -72,6 +154,14 @@ class StudyCreate(WireRequest):
 
     spec: dict[str, Any] | None = None
     spec_text: str | None = Field(default=None, max_length=1_048_576)
+    dry_run: bool = False
+
+
+class StudyClone(WireRequest):
+    """``changes``: laid over the original's spec as RFC 7396 says (null removes). ``warm_start``: learn from its trials."""
+
+    changes: dict[str, Any] = Field(default_factory=dict)
+    warm_start: bool = False
     dry_run: bool = False
 
 

@@ -242,6 +242,11 @@ ROUTES: dict[str, Case] = {
     "DELETE /api/v1/studies/{study}": case(MEMBER, "/api/v1/studies/study-done"),
     "GET /api/v1/studies/{study}/best": case(VIEWER),
     "GET /api/v1/studies/{study}/trials": case(VIEWER),
+    "GET /api/v1/studies/{study}/columns": case(VIEWER),
+    "GET /api/v1/studies/{study}/curves": case(VIEWER),
+    "GET /api/v1/studies/{study}/importance": case(VIEWER),
+    "GET /api/v1/studies/{study}/prediction": case(VIEWER),
+    "POST /api/v1/studies/{study}/clone": case({**MEMBER, "stranger": 404, "plain": 404}, json={}),
     "POST /api/v1/studies/{study}/stop": case(MEMBER),
     "POST /api/v1/studies/{study}/pause": case(MEMBER),
     "POST /api/v1/studies/{study}/resume": case(MEMBER, "/api/v1/studies/study-paused/resume"),
@@ -510,7 +515,7 @@ class PlannerBell:
                 "at": now.isoformat(), "verdict": "absent", "sentence": "is not there", "reason": None, "position": None,
                 "places": [], "waiting": 0, "running": 0, "nodes": 0, "then": "",
             }  # fmt: skip
-            told = {Kind.FORECAST: forecast, Kind.EXPLANATION: why}
+            told = {Kind.FORECAST: forecast, Kind.EXPLANATION: why, Kind.STUDY: {"trials": 0, "reason": "Not known."}}
             questions.answer(session, {one.id: told[one.kind] for one in questions.unanswered(session, now, 10)}, now)
 
 

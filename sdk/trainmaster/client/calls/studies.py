@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 
 from trainmaster.client.calls.build import params, path, silent, typed
@@ -12,12 +13,17 @@ from trainmaster.wire.base import Page
 from trainmaster.wire.jobs import ReasonRequest
 from trainmaster.wire.studies import (
     StudyBest,
+    StudyClone,
     StudyCreate,
+    StudyCurves,
     StudyDetail,
     StudyExtend,
+    StudyImportance,
+    StudyPrediction,
     StudyView,
     Suggestions,
     SuggestRequest,
+    TrialColumns,
     TrialComplete,
     TrialView,
 )
@@ -35,10 +41,16 @@ def check_study(spec: Mapping[str, Any]) -> Call[StudySpec]:
 
 
 def list_studies_page(
-    *, project: str | None = None, limit: int | None = None, cursor: str | None = None
+    *,
+    project: str | None = None,
+    state: Iterable[str] = (),
+    user: str | None = None,
+    search: str | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
 ) -> Call[Page[StudyView]]:
-    """One page of the studies, newest first."""
-    query = params(project=project, limit=limit, cursor=cursor)
+    """One page of the studies, newest first. ``state``: any of these; ``search``: part of the name."""
+    query = params(project=project, state=state, user=user, search=search, limit=limit, cursor=cursor)
     return typed(Page[StudyView], "list_studies", "GET", "/studies", query=query)
 
 
@@ -56,6 +68,49 @@ def list_trials_page(study: str, *, limit: int | None = None, cursor: str | None
     """One page of the study's trials, by number."""
     at = path("/studies/{study}/trials", study=study)
     return typed(Page[TrialView], "list_trials", "GET", at, query=params(limit=limit, cursor=cursor))
+
+
+def get_trial_columns(study: str, *, since: datetime | None = None) -> Call[TrialColumns]:
+    """All trials in columns, for charts. ``since``: the ``until`` of an earlier answer, for what has changed alone."""
+    at = path("/studies/{study}/columns", study=study)
+    return typed(TrialColumns, "get_trial_columns", "GET", at, query=params(since=since))
+
+
+def get_study_curves(study: str, *, limit: int | None = None) -> Call[StudyCurves]:
+    """What trials reported on their way: those that run, the best, and the newest, at most ``limit``."""
+    at = path("/studies/{study}/curves", study=study)
+    return typed(StudyCurves, "get_study_curves", "GET", at, query=params(limit=limit))
+
+
+def get_study_importance(study: str, *, metric: str | None = None) -> Call[StudyImportance]:
+    """Which parameters matter, the most important first; of several metrics, of one or of all together."""
+    at = path("/studies/{study}/importance", study=study)
+    return typed(StudyImportance, "get_study_importance", "GET", at, query=params(metric=metric))
+
+
+def get_study_prediction(study: str, *, more: int | None = None) -> Call[StudyPrediction]:
+    """What ``more`` trials would bring, with an interval; its ``reason`` says why where that is not known."""
+    at = path("/studies/{study}/prediction", study=study)
+    return typed(StudyPrediction, "get_study_prediction", "GET", at, query=params(more=more))
+
+
+def clone_study(study: str, *, changes: Mapping[str, Any] | None = None, warm_start: bool = False) -> Call[StudyDetail]:
+    """A new study from the spec of ``study``.
+
+    Args:
+        changes: laid over the spec key by key (RFC 7396); ``None`` as a value removes a key. Without a ``name`` the clone
+            gets the next free one, such as ``search-2``.
+        warm_start: learn from the original's trials.
+    """
+    body = StudyClone(changes=dict(changes or {}), warm_start=warm_start)
+    return typed(StudyDetail, "clone_study", "POST", path("/studies/{study}/clone", study=study), body=body)
+
+
+def check_clone(study: str, *, changes: Mapping[str, Any] | None = None, warm_start: bool = False) -> Call[StudySpec]:
+    """The canonical spec of the clone, as the server would take it; nothing is created. Raises like ``clone_study``."""
+    body = StudyClone(changes=dict(changes or {}), warm_start=warm_start, dry_run=True)
+    at = path("/studies/{study}/clone", study=study)
+    return typed(StudySpec, "clone_study", "POST", at, body=body, is_repeatable=True)
 
 
 def stop_study(study: str, *, reason: str = "") -> Call[StudyDetail]:

@@ -230,10 +230,22 @@ def list_reservations() -> Flow[None]:
     return all_pages(lambda cursor: planner.list_reservations_page(limit=_LARGE, cursor=cursor))
 
 
-def list_studies(*, project: str | None = None, limit: int | None = None) -> Flow[None]:
-    """The studies that the caller may see, newest first; at most ``limit``."""
-    size = _LARGE if limit is None else min(limit, _LARGE)
-    return all_pages(lambda cursor: studies.list_studies_page(project=project, limit=size, cursor=cursor), limit=limit)
+def list_studies(
+    *,
+    project: str | None = None,
+    state: Iterable[str] = (),
+    user: str | None = None,
+    search: str | None = None,
+    limit: int | None = None,
+) -> Flow[None]:
+    """The studies that the caller may see, newest first; at most ``limit``. ``search``: part of the name."""
+    size, states = _LARGE if limit is None else min(limit, _LARGE), list(state)
+    return all_pages(
+        lambda cursor: studies.list_studies_page(
+            project=project, state=states, user=user, search=search, limit=size, cursor=cursor
+        ),
+        limit=limit,
+    )
 
 
 def list_trials(study: str) -> Flow[None]:

@@ -1,0 +1,80 @@
+"""A new study from the spec of another."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import count
+from typing import Any, Final
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+from trainmaster.spec import SpecError, with_changes
+from trainmaster.studies import StudySpec, parse_study
+from trainmaster.wire.studies import StudyClone
+
+from api.auth import Caller
+from api.jobs.service import invalid_spec
+from core.db.tables import Study
+
+_NAME_CHARS: Final = 63
+_NUMBERED: Final = re.compile(r"(.+)-[0-9]{1,6}")
+
+
+def cloned_spec(session: Session, caller: Caller, original: Study, body: StudyClone) -> StudySpec:
+    """The canonical spec of the clone. Without a ``name`` among the changes it gets the next free one.
+
+    Raises:
+        InvalidSpec: every mistake in it.
+    """
+    spec = original.spec
+    raw = changed_spec(spec, body.changes)
+    if body.changes.get("name") is None:
+        raw["name"] = free_name(session, caller, original)
+    if body.warm_start:
+        earlier = raw.get("warm_start") or ()
+        raw["warm_start"] = list(dict.fromkeys([*earlier, original.id]))
+    try:
+        return parse_study(raw)
+    except SpecError as error:
+        raise invalid_spec(error) from error
+
+
+def changed_spec(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """``changes`` laid over ``spec`` as RFC 7396 says: null removes, objects merge, everything else replaces.
+
+    Shorthands count too: those of jobs below ``template``, and ``metric`` and ``goal``. The template's name, which is the
+    study's, and its output are not taken over: the clone's trials would write where the original's did. ``changes`` may
+    name one.
+    """
+    raw = with_changes(spec, {key: item for key, item in changes.items() if key != "template"})
+    if "template" in changes or isinstance(raw.get("template"), dict):
+        raw["template"] = _template(raw.get("template"), changes.get("template", {}))
+    if changes.keys() & {"metric", "goal"} and "metrics" not in changes:
+        (first, *_) = raw.pop("metrics")
+        raw = {"metric": first["name"], "goal": first["goal"], **raw}
+    for name, parameter in (changes.get("parameters") or {}).items():
+        # Of another type than before, nothing of what it was fits.
+        if isinstance(parameter, Mapping) and "type" in parameter and name in spec["parameters"]:
+            raw["parameters"][name] = dict(parameter)
+    return {key: item for key, item in raw.items() if item is not None}
+
+
+def _template(spec: Any, changes: Any) -> Any:
+    if not isinstance(changes, Mapping):
+        return changes  # null: no template; all else is refused with the whole
+    kept = {key: item for key, item in (spec or {}).items() if key not in ("name", "output", "project")}
+    return with_changes(kept, changes)
+
+
+def free_name(session: Session, caller: Caller, original: Study) -> str:
+    """What a clone is called that was given no name: ``search-2`` from ``search``, or the next number that is free."""
+    numbered = _NUMBERED.fullmatch(original.name)
+    stem = (numbered[1] if numbered else original.name)[: _NAME_CHARS - 7].rstrip("-")
+    named = select(Study.name).where(
+        or_(Study.name == stem, Study.name.startswith(f"{stem}-", autoescape=True)), Study.deleted_at.is_(None)
+    )
+    if not caller.is_admin:
+        named = named.where(Study.project_id.in_(list(caller.projects)))
+    taken = set(session.scalars(named))
+    return next(name for name in (f"{stem}-{number}" for number in count(2)) if name not in taken)
