@@ -24,6 +24,7 @@ NOUNS: Final = (
     "logs",
     "series",
     "checkpoints",
+    "models",
     "files",
     "code",
     "archives",

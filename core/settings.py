@@ -44,6 +44,9 @@ class Settings(BaseSettings):
     )
     lease_ttl_s: float = Field(default=15.0, gt=0)
     archive_limit_bytes: int = Field(default=512 * 2**20, gt=0, description="Largest code archive.")
+    model_limit_bytes: int = Field(
+        default=2**40, gt=0, description="Largest version of a model that may be registered: all of its files."
+    )
     default_volume: str = Field(default="output", description="Volume of jobs that name no output.")
     first_volumes: str = Field(
         default="",

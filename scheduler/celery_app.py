@@ -10,7 +10,7 @@ from typing import Final
 
 from celery import Celery
 
-from core.bell import TOPIC_FORECAST, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
+from core.bell import TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 from core.bell.celery import QUEUE_OF_TOPIC, TASK_OF_TOPIC
 from core.settings import Settings
 from scheduler.broker import REDIS_OPTIONS, QuickConnection
@@ -19,6 +19,7 @@ TICK: Final = TASK_OF_TOPIC[TOPIC_TICK]
 FORECAST: Final = TASK_OF_TOPIC[TOPIC_FORECAST]
 RECONCILE: Final = TASK_OF_TOPIC[TOPIC_RECONCILE]
 STUDY: Final = TASK_OF_TOPIC[TOPIC_STUDY]
+MODELS: Final = TASK_OF_TOPIC[TOPIC_MODELS]
 RECONCILE_DUE: Final = "trainmaster.reconcile_due"
 SYNC_NODES: Final = "trainmaster.sync_nodes"
 SWEEP: Final = "trainmaster.sweep"
@@ -34,6 +35,8 @@ _LOOK_AHEAD_S: Final = 10.0
 # Also how soon a trial that goes badly is seen.
 _STUDIES_DUE_S: Final = 2.0
 _SWEEP_S: Final = 30.0
+# The registrar looks for itself; this begins it where nobody has rung yet.
+_MODELS_S: Final = 10.0
 _HOUSEKEEP_S: Final = 300.0
 
 
@@ -76,6 +79,7 @@ def schedule(settings: Settings) -> dict[str, float]:
         HOUSEKEEP: _HOUSEKEEP_S,
         LOOK_AHEAD: _LOOK_AHEAD_S,
         STUDIES_DUE: _STUDIES_DUE_S,
+        MODELS: _MODELS_S,
     }
 
 

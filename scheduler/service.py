@@ -26,6 +26,7 @@ from scheduler.control.due import SAFETY_LOOK, STEADY_LOOK, due_attempts
 from scheduler.control.forecasts import Forecaster
 from scheduler.control.glance import glance
 from scheduler.control.look import Look
+from scheduler.control.models.registrar import Registrar
 from scheduler.control.nodes import sync_nodes
 from scheduler.control.outlooks import OutlookWriter
 from scheduler.control.reconcile import Reconciler
@@ -92,6 +93,7 @@ class Service:
         self.forecaster = Forecaster(self.control)
         self.simulations = Simulations(self.control)
         self.studies = StudyKeeper(self.control)
+        self.registrar = Registrar(self.control, limit_bytes=settings.model_limit_bytes)
         self.outlook_writer = OutlookWriter(self.control)
         self.watch = Watch(
             setup.executor, setup.watch_every, lambda attempt_id: bell.ring(TOPIC_RECONCILE, attempt_id), utc_now
@@ -157,6 +159,10 @@ class Service:
         """Ring for every study that something may happen to."""
         self.studies.ring_due()
 
+    def models(self) -> None:
+        """Begin with what is registered and deleted in the registry of models."""
+        self.registrar.start()
+
     def reconcile_due(self) -> None:
         """Ring for every live attempt that is worth a look: what a lost bell would have done."""
         with unit_of_work(self.control.sessions, read_only=True) as session:
@@ -203,6 +209,7 @@ class Service:
                 self.sync_nodes()
                 for sentence in refused_volumes(self.control.sessions, self.settings):
                     log.error("volume.refused", why=sentence)
+                self.registrar.start()
                 self.simulations.start()  # with those that a scheduler left when it died
                 return
             except Unavailable as away:
@@ -215,6 +222,7 @@ class Service:
         self.watch.stop()
         self.simulations.close()
         self.studies.close()
+        self.registrar.close()
         self.engine.dispose()
 
     def _answer(self) -> None:

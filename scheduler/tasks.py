@@ -7,7 +7,7 @@ from collections.abc import Callable
 import structlog
 from celery import Celery
 
-from core.bell import TOPIC_FORECAST, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
+from core.bell import TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 from core.domain.errors import IllegalTransition, Unavailable
 from scheduler import celery_app
 from scheduler.gate import Gate
@@ -29,6 +29,7 @@ class Tasks:
             celery_app.RECONCILE: service.reconcile,
             celery_app.STUDY: service.study,
             celery_app.STUDIES_DUE: service.studies_due,
+            celery_app.MODELS: service.models,
             celery_app.RECONCILE_DUE: service.reconcile_due,
             celery_app.SYNC_NODES: service.sync_nodes,
             celery_app.SWEEP: service.sweep,
@@ -74,6 +75,7 @@ def register_tasks(app: Celery, tasks: Tasks, gate: Gate, heard: Callable[[str],
         (celery_app.FORECAST, TOPIC_FORECAST),
         (celery_app.RECONCILE, TOPIC_RECONCILE),
         (celery_app.STUDY, TOPIC_STUDY),
+        (celery_app.MODELS, TOPIC_MODELS),
         *((name, "") for name in celery_app.CARE),
     ):
         app.task(name=name, ignore_result=True)(keyed(name, topic))

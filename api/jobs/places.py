@@ -11,6 +11,8 @@ from trainmaster.spec import JobSpec
 from api.auth import Caller, Member
 from api.work import Platform
 from core.domain.errors import InvalidSpec, NotFound, TrainmasterError
+from core.storage.registry import FOLDER as MODELS
+from core.storage.registry import is_place_of
 from core.storage.tree import LeavesVolume, Tree
 from core.storage.volumes import find_place, split_location, tree_of
 
@@ -64,7 +66,7 @@ class _Checker:
         if writes and volume.is_read_only:
             self._add(field, f"volume {volume_name!r} is read-only", "choose another volume to write to")
         is_shared = volume_name == self.platform.settings.default_volume
-        if is_shared and not self._check_owner(field, volume_name, path):
+        if is_shared and not self._check_owner(field, volume_name, path, writes=writes):
             return  # what lies there is not theirs to know
         if volume.root is not None:
             self._look(field, tree_of(volume), volume_name, path, is_shared=is_shared, must_exist=must_exist)
@@ -86,12 +88,19 @@ class _Checker:
                     field, f"{volume}/{path} cannot be read: {error.sentence}", "check the path and its permissions"
                 )
 
-    def _check_owner(self, field: str, volume: str, path: str) -> bool:
-        """On the volume of the jobs' own folders the first folder names the project: others' stay theirs."""
+    def _check_owner(self, field: str, volume: str, path: str, *, writes: bool) -> bool:
+        """On the volume of the jobs' own folders the first folder names the project: others' stay theirs.
+
+        Registered models lie there, too: those of one's projects may be read, and nobody writes to any.
+        """
+        own = {member.project for member in self.caller.projects.values()} | {self.member.project}
+        owner = path.partition("/")[0]
+        if owner == MODELS and writes:
+            self._add(field, f"{volume}/{path} holds registered models, which never change", "mount it read-only")
+            return False
         if self.caller.is_admin:
             return True
-        owner = path.partition("/")[0]
-        is_own = owner in {member.project for member in self.caller.projects.values()} | {self.member.project}
+        is_own = owner in own or is_place_of(path, own)
         if not is_own:
             hint = f"begin the path with a project of yours, such as {volume}/{self.member.project}/…"
             self._add(field, f"{volume}/{owner} belongs to no project of yours", hint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from core.bell.base import (
     TOPIC_FORECAST,
+    TOPIC_MODELS,
     TOPIC_RECONCILE,
     TOPIC_STUDY,
     TOPIC_TICK,
@@ -16,6 +17,7 @@ from core.bell.socket import BellSocket, SocketBell, bell_path
 
 __all__ = [
     "TOPIC_FORECAST",
+    "TOPIC_MODELS",
     "TOPIC_RECONCILE",
     "TOPIC_STUDY",
     "TOPIC_TICK",

@@ -6,6 +6,7 @@ TOPIC_TICK: Final = "tick"
 TOPIC_FORECAST: Final = "forecast"
 TOPIC_RECONCILE: Final = "reconcile"  # key: the attempt's id
 TOPIC_STUDY: Final = "study"  # key: the study's id
+TOPIC_MODELS: Final = "models"
 
 
 class Bell(Protocol):

@@ -9,13 +9,14 @@ from typing import Any, Final
 
 from celery import Celery
 
-from core.bell.base import TOPIC_FORECAST, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
+from core.bell.base import TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 
 TASK_OF_TOPIC: Final = {
     TOPIC_TICK: "trainmaster.tick",
     TOPIC_FORECAST: "trainmaster.forecast",
     TOPIC_RECONCILE: "trainmaster.reconcile",
     TOPIC_STUDY: "trainmaster.study",
+    TOPIC_MODELS: "trainmaster.models",
 }
 # Who asks for a forecast waits for it: it does not stand in line behind a thousand reconciles.
 QUEUE_OF_TOPIC: Final = {
@@ -23,6 +24,7 @@ QUEUE_OF_TOPIC: Final = {
     TOPIC_FORECAST: "tick",
     TOPIC_RECONCILE: "reconcile",
     TOPIC_STUDY: "reconcile",
+    TOPIC_MODELS: "care",
 }
 # More waiting rings than this are lost: the broker is away, and beat rings again when it is back.
 _WAITING_RINGS: Final = 1000

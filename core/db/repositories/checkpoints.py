@@ -7,6 +7,7 @@ from typing import Final
 from sqlalchemy import and_, delete, or_, select
 from sqlalchemy.orm import Session
 
+from core.db.repositories.models import sources_in_use
 from core.db.tables import Attempt, Checkpoint, Job, KeptCheckpoint
 from core.domain.retention import Candidate
 from core.domain.states import JobState
@@ -28,14 +29,16 @@ def kept_paths(session: Session, job: Job) -> set[str]:
 
 
 def used_paths(session: Session, job: Job) -> set[str]:
-    """The checkpoints in the job's output that a job which has not ended goes on from, or was told to."""
+    """The checkpoints in the job's output that a job which has not ended goes on from, or was told to, or that are being
+    registered as a model.
+    """
     shares = and_(Job.output_volume == job.output_volume, Job.output_path == job.output_path)
     rows = session.execute(
         select(Job.cloned_from, shares.label("shares"), Job.resume_from, Job.resume_choice, Attempt.resume_from)
         .outerjoin(Attempt, and_(Attempt.job_id == Job.id, Attempt.ended_at.is_(None)))
         .where(Job.state.not_in(_OVER), Job.deleted_at.is_(None), or_(shares, Job.cloned_from == job.id))
     ).all()
-    found: set[str] = set()
+    found = sources_in_use(session, job)
     for cloned_from, is_here, given, choice, used in rows:
         mounts = [OUTPUT_MOUNT] * bool(is_here) + [RESUME_MOUNT] * (cloned_from == job.id)
         for path in (given, used):

@@ -19,6 +19,7 @@ from core.db.tables.jobs import (
     Retention,
 )
 from core.db.tables.metrics import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
+from core.db.tables.models import Model, ModelAlias, ModelChange, ModelFile, ModelHold, ModelVersion
 from core.db.tables.planning import BookingRow, Outlook, PlanRecord, PolicyRow, Question, Usage, WaitReason
 from core.db.tables.studies import Study, Trial
 from core.db.tables.tracking import (
@@ -57,6 +58,12 @@ __all__ = [
     "MlflowRegistered",
     "MlflowRun",
     "MlflowVersion",
+    "Model",
+    "ModelAlias",
+    "ModelChange",
+    "ModelFile",
+    "ModelHold",
+    "ModelVersion",
     "Node",
     "NodeFailure",
     "Outlook",

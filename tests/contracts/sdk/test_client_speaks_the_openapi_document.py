@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from trainmaster import errors as client_errors
-from trainmaster.client.calls import admin, checkpoints, jobs, metrics, outlooks, output, planner, studies
+from trainmaster.client.calls import admin, checkpoints, jobs, metrics, models, outlooks, output, planner, studies
 from trainmaster.client.flows import streams
 from trainmaster.client.steps import Call, OpenStream, Request, RetryPolicy, Send
 from trainmaster.client.transport import API_PREFIX
@@ -63,11 +63,15 @@ ARGUMENTS: dict[str, Any] = {
     "simulation": "simulation-1",
     "study": "search",
     "result": {"loss": 0.5},
+    "model": "digits",
+    "version": 1,
+    "alias": "prod",
+    "stage": "staging",
 }
 
 
 def builders() -> Iterator[Callable[..., Any]]:
-    for module in (admin, checkpoints, jobs, metrics, outlooks, output, planner, studies):
+    for module in (admin, checkpoints, jobs, metrics, models, outlooks, output, planner, studies):
         for name, thing in vars(module).items():
             if inspect.isfunction(thing) and thing.__module__ == module.__name__ and not name.startswith("_"):
                 yield thing

@@ -11,7 +11,14 @@ from core.db.engine import unit_of_work
 from core.db.repositories.metrics import NewObject, StreamKey, add_metrics
 from core.db.tables import Checkpoint, Node, Secret, Token
 
-FILLED = {"{job}": "job-1", "{number}": "1", "{project}": "vision", "{study}": "sweep"}
+FILLED = {
+    "{job}": "job-1",
+    "{number}": "1",
+    "{project}": "vision",
+    "{study}": "sweep",
+    "{model}": "digits",
+    "{version}": "1",
+}
 LISTS = (
     "/jobs/job-1/attempts/1/replicas",
     "/jobs/job-1/logs",
@@ -21,6 +28,8 @@ LISTS = (
     "/projects",
     "/projects/vision/members",
     "/projects/vision/secrets",
+    "/projects/vision/models",
+    "/projects/vision/models/digits/history",
     "/users",
     "/tokens?all_users=true",
 )
@@ -60,6 +69,10 @@ def full(house: Any) -> Any:
         "metric": "loss", "goal": "minimize", "budget": {"trials": 3},
     }  # fmt: skip
     assert house.call("root", "POST", "/studies", json={"spec": study}).status_code == 201
+    for model in ("digits", "letters", "words"):
+        waits = {"job": "job-1", "when_done": True}
+        answer = house.call("root", "POST", f"/projects/vision/models/{model}/versions", json=waits)
+        assert answer.status_code == 201, answer.text
     for attempt, name in ((1, "worker-0"), (1, "worker-10"), (1, "worker-2"), (2, "chief-0"), (2, "worker-0")):
         house.log("job-1", attempt, name, "line\n")
     return house

@@ -35,6 +35,10 @@ from core.db.tables import (
     MlflowRegistered,
     MlflowRun,
     MlflowVersion,
+    Model,
+    ModelAlias,
+    ModelFile,
+    ModelVersion,
     Node,
     Secret,
     Study,
@@ -253,6 +257,32 @@ ROUTES: dict[str, Case] = {
     "POST /api/v1/studies/{study}/extend": case(MEMBER, json={"trials": 3}),
     "POST /api/v1/studies/{study}/suggestions": case(MEMBER),
     "POST /api/v1/studies/{study}/trials/{number}/complete": case(MEMBER, json={"result": {"loss": 0.5}}),
+    "POST /api/v1/projects/{project}/models": case(MEMBER, json={"name": "fresh"}),
+    "GET /api/v1/projects/{project}/models": case(VIEWER),
+    "GET /api/v1/projects/{project}/models/{model}": case(VIEWER),
+    "PATCH /api/v1/projects/{project}/models/{model}": case(MEMBER, json={"description": "x"}),
+    "DELETE /api/v1/projects/{project}/models/{model}": case(MEMBER),
+    "GET /api/v1/projects/{project}/models/{model}/history": case(VIEWER),
+    "PUT /api/v1/projects/{project}/models/{model}/aliases/{alias}": case(MEMBER, json={"version": 1}),
+    "DELETE /api/v1/projects/{project}/models/{model}/aliases/{alias}": case(
+        MEMBER, "/api/v1/projects/vision/models/named/aliases/prod"
+    ),
+    "POST /api/v1/projects/{project}/models/{model}/versions": case(
+        MEMBER, json={"job": "job-done", "path": "model.bin"}
+    ),
+    "GET /api/v1/projects/{project}/models/{model}/versions": case(VIEWER),
+    "GET /api/v1/projects/{project}/models/{model}/versions/{version}": case(VIEWER),
+    "PATCH /api/v1/projects/{project}/models/{model}/versions/{version}": case(MEMBER, json={"description": "x"}),
+    "POST /api/v1/projects/{project}/models/{model}/versions/{version}/stage": case(MEMBER, json={"stage": "staging"}),
+    "DELETE /api/v1/projects/{project}/models/{model}/versions/{version}": case(MEMBER),
+    "GET /api/v1/projects/{project}/models/{model}/versions/{version}/files": case(VIEWER),
+    **{
+        f"{method} /api/v1/projects/{{project}}/models/{{model}}/versions/{{version}}/{what}": case(
+            VIEWER, params={"path": "a.txt"} if what == "files/content" else None
+        )
+        for method in ("GET", "HEAD")
+        for what in ("files/content", "archive")
+    },
     "GET /api/v1/jobs/{job}/attempts": case(VIEWER),
     "GET /api/v1/jobs/{job}/attempts/{number}": case(VIEWER),
     "GET /api/v1/jobs/{job}/attempts/{number}/replicas": case(VIEWER),
@@ -376,6 +406,9 @@ FILLED = {
     "{job}": "job-1",
     "{study}": "study-1",
     "{number}": "1",
+    "{model}": "digits",
+    "{version}": "1",
+    "{alias}": "beta",
     "{name}": "worker-0",
     "{digest}": DIGEST,
     "{node}": "node-a",
@@ -431,6 +464,7 @@ def furnish(house: Any) -> None:
         )  # fmt: skip
         furnish_mlflow(session, house.now)
         furnish_studies(session, house.now)
+        furnish_models(session, house.now)
         house.add_job(session, "job-over", state="succeeded")
         session.flush()
         for collection, job_id in (
@@ -463,6 +497,32 @@ def furnish_studies(session: Session, now: datetime) -> None:
         )  # fmt: skip
     session.flush()
     session.add(Trial(study_id="study-1", number=1, state="running", parameters={"x": 0.1}, created_at=now))
+
+
+def furnish_models(session: Session, now: datetime) -> None:
+    """A version whose file is there, and a model with an alias."""
+    for name in ("digits", "named"):
+        session.add(
+            Model(
+                id=f"model-{name}", project_id="project-vision", user_id="user-member", name=name, version_count=1,
+                created_at=now, updated_at=now,
+            )
+        )  # fmt: skip
+        session.flush()
+        session.add(
+            ModelVersion(
+                id=f"version-{name}", model_id=f"model-{name}", project_id="project-vision", user_id="user-member", number=1,
+                state="ready", job_id="job-done", source={"kind": "output", "job": "job-done", "path": "model"},
+                lineage={"job": "job-done", "job_name": "digits"},
+                volume="output", path=".models/vision/version-1", digest="sha256:0", size_bytes=1, file_count=1,
+                created_at=now, updated_at=now,
+            )
+        )  # fmt: skip
+    session.flush()
+    session.add(
+        ModelFile(version_id="version-digits", path="a.txt", source="a.txt", size_bytes=1, mtime_ns=0, sha256="0" * 64)
+    )
+    session.add(ModelAlias(model_id="model-named", name="prod", version_id="version-named", updated_at=now))
 
 
 def furnish_mlflow(session: Session, now: datetime) -> None:
@@ -540,6 +600,9 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
         for name in ("model.bin", "spare.bin"):
             (house.output / "vision/job-1" / name).write_bytes(b"1")
         write_checkpoint(house)
+        for path in ("vision/job-done/model.bin", ".models/vision/version-1/a.txt"):
+            (house.output / path).parent.mkdir(parents=True)
+            (house.output / path).write_bytes(b"1")
         artifacts = house.output / "vision/job-1/mlflow/runs/attempt-1"
         artifacts.mkdir(parents=True)
         (artifacts / "plot.png").write_bytes(b"1")

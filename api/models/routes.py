@@ -1,0 +1,267 @@
+"""Registered models of a project."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Request
+from fastapi.responses import Response
+from pydantic import Field
+from sqlalchemy import select
+from trainmaster.wire import models as wire
+from trainmaster.wire.base import Page
+
+from api.cursors import make_cursor, read_cursor
+from api.jobs.routes import IdempotencyKey
+from api.models import content, service
+from api.models.access import ModelAccess, ModelMember, ModelViewer, ProjectMember, ProjectViewer, Version
+from api.models.views import change_view, model_views, version_detail, version_views
+from api.paging import PageParams, PageQuery, plain, rows_by_name
+from api.routing import new_router
+from api.work import Platform, PlatformDep, Work
+from core.db.repositories import models
+from core.db.tables import Model, ModelChange, ModelFile, ModelVersion, Volume
+from core.domain.errors import NotFound
+from core.registry import versions
+from core.registry.versions import ReadyVersion
+from core.storage.tree import Tree
+from core.storage.volumes import tree_of
+
+router = new_router("models", "/projects/{project}/models")
+
+AliasName = Annotated[wire.Alias, Field(max_length=128)]
+_CONTENT = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+_TAR = {"content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}}}
+_FORCE = Query(description="Also where it is protected, named by an alias or deployed: admins of the project alone.")
+
+
+class ModelQuery(PageQuery):
+    search: Annotated[str, Field(max_length=100, description="A part of the name.")] = ""
+
+
+class VersionQuery(PageQuery):
+    stage: Annotated[wire.Stage | None, Field(description="Only those in this stage.")] = None
+    job: Annotated[str | None, Field(max_length=100, description="Only those of this job, by its id.")] = None
+
+
+class FileQuery(PageQuery):
+    limit: Annotated[int, Field(ge=1, le=1000)] = 200
+    cursor: Annotated[str | None, Field(max_length=8192, description="`next_cursor` of the page before.")] = None
+
+
+@router.post("", operation_id="create_model", summary="Create a model without versions", status_code=201)
+def create_model(
+    body: wire.ModelCreate, project: ProjectMember, platform: PlatformDep, key: IdempotencyKey = None
+) -> wire.ModelView:
+    """Registering a version makes the model, too."""
+    with platform.write() as work:
+        return model_views(work.session, [service.create(work, project, body, key)])[0]
+
+
+@router.get("", operation_id="list_models", summary="Models of a project, by name")
+def list_models(
+    project: ProjectViewer, platform: PlatformDep, query: Annotated[ModelQuery, Query()]
+) -> Page[wire.ModelView]:
+    with platform.read() as work:
+        wanted = select(Model).where(Model.project_id == project.load(work.session).id, Model.deleted_at.is_(None))
+        if query.search:
+            wanted = wanted.where(Model.name.contains(plain(query.search), autoescape=True))
+        rows, cursor = rows_by_name(work.session, wanted, Model.name, query)
+        return Page(items=model_views(work.session, [row[0] for row in rows]), next_cursor=cursor)
+
+
+@router.get("/{model}", operation_id="get_model", summary="One model with its aliases")
+def get_model(model: ModelViewer, platform: PlatformDep) -> wire.ModelView:
+    with platform.read() as work:
+        return model_views(work.session, [model.load(work.session)])[0]
+
+
+@router.patch("/{model}", operation_id="change_model", summary="Change a model's description, labels or protection")
+def change_model(body: wire.ModelChanges, model: ModelMember, platform: PlatformDep) -> wire.ModelView:
+    with platform.write() as work:
+        return model_views(work.session, [service.change_model(work, model, body)])[0]
+
+
+@router.delete("/{model}", operation_id="delete_model", summary="Delete a model with all its versions", status_code=204)
+def delete_model(model: ModelMember, platform: PlatformDep, force: Annotated[bool, _FORCE] = False) -> Response:
+    """Refused while it or a version is protected, an alias points to a version, or one is deployed."""
+    with platform.write() as work:
+        service.delete_model(work, model, force=force)
+    return Response(status_code=204)
+
+
+@router.get("/{model}/history", operation_id="list_model_changes", summary="What was changed, newest first")
+def list_model_changes(model: ModelViewer, platform: PlatformDep, page: PageParams) -> Page[wire.ModelChange]:
+    """Aliases, stages, protection, versions: who changed them and when."""
+    with platform.read() as work:
+        wanted = select(ModelChange).where(ModelChange.model_id == model.load(work.session).id)
+        if page.cursor is not None:
+            wanted = wanted.where(ModelChange.id < int(read_cursor(page.cursor, (int,))[0]))
+        rows = work.session.scalars(wanted.order_by(ModelChange.id.desc()).limit(page.limit + 1)).all()
+        cursor = make_cursor(rows[page.limit - 1].id) if len(rows) > page.limit else None
+        return Page(items=[change_view(row) for row in rows[: page.limit]], next_cursor=cursor)
+
+
+@router.put("/{model}/aliases/{alias}", operation_id="set_model_alias", summary="Point an alias to a version")
+def set_model_alias(
+    alias: AliasName, body: wire.AliasRequest, model: ModelMember, platform: PlatformDep
+) -> wire.ModelView:
+    """In one step: whoever asks by the alias gets the one version or the other."""
+    with platform.write() as work:
+        return model_views(work.session, [service.set_alias(work, model, alias, body)])[0]
+
+
+@router.delete(
+    "/{model}/aliases/{alias}", operation_id="remove_model_alias", summary="Remove an alias", status_code=204
+)
+def remove_model_alias(alias: AliasName, model: ModelMember, platform: PlatformDep) -> Response:
+    with platform.write() as work:
+        service.remove_alias(work, model, alias)
+    return Response(status_code=204)
+
+
+# --- versions --------------------------------------------------------------------------------------------------------
+
+
+@router.post(
+    "/{model}/versions", operation_id="register_version", summary="Register a version from a job", status_code=201
+)
+def register_version(
+    body: wire.VersionRegister,
+    model: wire.ModelName,
+    project: ProjectMember,
+    platform: PlatformDep,
+    key: IdempotencyKey = None,
+) -> wire.VersionDetail:
+    """Its files are copied into the registry by and by: the version is `registering`, then `ready`, or `failed` with the
+    reason. The model is made where there is none yet.
+    """
+    before = service.earlier(platform, project, model, body, key)
+    if before is not None:
+        return before
+    draft = service.check(platform, project, body)
+    with platform.write() as work:
+        volume = platform.settings.default_volume
+        return version_detail(
+            work.session, *service.register(work, project, model, draft, body, volume=volume, key=key)
+        )
+
+
+@router.get("/{model}/versions", operation_id="list_versions", summary="Versions of a model, newest first")
+def list_versions(
+    model: ModelViewer, platform: PlatformDep, query: Annotated[VersionQuery, Query()]
+) -> Page[wire.VersionView]:
+    with platform.read() as work:
+        row = model.load(work.session)
+        wanted = models.versions_of(row.id)
+        if query.stage is not None:
+            wanted = wanted.where(ModelVersion.stage == query.stage)
+        if query.job is not None:
+            wanted = wanted.where(ModelVersion.job_id == query.job)
+        if query.cursor is not None:
+            wanted = wanted.where(ModelVersion.number < int(read_cursor(query.cursor, (int,))[0]))
+        rows = work.session.scalars(wanted.order_by(ModelVersion.number.desc()).limit(query.limit + 1)).all()
+        cursor = make_cursor(rows[query.limit - 1].number) if len(rows) > query.limit else None
+        return Page(items=version_views(work.session, row, rows[: query.limit]), next_cursor=cursor)
+
+
+@router.get("/{model}/versions/{version}", operation_id="get_version", summary="One version with its lineage")
+def get_version(version: Version, model: ModelViewer, platform: PlatformDep) -> wire.VersionDetail:
+    with platform.read() as work:
+        return version_detail(work.session, *model.load_version(work.session, version))
+
+
+@router.patch(
+    "/{model}/versions/{version}",
+    operation_id="change_version",
+    summary="Change a version's description, labels or protection",
+)
+def change_version(
+    version: Version, body: wire.VersionChanges, model: ModelMember, platform: PlatformDep
+) -> wire.VersionDetail:
+    """Its files never change."""
+    with platform.write() as work:
+        return version_detail(work.session, *service.change_version(work, model, version, body))
+
+
+@router.post("/{model}/versions/{version}/stage", operation_id="set_version_stage", summary="Move a version to a stage")
+def set_version_stage(
+    version: Version, body: wire.StageRequest, model: ModelMember, platform: PlatformDep
+) -> wire.VersionDetail:
+    with platform.write() as work:
+        return version_detail(work.session, *service.set_stage(work, model, version, body))
+
+
+@router.delete(
+    "/{model}/versions/{version}", operation_id="delete_version", summary="Delete a version", status_code=204
+)
+def delete_version(
+    version: Version, model: ModelMember, platform: PlatformDep, force: Annotated[bool, _FORCE] = False
+) -> Response:
+    """Refused while it is protected, an alias points to it, or it is deployed."""
+    with platform.write() as work:
+        service.delete_version(work, model, version, force=force)
+    return Response(status_code=204)
+
+
+@router.get("/{model}/versions/{version}/files", operation_id="list_version_files", summary="Files with their hashes")
+def list_version_files(
+    version: Version, model: ModelViewer, platform: PlatformDep, query: Annotated[FileQuery, Query()]
+) -> Page[wire.ModelFile]:
+    """By path. Empty while they are being copied."""
+    with platform.read() as work:
+        _, row = model.load_version(work.session, version)
+        wanted = select(ModelFile).where(ModelFile.version_id == row.id, ModelFile.sha256.is_not(None))
+        if row.state != "ready":
+            return Page(items=[])
+        if query.cursor is not None:
+            wanted = wanted.where(ModelFile.path > plain(query.cursor))
+        rows = work.session.scalars(wanted.order_by(ModelFile.path).limit(query.limit + 1)).all()
+        items = [
+            wire.ModelFile(path=file.path, size_bytes=file.size_bytes, sha256=file.sha256 or "")
+            for file in rows[: query.limit]
+        ]
+        return Page(items=items, next_cursor=items[-1].path if len(rows) > query.limit else None)
+
+
+@router.get(
+    "/{model}/versions/{version}/files/content",
+    operation_id="download_version_file",
+    summary="The bytes of a version's file, or a range of them",
+    response_class=Response,
+    responses={200: _CONTENT, 206: {**_CONTENT, "description": "The range."}},
+)
+@router.head("/{model}/versions/{version}/files/content", include_in_schema=False)
+def download_version_file(
+    version: Version, model: ModelViewer, platform: PlatformDep, path: Annotated[str, Query(max_length=4096)]
+) -> Response:
+    """`X-Content-SHA256` tells the hash of the whole file."""
+    tree, found = _ready(platform, model, version)
+    return content.file_answer(tree, found, path)
+
+
+@router.get(
+    "/{model}/versions/{version}/archive",
+    operation_id="download_version",
+    summary="All files of a version as a tar, or a range of it",
+    response_class=Response,
+    responses={200: _TAR, 206: {**_TAR, "description": "The range."}},
+)
+@router.head("/{model}/versions/{version}/archive", include_in_schema=False)
+def download_version(request: Request, version: Version, model: ModelViewer, platform: PlatformDep) -> Response:
+    """The same bytes each time, so that a download that broke off goes on with a range."""
+    tree, found = _ready(platform, model, version)
+    return content.archive_answer(tree, found, request)
+
+
+def _ready(platform: Platform, access: ModelAccess, ref: str) -> tuple[Tree, ReadyVersion]:
+    with platform.read() as work:
+        found = versions.ready(work.session, access.member(work.session).project_id, access.name, ref)
+        return tree_of(_volume(work, found.volume)), found
+
+
+def _volume(work: Work, name: str) -> Volume:
+    volume = work.session.execute(select(Volume).where(Volume.name == name)).scalar_one_or_none()
+    if volume is None:
+        raise NotFound(f"The registry's volume {name!r} is not registered any more.")
+    return volume

@@ -1,0 +1,349 @@
+"""Registering versions, and what users ask of those that are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import delete, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+from trainmaster.wire import models as wire
+
+from api.auth import Caller, Member, ProjectAccess, has_role
+from api.jobs.service import digest_of
+from api.models.access import ModelAccess, by_of
+from api.models.views import version_detail
+from api.work import Platform, Work
+from core.bell import TOPIC_MODELS
+from core.db.repositories import models
+from core.db.repositories.idempotency import claim_key, find_key
+from core.db.repositories.submission import KeyClaim
+from core.db.tables import Checkpoint, Job, Model, ModelAlias, ModelVersion
+from core.domain.errors import Conflict, Forbidden, InvalidRequest, NotFound
+from core.domain.models import Stage, VersionEvent, VersionState
+from core.domain.states import JobState
+from core.ids import new_id
+from core.registry import versions
+from core.registry.sources import Asked, find_source
+from core.registry.versions import Told
+from core.storage.outputs import job_output
+from core.storage.registry import demand_room
+from core.storage.tree import split_path
+from core.storage.volumes import tree_of
+
+_SHOWN: Final = 5
+
+
+def create(work: Work, access: ProjectAccess, body: wire.ModelCreate, key: str | None) -> Model:
+    """A model without versions. Raises ``Conflict``: there is one of this name."""
+    project = access.load(work.session)
+    by = by_of(access.caller)
+    row = Model(
+        id=new_id("model"), project_id=project.id, user_id=by.user_id, name=body.name, description=body.description,
+        labels=dict(body.labels), created_at=work.now, updated_at=work.now,
+    )  # fmt: skip
+    before = _claim(work, access.caller, key, {"project": access.name, **body.model_dump(mode="json")}, row.id)
+    if before is not None:
+        found = work.session.get(Model, before)
+        if found is None or found.deleted_at is not None:
+            raise Conflict("The model that this Idempotency-Key made was deleted; use a fresh key.")
+        return found
+    try:
+        with work.session.begin_nested():
+            work.session.add(row)
+    except IntegrityError:
+        raise Conflict(f"There is a model {body.name!r} already; choose another name.", field="name") from None
+    versions.tell(work.session, work.now, row, by, "model.created")
+    return row
+
+
+# --- registering -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What may be registered; found without an open transaction."""
+
+    job_id: str
+    member: Member
+    asked: Asked
+
+
+def check(platform: Platform, access: ProjectAccess, body: wire.VersionRegister) -> Draft:
+    """Prove that there is what is to be registered. Looks at the job's output; no session is open meanwhile.
+
+    Raises:
+        NotFound: the job, which must be of the project, or what is to be registered.
+        Conflict: the job still writes, the checkpoint is not complete, or the control plane does not see the output.
+        InvalidRequest, PayloadTooLarge, InsufficientStorage: of the files.
+    """
+    if body.path is not None and body.checkpoint is not None:
+        raise InvalidRequest("Give a path or a checkpoint, one of the two.", field="checkpoint")
+    if body.when_done and body.checkpoint is not None:
+        raise InvalidRequest("A checkpoint is registered at once; leave when_done out.", field="when_done")
+    asked = Asked(body.path, body.checkpoint)
+    if body.path is not None:
+        split_path(body.path)
+    with platform.read() as work:
+        member = access.caller.member_of(work.session, access.name, access.role)
+        job = _job(work.session, member, body.job)
+        state = JobState(job.state)
+        has_ended = state.is_terminal
+        if body.when_done and has_ended and state is not JobState.SUCCEEDED:
+            raise Conflict(f"Job {job.name!r} has not succeeded: it is {state.value}.", field="job")
+        tree = job_output(work.session, job)
+        told = set(work.session.scalars(select(Checkpoint.path).where(Checkpoint.job_id == job.id)))
+        trial = (job.trial or {}).get("number")
+    volume = platform.volumes.find(platform.settings.default_volume, platform.clock())
+    if volume is None or volume.root is None or volume.is_read_only:
+        raise Conflict(
+            f"The registry keeps its files on volume {platform.settings.default_volume!r}, which is not registered, read-only, or "
+            "not seen by the control plane; an admin can change that."
+        )
+    if has_ended or asked.checkpoint is not None:
+        found = find_source(tree, asked, told=told, trial=trial, limit_bytes=platform.settings.model_limit_bytes)
+        demand_room(tree_of(volume), found.size_bytes)
+    return Draft(job.id, member, asked)
+
+
+def earlier(
+    platform: Platform, access: ProjectAccess, model: str, body: wire.VersionRegister, key: str | None
+) -> wire.VersionDetail | None:
+    """What an equal request has registered, if one came: its files may be gone from the job's output since."""
+    if key is None:
+        return None
+    with platform.read() as work:
+        access.load(work.session)
+        before = find_key(work.session, _claim_of(access.caller, key, _asked_for(access, model, body)))
+        return None if before is None else version_detail(work.session, *_made(work.session, before))
+
+
+def register(
+    work: Work,
+    access: ProjectAccess,
+    model: str,
+    draft: Draft,
+    body: wire.VersionRegister,
+    *,
+    volume: str,
+    key: str | None = None,
+) -> tuple[Model, ModelVersion]:
+    """Write the version; the control loop copies its files."""
+    version_id = new_id("version")
+    before = _claim(work, access.caller, key, _asked_for(access, model, body), version_id)
+    if before is not None:
+        return _made(work.session, before)
+    row = versions.register_from_job(
+        work.session, work.now, _job(work.session, draft.member, draft.job_id), model, by_of(access.caller), draft.asked,
+        volume=volume, told=Told(body.description, body.labels, body.aliases, Stage(body.stage)),
+        when_done=body.when_done, version_id=version_id,
+    )  # fmt: skip
+    work.ring(TOPIC_MODELS)
+    return _made(work.session, row.id)
+
+
+def _asked_for(access: ProjectAccess, model: str, body: wire.VersionRegister) -> dict[str, object]:
+    return {"project": access.name, "model": model, **body.model_dump(mode="json")}
+
+
+def _claim_of(caller: Caller, key: str, asked_for: dict[str, object]) -> KeyClaim:
+    return KeyClaim(caller.user_id, key, digest_of("model", asked_for))
+
+
+def _claim(work: Work, caller: Caller, key: str | None, asked_for: dict[str, object], made_id: str) -> str | None:
+    return None if key is None else claim_key(work.session, _claim_of(caller, key, asked_for), made_id, work.now)
+
+
+def _made(session: Session, version_id: str) -> tuple[Model, ModelVersion]:
+    row = session.get(ModelVersion, version_id)
+    model = None if row is None else session.get(Model, row.model_id)
+    if row is None or model is None or row.state == VersionState.DELETING:
+        raise Conflict("The version that this Idempotency-Key made was deleted; use a fresh key.")
+    return model, row
+
+
+def _job(session: Session, member: Member, ref: str) -> Job:
+    """Of this project alone: what other projects have is not told."""
+    own = select(Job).where(Job.project_id == member.project_id, Job.deleted_at.is_(None))
+    job = session.execute(own.where(Job.id == ref)).scalar_one_or_none()
+    if job is None:
+        newest = own.where(Job.name == ref).order_by(Job.created_at.desc(), Job.id.desc()).limit(1)
+        job = session.execute(newest).scalar_one_or_none()
+    if job is None:
+        raise NotFound(f"There is no job {ref!r} in project {member.project!r}.", field="job")
+    return job
+
+
+# --- changing --------------------------------------------------------------------------------------------------------
+
+
+def change_model(work: Work, access: ModelAccess, body: wire.ModelChanges) -> Model:
+    row = _locked(work, access)
+    _change(work, access, row, row, body, version=None)
+    return row
+
+
+def change_version(work: Work, access: ModelAccess, ref: str, body: wire.VersionChanges) -> tuple[Model, ModelVersion]:
+    model = _locked(work, access)
+    row = versions.find_version(work.session, model, ref)
+    _change(work, access, model, row, body, version=row.number)
+    return model, row
+
+
+def _change(
+    work: Work,
+    access: ModelAccess,
+    model: Model,
+    row: Model | ModelVersion,
+    body: wire.ModelChanges | wire.VersionChanges,
+    *,
+    version: int | None,
+) -> None:
+    by = by_of(access.caller)
+    if body.description is not None:
+        row.description = body.description
+    if body.labels is not None:
+        row.labels = dict(body.labels)
+    if body.is_protected is not None and body.is_protected != row.is_protected:
+        what = "protection.set" if body.is_protected else "protection.cleared"
+        row.is_protected = body.is_protected
+        versions.tell(work.session, work.now, model, by, what, version=version)
+    row.updated_at = model.updated_at = work.now
+    work.session.flush()
+
+
+def set_stage(work: Work, access: ModelAccess, ref: str, body: wire.StageRequest) -> tuple[Model, ModelVersion]:
+    """Any stage may follow any other; the history says who and when."""
+    model = _locked(work, access)
+    row = versions.find_version(work.session, model, ref)
+    if row.stage != body.stage:
+        before, row.stage, row.updated_at = row.stage, body.stage, work.now
+        versions.tell(
+            work.session, work.now, model, by_of(access.caller), "stage.changed", version=row.number, before=before,
+            after=body.stage, reason=body.reason,
+        )  # fmt: skip
+        work.session.flush()
+    return model, row
+
+
+def set_alias(work: Work, access: ModelAccess, alias: str, body: wire.AliasRequest) -> Model:
+    """Have the alias point to a version, in one step.
+
+    Raises:
+        NotFound: there is no such version.
+        Conflict: it is not ready; or the alias does not point to ``expected``.
+    """
+    model = _locked(work, access)
+    row = versions.find_version(work.session, model, body.version)
+    if row.state != VersionState.READY:
+        raise Conflict(
+            f"Version {row.number} is {row.state}; an alias points to a version that is ready.", field="version"
+        )
+    current = models.aliases_of(work.session, [model.id])[model.id].get(alias)
+    if body.expected is not None and body.expected != (current or 0):
+        points = f"points to version {current}" if current else "does not exist"
+        raise Conflict(f"Alias {alias!r} {points} by now; look again.", field="expected")
+    if current == row.number:
+        return model
+    before = models.point_alias(work.session, model, alias, row, work.now)
+    versions.tell(
+        work.session, work.now, model, by_of(access.caller), "alias.moved", version=row.number, name=alias, before=before,
+        after=row.number, reason=body.reason,
+    )  # fmt: skip
+    work.session.flush()
+    return model
+
+
+def remove_alias(work: Work, access: ModelAccess, alias: str) -> None:
+    """Raises ``NotFound``."""
+    model = _locked(work, access)
+    current = models.aliases_of(work.session, [model.id])[model.id].get(alias)
+    if current is None:
+        raise NotFound(f"Model {model.name!r} has no alias {alias!r}.")
+    _drop_aliases(work, access, model, {alias: current})
+
+
+def _drop_aliases(work: Work, access: ModelAccess, model: Model, aliases: dict[str, int]) -> None:
+    for alias, number in aliases.items():
+        work.session.execute(delete(ModelAlias).where(ModelAlias.model_id == model.id, ModelAlias.name == alias))
+        versions.tell(
+            work.session,
+            work.now,
+            model,
+            by_of(access.caller),
+            "alias.removed",
+            version=number,
+            name=alias,
+            before=number,
+        )
+
+
+# --- deleting --------------------------------------------------------------------------------------------------------
+
+
+def delete_version(work: Work, access: ModelAccess, ref: str, *, force: bool) -> None:
+    """Forget it; its files are removed soon.
+
+    Raises:
+        Conflict: it is protected, an alias points to it, or it is deployed, without ``force``.
+        Forbidden: ``force`` by somebody who is no admin of the project.
+    """
+    _demand_admin(work, access, force=force)
+    model = _locked(work, access)
+    row = versions.find_version(work.session, model, ref)
+    if not force:
+        _demand_free(work, model, row)
+    _delete(work, access, model, row)
+
+
+def delete_model(work: Work, access: ModelAccess, *, force: bool) -> None:
+    """Forget it with all its versions; its name is free again. Raises as ``delete_version``."""
+    _demand_admin(work, access, force=force)
+    model = _locked(work, access)
+    rows = work.session.scalars(models.versions_of(model.id).order_by(ModelVersion.number)).all()
+    if not force:
+        if model.is_protected:
+            raise Conflict(f"Model {model.name!r} is protected; take the protection off first.")
+        for row in rows:
+            _demand_free(work, model, row)
+    for row in rows:
+        _delete(work, access, model, row)
+    model.deleted_at = work.now
+    versions.tell(work.session, work.now, model, by_of(access.caller), "model.deleted")
+    work.session.flush()
+
+
+def _delete(work: Work, access: ModelAccess, model: Model, row: ModelVersion) -> None:
+    aliases = models.aliases_of(work.session, [model.id])[model.id]
+    _drop_aliases(work, access, model, {name: number for name, number in aliases.items() if number == row.number})
+    models.move_version(work.session, row.id, VersionState(row.state), VersionEvent.DELETE, work.now)
+    versions.tell(work.session, work.now, model, by_of(access.caller), "version.deleted", version=row.number)
+    work.ring(TOPIC_MODELS)
+
+
+def _demand_free(work: Work, model: Model, row: ModelVersion) -> None:
+    what = f"Version {row.number} of model {model.name!r}"
+    if row.is_protected:
+        raise Conflict(f"{what} is protected; take the protection off first.")
+    aliases = [
+        name for name, number in models.aliases_of(work.session, [model.id])[model.id].items() if number == row.number
+    ]
+    if aliases:
+        shown = ", ".join(aliases[:_SHOWN])
+        raise Conflict(f"{what} is what alias {shown} points to; move or remove the alias first.")
+    holders = models.holders_of(work.session, [row.id])[row.id]
+    if holders:
+        raise Conflict(f"{what} is deployed: {', '.join(holders[:_SHOWN])}; take it down there first.")
+
+
+def _demand_admin(work: Work, access: ModelAccess, *, force: bool) -> None:
+    if force and not has_role(access.member(work.session).role, "admin"):
+        raise Forbidden("Only an admin of the project deletes by force; ask one, or clear what stands in the way.")
+
+
+def _locked(work: Work, access: ModelAccess) -> Model:
+    row = models.lock_model(work.session, access.load(work.session).id)
+    if row is None:
+        raise NotFound(f"There is no model {access.name!r} in this project.")
+    return row

@@ -1,0 +1,190 @@
+"""Reading and writing registered models. Whoever changes one locks its row first; a version's state is compared and set."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import func, or_, select, update
+from sqlalchemy.orm import Session
+
+from core.db.tables import Job, Model, ModelAlias, ModelChange, ModelFile, ModelHold, ModelVersion
+from core.domain.errors import StaleWrite
+from core.domain.models import VersionEvent, VersionState, advance_version
+from core.domain.states import JobState
+from core.storage.registry import KnownFile
+
+_OVER: Final = [state.value for state in JobState if state.is_terminal]
+
+
+def find_model(session: Session, project_id: str, name: str) -> Model | None:
+    query = select(Model).where(Model.project_id == project_id, Model.name == name, Model.deleted_at.is_(None))
+    return session.execute(query).scalar_one_or_none()
+
+
+def lock_model(session: Session, model_id: str) -> Model | None:
+    """The row for this transaction alone, as it is now; ``None``: deleted meanwhile."""
+    query = select(Model).where(Model.id == model_id, Model.deleted_at.is_(None)).with_for_update()
+    return session.execute(query.execution_options(populate_existing=True)).scalar_one_or_none()
+
+
+def versions_of(model_id: str) -> Any:
+    """A query of its versions but those that are being deleted."""
+    return select(ModelVersion).where(
+        ModelVersion.model_id == model_id,
+        ModelVersion.deleted_at.is_(None),
+        ModelVersion.state != VersionState.DELETING.value,
+    )
+
+
+def find_number(session: Session, model_id: str, number: int) -> ModelVersion | None:
+    found: ModelVersion | None = session.execute(
+        versions_of(model_id).where(ModelVersion.number == number)
+    ).scalar_one_or_none()
+    return found
+
+
+def newest_ready(session: Session, model_id: str) -> ModelVersion | None:
+    query = versions_of(model_id).where(ModelVersion.state == VersionState.READY.value)
+    found: ModelVersion | None = session.execute(
+        query.order_by(ModelVersion.number.desc()).limit(1)
+    ).scalar_one_or_none()
+    return found
+
+
+def find_alias(session: Session, model_id: str, alias: str) -> ModelVersion | None:
+    query = (
+        select(ModelVersion)
+        .join(ModelAlias, ModelAlias.version_id == ModelVersion.id)
+        .where(ModelAlias.model_id == model_id, ModelAlias.name == alias)
+    )
+    return session.execute(query).scalar_one_or_none()
+
+
+def aliases_of(session: Session, model_ids: Iterable[str]) -> dict[str, dict[str, int]]:
+    """By model: the numbers of the versions that its aliases point to, by name."""
+    found: dict[str, dict[str, int]] = {model_id: {} for model_id in model_ids}
+    query = (
+        select(ModelAlias.model_id, ModelAlias.name, ModelVersion.number)
+        .join(ModelVersion, ModelVersion.id == ModelAlias.version_id)
+        .where(ModelAlias.model_id.in_(found))
+        .order_by(ModelAlias.name)
+    )
+    for model_id, name, number in session.execute(query):
+        found[model_id][name] = number
+    return found
+
+
+def holders_of(session: Session, version_ids: Iterable[str]) -> dict[str, list[str]]:
+    """By version: who has it deployed."""
+    found: dict[str, list[str]] = {version_id: [] for version_id in version_ids}
+    query = select(ModelHold.version_id, ModelHold.holder).where(ModelHold.version_id.in_(found))
+    for version_id, holder in session.execute(query.order_by(ModelHold.holder)):
+        found[version_id].append(holder)
+    return found
+
+
+def counts_of(session: Session, model_ids: Sequence[str]) -> dict[str, tuple[int, int | None]]:
+    """By model: how many versions it has, and the number of the newest that is ready."""
+    live = [ModelVersion.model_id.in_(model_ids), ModelVersion.state != VersionState.DELETING.value]
+    live.append(ModelVersion.deleted_at.is_(None))
+    group = ModelVersion.model_id
+    counts = {row[0]: row[1] for row in session.execute(select(group, func.count()).where(*live).group_by(group))}
+    ready = select(group, func.max(ModelVersion.number)).where(*live, ModelVersion.state == VersionState.READY.value)
+    newest = {row[0]: row[1] for row in session.execute(ready.group_by(group))}
+    return {model_id: (counts.get(model_id, 0), newest.get(model_id)) for model_id in model_ids}
+
+
+def files_of(session: Session, version_id: str) -> list[KnownFile]:
+    """The files that are copied, by path."""
+    query = select(ModelFile.path, ModelFile.size_bytes, ModelFile.sha256).where(
+        ModelFile.version_id == version_id, ModelFile.sha256.is_not(None)
+    )
+    return [
+        KnownFile(row.path, row.size_bytes, row.sha256 or "") for row in session.execute(query.order_by(ModelFile.path))
+    ]
+
+
+def due_versions(session: Session, *, limit: int = 200) -> Sequence[str]:
+    """Ids of those that something is to be done to, the oldest first: copied, deleted, or begun since their job has ended."""
+    query = (
+        select(ModelVersion.id)
+        .join(Job, Job.id == ModelVersion.job_id)
+        .where(
+            or_(
+                ModelVersion.state == VersionState.REGISTERING.value,
+                (ModelVersion.state == VersionState.DELETING.value) & ModelVersion.deleted_at.is_(None),
+                (ModelVersion.state == VersionState.WAITING.value)
+                & (Job.state.in_(_OVER) | Job.deleted_at.is_not(None)),
+            )
+        )
+    )
+    return session.scalars(query.order_by(ModelVersion.created_at, ModelVersion.id).limit(limit)).all()
+
+
+def move_version(
+    session: Session, version_id: str, state: VersionState, event: VersionEvent, now: datetime, **values: Any
+) -> None:
+    """Move it from ``state``.
+
+    Raises:
+        IllegalTransition: ``state`` does not allow it.
+        StaleWrite: it is in another one.
+    """
+    after = advance_version(state, event)
+    hit = session.execute(
+        update(ModelVersion)
+        .where(ModelVersion.id == version_id, ModelVersion.state == state.value)
+        .values(**values, state=after.value, updated_at=now)
+        .execution_options(synchronize_session=False)
+    )
+    if hit.rowcount != 1:  # type: ignore[attr-defined]
+        raise StaleWrite("the version has moved since it was read")
+
+
+def point_alias(session: Session, model: Model, alias: str, version: ModelVersion, now: datetime) -> int | None:
+    """Have it point to a version, in a transaction that has locked the model; the number that it pointed to."""
+    row = session.get(ModelAlias, (model.id, alias))
+    if row is None:
+        session.add(ModelAlias(model_id=model.id, name=alias, version_id=version.id, updated_at=now))
+        return None
+    before = session.get(ModelVersion, row.version_id)
+    row.version_id, row.updated_at = version.id, now
+    return None if before is None else before.number
+
+
+def note_change(
+    session: Session,
+    model_id: str,
+    now: datetime,
+    *,
+    user: str,
+    what: str,
+    version: int | None = None,
+    name: str = "",
+    before: object = None,
+    after: object = None,
+    reason: str = "",
+) -> None:
+    """Add a line to the model's history."""
+    session.add(
+        ModelChange(
+            model_id=model_id, at=now, user=user, what=what, version=version, name=name,
+            before=None if before is None else str(before), after=None if after is None else str(after), reason=reason,
+        )
+    )  # fmt: skip
+
+
+def sources_in_use(session: Session, job: Job) -> set[str]:
+    """The checkpoints in the job's output that are being registered."""
+    query = (
+        select(ModelVersion.source)
+        .join(Job, Job.id == ModelVersion.job_id)
+        .where(
+            ModelVersion.state == VersionState.REGISTERING.value,
+            Job.output_volume == job.output_volume,
+            Job.output_path == job.output_path,
+        )
+    )
+    return {source["path"] for source in session.scalars(query) if source["kind"] == "checkpoint"}

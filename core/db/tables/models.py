@@ -1,0 +1,129 @@
+"""The registry of models."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, Integer, Text, UniqueConstraint, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from core.db.tables.base import Base, BigId
+
+
+class Model(Base):
+    """A name under which a project keeps versions. ``version_count``: the number of the newest one, deleted ones included."""
+
+    __tablename__ = "models"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
+    name: Mapped[str]
+    description: Mapped[str] = mapped_column(Text, default="")
+    labels: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    is_protected: Mapped[bool] = mapped_column(Boolean, default=False)
+    version_count: Mapped[int] = mapped_column(Integer, default=0)
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    deleted_at: Mapped[datetime | None]
+    __table_args__ = (
+        # A deleted model's name is free again.
+        Index(
+            "uq_models_project_id_name",
+            "project_id",
+            "name",
+            unique=True,
+            sqlite_where=text("deleted_at IS NULL"),
+            postgresql_where=text("deleted_at IS NULL"),
+        ),
+    )
+
+
+class ModelVersion(Base):
+    """One content that never changes once it is ready. ``state`` moves by ``core.domain.models`` alone.
+
+    ``source``: {"kind", "job", "path"}, as ``trainmaster.wire.models.ModelSource``; ``source_volume`` and ``source_path``:
+    the folder that its files are read below, until it is ready. ``volume`` and ``path``: where the copy lies. ``wanted``:
+    {"aliases"}, set when it is ready. ``tries``: how often it was taken up since a byte was last copied.
+    """
+
+    __tablename__ = "model_versions"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    model_id: Mapped[str] = mapped_column(ForeignKey("models.id"))
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
+    number: Mapped[int] = mapped_column(Integer)
+    state: Mapped[str]
+    reason: Mapped[str] = mapped_column(Text, default="")
+    stage: Mapped[str] = mapped_column(default="none")
+    is_protected: Mapped[bool] = mapped_column(Boolean, default=False)
+    description: Mapped[str] = mapped_column(Text, default="")
+    labels: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    format: Mapped[str] = mapped_column(default="")
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    source: Mapped[dict[str, Any]]
+    lineage: Mapped[dict[str, Any] | None]
+    wanted: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    volume: Mapped[str]
+    path: Mapped[str] = mapped_column(Text)
+    digest: Mapped[str | None]
+    size_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    file_count: Mapped[int | None] = mapped_column(Integer)
+    done_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    tries: Mapped[int] = mapped_column(Integer, default=0)
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    ready_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
+    __table_args__ = (
+        UniqueConstraint("model_id", "number"),
+        Index("ix_model_versions_state", "state", "created_at"),
+    )
+
+
+class ModelFile(Base):
+    """A file of a version. ``source``: its path below the job's output. ``sha256``: null until it is copied, whole."""
+
+    __tablename__ = "model_files"
+    version_id: Mapped[str] = mapped_column(ForeignKey("model_versions.id"), primary_key=True)
+    path: Mapped[str] = mapped_column(Text, primary_key=True)
+    source: Mapped[str] = mapped_column(Text)
+    size_bytes: Mapped[int] = mapped_column(BigInteger)
+    mtime_ns: Mapped[int] = mapped_column(BigInteger)
+    sha256: Mapped[str | None]
+
+
+class ModelAlias(Base):
+    """A name that points to one ready version of its model."""
+
+    __tablename__ = "model_aliases"
+    model_id: Mapped[str] = mapped_column(ForeignKey("models.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    version_id: Mapped[str] = mapped_column(ForeignKey("model_versions.id"), index=True)
+    updated_at: Mapped[datetime]
+
+
+class ModelHold(Base):
+    """Who has a version deployed, such as ``endpoint ep-1``: it is not deleted meanwhile."""
+
+    __tablename__ = "model_holds"
+    version_id: Mapped[str] = mapped_column(ForeignKey("model_versions.id"), primary_key=True)
+    holder: Mapped[str] = mapped_column(primary_key=True)
+    created_at: Mapped[datetime]
+
+
+class ModelChange(Base):
+    """One line of a model's history, as ``trainmaster.wire.models.ModelChange``."""
+
+    __tablename__ = "model_changes"
+    id: Mapped[int] = mapped_column(BigId, primary_key=True, autoincrement=True)
+    model_id: Mapped[str] = mapped_column(ForeignKey("models.id"))
+    at: Mapped[datetime]
+    user: Mapped[str]
+    what: Mapped[str]
+    version: Mapped[int | None] = mapped_column(Integer)
+    name: Mapped[str] = mapped_column(default="")
+    before: Mapped[str | None]
+    after: Mapped[str | None]
+    reason: Mapped[str] = mapped_column(Text, default="")
+    __table_args__ = (Index("ix_model_changes_model_id", "model_id", "id"),)

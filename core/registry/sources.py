@@ -1,0 +1,95 @@
+"""What of a job's output is registered: which files, found and checked before anything is copied."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from core.domain.errors import Conflict, InvalidRequest, NotFound
+from core.inspection.landing import landed_at
+from core.storage.registry import PlannedFile, format_of, plan_files
+from core.storage.tree import Tree, split_path
+
+# Where training scripts leave their model: AIP_MODEL_DIR, below the output.
+MODEL_FOLDER: Final = "model"
+_SHOWN: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """``path``: of the output, unstated: its folder ``model``. ``checkpoint``: one of its checkpoints instead."""
+
+    path: str | None = None
+    checkpoint: str | None = None
+
+    @property
+    def kind(self) -> str:
+        return "output" if self.checkpoint is None else "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """``path``: relative to the output. ``step``: a checkpoint's."""
+
+    path: str
+    format: str
+    step: int | None
+    files: list[PlannedFile]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size_bytes for file in self.files)
+
+
+def find_source(output: Tree, asked: Asked, *, told: Collection[str], trial: int | None, limit_bytes: int) -> Source:
+    """The files that are asked for. Nothing of them is read.
+
+    Args:
+        told: the checkpoints that the job told of as complete.
+        trial: the job's number in its study: then the folder is below one of that name.
+
+    Raises:
+        Conflict: the checkpoint is not complete.
+        NotFound, InvalidRequest, PayloadTooLarge: as ``plan_files``.
+    """
+    if asked.checkpoint is not None:
+        landed = landed_at(output, "/".join(split_path(asked.checkpoint, field="checkpoint")))
+        if not landed.is_complete and not (landed.is_dir and landed.path in told):
+            raise Conflict(
+                f"{landed.path} is not complete: {landed.problem} Choose another checkpoint.", field="checkpoint"
+            )
+        files = plan_files(output, landed.parts, limit_bytes=limit_bytes)
+        return Source(landed.path, landed.format, landed.step, files)
+    path = _default(output, trial) if asked.path is None else "/".join(split_path(asked.path)) or "."
+    try:
+        files = plan_files(output, (path,), limit_bytes=limit_bytes)
+    except NotFound as error:
+        raise NotFound(
+            f"{error.sentence.removesuffix('.')} in the job's output{_there(output)}", field="path"
+        ) from error
+    return Source(path, format_of(file.path for file in files), None, files)
+
+
+def _default(output: Tree, trial: int | None) -> str:
+    for path in (MODEL_FOLDER, *([f"{trial}/{MODEL_FOLDER}"] if trial is not None else [])):
+        try:
+            if output.stat(path).is_dir:
+                return path
+        except NotFound:
+            continue
+    raise InvalidRequest(
+        f"The job's output has no folder {MODEL_FOLDER}; name what to register by its path{_there(output)}",
+        field="path",
+    )
+
+
+def _there(output: Tree) -> str:
+    """The end of a sentence about what is missing."""
+    try:
+        names = sorted(name for name in output.names() if not name.startswith("."))
+    except NotFound:
+        names = []
+    if not names:
+        return ": the job has written nothing there."
+    return f"; there are {', '.join(names[:_SHOWN])}{' and more' if len(names) > _SHOWN else ''}."

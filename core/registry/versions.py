@@ -1,0 +1,258 @@
+"""Versions of models for those who use them: serving, batch prediction, AutoML, other protocols' adapters.
+
+``register_from_job`` makes one, ``ready`` finds one to be used, ``hold`` and ``release`` say that it is. All of them work in
+the caller's transaction; the control loop (``scheduler.control.models``) does the copying.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sqlalchemy import delete, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+from trainmaster.wire.models import LATEST, ModelLineage
+
+from core.db.repositories import models
+from core.db.repositories.events import append_event
+from core.db.tables import Job, Model, ModelHold, ModelVersion, Project
+from core.domain.errors import Conflict, NotFound, Unavailable
+from core.domain.models import Stage, VersionState
+from core.domain.states import JobState
+from core.ids import new_id
+from core.registry.sources import Asked
+from core.storage.registry import KnownFile, place_of
+
+
+@dataclass(frozen=True, slots=True)
+class By:
+    """Who does it. ``user``: the name in histories; ``actor``: as events name them, such as ``user:ann``."""
+
+    user_id: str
+    user: str
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a new version is told besides its files. ``aliases`` are set once it is ready."""
+
+    description: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    aliases: Sequence[str] = ()
+    stage: Stage = Stage.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyVersion:
+    """A version whose files are whole and never change. ``volume`` and ``path``: to be mounted read-only.
+
+    ``image``: of the job that trained it, ``None``: it had none. ``manifest``: by path, relative to ``path``.
+    """
+
+    id: str
+    project: str
+    model: str
+    version: int
+    volume: str
+    path: str
+    image: str | None
+    format: str
+    digest: str
+    size_bytes: int
+    manifest: tuple[KnownFile, ...]
+    lineage: ModelLineage
+
+
+def ready(session: Session, project_id: str, model: str, ref: str | int) -> ReadyVersion:
+    """The version of this number or alias; ``latest``: the newest that is ready.
+
+    Raises:
+        NotFound: there is no such model, version or alias.
+        Conflict: it is not ready.
+    """
+    row = find_version(session, demand_model(session, project_id, model), ref)
+    if row.state != VersionState.READY:
+        hint = f": {row.reason}" if row.reason else "; wait until it is ready."
+        raise Conflict(f"Version {row.number} of model {model!r} is {row.state}{hint}")
+    lineage = ModelLineage.model_validate(row.lineage or {})
+    image = lineage.images.get("chief") or next(iter(lineage.images.values()), None)
+    return ReadyVersion(
+        id=row.id,
+        project=session.scalars(select(Project.name).where(Project.id == project_id)).one(),
+        model=model,
+        version=row.number,
+        volume=row.volume,
+        path=row.path,
+        image=image,
+        format=row.format,
+        digest=row.digest or "",
+        size_bytes=row.size_bytes or 0,
+        manifest=tuple(models.files_of(session, row.id)),
+        lineage=lineage,
+    )
+
+
+def hold(session: Session, version_id: str, holder: str, now: datetime) -> None:
+    """Say that ``holder``, such as ``endpoint digits``, has it deployed: nobody deletes it meanwhile. Harmless to repeat.
+
+    Raises:
+        NotFound: it was deleted in this moment.
+    """
+    row = session.get(ModelVersion, version_id)
+    model = None if row is None else models.lock_model(session, row.model_id)
+    if row is None or model is None:
+        raise NotFound("The version was deleted.")
+    session.refresh(row)
+    if row.state != VersionState.READY:
+        raise NotFound(f"Version {row.number} of model {model.name!r} was deleted.")
+    if session.get(ModelHold, (version_id, holder)) is None:
+        session.add(ModelHold(version_id=version_id, holder=holder, created_at=now))
+        session.flush()
+
+
+def release(session: Session, version_id: str, holder: str) -> None:
+    """The opposite; fine where it is not held."""
+    session.execute(delete(ModelHold).where(ModelHold.version_id == version_id, ModelHold.holder == holder))
+
+
+def register_from_job(
+    session: Session,
+    now: datetime,
+    job: Job,
+    model: str,
+    by: By,
+    asked: Asked,
+    *,
+    volume: str,
+    told: Told = Told(),
+    when_done: bool = False,
+    version_id: str | None = None,
+) -> ModelVersion:
+    """Write a new version of ``model``, which is made where there is none yet; the control loop copies its files.
+
+    Looks at no file: what is wrong with them becomes the version's ``reason``. Ring ``TOPIC_MODELS`` after the commit.
+
+    Args:
+        model: a valid name.
+        volume: of the projects' own folders (the setting ``default_volume``), where the registry has its place.
+        when_done: of a job that has not ended: wait for its success.
+        version_id: a fresh id, where the caller needs it beforehand.
+
+    Raises:
+        Conflict: the job has not ended, and neither ``when_done`` nor a checkpoint is asked for.
+    """
+    state = JobState(job.state)
+    waits = False
+    if asked.checkpoint is None and not state.is_terminal:
+        if not when_done:
+            raise Conflict(
+                f"Job {job.name!r} is {state.value}: its output may still change. Wait for its end, have the version "
+                "registered when it is done (when_done), or register one of its checkpoints.",
+                field="job",
+            )
+        waits = True
+    row = make_model(session, now, job.project_id, model, by)
+    row.version_count += 1
+    row.updated_at = now
+    project = session.scalars(select(Project.name).where(Project.id == job.project_id)).one()
+    version_id = version_id or new_id("version")
+    made = ModelVersion(
+        id=version_id,
+        model_id=row.id,
+        project_id=job.project_id,
+        user_id=by.user_id,
+        number=row.version_count,
+        state=(VersionState.WAITING if waits else VersionState.REGISTERING).value,
+        reason=f"It waits for the success of job {job.name!r}." if waits else "",
+        stage=told.stage.value,
+        description=told.description,
+        labels=dict(told.labels),
+        job_id=job.id,
+        source={
+            "kind": asked.kind,
+            "job": job.id,
+            "path": asked.path if asked.checkpoint is None else asked.checkpoint.strip("/"),
+        },
+        wanted={"aliases": sorted(set(told.aliases)), "user": by.user},
+        volume=volume,
+        path=place_of(project, version_id),
+        created_at=now,
+        updated_at=now,
+    )
+    session.add(made)
+    session.flush()
+    tell(session, now, row, by, "version.registered", version=made.number, reason=f"of job {job.id}")
+    if told.stage is not Stage.NONE:
+        tell(session, now, row, by, "stage.changed", version=made.number, before=Stage.NONE, after=told.stage)
+    return made
+
+
+def make_model(session: Session, now: datetime, project_id: str, name: str, by: By) -> Model:
+    """The project's model of this name, locked for this transaction; a new one where there is none."""
+    for _ in range(3):
+        found = models.find_model(session, project_id, name)
+        locked = None if found is None else models.lock_model(session, found.id)
+        if locked is not None:
+            return locked
+        row = Model(
+            id=new_id("model"), project_id=project_id, user_id=by.user_id, name=name, created_at=now, updated_at=now
+        )
+        try:
+            with session.begin_nested():
+                session.add(row)
+        except IntegrityError:
+            continue  # somebody else made it in this moment
+        tell(session, now, row, by, "model.created")
+        return row
+    raise Unavailable("The model is being changed by others; try again.", retry_after_s=1.0)
+
+
+def tell(
+    session: Session,
+    now: datetime,
+    model: Model,
+    by: By,
+    what: str,
+    *,
+    version: int | None = None,
+    name: str = "",
+    before: object = None,
+    after: object = None,
+    reason: str = "",
+) -> None:
+    """A line in the model's history, and one in the project's events."""
+    models.note_change(
+        session, model.id, now, user=by.user, what=what, version=version, name=name, before=before, after=after,
+        reason=reason,
+    )  # fmt: skip
+    about = {"version": version, "name": name, "before": before, "after": after}
+    kind = what if what.startswith("model.") else f"model.{what.replace('.', '_')}"
+    append_event(
+        session, at=now, kind=kind, actor=by.actor, project_id=model.project_id, reason=reason,
+        data={"model": model.name, **{key: str(value) for key, value in about.items() if value not in (None, "")}},
+    )  # fmt: skip
+
+
+def demand_model(session: Session, project_id: str, name: str) -> Model:
+    """Raises ``NotFound``."""
+    row = models.find_model(session, project_id, name)
+    if row is None:
+        raise NotFound(f"There is no model {name!r} in this project.")
+    return row
+
+
+def find_version(session: Session, model: Model, ref: str | int) -> ModelVersion:
+    """By number, alias, or ``latest``. Raises ``NotFound``."""
+    text = str(ref)
+    if text == LATEST:
+        row, what = models.newest_ready(session, model.id), "version that is ready"
+    elif text.isdecimal() and len(text) < 10:
+        row, what = models.find_number(session, model.id, int(text)), f"version {text}"
+    else:
+        row, what = models.find_alias(session, model.id, text), f"version or alias {text!r}"
+    if row is None:
+        raise NotFound(f"Model {model.name!r} has no {what}.")
+    return row

@@ -1,0 +1,375 @@
+"""The files of registered models: what is to be copied, the copy, and its place that nobody writes to.
+
+A version's place is ``.models/<project>/<version id>`` on the volume of the projects' own folders: no project is called
+``.models``, so that no job gets it but read-only. It is written as a draft beside it and renamed once it is whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from core.domain.errors import (
+    Conflict,
+    InsufficientStorage,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    TrainmasterError,
+)
+from core.storage.tree import LeavesVolume, Tree
+
+FOLDER: Final = ".models"
+_DRAFTS: Final = ".drafts"
+# The platform's own folder in every output: logs, and what jobs reported.
+_OWN: Final = ".trainmaster"
+# Marks of the platform in checkpoints that users keep; no part of what was trained.
+_MARKS: Final = frozenset({".kept"})
+FILE_LIMIT: Final = 10_000
+_CHUNK: Final = 8 * 2**20  # bytes
+# Left free for everybody else on the volume.
+_RESERVE_BYTES: Final = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """``path``: in the version. ``source``: below the job's output."""
+
+    path: str
+    source: str
+    size_bytes: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFile:
+    """A file of a version, copied whole. ``sha256``: in hexadecimal digits."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+class SourceChanged(Conflict):
+    """A file was written to, or went, while it was copied."""
+
+
+def place_of(project: str, version_id: str) -> str:
+    """Where a version lies on the volume of the projects' own folders."""
+    return f"{FOLDER}/{project}/{version_id}"
+
+
+def is_place_of(path: str, projects: Collection[str]) -> bool:
+    """Whether ``path`` is, or is below, the place of a version of one of ``projects``."""
+    names = path.split("/")
+    return len(names) >= 3 and names[0] == FOLDER and names[1] in projects and names[2] != _DRAFTS
+
+
+# --- what is to be copied --------------------------------------------------------------------------------------------
+
+
+def plan_files(output: Tree, parts: Iterable[str], *, limit_bytes: int) -> list[PlannedFile]:
+    """All files of ``parts``, of one folder or of some files of the job's ``output``, by path. Nothing of them is read.
+
+    A single folder is left out of the paths; so are the platform's own files. A link to a file inside the output is copied
+    as that file.
+
+    Raises:
+        NotFound: a part is missing.
+        InvalidRequest: nothing to register; a link that leads out, or to a folder; a pipe, a socket; too many files; a name
+            that is not UTF-8.
+        PayloadTooLarge: more than ``limit_bytes``.
+    """
+    found: list[PlannedFile] = []
+    total = 0
+    for part in parts:
+        for planned in _files_of(output, part.strip("/") if part != "." else ""):
+            found.append(planned)
+            total += planned.size_bytes
+            if len(found) > FILE_LIMIT:
+                raise InvalidRequest(
+                    f"{part or 'The output'} has more than {FILE_LIMIT:,} files; pack them, or name a folder in it.",
+                    field="path",
+                )
+            if total > limit_bytes:
+                raise PayloadTooLarge(
+                    f"{part or 'The output'} has more than {limit_bytes:,} bytes, the most that a version may have "
+                    "(TRAINMASTER_MODEL_LIMIT_BYTES); name a smaller folder.",
+                    field="path",
+                )
+    if not found:
+        raise InvalidRequest(
+            f"{', '.join(parts) or 'The output'} is empty: there is nothing to register.", field="path"
+        )
+    return sorted(found, key=lambda planned: planned.path)
+
+
+def _files_of(output: Tree, part: str) -> Iterator[PlannedFile]:
+    entry = _seen(output, part)
+    if not entry[0]:
+        yield PlannedFile(part.rpartition("/")[2], part, entry[1], entry[2])
+        return
+    waiting = [part]
+    while waiting:
+        folder = waiting.pop()
+        with output.open_folder(folder) as fd:
+            names = sorted(os.listdir(fd))  # noqa: PTH208 (a descriptor, not a path)
+            kinds = {name: os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode for name in names}
+        for name, mode in kinds.items():
+            path = f"{folder}/{name}" if folder else name
+            if path == _OWN or name in _MARKS:
+                continue
+            if name.encode("utf-8", "ignore").decode() != name:
+                raise InvalidRequest(
+                    f"A name in {folder or 'the output'} is not UTF-8: {name!r}; rename it.", field="path"
+                )
+            is_dir, size, mtime_ns = _seen(output, path)
+            if is_dir and stat.S_ISLNK(mode):
+                raise InvalidRequest(
+                    f"{path} is a link to a folder; have the files themselves in what is registered.", field="path"
+                )
+            if is_dir:
+                waiting.append(path)
+                continue
+            below = path.removeprefix(f"{part}/") if part else path
+            yield PlannedFile(below, path, size, mtime_ns)
+
+
+def _seen(output: Tree, path: str) -> tuple[bool, int, int]:
+    """(is a folder, bytes, changed at) of what is at ``path``, links followed inside the output."""
+    try:
+        entry = output.stat(path)
+        if not entry.is_dir:
+            os.close(output.open_file(path))  # a pipe, or not ours to read: said now, not after an hour of copying
+    except LeavesVolume as error:
+        raise InvalidRequest(
+            f"{path} is a link that leads out of the job's output; copy the file itself there.", field="path"
+        ) from error
+    except NotFound:
+        if output.is_link(path):
+            raise InvalidRequest(
+                f"{path} is a link to nothing; remove it, or put the file there.", field="path"
+            ) from None
+        raise
+    return entry.is_dir, entry.size_bytes, entry.mtime_ns
+
+
+# --- the copy --------------------------------------------------------------------------------------------------------
+
+
+class Draft:
+    """A version that is being copied, as whoever holds the lease ``token`` writes it.
+
+    Each holder has a folder of its own name, which it takes over from the one before: who lost the lease and does not know
+    it yet writes elsewhere.
+    """
+
+    def __init__(self, volume: Tree, project: str, version_id: str, token: int) -> None:
+        self._volume = volume
+        self._drafts = f"{FOLDER}/{project}/{_DRAFTS}"
+        self._id = version_id
+        self._place = place_of(project, version_id)
+        self._own = f"{self._drafts}/{version_id}.{token}"
+
+    def take_over(self) -> None:
+        """Begin, or go on with what an earlier holder has copied."""
+        self._volume.make_folder(self._drafts, mode=0o755)
+        if self._volume.exists(self._place) or self._volume.exists(self._own):
+            return
+        earlier = self._left()
+        if earlier:
+            with self._volume.open_folder(self._drafts) as fd:
+                os.rename(earlier[-1], self._own.rpartition("/")[2], src_dir_fd=fd, dst_dir_fd=fd)
+            return
+        self._volume.make_folder(self._own, mode=0o755)
+
+    def demand_room(self, size_bytes: int) -> None:
+        """Raises ``InsufficientStorage``."""
+        demand_room(self._volume, size_bytes)
+
+    def has(self, file: KnownFile) -> bool:
+        """Whether this file, which was copied, is still here."""
+        for base in (self._own, self._place):
+            try:
+                if self._volume.stat(f"{base}/{file.path}").size_bytes == file.size_bytes:
+                    return True
+            except NotFound:
+                continue
+        return False
+
+    def copy(self, output: Tree, planned: PlannedFile, on_bytes: Callable[[int], None]) -> str:
+        """Copy one file, whole and on the disk when this returns; its SHA-256. ``on_bytes`` hears of each piece, and may raise.
+
+        Raises:
+            SourceChanged: it is not what was planned, or changes.
+        """
+        try:
+            source = output.open_file(planned.source)
+        except NotFound as error:
+            raise SourceChanged(f"{planned.source} was deleted before it was copied; register it again.") from error
+        try:
+            _demand_same(source, planned)
+            digest = hashlib.sha256()
+            with self._volume.new_file(f"{self._own}/{planned.path}") as target:
+                at = 0
+                while data := os.pread(source, _CHUNK, at):
+                    at += len(data)
+                    digest.update(data)
+                    _write_all(target, data)
+                    on_bytes(len(data))
+                _demand_same(source, planned)
+                if at != planned.size_bytes:
+                    raise _changed(planned)
+                os.fsync(target)
+        finally:
+            os.close(source)
+        return digest.hexdigest()
+
+    def publish(self, files: Collection[KnownFile]) -> None:
+        """Have it stand in its place, which nobody writes to from then on. Harmless to repeat after a kill.
+
+        Raises:
+            Conflict: a file is not there, or of another size.
+        """
+        if not self._volume.exists(self._place):
+            self._demand_exactly(files)
+            _seal(self._volume, self._own)
+            above, _, name = self._place.rpartition("/")
+            with self._volume.open_folder(self._drafts) as drafts, self._volume.open_folder(above) as folder:
+                os.rename(self._own.rpartition("/")[2], name, src_dir_fd=drafts, dst_dir_fd=folder)
+                os.fsync(folder)
+        with self._volume.open_folder(self._place) as top:
+            os.fchmod(top, 0o555)  # last: a folder that cannot be written to cannot be moved either
+        self._drop_drafts()
+
+    def remove(self) -> None:
+        """Remove all that there is of the version; nothing is fine."""
+        self._drop_drafts()
+        _remove(self._volume, self._place)
+
+    def _drop_drafts(self) -> None:
+        for name in self._left():
+            _remove(self._volume, f"{self._drafts}/{name}")
+
+    def _left(self) -> list[str]:
+        """Drafts of this version, the newest holder's last."""
+        try:
+            names = [name for name in self._volume.names(self._drafts) if name.startswith(f"{self._id}.")]
+        except NotFound:
+            return []
+        return sorted(names, key=lambda name: int(name.rpartition(".")[2]))
+
+    def _demand_exactly(self, files: Collection[KnownFile]) -> None:
+        wanted = {file.path: file.size_bytes for file in files}
+        there = {planned.path: planned.size_bytes for planned in _files_of(self._volume, self._own)}
+        for stranger in there.keys() - wanted.keys():  # half a file, of a copy that was killed
+            self._volume.delete(f"{self._own}/{stranger}")
+            del there[stranger]
+        if there != wanted:
+            wrong = min(set(wanted.items()) ^ set(there.items()))[0]
+            raise Conflict(f"The copy of {wrong} is not what was written; register it again.")
+
+
+def demand_room(volume: Tree, size_bytes: int) -> None:
+    """Raises ``InsufficientStorage``: the volume has no room for so much."""
+    with volume.open_folder() as fd:
+        status = os.fstatvfs(fd)
+    free = status.f_bavail * status.f_frsize
+    if free < size_bytes + _RESERVE_BYTES:
+        raise InsufficientStorage(
+            f"The registry's volume has no room for {size_bytes:,} bytes ({free:,} are free); delete versions that nobody "
+            "needs, or ask an admin for room."
+        )
+
+
+def _demand_same(fd: int, planned: PlannedFile) -> None:
+    status = os.fstat(fd)
+    if (status.st_size, status.st_mtime_ns) != (planned.size_bytes, planned.mtime_ns):
+        raise _changed(planned)
+
+
+def _changed(planned: PlannedFile) -> SourceChanged:
+    return SourceChanged(f"{planned.source} was written to while it was registered; register it again when it is done.")
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _seal(volume: Tree, base: str) -> None:
+    """Files and folders below ``base`` may only be read, and are on the disk; ``base`` itself can still be moved."""
+    with volume.open_folder(base) as top:
+        for at, _, names, folder in os.fwalk(".", topdown=False, dir_fd=top, follow_symlinks=False):
+            for name in names:
+                os.chmod(name, 0o444, dir_fd=folder)
+            os.fsync(folder)
+            if at != ".":
+                os.fchmod(folder, 0o555)
+
+
+def _remove(volume: Tree, base: str) -> None:
+    try:
+        with volume.open_folder(base) as top:
+            os.fchmod(top, 0o755)
+            for _, folders, _, folder in os.fwalk(".", dir_fd=top, follow_symlinks=False):
+                for name in folders:
+                    os.chmod(name, 0o755, dir_fd=folder)  # noqa: S103 (as all folders of the volume)
+    except NotFound:
+        return
+    except TrainmasterError:
+        raise
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise
+    volume.delete(base)
+
+
+# --- what it is ------------------------------------------------------------------------------------------------------
+
+
+def digest_of(files: Iterable[KnownFile]) -> str:
+    """One digest of names, sizes and contents, equal for equal content: ``sha256:<hex>`` over the lines of sha256sum."""
+    lines = sorted(f"{file.sha256}  {file.path}\n" for file in files)
+    return f"sha256:{hashlib.sha256(''.join(lines).encode()).hexdigest()}"
+
+
+_BY_NAME: Final = {
+    "saved_model.pb": "savedmodel",
+    "MLmodel": "mlflow",
+    ".metadata": "dcp",
+    "model.onnx": "onnx",
+}
+_BY_SUFFIX: Final = {
+    ".joblib": "sklearn",
+    ".pkl": "sklearn",
+    ".pickle": "sklearn",
+    ".safetensors": "safetensors",
+    ".keras": "keras",
+    ".h5": "keras",
+    ".ubj": "xgboost",
+    ".bst": "xgboost",
+    ".onnx": "onnx",
+    ".mar": "torchserve",
+    ".pt": "torch",
+    ".pth": "torch",
+    ".ckpt": "torch",
+    ".npz": "numpy",
+}
+
+
+def format_of(paths: Iterable[str]) -> str:
+    """What the names tell: ``savedmodel``, ``sklearn``, ``torch``…; empty: nothing."""
+    top = {path for path in paths if "/" not in path}
+    for name, form in _BY_NAME.items():
+        if name in top:
+            return form
+    if "config.json" in top and any(name.endswith((".safetensors", ".bin")) for name in top):
+        return "huggingface"
+    return next((form for suffix, form in _BY_SUFFIX.items() if any(name.endswith(suffix) for name in top)), "")

@@ -1,0 +1,416 @@
+"""Copying what is registered: each version under a fenced lease, file by file, so that whoever comes after a kill goes on.
+
+The truth are the rows: a file has a hash once it is copied whole and on the disk, and a version is ready once all of them
+are in their place. Nothing in between is ever shown as ready.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import structlog
+from sqlalchemy import delete, select, update
+from sqlalchemy.orm import Session
+
+from core.db import leases
+from core.db.engine import unit_of_work
+from core.db.leases import HeldLease
+from core.db.repositories import models
+from core.db.tables import Checkpoint, Job, Model, ModelAlias, ModelFile, ModelHold, ModelVersion, Project, Volume
+from core.domain.errors import Conflict, NotFound, StaleWrite, TrainmasterError, Unavailable
+from core.domain.models import VersionEvent, VersionState
+from core.domain.states import JobState
+from core.registry.lineage import lineage_of
+from core.registry.sources import Asked, Source, find_source
+from core.registry.versions import By, tell
+from core.storage.outputs import job_output
+from core.storage.registry import Draft, KnownFile, PlannedFile, digest_of
+from core.storage.tree import Tree
+from core.storage.volumes import tree_of
+from scheduler.control import fence
+from scheduler.control.context import Control
+
+log = structlog.get_logger(__name__)
+
+# One that a scheduler left when it died rings no bell, and a job that ends does not ring this one.
+_LOOK_EVERY_S: Final = 2.0
+# Versions that one process copies at once: a large one does not hold up the small ones.
+_HANDS: Final = 2
+# One that takes its scheduler along, or fails in a way that nobody foresaw, is not tried for ever.
+_MOST_TRIES: Final = 5
+# What is copied is written down after so long, in seconds, or so many files.
+_NOTE_EVERY_S: Final = 1.0
+_NOTE_FILES: Final = 200
+_SETTLED: Final = (VersionState.READY.value, VersionState.FAILED.value)
+_STOP_WITHIN_S: Final = 5.0
+_BUG: Final = "The registration failed, which is a bug; the scheduler's log says where (version.failed)."
+
+
+class Stopped(Exception):
+    """The process goes down: what is copied is there for the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    version: ModelVersion
+    model: Model
+    job: Job
+    project: str
+    told: frozenset[str]
+    planned: list[PlannedFile]
+    known: dict[str, KnownFile]
+
+
+class Registrar:
+    """Works on what is registered and deleted, in threads; one per process."""
+
+    def __init__(self, control: Control, *, limit_bytes: int, step: Callable[[str], None] = lambda _name: None) -> None:
+        """``step``: hears the name of each step before it is done; tests kill there."""
+        self._control = control
+        self._limit_bytes = limit_bytes
+        self._step = step
+        self._rung = threading.Event()
+        self._is_stopping = False
+        self._lock = threading.Lock()
+        self._active: set[str] = set()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin with what is to be done, and go on looking for it. Returns at once."""
+        self._rung.set()
+        with self._lock:
+            if not self._threads and not self._is_stopping:
+                names = (f"registrar-{number}" for number in range(_HANDS))
+                self._threads = [threading.Thread(target=self._run, name=name, daemon=True) for name in names]
+                for thread in self._threads:
+                    thread.start()
+
+    def close(self) -> None:
+        """Stop after the piece that is being copied; the next scheduler goes on."""
+        with self._lock:
+            self._is_stopping = True
+            threads = list(self._threads)
+        self._rung.set()
+        for thread in threads:
+            thread.join(_STOP_WITHIN_S)
+
+    def work(self) -> None:
+        """Do all that is to be done now, but what others are at.
+
+        Raises:
+            Unavailable: the database is away.
+        """
+        with unit_of_work(self._control.sessions, read_only=True) as session:
+            due = models.due_versions(session)
+        for version_id in due:
+            if self._is_stopping:
+                return
+            with self._lock:
+                if version_id in self._active:
+                    continue
+                self._active.add(version_id)
+            try:
+                self._work_on(version_id)
+            finally:
+                with self._lock:
+                    self._active.discard(version_id)
+
+    def _run(self) -> None:
+        while not self._is_stopping:
+            self._rung.clear()
+            try:
+                self.work()
+            except Unavailable:
+                log.info("version.postponed")
+            except Exception:
+                log.exception("version.not_begun")
+            if not self._is_stopping:
+                self._rung.wait(_LOOK_EVERY_S)
+
+    def _work_on(self, version_id: str) -> None:
+        control = self._control
+        with unit_of_work(control.sessions) as session:
+            facts = _load(session, version_id)
+            if facts is None or facts.version.state in _SETTLED:
+                return
+            lease = leases.acquire(
+                session, f"version:{version_id}", holder=control.holder, now=control.clock(), ttl=control.lease_ttl
+            )
+            if lease is None:
+                return
+            tries = facts.version.tries + 1
+            session.execute(update(ModelVersion).where(ModelVersion.id == version_id).values(tries=tries))
+        held = _Held(control, lease)
+        try:
+            self._advance(held, facts, tries)
+        except StaleWrite as stale:
+            log.debug("version.stale", version=version_id, why=str(stale))
+            return  # somebody else is at it, or has deleted it: the next look tells
+        except Stopped:
+            pass
+        try:
+            fence.release(control, held.lease)
+        except Unavailable:
+            pass  # it expires by itself
+
+    def _advance(self, held: _Held, facts: _Facts, tries: int) -> None:
+        try:
+            match VersionState(facts.version.state):
+                case VersionState.WAITING:
+                    self._begin(held, facts)
+                case VersionState.REGISTERING:
+                    _Registration(self, held, facts).run()
+                case VersionState.DELETING:
+                    self._remove(held, facts)
+                case _:
+                    pass
+        except (StaleWrite, Stopped):
+            raise
+        except Unavailable as away:
+            self._note(held, facts, f"{away.sentence} It is tried again.")
+        except TrainmasterError as error:
+            self._fail(held, facts, error.sentence)
+        except Exception:
+            log.exception("version.failed", version=facts.version.id)
+            if tries >= _MOST_TRIES:
+                self._fail(held, facts, _BUG)
+
+    def _begin(self, held: _Held, facts: _Facts) -> None:
+        """Its job has ended."""
+        state = JobState(facts.job.state)
+        if state is not JobState.SUCCEEDED:
+            self._fail(held, facts, f"Job {facts.job.name!r} has not succeeded: it is {state.value}.")
+            return
+        self.step("begin")
+        with held.fenced() as session:
+            now = self._control.clock()
+            models.move_version(
+                session, facts.version.id, VersionState.WAITING, VersionEvent.BEGIN, now, reason="", tries=0
+            )
+        self._rung.set()
+
+    def _remove(self, held: _Held, facts: _Facts) -> None:
+        version = facts.version
+        with unit_of_work(self._control.sessions, read_only=True) as session:
+            try:
+                volume: Tree | None = _volume(session, version.volume)
+            except NotFound:
+                volume = None  # an admin removed it: its files are his now
+        if volume is not None:
+            self.step("remove")
+            Draft(volume, facts.project, version.id, held.lease.token).remove()
+        self.step("forget")
+        with held.fenced() as session:
+            for table in (ModelAlias, ModelHold, ModelFile):
+                session.execute(delete(table).where(table.version_id == version.id))
+            session.execute(
+                update(ModelVersion).where(ModelVersion.id == version.id).values(deleted_at=self._control.clock())
+            )
+
+    def _fail(self, held: _Held, facts: _Facts, reason: str) -> None:
+        state = VersionState(facts.version.state)
+        if state is VersionState.DELETING:
+            self._note(held, facts, reason)
+            return
+        with held.fenced() as session:
+            now = self._control.clock()
+            models.move_version(session, facts.version.id, state, VersionEvent.FAIL, now, reason=reason)
+            session.execute(delete(ModelFile).where(ModelFile.version_id == facts.version.id))
+            by = By(facts.version.user_id, facts.version.wanted.get("user", ""), "scheduler")
+            tell(session, now, facts.model, by, "version.failed", version=facts.version.number, reason=reason)
+        log.info("version.failed", version=facts.version.id, why=reason)
+        with unit_of_work(self._control.sessions, read_only=True) as session:
+            volume = _volume(session, facts.version.volume)
+        # Room for others; what a kill leaves here goes when the version is deleted.
+        Draft(volume, facts.project, facts.version.id, held.lease.token).remove()
+
+    def _note(self, held: _Held, facts: _Facts, reason: str) -> None:
+        with held.fenced() as session:
+            session.execute(
+                update(ModelVersion).where(ModelVersion.id == facts.version.id).values(reason=reason, tries=0)
+            )
+
+    def step(self, name: str) -> None:
+        """Before each step. Raises ``Stopped``: it is time to go."""
+        self._step(name)
+        if self._is_stopping:
+            raise Stopped
+
+    @property
+    def limit_bytes(self) -> int:
+        return self._limit_bytes
+
+
+class _Held:
+    """The lease, renewed as long as there is work."""
+
+    def __init__(self, control: Control, lease: HeldLease) -> None:
+        self.control = control
+        self.lease = lease
+        self._until_s = time.monotonic() + control.lease_ttl.total_seconds() / 3
+
+    def fenced(self) -> AbstractContextManager[Session]:
+        return fence.fenced(self.control, self.lease)
+
+    def keep(self) -> None:
+        """Renew it when it is time. Raises ``StaleWrite``: somebody else has it."""
+        if time.monotonic() >= self._until_s:
+            self.lease = fence.renew(self.control, self.lease)
+            self._until_s = time.monotonic() + self.control.lease_ttl.total_seconds() / 3
+
+
+class _Registration:
+    """Of one version, from wherever an earlier one was stopped."""
+
+    def __init__(self, registrar: Registrar, held: _Held, facts: _Facts) -> None:
+        self._registrar = registrar
+        self._control = held.control
+        self._held = held
+        self._facts = facts
+        self._version = facts.version
+        self._done = dict(facts.known)
+        self._unwritten: list[KnownFile] = []
+        self._done_bytes = 0
+        self._noted_s = time.monotonic()
+
+    def run(self) -> None:
+        with unit_of_work(self._control.sessions, read_only=True) as session:
+            output = job_output(session, self._facts.job)
+            volume = _volume(session, self._version.volume)
+        planned = self._facts.planned or self._plan(output)
+        draft = Draft(volume, self._facts.project, self._version.id, self._held.lease.token)
+        self._registrar.step("take over")
+        draft.take_over()
+        self._done = {path: file for path, file in self._done.items() if draft.has(file)}
+        self._done_bytes = sum(file.size_bytes for file in self._done.values())
+        left = [file for file in planned if file.path not in self._done]
+        draft.demand_room(sum(file.size_bytes for file in left))
+        for file in left:
+            self._registrar.step("copy")
+            sha256 = draft.copy(output, file, self._heard)
+            self._unwritten.append(KnownFile(file.path, file.size_bytes, sha256))
+            if len(self._unwritten) >= _NOTE_FILES or time.monotonic() - self._noted_s > _NOTE_EVERY_S:
+                self._write_down()
+        self._write_down()
+        files = list(self._done.values())
+        self._registrar.step("publish")
+        draft.publish(files)
+        self._registrar.step("finish")
+        self._finish(files)
+
+    def _plan(self, output: Tree) -> list[PlannedFile]:
+        source = self._version.source
+        is_checkpoint = source["kind"] == "checkpoint"
+        asked = Asked(checkpoint=source["path"]) if is_checkpoint else Asked(path=source["path"])
+        trial = (self._facts.job.trial or {}).get("number")
+        found: Source = find_source(
+            output, asked, told=self._facts.told, trial=trial, limit_bytes=self._registrar.limit_bytes
+        )
+        self._registrar.step("plan")
+        with self._held.fenced() as session:
+            now = self._control.clock()
+            job = session.get(Job, self._facts.job.id) or self._facts.job
+            lineage = lineage_of(
+                session, job, checkpoint=found.path if is_checkpoint else None, step=found.step,
+                user=self._version.wanted.get("user", ""),
+            )  # fmt: skip
+            self._set(session, now, source={**source, "path": found.path}, format=found.format,
+                      lineage=lineage.model_dump(mode="json"), size_bytes=found.size_bytes, file_count=len(found.files),
+                      reason="")  # fmt: skip
+            session.execute(delete(ModelFile).where(ModelFile.version_id == self._version.id))
+            session.add_all(
+                ModelFile(
+                    version_id=self._version.id, path=file.path, source=file.source, size_bytes=file.size_bytes,
+                    mtime_ns=file.mtime_ns,
+                )
+                for file in found.files
+            )  # fmt: skip
+        return found.files
+
+    def _heard(self, size: int) -> None:
+        """Of a piece that was copied."""
+        self._done_bytes += size
+        self._held.keep()
+        self._registrar.step("piece")
+        if time.monotonic() - self._noted_s > _NOTE_EVERY_S:
+            self._write_down()
+
+    def _write_down(self) -> None:
+        self._registrar.step("write down")
+        with self._held.fenced() as session:
+            self._set(session, self._control.clock(), done_bytes=self._done_bytes, tries=0)
+            if self._unwritten:
+                session.execute(
+                    update(ModelFile),
+                    [
+                        {"version_id": self._version.id, "path": file.path, "sha256": file.sha256}
+                        for file in self._unwritten
+                    ],
+                )
+        self._done |= {file.path: file for file in self._unwritten}
+        self._unwritten = []
+        self._noted_s = time.monotonic()
+
+    def _finish(self, files: list[KnownFile]) -> None:
+        version = self._version
+        with self._held.fenced() as session:
+            now = self._control.clock()
+            model = models.lock_model(session, version.model_id)
+            if model is None:
+                raise StaleWrite("the model was deleted")
+            models.move_version(
+                session, version.id, VersionState.REGISTERING, VersionEvent.FINISH, now,
+                digest=digest_of(files), done_bytes=self._done_bytes, ready_at=now, reason="",
+            )  # fmt: skip
+            row = session.get(ModelVersion, version.id, populate_existing=True)
+            assert row is not None  # noqa: S101 (moved in this transaction)
+            by = By(version.user_id, version.wanted.get("user", ""), f"user:{version.wanted.get('user', '')}")
+            tell(session, now, model, By(by.user_id, by.user, "scheduler"), "version.ready", version=version.number)
+            for alias in version.wanted.get("aliases", ()):
+                before = models.point_alias(session, model, alias, row, now)
+                tell(session, now, model, by, "alias.moved", version=version.number, name=alias, before=before,
+                     after=version.number)  # fmt: skip
+        log.info("version.ready", version=version.id, model=model.name, number=version.number)
+
+    def _set(self, session: Session, now: datetime, **values: object) -> None:
+        """Raises ``StaleWrite``: it is no longer being registered."""
+        hit = session.execute(
+            update(ModelVersion)
+            .where(ModelVersion.id == self._version.id, ModelVersion.state == VersionState.REGISTERING.value)
+            .values(**values, updated_at=now)
+        )
+        if hit.rowcount != 1:  # type: ignore[attr-defined]
+            raise StaleWrite("the version was deleted while it was registered")
+
+
+def _load(session: Session, version_id: str) -> _Facts | None:
+    row = session.execute(
+        select(ModelVersion, Model, Job, Project.name)
+        .join(Model, Model.id == ModelVersion.model_id)
+        .join(Job, Job.id == ModelVersion.job_id)
+        .join(Project, Project.id == ModelVersion.project_id)
+        .where(ModelVersion.id == version_id, ModelVersion.deleted_at.is_(None))
+    ).one_or_none()
+    if row is None:
+        return None
+    version, model, job, project = row
+    told = session.scalars(select(Checkpoint.path).where(Checkpoint.job_id == job.id))
+    files = session.scalars(select(ModelFile).where(ModelFile.version_id == version_id).order_by(ModelFile.path)).all()
+    planned = [PlannedFile(file.path, file.source, file.size_bytes, file.mtime_ns) for file in files]
+    known = {file.path: KnownFile(file.path, file.size_bytes, file.sha256) for file in files if file.sha256}
+    return _Facts(version, model, job, project, frozenset(told), planned, known)
+
+
+def _volume(session: Session, name: str) -> Tree:
+    volume = session.execute(select(Volume).where(Volume.name == name)).scalar_one_or_none()
+    if volume is None:
+        raise NotFound(f"The registry's volume {name!r} is not registered any more.")
+    if volume.is_read_only:
+        raise Conflict(f"The registry's volume {name!r} is read-only.")
+    return tree_of(volume)

@@ -1,0 +1,222 @@
+"""Registered models of a project, their versions and aliases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+from trainmaster.client.calls.build import params, path, silent, typed
+from trainmaster.client.calls.output import PLAIN
+from trainmaster.client.steps import Answer, Call, Request
+from trainmaster.wire.base import Page
+from trainmaster.wire.models import (
+    AliasRequest,
+    ModelChange,
+    ModelChanges,
+    ModelCreate,
+    ModelFile,
+    ModelView,
+    Stage,
+    StageRequest,
+    VersionChanges,
+    VersionDetail,
+    VersionRegister,
+    VersionView,
+)
+
+_MODEL = "/projects/{project}/models/{model}"
+_VERSION = f"{_MODEL}/versions/{{version}}"
+
+
+def create_model(
+    project: str, name: str, *, description: str = "", labels: Mapping[str, str] | None = None
+) -> Call[ModelView]:
+    """A model without versions; registering a version makes the model, too."""
+    body = ModelCreate(name=name, description=description, labels=dict(labels or {}))
+    at = path("/projects/{project}/models", project=project)
+    headers = {"Idempotency-Key": str(uuid4())}
+    return typed(ModelView, "create_model", "POST", at, body=body, headers=headers, is_repeatable=True)
+
+
+def list_models_page(
+    project: str, *, search: str | None = None, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[ModelView]]:
+    """One page of the project's models, by name."""
+    query = params(search=search, limit=limit, cursor=cursor)
+    return typed(
+        Page[ModelView], "list_models", "GET", path("/projects/{project}/models", project=project), query=query
+    )
+
+
+def get_model(project: str, model: str) -> Call[ModelView]:
+    """The model with its aliases."""
+    return typed(ModelView, "get_model", "GET", path(_MODEL, project=project, model=model))
+
+
+def change_model(
+    project: str,
+    model: str,
+    *,
+    description: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    is_protected: bool | None = None,
+) -> Call[ModelView]:
+    """What is unstated stays; ``labels`` replaces all."""
+    body = ModelChanges.model_validate(_given(description, labels, is_protected))
+    return typed(ModelView, "change_model", "PATCH", path(_MODEL, project=project, model=model), body=body)
+
+
+def delete_model(project: str, model: str, *, force: bool = False) -> Call[None]:
+    """Delete it with all versions; ``force``: also what is protected or in use, for admins of the project."""
+    at = path(_MODEL, project=project, model=model)
+    return silent("delete_model", "DELETE", at, query=params(force=force or None))
+
+
+def list_model_changes_page(
+    project: str, model: str, *, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[ModelChange]]:
+    """One page of the model's history, newest first."""
+    at = path(f"{_MODEL}/history", project=project, model=model)
+    query = params(limit=limit, cursor=cursor)
+    return typed(Page[ModelChange], "list_model_changes", "GET", at, query=query)
+
+
+def set_model_alias(
+    project: str, model: str, alias: str, version: int, *, expected: int | None = None, reason: str = ""
+) -> Call[ModelView]:
+    """Point the alias to a version in one step. ``expected``: the version that it points to now, 0: none; else ``Conflict``."""
+    at = path(f"{_MODEL}/aliases/{{alias}}", project=project, model=model, alias=alias)
+    body = AliasRequest(version=version, expected=expected, reason=reason)
+    return typed(ModelView, "set_model_alias", "PUT", at, body=body)
+
+
+def remove_model_alias(project: str, model: str, alias: str) -> Call[None]:
+    at = path(f"{_MODEL}/aliases/{{alias}}", project=project, model=model, alias=alias)
+    return silent("remove_model_alias", "DELETE", at)
+
+
+def register_version(
+    project: str,
+    model: str,
+    job: str,
+    *,
+    path_in_output: str | None = None,
+    checkpoint: str | None = None,
+    when_done: bool = False,
+    description: str = "",
+    labels: Mapping[str, str] | None = None,
+    aliases: Sequence[str] = (),
+    stage: Stage = "none",
+    idempotency_key: str | None = None,
+) -> Call[VersionDetail]:
+    """A new version from a job's output or checkpoint; its files are copied afterwards (``wait_for_version``).
+
+    Args:
+        path_in_output: a file or folder of the output; unstated: its folder ``model``.
+        when_done: of a job that still runs: register once it has succeeded.
+        aliases: set once the version is ready.
+    """
+    body = VersionRegister(
+        job=job,
+        path=path_in_output,
+        checkpoint=checkpoint,
+        when_done=when_done,
+        description=description,
+        labels=dict(labels or {}),
+        aliases=list(aliases),
+        stage=stage,
+    )
+    headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
+    at = path(f"{_MODEL}/versions", project=project, model=model)
+    return typed(VersionDetail, "register_version", "POST", at, body=body, headers=headers, is_repeatable=True)
+
+
+def list_versions_page(
+    project: str,
+    model: str,
+    *,
+    stage: Stage | None = None,
+    job: str | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Call[Page[VersionView]]:
+    """One page of the model's versions, newest first."""
+    at = path(f"{_MODEL}/versions", project=project, model=model)
+    query = params(stage=stage, job=job, limit=limit, cursor=cursor)
+    return typed(Page[VersionView], "list_versions", "GET", at, query=query)
+
+
+def get_version(project: str, model: str, version: int | str) -> Call[VersionDetail]:
+    """By number, alias, or ``latest``: the newest that is ready."""
+    at = path(_VERSION, project=project, model=model, version=version)
+    return typed(VersionDetail, "get_version", "GET", at)
+
+
+def change_version(
+    project: str,
+    model: str,
+    version: int | str,
+    *,
+    description: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    is_protected: bool | None = None,
+) -> Call[VersionDetail]:
+    """What is unstated stays; ``labels`` replaces all. Its files never change."""
+    at = path(_VERSION, project=project, model=model, version=version)
+    body = VersionChanges.model_validate(_given(description, labels, is_protected))
+    return typed(VersionDetail, "change_version", "PATCH", at, body=body)
+
+
+def set_version_stage(
+    project: str, model: str, version: int | str, stage: Stage, *, reason: str = ""
+) -> Call[VersionDetail]:
+    """Move it to none, staging, production or archived; the history says who and why."""
+    at = path(f"{_VERSION}/stage", project=project, model=model, version=version)
+    body = StageRequest(stage=stage, reason=reason)
+    return typed(VersionDetail, "set_version_stage", "POST", at, body=body, is_repeatable=True)
+
+
+def delete_version(project: str, model: str, version: int | str, *, force: bool = False) -> Call[None]:
+    """Refused while it is protected, an alias points to it, or it is deployed. ``force``: for admins of the project."""
+    at = path(_VERSION, project=project, model=model, version=version)
+    return silent("delete_version", "DELETE", at, query=params(force=force or None))
+
+
+def list_version_files_page(
+    project: str, model: str, version: int | str, *, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[ModelFile]]:
+    """One page of the version's files with their hashes, by path."""
+    at = path(f"{_VERSION}/files", project=project, model=model, version=version)
+    return typed(Page[ModelFile], "list_version_files", "GET", at, query=params(limit=limit, cursor=cursor))
+
+
+def read_version_file_range(
+    project: str, model: str, version: int | str, file: str, *, first: int | None = None, last: int | None = None
+) -> Call[Answer]:
+    """The bytes ``first`` to ``last``, both included, of a file of the version; all without ``first``."""
+    at = path(f"{_VERSION}/files/content", project=project, model=model, version=version)
+    return Call(
+        "download_version_file", Request("GET", at, params(path=file), _range(first, last)), lambda answer: answer
+    )
+
+
+def read_version_range(
+    project: str, model: str, version: int | str, *, first: int | None = None, last: int | None = None
+) -> Call[Answer]:
+    """The bytes ``first`` to ``last``, both included, of a tar of all its files; all without ``first``."""
+    at = path(f"{_VERSION}/archive", project=project, model=model, version=version)
+    return Call("download_version", Request("GET", at, (), _range(first, last)), lambda answer: answer)
+
+
+def _range(first: int | None, last: int | None) -> dict[str, str]:
+    return {**PLAIN, **({} if first is None else {"Range": f"bytes={first}-{'' if last is None else last}"})}
+
+
+def _given(description: str | None, labels: Mapping[str, str] | None, is_protected: bool | None) -> dict[str, Any]:
+    given = {
+        "description": description,
+        "labels": None if labels is None else dict(labels),
+        "is_protected": is_protected,
+    }
+    return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,266 @@
+"""Registering models with kills: whatever is done when the control plane dies, a version is ready whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from core.db.engine import unit_of_work
+from core.db.repositories.models import move_version
+from core.db.tables import Event, Job, ModelAlias, ModelChange, ModelFile, ModelVersion, Volume
+from core.domain.models import VersionEvent, VersionState
+from core.registry.sources import Asked
+from core.registry.versions import By, Told, ready, register_from_job
+from executors.fake import ProcessKilled
+from scheduler.control.context import Control
+from scheduler.control.models.registrar import Registrar
+
+FILES = {"a.txt": b"a", "sub/b.bin": b"b" * 5000, "sub/deep/c.bin": b"c" * 70}
+BY = By("user-1", "ann", "user:ann")
+
+
+class Lab:
+    def __init__(self, plane: Any) -> None:
+        self.plane = plane
+        self.folder: Path = plane.folder
+        self.lives = 0
+        plane.submit("a")
+        self.write(FILES)
+        with unit_of_work(plane.sessions) as session:
+            session.get_one(Job, "job-a").state = "succeeded"
+
+    def write(self, files: dict[str, bytes]) -> None:
+        for name, data in files.items():
+            path = self.folder / "default/a/model" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+    def mount(self, root: Path) -> None:
+        with unit_of_work(self.plane.sessions) as session:
+            session.get_one(Volume, "volume-1").root = str(root)
+
+    def registrar(self, step: Callable[[str], None] = lambda _name: None) -> Registrar:
+        """Of a new process, in which nothing is remembered."""
+        self.lives += 1
+        control: Control = self.plane.control
+        fresh = Control(
+            control.sessions, control.executor, self.plane, control.clock, f"life-{self.lives}", control.secret_key
+        )
+        return Registrar(fresh, limit_bytes=2**30, step=step)
+
+    def register(self, *, when_done: bool = False) -> None:
+        with unit_of_work(self.plane.sessions) as session:
+            register_from_job(
+                session, self.plane.engine.now, session.get_one(Job, "job-a"), "digits", BY, Asked(), volume="output",
+                told=Told(aliases=("prod",)), when_done=when_done,
+            )  # fmt: skip
+
+    @property
+    def version(self) -> ModelVersion:
+        found: ModelVersion = self.plane.one(ModelVersion)
+        return found
+
+    def place(self) -> Path:
+        return self.folder / self.version.path
+
+    def demand_whole_or_nothing(self) -> None:
+        """What a reader is given is whole, at any moment."""
+        if self.version.state == "ready":
+            there = {
+                str(path.relative_to(self.place())): path.read_bytes()
+                for path in self.place().rglob("*")
+                if path.is_file()
+            }
+            assert there == FILES
+            assert len(self.plane.all(ModelAlias)) == 1
+        else:
+            assert self.plane.all(ModelAlias) == []
+
+
+@pytest.fixture
+def lab(plane: Any) -> Lab:
+    return Lab(plane)
+
+
+class Killer:
+    """Dies before the step of this number."""
+
+    def __init__(self, at: int) -> None:
+        self.left = at
+        self.seen: list[str] = []
+
+    def __call__(self, name: str) -> None:
+        self.seen.append(name)
+        if self.left == 0:
+            raise ProcessKilled(name)
+        self.left -= 1
+
+
+def test_killed_before_any_step_it_is_ready_whole_once(lab: Lab) -> None:
+    # One registration, killed before its first step, then before its second, … until it is done in spite of all.
+    lab.register()
+    kills = 0
+    for at in (0, 1, 2, 3, 1, 4, 5, 2, 6, 7, 8, 9, 10, 3, 11, 12, 13, 14, 15):
+        killer = Killer(at)
+        try:
+            lab.registrar(killer).work()
+        except ProcessKilled:
+            kills += 1
+        lab.demand_whole_or_nothing()
+        lab.plane.engine.advance(timedelta(seconds=20))  # the lease of the dead one expires
+    assert kills >= 8
+    assert lab.version.state == "ready"
+    rows = lab.plane.all(ModelFile)
+    assert {row.path: row.sha256 for row in rows} == {
+        path: hashlib.sha256(data).hexdigest() for path, data in FILES.items()
+    }
+    assert [row.what for row in lab.plane.all(ModelChange)] == [
+        "model.created", "version.registered", "version.ready", "alias.moved",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("at", range(14))
+def test_killed_once_at_each_step_the_next_process_goes_on(lab: Lab, at: int) -> None:
+    lab.register()
+    killer = Killer(at)
+    try:
+        lab.registrar(killer).work()
+    except ProcessKilled:
+        lab.demand_whole_or_nothing()
+    lab.plane.engine.advance(timedelta(seconds=20))
+    lab.registrar().work()
+    assert lab.version.state == "ready"
+    lab.demand_whole_or_nothing()
+    assert list((lab.folder / ".models/default/.drafts").iterdir()) == []
+
+
+def test_half_a_file_of_a_killed_copy_is_cleared_away(lab: Lab) -> None:
+    lab.register()
+    killer = Killer(3)
+    with pytest.raises(ProcessKilled):
+        lab.registrar(killer).work()
+    (draft,) = (lab.folder / ".models/default/.drafts").iterdir()
+    (draft / ".0123.part").write_bytes(b"half")
+    lab.plane.engine.advance(timedelta(seconds=20))
+    lab.registrar().work()
+    assert lab.version.state == "ready"
+    lab.demand_whole_or_nothing()
+
+
+def test_what_is_copied_is_not_copied_again(lab: Lab) -> None:
+    lab.register()
+    with pytest.raises(ProcessKilled):
+        lab.registrar(Killer(7)).work()
+    with unit_of_work(lab.plane.sessions) as session:
+        row = session.scalars(select(ModelFile).order_by(ModelFile.path)).first()
+        assert row is not None
+        (draft,) = (lab.folder / ".models/default/.drafts").iterdir()
+        row.sha256 = hashlib.sha256((draft / row.path).read_bytes()).hexdigest()
+    (lab.folder / "default/a/model/a.txt").unlink()  # its source is not needed any more
+    lab.plane.engine.advance(timedelta(seconds=20))
+    lab.registrar().work()
+    assert lab.version.state == "ready"
+
+
+def test_two_processes_do_not_disturb_each_other(lab: Lab) -> None:
+    lab.register()
+    seen: list[str] = []
+
+    def other(name: str) -> None:
+        if name == "copy" and not seen:
+            seen.append(name)
+            lab.registrar().work()  # does nothing: the first one holds the lease
+
+    lab.registrar(other).work()
+    assert (seen, lab.version.state) == (["copy"], "ready")
+
+
+def test_who_has_lost_the_lease_writes_nothing(lab: Lab) -> None:
+    lab.register()
+    done: list[str] = []
+
+    def late(name: str) -> None:
+        if name == "publish" and not done:
+            done.append(name)
+            lab.plane.engine.advance(timedelta(seconds=20))  # as if it had been paused for so long
+            lab.registrar().work()
+
+    lab.registrar(late).work()
+    assert lab.version.state == "ready"
+    lab.demand_whole_or_nothing()
+    whats = [row.what for row in lab.plane.all(ModelChange)]
+    assert whats.count("version.ready") == 1
+
+
+def test_deleted_while_it_is_copied_nothing_is_left(lab: Lab) -> None:
+    lab.register()
+    version_id, now = lab.version.id, lab.plane.engine.now
+
+    def meanwhile(name: str) -> None:
+        if name == "publish":
+            with unit_of_work(lab.plane.sessions) as session:
+                move_version(session, version_id, VersionState.REGISTERING, VersionEvent.DELETE, now)
+
+    lab.registrar(meanwhile).work()
+    assert lab.version.state == "deleting"
+    lab.plane.engine.advance(timedelta(seconds=20))
+    for at in (0, 1):
+        with pytest.raises(ProcessKilled):
+            lab.registrar(Killer(at)).work()
+        lab.plane.engine.advance(timedelta(seconds=20))
+    lab.registrar().work()
+    assert lab.version.deleted_at is not None
+    assert [path for path in (lab.folder / ".models/default").rglob("*") if path.is_file()] == []
+    assert lab.plane.all(ModelFile) == []
+
+
+def test_a_volume_that_is_away_is_waited_for(lab: Lab) -> None:
+    lab.register()
+    lab.mount(lab.folder / "away")
+    lab.registrar().work()
+    assert (lab.version.state, "is not there now" in lab.version.reason) == ("registering", True)
+    lab.mount(lab.folder)
+    lab.plane.engine.advance(timedelta(seconds=20))
+    lab.registrar().work()
+    assert (lab.version.state, lab.version.reason) == ("ready", "")
+
+
+def test_a_file_written_to_meanwhile_fails_it(lab: Lab) -> None:
+    lab.register()
+
+    def writes(name: str) -> None:
+        if name == "take over":
+            lab.write({"sub/b.bin": b"other"})
+
+    lab.registrar(writes).work()
+    assert lab.version.state == "failed"
+    assert "sub/b.bin was written to while it was registered" in lab.version.reason
+    assert list((lab.folder / ".models/default/.drafts").iterdir()) == []
+
+
+def test_it_waits_for_its_job_without_a_bell(lab: Lab) -> None:
+    with unit_of_work(lab.plane.sessions) as session:
+        session.get_one(Job, "job-a").state = "running"
+    lab.register(when_done=True)
+    lab.registrar().work()
+    assert lab.version.state == "waiting"
+    with unit_of_work(lab.plane.sessions) as session:
+        session.get_one(Job, "job-a").state = "succeeded"
+    with pytest.raises(ProcessKilled):
+        lab.registrar(Killer(0)).work()
+    lab.plane.engine.advance(timedelta(seconds=20))
+    for _ in range(2):
+        lab.registrar().work()
+        lab.plane.engine.advance(timedelta(seconds=20))
+    assert lab.version.state == "ready"
+    with unit_of_work(lab.plane.sessions) as session:
+        found = ready(session, "project-1", "digits", "prod")
+        assert [file.path for file in found.manifest] == sorted(FILES)
+        kinds = set(session.scalars(select(Event.kind)))
+    assert {"model.created", "model.version_registered", "model.version_ready", "model.alias_moved"} <= kinds
