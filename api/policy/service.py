@@ -64,35 +64,59 @@ def _unreadable(kept: KeptPolicy) -> list[str]:
 
 
 _MANY_SLICES: Final = 8  # of one GPU: a level that lasts longer is no turn any more
-_TOLD_LEVELS: Final = 4
 
 
-def _even_levels(slice_s: float) -> str:
-    return ",".join(duration_text(number * slice_s) for number in range(1, _TOLD_LEVELS + 1))
+def _turns(policy: Policy) -> list[tuple[str, float]]:
+    told = (("time_slice", policy.time_slice_s), ("rotation", policy.rotation_s))
+    return [(name, turn_s) for name, turn_s in told if turn_s is not None]
+
+
+def _of_turns(name: str, turn_s: float, policy: Policy) -> list[str]:
+    found = []
+    if turn_s < policy.min_run_time_s:
+        found.append(
+            f"{name} ({duration_text(turn_s)}) is shorter than min_run_time ({duration_text(policy.min_run_time_s)}): nobody "
+            "gives place before min_run_time is over."
+        )
+    if turn_s < 10 * (policy.restart_cost_s + policy.grace_s):
+        found.append(
+            f"{name} is less than ten times restart_cost and grace: jobs would spend much of their turns on stopping and "
+            "starting."
+        )
+    return found
+
+
+def _rotates_every(policy: Policy) -> str:
+    """How equal jobs would take turns: not more often than pays."""
+    turn_s = max(policy.time_slice_s or 0, policy.min_run_time_s, 10 * (policy.restart_cost_s + policy.grace_s))
+    return f"`rotation`, such as rotation={duration_text(turn_s)}, lets equal jobs take turns."
 
 
 def warnings_of(policy: Policy) -> list[str]:
     """What is allowed and probably not meant, a sentence each."""
-    found = []
-    if policy.time_slice_s is not None and policy.time_slice_s < policy.min_run_time_s:
-        found.append("time_slice is shorter than min_run_time: nobody gives place before min_run_time is over.")
-    if policy.time_slice_s is not None and policy.time_slice_s < 10 * (policy.restart_cost_s + policy.grace_s):
+    found = [one for name, turn_s in _turns(policy) for one in _of_turns(name, turn_s, policy)]
+    rotates = _rotates_every(policy)
+    if policy.time_slice_s is not None and policy.rotation_s is None and policy.order is QueueOrder.FIFO:
         found.append(
-            "time_slice is less than ten times restart_cost and grace: jobs would spend much of their turns on stopping and "
-            "starting."
+            "with order fifo turns do not go round: only an older job that waits takes the place of a younger one. "
+            f"{rotates}"
         )
-    if policy.time_slice_s is not None and policy.order is QueueOrder.FIFO:
-        found.append(
-            "with order fifo turns do not go round: only an older job that waits takes the place of a younger one."
-        )
-    if policy.time_slice_s is not None and policy.order is QueueOrder.ATTAINED_SERVICE:
+    if policy.time_slice_s is not None and policy.rotation_s is None and policy.order is QueueOrder.ATTAINED_SERVICE:
         widest = max(after - before for before, after in pairwise((0.0, *policy.levels_gpu_s)))
         if widest > _MANY_SLICES * policy.time_slice_s:
             found.append(
                 "with order attained-service jobs take turns where one of them goes down a level, not at every time_slice: who "
-                "is on one level with those that wait stays. Levels as wide as a slice of the usual number of GPUs, such as "
-                f"levels_gpu={_even_levels(policy.time_slice_s)}, make equal jobs take turns at each."
+                f"is on one level with those that wait stays. {rotates}"
             )
+    if policy.rotation_s is not None and policy.time_slice_s is not None and policy.time_slice_s > policy.rotation_s:
+        found.append(
+            "time_slice is longer than rotation and has no effect: after rotation who comes first by order has the place, too."
+        )
+    if policy.rotation_s is not None and policy.rotation_s >= policy.starvation_s:
+        found.append(
+            "rotation is not shorter than starvation: who waits for one turn of another counts as if it had had none, so turns "
+            "go by age alone."
+        )
     if not policy.is_fair and policy.preempts_shares:
         found.append("preempts_shares has no effect while fair is off.")
     return found

@@ -66,6 +66,13 @@ SETTINGS: Final = (
         "(attained-service: who is on a lower level of levels_gpu; fifo: who queued later than one that waits); off: who runs stays.",
         can_be_off=True,
     ),
+    Setting(
+        "rotation_s", "duration",
+        "A turn of jobs of one priority that order treats as equal (attained-service: on one level of levels_gpu; fifo: all of "
+        "them; else those of which nobody knows how long they run): who has run for so long gives place to who has had fewer "
+        "such turns, or as many and is older, and to who comes first by order; off: equal jobs do not take turns.",
+        can_be_off=True,
+    ),
     Setting("min_run_time_s", "duration", "Nobody is preempted, by whatever right, before having run for so long."),
     Setting("grace_s", "duration", "What a preempted job gets for its last checkpoint."),
     Setting("shrinks", "switch", "Elastic jobs give back replicas before anybody is preempted."),

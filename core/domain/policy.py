@@ -18,6 +18,8 @@ _FIRST_LEVEL_GPU_S: Final = 600.0
 # Failures of nodes are kept for longer than this.
 LONGEST_WINDOW_S: Final = 7 * 24 * 3600.0
 _MOST_FAILURES: Final = 100
+# Shorter turns than this nobody can mean: a plan is made at the end of each.
+_LEAST_ROTATION_S: Final = 1.0
 
 
 class QueueOrder(StrEnum):
@@ -54,6 +56,9 @@ class Policy:
         preempts_shares: projects below their share may take from those above theirs.
         time_slice_s: jobs of one priority take turns: who has run for at least so long gives place to who comes first by
             ``order``. ``None``: who runs stays.
+        rotation_s: a turn of those that ``order`` treats as equal: who has run for so long gives place to who has had fewer
+            whole turns in all, or as many and is older. Who comes first by ``order`` gets the place then at the latest.
+            ``None``: equal jobs do not take turns.
         min_run_time_s: nobody is preempted, by whatever right, before having run for so long.
         grace_s: what a preempted job gets for its last checkpoint.
         shrinks: elastic jobs give back replicas before anybody is preempted.
@@ -79,6 +84,7 @@ class Policy:
     reclaims: bool = True
     preempts_shares: bool = False
     time_slice_s: float | None = None
+    rotation_s: float | None = None
     min_run_time_s: float = 300.0
     grace_s: float = 30.0
     shrinks: bool = True
@@ -109,8 +115,15 @@ class Policy:
             raise ValueError("quarantine_release_s: must be more than 0 seconds, or off")
         if not 0 <= self.quarantine_share <= 1:
             raise ValueError("quarantine_share: must be between 0 and 1")
+        if self.rotation_s is not None and not self.rotation_s >= _LEAST_ROTATION_S:
+            raise ValueError(f"rotation_s: must be at least {_LEAST_ROTATION_S:g} second, or off")
         if not all(0 < a < b for a, b in pairwise((*self.levels_gpu_s, float("inf")))):
             raise ValueError("levels_gpu_s: must be times above 0, each longer than the one before, such as 1h,8h")
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether who runs may have to give its place to one of the same priority and share."""
+        return self.time_slice_s is not None or self.rotation_s is not None
 
     def level(self, attained_gpu_s: float) -> int:
         """The level of attained service, 0 for those that have had the least."""
@@ -127,7 +140,7 @@ _MOST_GRACE_S: Final = 3600.0
 _MOST_LEVELS: Final = 16
 _NAMES: Final = tuple(field.name for field in fields(Policy))
 _FLAGS: Final = frozenset({"is_fair", "preempts_priority", "reclaims", "preempts_shares", "shrinks", "quarantines"})
-_CAN_BE_OFF: Final = frozenset({"time_slice_s", "quarantine_release_s"})
+_CAN_BE_OFF: Final = frozenset({"time_slice_s", "rotation_s", "quarantine_release_s"})
 
 
 def parse_policy(data: Mapping[str, Any], *, base: Policy | None = None) -> Policy:

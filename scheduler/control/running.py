@@ -117,6 +117,7 @@ def _view(
         is_stopping=is_stopping,
         stopping_for=None if for_job is None else JobId(for_job),
         indices=tuple(one.index for one in holders),
+        earlier_s=row.run_s,
     )
 
 

@@ -25,6 +25,7 @@ from scheduler.control.growing import load_growing
 from scheduler.control.quarantine import newest_failure, next_change
 from scheduler.control.running import STOP_GRACE_S, late_after_limit, limit_in_sight, load_running, running_rows
 from scheduler.planning.durations import Traits
+from scheduler.planning.measure import turns_had
 from scheduler.planning.model import Estimate, QueuedGang, Reason, ReasonCode, Snapshot
 
 _GANG_CACHE_SIZE: Final = 20_000
@@ -171,11 +172,18 @@ def _next_turn(snapshot: Snapshot) -> datetime | None:
     if not snapshot.queued:
         return None
     now, policy = snapshot.now, snapshot.policy
-    spans = [timedelta(seconds=s) for s in (policy.min_run_time_s, policy.time_slice_s) if s is not None]
-    began = [one.started_at for one in snapshot.running if one.started_at is not None and not one.is_stopping]
+    lasting_s = (policy.min_run_time_s, policy.time_slice_s, policy.rotation_s)
+    spans = [timedelta(seconds=s) for s in lasting_s if s is not None]
+    live = [one for one in snapshot.running if not one.is_stopping]
+    began = [one.started_at for one in live if one.started_at is not None]
     starves = timedelta(seconds=policy.starvation_s)
     waits = min((one.waits_since or one.queued_at for one in snapshot.queued), default=now)
     times = [at + span for at in began for span in spans if at + span > now]
+    if policy.rotation_s is not None:  # what it has run for in all may fill a turn later than this attempt
+        for one in live:
+            if one.started_at is not None:
+                whole_s = (turns_had(one, policy, now) + 1) * policy.rotation_s
+                times.append(one.started_at + timedelta(seconds=whole_s - one.earlier_s))
     if waits + starves > now:
         times.append(waits + starves)
     if not times:
@@ -253,6 +261,7 @@ def _read_queued(session: Session, cache: TickCache, where: ColumnElement[bool])
             room_since=r.room_since if r.room_since is not None and r.room_since >= r.queued_at else None,
             is_preemptible=r.preemptible is not False,
             overrun_s=late_after_limit(r.stop_grace_s).total_seconds(),
+            earlier_s=r.run_s,
         )  # fmt: skip
         preempted = "" if r.preempted is None else str(r.preempted["sentence"])
         key = user_key(r.shape, r.project_id, r.user_id)

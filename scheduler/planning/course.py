@@ -18,6 +18,7 @@ from core.domain.gpu_models import accepted_models
 from core.domain.ids import JobId, NodeId
 from core.domain.parts import WHOLE, after_part
 from core.domain.resources import Amounts, Gang, Request
+from scheduler.planning.measure import turns_had
 from scheduler.planning.model import (
     Estimate,
     GrowingGang,
@@ -159,12 +160,16 @@ class Course:
             return
         for opens_at in {node.opens_at for node in self._nodes.values() if node.opens_at is not None}:
             yield max(now_s, (opens_at - began).total_seconds())
-        turn_s = policy.min_run_time_s if policy.time_slice_s is None else policy.time_slice_s
+        spans = [span for span in (policy.time_slice_s, policy.rotation_s) if span is not None]
+        spans = spans or [policy.min_run_time_s]
         for running in self.running.values():
             if running.view.started_at is not None and running.view.is_preemptible:
-                at_s = (running.view.started_at - began).total_seconds() + max(turn_s, policy.min_run_time_s)
-                if now_s < at_s < running.end_s:
-                    yield at_s
+                since_s = (running.view.started_at - began).total_seconds()
+                moments = [since_s + max(span, policy.min_run_time_s) for span in spans]
+                if policy.rotation_s is not None:
+                    turns = turns_had(running.view, policy, self.now)
+                    moments.append(since_s + (turns + 1) * policy.rotation_s - running.view.earlier_s)
+                yield from (at_s for at_s in moments if now_s < at_s < running.end_s)
 
     def _open_nodes(self) -> None:
         """Those whose quarantine is over by now take work again."""
@@ -181,7 +186,7 @@ class Course:
 
     def _seen(self, running: Running) -> RunningGang:
         """As the planner would see it by now: only turns by attained service look at what it had."""
-        if self._from.policy.time_slice_s is None:
+        if not self._from.policy.takes_turns:
             return running.view
         ran_s = self.now_s - running.since_s
         each = max(1.0, running.view.gang.gpu_milli / WHOLE)
@@ -195,7 +200,7 @@ class Course:
             nodes=tuple((one.role, one.node) for one in placements), expected_end=stated,
             gpu_models=tuple(one.gpu_model for one in placements), user=job.user, queued_at=job.queued_at,
             started_at=self.now, attained_gpu_s=job.attained_gpu_s, estimate=job.estimate,
-            indices=tuple(one.index for one in placements),
+            indices=tuple(one.index for one in placements), earlier_s=job.earlier_s,
         )  # fmt: skip
         self.running[job.job_id] = Running(view, self.now_s + length_s, self.now_s, job)
         if job.gang.elastic is not None and self._from.growing:
@@ -215,6 +220,7 @@ class Course:
                 running.returns,
                 waits_since=self.now,
                 attained_gpu_s=view.attained_gpu_s + ran_s * max(1.0, view.gang.gpu_milli / WHOLE),
+                earlier_s=view.earlier_s + (self.now - (view.started_at or self.now)).total_seconds(),
             )
 
     def _preempt(self, job_id: JobId, for_job: JobId | None) -> None:
@@ -332,5 +338,5 @@ def _returning(view: RunningGang) -> QueuedGang | None:
         return None
     return QueuedGang(
         view.job_id, view.name, view.project, view.user, view.priority, view.queued_at, view.gang, view.gang.shape(),
-        None, view.attained_gpu_s, view.estimate,
+        None, view.attained_gpu_s, view.estimate, earlier_s=view.earlier_s,
     )  # fmt: skip

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from scheduler.planning.model import QueuedGang
 
-# What the policy compares: GPU-seconds or a level; then when it queued, in seconds from now; then the id.
-Turn = tuple[float, float, str]
+# What the policy compares: GPU-seconds or a level; whole turns that it had; when it queued, in seconds from now; the id.
+Turn = tuple[float, int, float, str]
 
 
 @dataclass(slots=True, eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final
 
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
@@ -16,6 +17,8 @@ from scheduler.planning.shares import gpu_milli, gpus_of
 _LONG: Final = 1.1
 # One that runs stays long until it is clearly not: else two would take one another's place.
 _STAYS_LONG: Final = 0.9
+# What moments are told by is exact to a microsecond: a turn that is over is not missed by that.
+CLOCK_S: Final = 1e-3
 
 
 def drain_s(snapshot: Snapshot) -> float:
@@ -46,6 +49,23 @@ def measure(job: QueuedGang | RunningGang, policy: Policy, long_s: float = float
     left_s = left_gpu_s / gpus_of(job.gang)
     is_long = left_s >= long_s * (_STAYS_LONG if isinstance(job, RunningGang) else 1)
     return -left_s if is_long else left_s
+
+
+def turns_had(job: QueuedGang | RunningGang, policy: Policy, now: datetime) -> int:
+    """How many whole turns (``Policy.rotation_s``) it has run for in all its attempts; 0 for one that waits and has starved.
+
+    It only rises while a job runs, and while it waits it stays, until the job has starved.
+    """
+    turn_s = policy.rotation_s
+    if turn_s is None:
+        return 0
+    ran_s = job.earlier_s
+    if isinstance(job, RunningGang):
+        if job.started_at is not None:
+            ran_s += (now - job.started_at).total_seconds()
+    elif (now - (job.waits_since or job.queued_at)).total_seconds() >= policy.starvation_s:
+        return 0
+    return int((ran_s + CLOCK_S) // turn_s)
 
 
 def _left_gpu_s(job: QueuedGang | RunningGang, policy: Policy) -> float:

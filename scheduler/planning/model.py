@@ -56,7 +56,7 @@ class QueuedGang:
     ``queued_at``, which a job keeps when it is preempted. ``room_since``: since when others are, or were, stopped or made
     smaller for it (they have its id as ``for_job``) in the time that it waits now; it comes before others of its priority.
     ``is_preemptible``: as of a job that runs. ``overrun_s``: for how much longer than ``max_run_time_s`` it may hold its place
-    when its time is over, until it is gone.
+    when its time is over, until it is gone. ``earlier_s``: seconds that its earlier attempts ran.
     """
 
     job_id: JobId
@@ -74,6 +74,7 @@ class QueuedGang:
     room_since: datetime | None = None
     is_preemptible: bool = True
     overrun_s: float = 0.0
+    earlier_s: float = 0.0
 
     @property
     def holds_s(self) -> float:
@@ -93,7 +94,8 @@ class RunningGang:
     ``is_preemptible``: its user allows it, and the executor can. ``is_stopping``: it is being ended already, and its
     resources are expected back at ``expected_end``; ``stopping_for``: for which job. ``queued_at``: as of the job when it
     waited. ``indices``: of each replica inside its role, in the order of ``nodes``; empty: 0, 1, 2 … in each role.
-    ``is_part``: replicas that leave an elastic gang, which runs on: resources, and no job of their own.
+    ``is_part``: replicas that leave an elastic gang, which runs on: resources, and no job of their own. ``earlier_s``: seconds
+    that its earlier attempts ran, without the present one.
     """
 
     job_id: JobId
@@ -115,6 +117,7 @@ class RunningGang:
     stopping_for: JobId | None = None
     indices: tuple[int, ...] = ()
     is_part: bool = False
+    earlier_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +237,7 @@ class PreemptCode(StrEnum):
     PRIORITY = "priority"  # a job of larger priority needs it
     GUARANTEE = "guarantee"  # its project borrowed it from one that wants what is guaranteed to it
     FAIR_SHARE = "fair_share"  # its project has more than its share, the other one less
-    TIME_SLICE = "time_slice"  # its turn is over, others of equal priority have had less
+    TIME_SLICE = "time_slice"  # its turn is over, others of equal priority come first or have had fewer
     BOOKING = "booking"  # the node is reserved for another project from now on
     DRAIN = "drain"  # the administrator empties its node
     MOVE = "move"  # it goes on elsewhere, so that a large gang finds room

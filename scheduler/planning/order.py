@@ -22,7 +22,7 @@ from typing import Final
 
 from core.domain.ids import JobId
 from scheduler.planning.kinds import Entry, Kind, Run, Turn, in_line
-from scheduler.planning.measure import drain_s, measure
+from scheduler.planning.measure import drain_s, measure, turns_had
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.planning.quota import is_guaranteed, is_guaranteed_to_user
@@ -44,7 +44,8 @@ def turn_of(job: QueuedGang | RunningGang, policy: Policy, now: datetime, long_s
             waits_s = -queued_s if job.waits_since is None else (now - job.waits_since).total_seconds()
         if waits_s < policy.starvation_s:
             compared = measure(job, policy, long_s)
-    return compared, queued_s, job.job_id
+    turns = 0 if policy.rotation_s is None else turns_had(job, policy, now)
+    return compared, turns, queued_s, job.job_id
 
 
 class Queue:
@@ -80,7 +81,7 @@ class Queue:
         starvation_s = policy.starvation_s
         for job in snapshot.queued:
             turn = turn_of(job, policy, now, long_s)
-            is_aged = job.waits_since is not None or -turn[1] >= starvation_s
+            is_aged = job.waits_since is not None or -turn[2] >= starvation_s
             key = (job.project, job.user, job.shape, job.priority, job.max_run_time_s, job.overrun_s, is_aged)
             kind = kinds.get(key)
             if kind is None:

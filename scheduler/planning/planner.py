@@ -289,7 +289,7 @@ class _Planning:
     def _may_borrow(self, sight: str) -> bool:
         """No, if it is known that nobody lends to it."""
         is_refused = sight in self.unlent or len(self.unlent) >= MAX_LOANS_REFUSED
-        return self.policy.time_slice_s is not None and not is_refused
+        return self.policy.takes_turns and not is_refused
 
     def _borrow(self, job: QueuedGang, sight: str) -> bool:
         """Start it in room that is held for others, if each of these may take it back when the rest of theirs is free.

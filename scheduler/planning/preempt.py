@@ -241,7 +241,9 @@ class Preemption:
         if self.rights.is_by_priority_only:
             return (job.priority,)
         turn: tuple[object, ...] = ()
-        if self.policy.time_slice_s is not None:
+        if self.policy.rotation_s is not None:
+            turn = (self.rights.level(job), job.estimate, self.rights.standing_of(job))
+        elif self.policy.time_slice_s is not None:
             is_fifo = self.policy.order is QueueOrder.FIFO
             turn = (self.rights.level(job), job.estimate, job.queued_at if is_fifo else None)
         return (job.priority, job.project, job.user, job.shape, *turn)
@@ -356,7 +358,8 @@ class Preemption:
         gone = {piece.gang.job_id for piece in whole}
         for piece in whole:
             code = by or self.rights.over(job, piece.gang) or PreemptCode.PRIORITY
-            sentence = self.teller.stopped(piece.gang, job, code)
+            turns = self.rights.had_less(job, piece.gang) if code is PreemptCode.TIME_SLICE else None
+            sentence = self.teller.stopped(piece.gang, job, code, turns)
             self.made.preempts.append(Preempt(piece.gang.job_id, job.job_id, code, sentence))
             shares.add(piece.gang.project, piece.gang.user, self.rights.held(piece.gang), -1)
         smaller = giving.by_gang(choice.pieces)

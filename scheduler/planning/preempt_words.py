@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from scheduler.planning import words
+from scheduler.planning.measure import CLOCK_S
 from scheduler.planning.model import Booking, PreemptCode, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot
 
 # What the job wrote is not read here, and it may still write one while it is stopped.
@@ -23,8 +24,25 @@ class Teller:
 
     # ---- to those who are stopped ----
 
-    def stopped(self, gang: RunningGang, job: QueuedGang, code: PreemptCode) -> str:
-        return f"{self._why(gang, job, code)}; {_GOES_ON}"
+    def stopped(
+        self, gang: RunningGang, job: QueuedGang, code: PreemptCode, turns: tuple[int, int] | None = None
+    ) -> str:
+        """``turns``: that ``job`` and ``gang`` have had, where ``job`` has the place for these."""
+        why = self._why(gang, job, code) if turns is None else self._rotated(gang, job, *turns)
+        return f"{why}; {_GOES_ON}"
+
+    def _rotated(self, gang: RunningGang, job: QueuedGang, its: int, had: int) -> str:
+        policy = self.snapshot.policy
+        ran_s = (self.now - (gang.started_at or self.now)).total_seconds()
+        whole_s, slice_s = policy.rotation_s or 0.0, policy.time_slice_s
+        turn_s = whole_s if slice_s is None or ran_s + CLOCK_S >= whole_s else slice_s
+        told = f"stopped since its turn of {words.span(turn_s)} is over and job {job.name} of the same priority "
+        waited_s = (self.now - (job.waits_since or job.queued_at)).total_seconds()
+        if waited_s >= policy.starvation_s:
+            return f"{told}has waited for {words.span(policy.starvation_s)} or more"
+        if its < had:
+            return f"{told}has had fewer ({its} against {had})"
+        return f"{told}has had no more ({its}) and queued before it"
 
     def _why(self, gang: RunningGang, job: QueuedGang, code: PreemptCode) -> str:
         match code:

@@ -6,13 +6,14 @@ No two jobs have a right over each other, so that whoever was stopped cannot at 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 from core.domain.gpu_models import accepted_models
 from core.domain.ids import JobId
-from scheduler.planning.measure import drain_s, measure
+from scheduler.planning.measure import CLOCK_S, drain_s, measure, turns_had
 from scheduler.planning.model import PreemptCode, QueuedGang, RunningGang, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.planning.quota import (
@@ -29,6 +30,9 @@ _CLEARLY_LESS: Final = 0.5
 _BY_LENGTH: Final = (QueueOrder.SHORTEST_FIRST, QueueOrder.FAIR_FINISH)
 # Nobody is started and stopped in one moment, whatever the policy says.
 _LEAST_RUN_S: Final = 1e-3
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+# How equal jobs are compared: whole turns that each has had, when it queued, its id.
+_Had = tuple[int, datetime, str]
 
 
 class Rights:
@@ -43,13 +47,16 @@ class Rights:
         self._long_s = drain_s(snapshot)
         self._mine: dict[JobId, float] = {}
         self._theirs: dict[JobId, tuple[float, float, bool]] = {}
+        self._running = snapshot.running
+        self._had: dict[JobId, _Had] = {}
+        self._all_had: list[_Had] | None = None
         self._has_guarantees = any(account.quota.guaranteed for account in snapshot.accounts)
         self._has_user_guarantees = any(account.quota.user_guaranteed for account in snapshot.accounts)
         policy = self.policy
         self._by_share = policy.is_fair and policy.preempts_shares
         self.is_by_priority_only = not (
             self._by_share
-            or policy.time_slice_s is not None
+            or policy.takes_turns
             or (policy.reclaims and (self._has_guarantees or self._has_user_guarantees))
         )
         projects = {job.project for job in snapshot.queued} | {gang.project for gang in snapshot.running}
@@ -82,7 +89,7 @@ class Rights:
         if self.policy.preempts_priority and job.priority > least_priority:
             return True
         return not self.is_by_priority_only and (
-            self._by_share or self.policy.time_slice_s is not None or self.is_owed(job) or self._is_owed_inside(job)
+            self._by_share or self.policy.takes_turns or self.is_owed(job) or self._is_owed_inside(job)
         )
 
     def is_owed(self, job: QueuedGang) -> bool:
@@ -141,9 +148,10 @@ class Rights:
             return False
         if job.priority != other.priority:
             return job.priority > other.priority and policy.preempts_priority
-        if policy.time_slice_s is None or (policy.is_fair and job.project != other.project):
+        if not policy.takes_turns or (policy.is_fair and job.project != other.project):
             return False
-        return self._comes_first(job, _as_running(other, self.now)) or self._will_pass(job, other)
+        there = _as_running(other, self.now)
+        return self._comes_first(job, there) or self._will_pass(job, other) or self._will_have_had_less(job, there)
 
     def _will_pass(self, job: QueuedGang, other: QueuedGang) -> bool:
         """Whether ``job`` comes before ``other``, which is of its level now, once that has had all that the level allows.
@@ -262,16 +270,66 @@ class Rights:
     # ---- turns ----
 
     def _may_take_turns(self, job: QueuedGang, gang: RunningGang) -> bool:
-        slice_s = self.policy.time_slice_s
-        if slice_s is None or job.priority != gang.priority or self.ran_s(gang) < slice_s:
-            return False
-        if not self._comes_first(job, gang):
+        if job.priority != gang.priority or not self._has_turn(job, gang):
             return False
         # Turns are taken inside a share: nobody's turn makes shares less even.
         return not self.policy.is_fair or job.project == gang.project or self._evens_out(job, gang, strictly=False)
 
+    def _has_turn(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Whether ``gang`` has run for long enough, and ``job`` comes before it: all of it one strict order at each moment."""
+        slice_s, rotation_s, ran_s = self.policy.time_slice_s, self.policy.rotation_s, self.ran_s(gang)
+        is_rotated = rotation_s is not None and ran_s + CLOCK_S >= rotation_s
+        if not is_rotated and (slice_s is None or ran_s < slice_s):
+            return False
+        return self._comes_first(job, gang) or (is_rotated and self._has_had_less(job, gang))
+
+    def had_less(self, job: QueuedGang, gang: RunningGang) -> tuple[int, int] | None:
+        """The whole turns that each has had, where ``job`` has the place of ``gang`` for these, or for its age where they have
+        had as many; ``None`` where it comes first by the policy's order.
+        """
+        is_equal = self._are_equal(job, gang) and self._has_had_less(job, gang)
+        return (self._had_by(job)[0], self._had_by(gang)[0]) if is_equal else None
+
+    def _are_equal(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Whether the policy's order tells them apart by nothing but turns and age."""
+        if self.policy.rotation_s is None:
+            return False
+        if self.policy.order is QueueOrder.FIFO:
+            return True
+        if self.policy.order in _BY_LENGTH and (job.estimate is not None or gang.estimate is not None):
+            return False
+        return self.level(job) == self.policy.level(gang.attained_gpu_s)
+
+    def _has_had_less(self, job: QueuedGang, gang: RunningGang) -> bool:
+        """Among equals; a strict order, in which one that runs only falls behind."""
+        return self._are_equal(job, gang) and self._had_by(job) < self._had_by(gang)
+
+    def _will_have_had_less(self, job: QueuedGang, there: RunningGang) -> bool:
+        """Whether that holds when ``there``, which starts now, has run for its turn. Room of one that has starved is not lent."""
+        if not self._are_equal(job, there) or self._has_starved(job):
+            return False
+        turns, queued_at, job_id = self._had_of(there)
+        return self._had_by(job) < (turns + 1, queued_at, job_id)
+
+    def standing_of(self, job: QueuedGang) -> int:
+        """Behind how many of those that run it comes, were all of them its equals; the same for jobs that none of them parts."""
+        if self._all_had is None:
+            self._all_had = sorted(self._had_by(gang) for gang in self._running if not gang.is_part)
+        return bisect_left(self._all_had, self._had_by(job))
+
+    def _had_by(self, job: QueuedGang | RunningGang) -> _Had:
+        known = self._had.get(job.job_id)
+        if known is None:
+            known = self._had[job.job_id] = self._had_of(job)
+        return known
+
+    def _had_of(self, job: QueuedGang | RunningGang) -> _Had:
+        return turns_had(job, self.policy, self.now), job.queued_at or _LONG_AGO, job.job_id
+
     def _comes_first(self, job: QueuedGang, gang: RunningGang) -> bool:
         """Strictly, by the policy's order, and by so much that the exchange pays."""
+        if self.policy.order is QueueOrder.FIFO and self.policy.rotation_s is not None:
+            return self._had_of(job) < self._had_of(gang)
         if self.policy.order is QueueOrder.FIFO:
             return gang.queued_at is not None and job.queued_at < gang.queued_at
         if self.policy.order in _BY_LENGTH and (job.estimate is not None or gang.estimate is not None):
@@ -280,8 +338,10 @@ class Rights:
 
     def level(self, job: QueuedGang) -> int:
         """Of attained service; who has waited for too long counts as of the first."""
-        waited_s = (self.now - (job.waits_since or job.queued_at)).total_seconds()
-        return 0 if waited_s >= self.policy.starvation_s else self.policy.level(job.attained_gpu_s)
+        return 0 if self._has_starved(job) else self.policy.level(job.attained_gpu_s)
+
+    def _has_starved(self, job: QueuedGang) -> bool:
+        return (self.now - (job.waits_since or job.queued_at)).total_seconds() >= self.policy.starvation_s
 
     def _is_shorter(self, job: QueuedGang, gang: RunningGang) -> bool:
         """By the measure of the queue's order, so that a job of which nobody knows anything yet gets the time in which it
@@ -338,4 +398,5 @@ def _as_running(job: QueuedGang, now: datetime) -> RunningGang:
         started_at=now,
         attained_gpu_s=job.attained_gpu_s,
         estimate=job.estimate,
+        earlier_s=job.earlier_s,
     )

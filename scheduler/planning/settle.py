@@ -164,6 +164,7 @@ def _started(job: QueuedGang, start: Start, snapshot: Snapshot) -> RunningGang:
         queued_at=job.queued_at,
         attained_gpu_s=job.attained_gpu_s,
         estimate=job.estimate,
+        earlier_s=job.earlier_s,
         indices=tuple(placement.index for placement in start.placements),
     )
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from core.domain.ids import JobId
 from scheduler.planning import words
+from scheduler.planning.measure import turns_had
 from scheduler.planning.model import Plan, QueuedGang, Snapshot
 from scheduler.planning.outlook import is_hopeless
 from scheduler.planning.policy import Policy, QueueOrder
@@ -66,6 +67,8 @@ def _kinds(job: QueuedGang, policy: Policy, shares: Shares) -> list[_Kind]:
         ),
     ]
     by_order = _ORDERS[policy.order]
+    if policy.rotation_s is not None:
+        by_order = f"{by_order}; of equals, fewer turns so far" if policy.order is not QueueOrder.FIFO else _ROTATED
     if policy.is_fair:
         kinds += [
             (
@@ -83,6 +86,7 @@ def _kinds(job: QueuedGang, policy: Policy, shares: Shares) -> list[_Kind]:
     return kinds
 
 
+_ROTATED = "fewer turns so far, or as many and a longer wait"
 _ORDERS = {
     QueueOrder.FIFO: "a longer wait",
     QueueOrder.SHORTEST_FIRST: "probably less GPU time to run, or too long a wait",
@@ -103,12 +107,18 @@ def _own(job: QueuedGang, snapshot: Snapshot, shares: Shares) -> str:
             f"its project {job.project} holds {part:.0%} of the cluster{lately}, with weight {shares.weight_of(job.project):g}"
         )
     waited_s = (snapshot.now - (job.waits_since or job.queued_at)).total_seconds()
-    if policy.order is not QueueOrder.FIFO and waited_s >= policy.starvation_s:
+    is_rotated = policy.rotation_s is not None
+    if (policy.order is not QueueOrder.FIFO or is_rotated) and waited_s >= policy.starvation_s:
         longest = timedelta(seconds=policy.starvation_s)
         told.append(f"it has been without resources for more than {longest}, so it comes first of its user's")
     elif policy.order is QueueOrder.ATTAINED_SERVICE:
         level = policy.level(job.attained_gpu_s)
         told.append(f"it is on level {level + 1} of {len(policy.levels_gpu_s) + 1}, {_service(job)}")
+    if policy.rotation_s is not None and waited_s < policy.starvation_s:
+        turns = turns_had(job, policy, snapshot.now)
+        told.append(
+            f"it has had {turns or 'no'} whole {words.plural('turn', turns)} of {words.span(policy.rotation_s)}"
+        )
     return "; ".join(told)
 
 

@@ -65,7 +65,7 @@ class Side:
     weight: float = 1.0
     share: float = 0.0
     size: float = 0.0
-    turn: Turn = (0.0, 0.0, "")
+    turn: Turn = (0.0, 0, 0.0, "")
     starves_s: float | None = None  # since when its next job has starved, in seconds from now
     is_owed: bool = False
     is_empty: bool = False
@@ -201,7 +201,7 @@ class Line(Side):
             if self.is_promised:
                 need = shares.likely(job.gang, job.shape)
                 self.is_owed = is_guaranteed_to_user(project, self.name, need, shares, waits=job.gang)
-            since_s = self.turn[1]
+            since_s = self.turn[2]
             if job.waits_since is not None:
                 since_s += (job.waits_since - job.queued_at).total_seconds()
             self.starves_s = since_s if -since_s >= shares.policy.starvation_s else None

@@ -135,6 +135,18 @@ def about(at: datetime, now: datetime) -> str:
     return f"about {at:%H:%M} UTC" if at.date() == now.date() else f"about {at:%Y-%m-%d %H:%M} UTC"
 
 
+def span(seconds: float) -> str:
+    """``30 min``, ``1 h 30 min``, ``2 d``, ``45 s``: a setting, as exactly as it was written."""
+    left, parts = round(seconds, 3), []
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count:g} {unit}")
+    if left or not parts:
+        parts.append(f"{left:g} s")
+    return " ".join(parts)
+
+
 def until(at: datetime | None, now: datetime, *, one: bool, is_likely: bool = False) -> str:
     """How long somebody goes on, after its name: `` until about 14:20 UTC``; ``is_likely``: that is only estimated."""
     if at is None:

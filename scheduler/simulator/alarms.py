@@ -1,7 +1,7 @@
 """When the planner would decide otherwise though nothing came, ended or changed: only time has passed.
 
 The control loop looks every second; a simulation of a year cannot. Instead it plans again at the moments at which an
-answer can change: a minimum run time or a turn is over, a job reaches the next level of attained service or has
+answer can change: a minimum run time or a turn is over, in this attempt or in all of them together, a job reaches the next level of attained service or has
 starved, its progress tells how long it is, a reservation begins or ends.
 """
 
@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable
 from datetime import datetime
 
+from scheduler.planning.measure import CLOCK_S
 from scheduler.planning.model import Booking, QueuedGang
 from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.simulator.estimates import Estimator
@@ -38,12 +39,16 @@ def next_look_s(
     nearest_s = math.inf
     soon_s = now_s + _SOON_S
     after_s = {policy.min_run_time_s}
-    if policy.time_slice_s is not None:
-        after_s.add(max(policy.time_slice_s, policy.min_run_time_s))
+    for span_s in (policy.time_slice_s, policy.rotation_s):
+        if span_s is not None:
+            after_s.add(max(span_s, policy.min_run_time_s))
     has_levels = policy.order is not QueueOrder.FIFO
     for progress, began_s in running:
         moments = [began_s + passed_s for passed_s in after_s]
         moments.append(estimator.changes_s(progress))
+        if policy.rotation_s is not None:
+            turns = (progress.held_s + CLOCK_S) // policy.rotation_s  # what it has run for in all may fill one later
+            moments.append(now_s + (turns + 1) * policy.rotation_s - progress.held_s)
         if has_levels and progress.rate > 0:
             moments += [
                 now_s + (end - progress.attained_gpu_s) / progress.rate
@@ -51,7 +56,7 @@ def next_look_s(
                 if end > progress.attained_gpu_s
             ][:1]
         nearest_s = min(nearest_s, *(moment for moment in moments if moment > soon_s), math.inf)
-    if has_levels:
+    if has_levels or policy.rotation_s is not None:
         for job in waiting:
             since_s = ((job.waits_since or job.queued_at) - start).total_seconds()
             if now_s < since_s + policy.starvation_s - _SOON_S < nearest_s:

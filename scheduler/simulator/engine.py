@@ -222,6 +222,7 @@ class Simulation:
             estimate=self.estimator.of(progress),
             waits_since=self._moment(now_s) if progress.starts else None,
             is_preemptible=arrival.is_preemptible,
+            earlier_s=progress.held_s,
         )
 
     def _snapshot(self, now_s: float) -> Snapshot:

@@ -24,6 +24,7 @@ class Progress:
     speed: float = 0.0  # 0: does not run
     rate: float = 0.0  # GPUs that it holds; 1 for a gang without GPUs
     ran_s: float = 0.0  # seconds that it worked in all its attempts, without the time that restarts cost
+    held_s: float = 0.0  # seconds that it held its place in all its attempts
     now_s: float = 0.0
     lost_s: float = 0.0  # work that had to be done again, in all
     starts: int = 0
@@ -33,6 +34,7 @@ class Progress:
         self.now_s = to_s
         if self.speed <= 0 or past_s <= 0:
             return
+        self.held_s += past_s
         self.attained_gpu_s += past_s * self.rate
         paid_s = min(self.restart_left_s, past_s)
         self.restart_left_s -= paid_s

@@ -60,6 +60,7 @@ class Running:
             is_stopping=self.stops_at is not None,
             stopping_for=self.stops_for,
             indices=tuple(placement.index for placement in self.placements),
+            earlier_s=self.job.earlier_s,
         )
 
     def growing(self) -> GrowingGang | None:

@@ -161,7 +161,14 @@ class Story:
             left = max(1.0, life.needs_s - life.had_s)
             estimate = Estimate(left, left, left)
         attained = life.had_s * gpus_of(running.job.gang)
-        again = replace(running.job, attained_gpu_s=attained, estimate=estimate, waits_since=self.now, room_since=None)
+        again = replace(
+            running.job,
+            attained_gpu_s=attained,
+            earlier_s=life.had_s,
+            estimate=estimate,
+            waits_since=self.now,
+            room_since=None,
+        )
         self.world.release(job_id, again)
 
     def gone(self, job_id: JobId) -> None:
@@ -237,4 +244,5 @@ def any_policy(chance: Random, *, slices: bool = True) -> Policy:
         shrinks=chance.random() < 0.7,
         restart_cost_s=chance.choice([0.0, 60.0]),
         defragment=chance.choice(list(Defragment)),
+        rotation_s=chance.choice([None, None, 200.0, 900.0]) if slices else None,
     )

@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import permutations
 from random import Random
 
@@ -93,7 +93,9 @@ def check(snapshot: Snapshot, made: Plan, seed: int) -> None:
                 assert (job.project, job.user) != (gang.project, gang.user), where
             case PreemptCode.TIME_SLICE:
                 assert job.priority == gang.priority, where
-                assert ran_s >= (policy.time_slice_s or 0), where
+                assert ran_s >= min(span for span in (policy.time_slice_s, policy.rotation_s) if span is not None), (
+                    where
+                )
             case PreemptCode.MOVE:
                 pass
         # Who it is for waits, and is told.
@@ -248,13 +250,18 @@ def test_the_one_for_whom_others_are_stopped_starts_when_they_are_gone() -> None
         for _ in range(25):
             story.plan()
             story.step(100)
+        again: set[tuple[int, datetime]] = set()
         for snapshot, made in story.plans:
+            again |= {(job.priority, job.waits_since) for job in snapshot.queued if job.waits_since is not None}
             if snapshot.now <= story.last_arrival:
                 continue
             stopping = {gang.stopping_for for gang in snapshot.running if gang.is_stopping}
             started = {start.job_id for start in made.starts}
             for job in snapshot.queued:
                 if job.room_since is None or job.room_since <= story.last_arrival or job.job_id in stopping:
+                    continue
+                # One of larger priority that was stopped meanwhile is not bound by it.
+                if any(priority > job.priority and since >= job.room_since for priority, since in again):
                     continue
                 promised += 1
                 assert job.job_id in started, f"seed {seed}: {job.job_id} waits: {made.waits[job.job_id].sentence}"

@@ -19,7 +19,9 @@ from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.planning.serial import plan_from_json, plan_to_json, snapshot_from_json, snapshot_to_json
 from tests.properties.planner_worlds import snapshots
 
-POLICIES = st.sampled_from([Policy(), Policy(order=QueueOrder.FIFO, time_slice_s=5.5), Policy(levels_gpu_s=(1.0,))])
+POLICIES = st.sampled_from(
+    [Policy(), Policy(order=QueueOrder.FIFO, time_slice_s=5.5), Policy(levels_gpu_s=(1.0,), rotation_s=60.0)]
+)
 ANYTHING = st.recursive(
     st.none()
     | st.booleans()

@@ -102,14 +102,75 @@ def test_jobs_that_nobody_knows_give_way_at_the_next_level() -> None:
     assert _ends(outcome) == {"b": 35.0, "a": 115.0}
 
 
+def _held(outcome_of: dict[str, Any]) -> tuple[Outcome, list[tuple[float, str]]]:
+    """The outcome, and who held the one place from when on."""
+    turns: list[tuple[float, str]] = []
+
+    def listen(snapshot: Snapshot, made: Plan) -> None:
+        at_s = (snapshot.now - scenario.start).total_seconds()
+        turns.extend((round(at_s, 3), start.job_id) for start in made.starts)
+
+    scenario = parse({"nodes": NODE, **outcome_of})
+    return Simulation(scenario, on_plan=listen).run(), turns
+
+
+@pytest.mark.parametrize("order", ["fifo", "attained-service", "shortest-first", "fair-finish"])
+def test_equal_long_jobs_on_one_place_alternate(order: str) -> None:
+    policy = {**TURNS, "order": order, "time_slice_s": None, "rotation_s": "100s"}
+    jobs = [{"name": "a", "gpus": 8, "duration": "250s"}, {"name": "b", "at": "1s", "gpus": 8, "duration": "250s"}]
+    outcome, turns = _held({"jobs": jobs, "policy": policy})
+    assert turns == [(0, "a"), (100, "b"), (200, "a"), (300, "b"), (400, "a"), (450, "b")]
+    assert _ends(outcome) == {"a": 450.0, "b": 500.0}
+    # What stopping takes counts as a part of a turn: they alternate as well.
+    _, turns = _held({"jobs": jobs, "policy": {**policy, "grace_s": 5}, "restart_cost": "7s"})
+    assert [name for _, name in turns] == ["a", "b", "a", "b", "a", "b"]
+    # As before without it: who runs stays.
+    _, turns = _held({"jobs": jobs, "policy": {**policy, "rotation_s": None}})
+    assert [name for _, name in turns] == ["a", "b"]
+
+
+@pytest.mark.parametrize("is_fair", [True, False])
+def test_three_users_go_round(is_fair: bool) -> None:
+    policy = {**TURNS, "is_fair": is_fair, "order": "attained-service", "time_slice_s": None, "rotation_s": "100s"}
+    jobs = [
+        {"name": user, "user": user, "at": f"{at}s", "gpus": 8, "duration": "400s"}
+        for at, user in enumerate(["ann", "bob", "cid"])
+    ]
+    outcome, turns = _held({"jobs": jobs, "policy": policy})
+    assert [name for _, name in turns] == ["ann", "bob", "cid"] * 4
+    assert _ends(outcome) == {"ann": 1000.0, "bob": 1100.0, "cid": 1200.0}
+
+
+def test_a_stream_of_new_jobs_starves_nobody_where_equal_jobs_take_turns() -> None:
+    # Each new one has had no turn yet, and there are more of them than the place has time for.
+    policy = {**TURNS, "order": "fifo", "time_slice_s": None, "rotation_s": "60s", "starvation_s": "600s"}
+    jobs = [
+        {"name": "old", "gpus": 8, "duration": "200s"},
+        {"name": "new", "at": "10s", "count": 90, "every": "20s", "gpus": 8, "duration": "50s"},
+    ]
+    outcome, turns = _held({"jobs": jobs, "policy": policy, "until": "45m"})
+    # It waits until it has starved, then it is the first by age.
+    assert [at_s for at_s, name in turns if name == "old"] == [0, 660, 1320, 1980]
+    assert _ends(outcome)["old"] == 2000.0
+
+
 def test_who_takes_part_in_turns_is_in_the_end_all_done() -> None:
     jobs = [
         {"name": "mixed", "count": 40, "mean_interval": "20s", "gpus": 2, "duration": {"uniform": ["5s", "10m"]}},
         {"name": "wide", "count": 6, "every": "2m", "workers": 2, "gpus": 8, "duration": {"uniform": ["1m", "5m"]}},
     ]
     nodes = [{"name": "n-{}", "count": 2, "gpus": {"H100": 8}}]
-    for order in ("fifo", "attained-service", "shortest-first", "fair-finish"):
+    kinds = (
+        ("fifo", None),
+        ("fifo", "45s"),
+        ("attained-service", None),
+        ("shortest-first", None),
+        ("fair-finish", None),
+    )
+    for order, rotation in kinds:
         policy = {**TURNS, "order": order, "levels_gpu_s": [60, 600, 6000]}
+        if rotation is not None:
+            policy |= {"time_slice_s": None, "rotation_s": rotation}
         again: list[str] = []
 
         def listen(snapshot: Snapshot, made: Plan, again: list[str] = again) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from api.policy.service import warnings_of
 from core.domain.policy import Policy, QueueOrder
 
@@ -9,6 +11,25 @@ from core.domain.policy import Policy, QueueOrder
 def test_time_slices_that_are_no_turns_among_equals_are_told_with_what_would_be() -> None:
     told = " ".join(warnings_of(Policy(time_slice_s=7200.0)))
     assert "who is on one level with those that wait stays" in told
-    assert "levels_gpu=2h,4h,6h,8h" in told
+    assert "rotation=2h, lets equal jobs take turns" in told
+    by_age = " ".join(warnings_of(Policy(time_slice_s=60.0, order=QueueOrder.FIFO)))
+    assert "turns do not go round" in by_age
+    assert "rotation=15m, lets" in by_age  # not as short as the slice: restarts would take more than a tenth of it
     assert warnings_of(Policy(time_slice_s=7200.0, levels_gpu_s=(7200.0, 14400.0, 21600.0))) == []
     assert warnings_of(Policy(time_slice_s=7200.0, order=QueueOrder.SHORTEST_FIRST)) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "warning"),
+    [
+        (Policy(rotation_s=1800.0), None),
+        (Policy(rotation_s=1800.0, time_slice_s=900.0, order=QueueOrder.FIFO), None),
+        (Policy(rotation_s=120.0), "rotation (2m) is shorter than min_run_time (5m): nobody gives place before"),
+        (Policy(rotation_s=600.0), "rotation is less than ten times restart_cost and grace"),
+        (Policy(rotation_s=1800.0, time_slice_s=7200.0), "time_slice is longer than rotation and has no effect"),
+        (Policy(rotation_s=7200.0, starvation_s=3600.0), "rotation is not shorter than starvation"),
+    ],
+)
+def test_turns_among_equals_that_are_probably_not_meant_so_are_told(policy: Policy, warning: str | None) -> None:
+    found = warnings_of(policy)
+    assert not found if warning is None else any(warning in one for one in found)

@@ -68,7 +68,9 @@ def test_a_quota_that_makes_no_sense_is_refused_with_the_field(wrong: dict[str, 
 
 
 def test_a_policy_comes_back_as_it_was_written() -> None:
-    policy = Policy(order=QueueOrder.FIFO, time_slice_s=600.0, levels_gpu_s=(1.0, 2.0), defragment=Defragment.OFF)
+    policy = Policy(
+        order=QueueOrder.FIFO, time_slice_s=600.0, rotation_s=1800.0, levels_gpu_s=(1.0, 2.0), defragment=Defragment.OFF
+    )
     assert parse_policy(policy.to_json()) == policy
     assert parse_policy({"grace_s": 5}, base=policy).order is QueueOrder.FIFO
     assert parse_policy({}) == Policy()
@@ -87,6 +89,8 @@ def test_a_policy_comes_back_as_it_was_written() -> None:
         ({"levels_gpu_s": [3, 2]}, "levels_gpu_s"),
         ({"levels_gpu_s": []}, "levels_gpu_s"),
         ({"time_slice_s": -1}, "time_slice_s"),
+        ({"rotation_s": 0.5}, "rotation_s"),
+        ({"rotation_s": "off"}, "rotation_s"),
     ],
 )
 def test_a_policy_that_makes_no_sense_is_refused_with_the_field(wrong: dict[str, Any], field: str) -> None:

@@ -13,6 +13,7 @@ from scheduler.planning import (
     Account,
     Booking,
     Defragment,
+    Estimate,
     NodeView,
     Plan,
     Policy,
@@ -255,6 +256,65 @@ def test_by_age_an_older_job_that_waits_takes_the_place_of_a_younger_one_and_nev
         runs_on = replace(runs("on", gang(8), "n0", ran_s=7200.0), queued_at=NOW - timedelta(hours=2))
         job = replace(waits("q", gang(8)), queued_at=NOW - timedelta(hours=waited_h))
         assert [preempt.code for preempt in planned(1, [runs_on], [job], policy=policy).preempts] == expected
+
+
+ROTATES = Policy(order=QueueOrder.FIFO, rotation_s=1800.0)
+
+
+def turn(its: QueuedGang, v: RunningGang, policy: Policy = ROTATES) -> list[str]:
+    """What ``v`` is told for whom it is stopped for ``its``; empty: it stays."""
+    made = planned(1, [v], [its], policy=policy)
+    assert all(preempt.code is PreemptCode.TIME_SLICE for preempt in made.preempts)
+    return [preempt.sentence for preempt in made.preempts]
+
+
+@pytest.mark.parametrize("policy", [ROTATES, *(replace(ROTATES, order=order) for order in QueueOrder)])
+def test_equal_jobs_take_turns_where_rotation_is_set(policy: Policy) -> None:
+    long, q = runs("v", gang(8), "n0", ran_s=1800.0), waits("q", gang(8))
+    (sentence,) = turn(q, long, policy)
+    assert "its turn of 30 min is over and job q of the same priority has had fewer (0 against 1)" in sentence
+    assert turn(q, long, replace(policy, rotation_s=None, time_slice_s=1800.0)) == []
+    assert turn(q, runs("v", gang(8), "n0", ran_s=1790.0), policy) == []  # its turn is not over
+    assert turn(q, long, replace(policy, min_run_time_s=3600.0)) == []
+    # In its earlier attempts it had a turn of its own: as many.
+    assert turn(replace(q, earlier_s=2000.0), long, policy) == []
+    younger = replace(long, queued_at=NOW)
+    (sentence,) = turn(replace(q, earlier_s=2000.0, queued_at=NOW - timedelta(hours=1)), younger, policy)
+    assert "has had no more (1) and queued before it" in sentence
+    # And what it runs now is a turn of its own, though it fills another one in all.
+    assert turn(q, replace(long, started_at=NOW - timedelta(minutes=10), earlier_s=7200.0), policy) == []
+
+
+def test_who_has_had_more_turns_comes_first_again_only_when_it_has_starved() -> None:
+    had = replace(waits("old", gang(8)), queued_at=NOW - timedelta(hours=30), earlier_s=36_000.0)
+    young = replace(runs("young", gang(8), "n0", ran_s=2000.0), queued_at=NOW - timedelta(hours=2))
+    assert turn(replace(had, waits_since=NOW - timedelta(hours=23)), young) == []
+    (sentence,) = turn(replace(had, waits_since=NOW - timedelta(hours=24)), young)
+    assert "job old of the same priority has waited for 1 d or more" in sentence
+
+
+def test_turns_among_equals_are_none_where_the_order_knows_who_is_shorter_or_has_had_less() -> None:
+    known = Estimate(7200.0, 7200.0, 7200.0)
+    policy = replace(ROTATES, order=QueueOrder.SHORTEST_FIRST)
+    v, q = replace(runs("v", gang(8), "n0"), estimate=known), replace(waits("q", gang(8)), estimate=known)
+    assert turn(q, v, policy) == []
+    by_level = replace(ROTATES, order=QueueOrder.ATTAINED_SERVICE)
+    less = replace(runs("v", gang(8), "n0"), attained_gpu_s=10.0)
+    assert turn(replace(waits("q", gang(8)), attained_gpu_s=1e6), less, by_level) == []
+    # And who has had less by a level has the place at the end of a turn at the latest.
+    more = replace(runs("v", gang(8), "n0"), attained_gpu_s=1e6)
+    (sentence,) = turn(replace(waits("q", gang(8)), earlier_s=1e6), more, by_level)
+    assert "which comes first now" in sentence
+
+
+def test_turns_make_no_share_less_even_and_take_nothing_that_is_guaranteed() -> None:
+    v, q = runs("v", gang(8), "n0", project="poor"), waits("q", gang(8), project="rich")
+    other = runs("other", gang(8), "n1", project="rich", ran_s=10.0)
+    for accounts in ((), (Account("poor", quota=Quota(guaranteed={"gpu_milli": 8000})), Account("rich"))):
+        made = planned(2, [v, other], [q], policy=ROTATES, accounts=accounts)
+        assert made.preempts == ()
+    made = planned(2, [v, other], [q], policy=replace(ROTATES, is_fair=False))
+    assert [preempt.job_id for preempt in made.preempts] == ["v"]
 
 
 def test_whoever_is_on_a_reserved_node_goes_when_that_begins_unless_it_is_not_preemptible() -> None:
