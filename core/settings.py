@@ -213,6 +213,13 @@ class Settings(BaseSettings):
         return not self.broker_url
 
     @property
+    def folder_owner(self) -> tuple[int, int] | None:
+        """Whom folders that jobs write to are given to: containers run as a user of their own, and only root may give."""
+        if self.executor not in ("docker", "kubernetes") or not self.job_uid or os.geteuid() != 0:
+            return None
+        return (self.job_uid, self.job_gid)
+
+    @property
     def run_dir(self) -> Path:
         """Sockets, pid files and the process executor's records; must survive a restart of the platform."""
         return self.home / "run"

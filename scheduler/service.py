@@ -86,7 +86,7 @@ class Service:
             node_grace=timedelta(seconds=settings.node_grace_s),
             create_at_once=_CREATE_AT_ONCE,
             default_volume=settings.default_volume,
-            output_owner=_output_owner(settings),
+            output_owner=settings.folder_owner,
         )
         self.reconciler = Reconciler(self.control)
         self.ticker = Ticker(self.control)
@@ -254,10 +254,3 @@ class Service:
 def new_holder() -> str:
     """A name in leases that no other process has or had."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-
-
-def _output_owner(settings: Settings) -> tuple[int, int] | None:
-    """Containers run as a user of their own; only root may give a folder away."""
-    if settings.executor not in ("docker", "kubernetes") or not settings.job_uid or os.geteuid() != 0:
-        return None
-    return (settings.job_uid, settings.job_gid)

@@ -14,7 +14,7 @@ from api.vertex.specs import CustomJobSpec, Pool, Program
 from api.vertex.table import Table
 from api.work import Platform
 from core.domain.errors import InvalidRequest, NotFound, TrainmasterError
-from core.storage.tree import split_path
+from core.storage.tree import LeavesVolume, split_path
 
 ROLES: Final = ("chief", "worker", "ps", "evaluator")
 GCS: Final = "/gcs"
@@ -117,7 +117,7 @@ def _mounts(platform: Platform, caller: Caller, order: Order) -> list[dict[str, 
     for name, folder in _named(order.spec):
         try:
             bucket = find_bucket(platform, caller, name)
-            mount = _mount(bucket, folder, order.project)
+            mount = _mount(bucket, folder, order.project, platform.settings.folder_owner)
         except TrainmasterError:
             if name in needed:
                 raise
@@ -138,8 +138,11 @@ def _named(spec: CustomJobSpec) -> Iterator[tuple[str, str]]:
     yield from _BUCKET.findall(spec.base_output)
 
 
-def _mount(bucket: Bucket, folder: str, project: str) -> dict[str, Any] | None:
-    """On the volume that projects share only their own folder is mounted; another project's is not."""
+def _mount(bucket: Bucket, folder: str, project: str, owner: tuple[int, int] | None) -> dict[str, Any] | None:
+    """On the volume that projects share only their own folder is mounted; another project's is not.
+
+    ``owner``: whom a project's own folder is given to, so that its jobs may write to it, as they may to a bucket there.
+    """
     at, path = f"{GCS}/{bucket.name}", bucket.base
     if bucket.is_shared:
         if folder != project:
@@ -147,6 +150,10 @@ def _mount(bucket: Bucket, folder: str, project: str) -> dict[str, Any] | None:
         at, path = f"{at}/{project}", project
     if path:
         bucket.top.make_folder(path)
+        if bucket.top.is_link(path):
+            raise LeavesVolume(f"{path} is a link, and is not followed.")
+        if owner is not None:
+            bucket.top.give_folder(path, owner)
     return {"volume": bucket.volume, "path": path, "at": at, "read_only": bucket.is_read_only}
 
 

@@ -173,6 +173,13 @@ class Tree:
                 made = _make(folder, name, mode=mode, owner=owner)
         return made
 
+    def give_folder(self, path: str, owner: tuple[int, int]) -> None:
+        """Let the folder ``path`` belong to ``owner``, but nothing that is in it already."""
+        with self.open_folder(path) as fd:
+            status = os.fstat(fd)
+            if (status.st_uid, status.st_gid) != owner:
+                os.fchown(fd, *owner)
+
     @contextmanager
     def new_file(self, path: str, *, replaces: bool = True) -> Iterator[int]:
         """A descriptor to write the file ``path`` to, which is there when the block ends well: whole, in place of an

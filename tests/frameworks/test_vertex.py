@@ -63,7 +63,9 @@ def test_the_environment_alone_points_a_script_here(platform: Any, python_of: An
 @pytest.mark.parametrize("version", ["vertex", "vertex1"])
 def test_the_unmodified_sdk_and_hypertune_search_here(platform: Any, python_of: Any, version: str) -> None:
     env = {"STORAGE_EMULATOR_HOST": platform.url}
-    seen = run(python_of(version), "vertex_tunes.py", platform.url, platform.token, env=env, task="vertex_trial.py")
+    reader = platform.client.create_token(version, scopes=["read"]).token
+    arguments = (platform.url, platform.token, reader)
+    seen = run(python_of(version), "vertex_tunes.py", *arguments, env=env, task="vertex_trial.py")
     assert (seen["state"], seen["labels"], seen["job"]) == ("JOB_STATE_SUCCEEDED", {"team": "x"}, "JOB_STATE_SUCCEEDED")
     assert [(trial["id"], trial["state"]) for trial in seen["trials"]] == [(str(n), "SUCCEEDED") for n in (1, 2, 3, 4)]
     for trial in seen["trials"]:
@@ -88,6 +90,8 @@ def test_the_unmodified_sdk_and_hypertune_search_here(platform: Any, python_of: 
     assert "it reported loss" in seen["silent"]
     assert seen["bad_enum"][0] == "BadRequest"
     assert "learning_rate is DOUBLE" in seen["bad_enum"][1]
+    assert seen["no_rights"][0] == "Forbidden"
+    assert "write" in seen["no_rights"][1]
     assert seen["unserved"][0] == "MethodNotImplemented"
     assert "trial_job_spec.service_account: service accounts are not served" in seen["unserved"][1]
     assert seen["no_place"][0] == "TooManyRequests"

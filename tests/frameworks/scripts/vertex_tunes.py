@@ -1,4 +1,4 @@
-"""A user's search with Google's unmodified SDK: ``vertex_tunes.py URL TOKEN TRIAL``; prints what it saw as JSON."""
+"""A user's search with Google's unmodified SDK: ``vertex_tunes.py URL TOKEN READER TRIAL``; prints what it saw as JSON."""
 
 import json
 import sys
@@ -9,16 +9,22 @@ from google.cloud import aiplatform, storage
 from google.cloud.aiplatform import hyperparameter_tuning as hpt
 from google.oauth2.credentials import Credentials
 
-URL, TOKEN, TRIAL = sys.argv[1:]
+URL, TOKEN, READER, TRIAL = sys.argv[1:]
 seen = {}
-aiplatform.init(
-    project="default",
-    location="us-central1",
-    staging_bucket="gs://data",
-    api_endpoint=URL,
-    api_transport="rest",
-    credentials=Credentials(token=TOKEN),
-)
+
+
+def init(token):
+    aiplatform.init(
+        project="default",
+        location="us-central1",
+        staging_bucket="gs://data",
+        api_endpoint=URL,
+        api_transport="rest",
+        credentials=Credentials(token=token),
+    )
+
+
+init(TOKEN)
 SPACE = {
     "learning_rate": hpt.DoubleParameterSpec(min=0.0001, max=0.1, scale="log"),
     "units": hpt.IntegerParameterSpec(min=4, max=64, scale="linear"),
@@ -83,6 +89,9 @@ seen["unserved"] = refused(search("x", "x"), service_account="me@example.org")
 seen["bad_range"] = refused(search("x", "x", space={"x": hpt.DoubleParameterSpec(min=0, max=1, scale="log")}))
 gpus = {"accelerator_type": "NVIDIA_TESLA_V100", "accelerator_count": 8}
 seen["no_place"] = refused(search("x", "x", machine=gpus))
+init(READER)
+seen["no_rights"] = refused(search("x", "x"))
+init(TOKEN)
 try:
     search_job.wait()
     silent.wait()

@@ -201,3 +201,15 @@ def test_inodes_of_fuse_are_not_relied_on(tmp_path, monkeypatch):
         True,
         False,
     ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a folder away")
+def test_a_folder_is_given_away_without_what_is_in_it_and_none_outside(root: Path) -> None:
+    (root / "own" / "inner").mkdir(parents=True)
+    (root / "link").symlink_to(root.parent)
+    tree = Tree(root)
+    tree.give_folder("own", (1234, 1235))
+    with pytest.raises(LeavesVolume):
+        tree.give_folder("link", (1, 1))
+    owners = [(one.stat().st_uid, one.stat().st_gid) for one in (root / "own", root / "own" / "inner")]
+    assert owners == [(1234, 1235), (0, 0)]

@@ -1,0 +1,47 @@
+"""Google's own SDK with a user's own container, on a real Docker engine: buckets are at /gcs in it."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import launch  # noqa: F401 (a fixture)
+from tests.e2e.test_docker import PYTHON, containers, instance, left, runtime_image  # noqa: F401 (fixtures)
+from tests.frameworks.conftest import folder
+from tests.frameworks.test_vertex import run
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.docker,
+    pytest.mark.xdist_group("e2e"),
+    pytest.mark.timeout(600),
+]
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google's machines are larger than those that tests run on."""
+    machines = {"n1-standard-4": {"cpu": "250m", "memory": "256Mi"}}
+    monkeypatch.setenv("TRAINMASTER_VERTEX", json.dumps({"machines": machines}))
+
+
+def test_the_users_own_container_trains_here(table: None, containers: Any, python_of: Any) -> None:  # noqa: F811
+    env = {"STORAGE_EMULATOR_HOST": containers.url}
+    versions = [name for name in ("vertex", "vertex1") if (folder() / name / "installed").exists()]
+    arguments = (containers.url, containers.token, PYTHON)
+
+    def train(version: str) -> Any:
+        return run(python_of(version), "vertex_container.py", *arguments, version, env=env, task=None)
+
+    with ThreadPoolExecutor() as threads:
+        told = list(threads.map(train, versions or ["vertex"]))
+    for version, seen in zip(versions, told, strict=True):
+        assert seen["state"] == "PIPELINE_STATE_SUCCEEDED"
+        assert [one["task"] for one in seen["told"]] == ["workerpool0", "workerpool1"]
+        for one in seen["told"]:
+            assert (one["read"], one["args"], one["env"]) == ("from the bucket", ["--epochs=2"], "red")
+            assert (one["model_dir"], one["is_contained"]) == ("/data/output/model/", True)
+        assert seen["models"] == [f"runs/{version}/model/workerpool{number}.bin" for number in (0, 1)]
