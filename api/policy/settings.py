@@ -109,6 +109,11 @@ SETTINGS: Final = (
         "The part, from 0 to 1, of the nodes of one kind that may be quarantined at once; one always may, the last one that "
         "takes work never.",
     ),
+    Setting(
+        "keeps_for_gpus", "switch",
+        "Jobs without GPUs leave of every node the CPUs and memory that its free GPUs will need, as jobs that run and wait ask "
+        "for them, unless they could never run otherwise; off: they only prefer other places.",
+    ),
 )  # fmt: skip
 BY_NAME: Final = {setting.name: setting for setting in SETTINGS} | {setting.field: setting for setting in SETTINGS}
 

@@ -69,6 +69,8 @@ class Policy:
         quarantine_release_s: after this time a node takes work again, twice as long each time in a row. ``None``: when an
             administrator says so.
         quarantine_share: no more of the nodes of one kind are quarantined at once, but one may always be.
+        keeps_for_gpus: jobs without GPUs leave of every node the CPUs and memory that its free GPUs will need, unless they could
+            never run otherwise. If not, they only prefer other places.
 
     Raises:
         ValueError: a setting that makes no sense; it names the field.
@@ -95,6 +97,7 @@ class Policy:
     quarantine_window_s: float = 3600.0
     quarantine_release_s: float | None = 4 * 3600.0
     quarantine_share: float = 0.25
+    keeps_for_gpus: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.usage_weight <= 1:
@@ -139,7 +142,9 @@ _LONGEST_S: Final = 10 * 365 * 24 * 3600.0
 _MOST_GRACE_S: Final = 3600.0
 _MOST_LEVELS: Final = 16
 _NAMES: Final = tuple(field.name for field in fields(Policy))
-_FLAGS: Final = frozenset({"is_fair", "preempts_priority", "reclaims", "preempts_shares", "shrinks", "quarantines"})
+_FLAGS: Final = frozenset(
+    {"is_fair", "preempts_priority", "reclaims", "preempts_shares", "shrinks", "quarantines", "keeps_for_gpus"}
+)
 _CAN_BE_OFF: Final = frozenset({"time_slice_s", "rotation_s", "quarantine_release_s"})
 
 

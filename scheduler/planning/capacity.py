@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from core.domain.resources import Request
 from scheduler.planning.cluster import Cluster, Pool
 from scheduler.planning.columns import Flags, Ints, Rooms, least
 from scheduler.planning.fragments import Fragments, Typical
+
+if TYPE_CHECKING:
+    from scheduler.planning.keeping import Keeping, Spare
 
 Shares = Mapping[str, tuple[int, ...]]
 NO_SHARES: Shares = {}
@@ -74,6 +78,8 @@ class Capacity:
         refused: per pool and models, (members, thousandths of GPUs, CPU, memory) that did not fit; whatever asks for at
             least as much does not fit either, until something becomes free.
         witnesses: per question some nodes that had room when it was last asked.
+        keeping: what of it is kept for free GPUs; ``spare``: what is left beside that, once somebody asked. ``over``: all that is
+            free, where this is only a part of it: what is kept for the GPUs of that is left, too.
     """
 
     __slots__ = (
@@ -83,11 +89,14 @@ class Capacity:
         "cpus",
         "fragments",
         "gpus",
+        "keeping",
         "memories",
         "memory",
+        "over",
         "refused",
         "shared",
         "shares",
+        "spare",
         "typical",
         "witnesses",
     )
@@ -108,6 +117,9 @@ class Capacity:
         self.gpus = gpus if isinstance(gpus, Gpus) else Gpus.of(cluster, gpus)
         self.shares: list[Shares] = list(shares)
         self.fragments: Fragments | None = None
+        self.keeping: Keeping | None = None
+        self.spare: Spare | None = None
+        self.over: Capacity | None = None
         self.typical: Callable[[], Typical] | None = None
         self.refused: dict[tuple[int, tuple[str, ...]], list[tuple[int, int, int, int]]] = {}
         self.witnesses: dict[tuple[Request, tuple[str, ...], int], Ints] = {}
@@ -143,7 +155,8 @@ class Capacity:
         self.typical = cache(typical)  # copies ask once together
         self.fragments = None
 
-    def _judge(self) -> Fragments | None:
+    def judge(self) -> Fragments | None:
+        """What holes are worth, if anybody said what is asked for."""
         if self.fragments is None and self.typical is not None:
             typical = self.typical()
             self.typical = None
@@ -165,6 +178,8 @@ class Capacity:
         twin.typical = self.typical
         twin.fragments = None if self.fragments is None else self.fragments.copy(twin)
         twin.asked = None
+        twin.keeping = self.keeping
+        twin.spare = twin.over = None
         return twin
 
     def put(self, number: int, cpu: int, memory: int, gpus: Mapping[str, int], shares: Shares | None = None) -> None:
@@ -190,6 +205,8 @@ class Capacity:
         self.asked = None
         if self.fragments is not None:
             self.fragments.changed(number)
+        if self.spare is not None:
+            self.spare.follow(number)
 
     def _note_shared(self, number: int) -> None:
         shares = self.shares[number]
@@ -304,7 +321,7 @@ class Capacity:
         """The node that one member with GPUs fills best: where it does the least harm to what is asked for typically, or the
         smallest hole where nobody said what that is; then the least CPU left.
         """
-        fragments = self._judge()
+        fragments = self.judge()
         if fragments is not None:
             return fragments.choose(request, models, pool)
         best: tuple[int, ...] | None = None
@@ -342,7 +359,7 @@ class Capacity:
         """The node with GPUs that one member without fills best: where it does the least harm, or, where nobody said to
         whom, while its free GPUs keep their share of CPUs.
         """
-        fragments = self._judge()
+        fragments = self.judge()
         if fragments is not None:
             return fragments.choose(request, (), pool)
         may = self._may(request, pool) & self.cluster.has_gpus[pool.numbers]
@@ -351,9 +368,14 @@ class Capacity:
         numbers = numbers[self.cpus[numbers] - kept >= request.cpu_milli]
         return int(numbers[least((self.cpus[numbers], numbers))]) if len(numbers) else None
 
+    @property
+    def cpu_shares(self) -> Ints:
+        """By node, the CPU that each of its GPUs may count on."""
+        return self.cluster.cpu_shares
+
     def kept_of(self, numbers: Ints) -> Ints:
         """The CPU that the free GPUs of these nodes may count on."""
-        kept: Ints = self.cluster.cpu_shares[numbers] * self.free_gpus(numbers)
+        kept: Ints = self.cpu_shares[numbers] * self.free_gpus(numbers)
         return kept
 
     def free_gpus(self, numbers: Ints) -> Ints:

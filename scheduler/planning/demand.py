@@ -57,6 +57,7 @@ class Demand:
         servers: the parameter servers that sit beside the companions; ``None`` where there are none, or where
             they ask for GPUs and so are placed like anybody else.
         companion: the group among ``trainers`` beside which the servers sit.
+        keeps_off: it must leave what is kept for free GPUs (:mod:`.keeping`).
     """
 
     gang: Gang
@@ -65,6 +66,7 @@ class Demand:
     trainers: tuple[Group, ...]
     servers: Group | None
     companion: int
+    keeps_off: bool = False
 
     @property
     def uses_gpus(self) -> bool:

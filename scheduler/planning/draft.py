@@ -105,6 +105,13 @@ class Draft:
             self.take(pick.number, group.request, pick.model, pick.count)
         self.picks.append((group, picks))
 
+    def on(self, capacity: Capacity) -> Draft:
+        """The same places in another capacity, which must have room for it."""
+        made = Draft(capacity)
+        for group, picks in self.picks:
+            made.add(group, picks)
+        return made
+
     def used(self) -> list[tuple[int, Request, str | None, int]]:
         """What it takes: (node, request of one member, model, members); larger parts of GPUs first, as they are dealt out."""
         used = [(pick.number, group.request, pick.model, pick.count) for group, picks in self.picks for pick in picks]

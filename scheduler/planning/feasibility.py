@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from core.domain.parts import WHOLE
 from core.domain.resources import Amounts
@@ -13,18 +14,25 @@ from scheduler.planning.gang import place
 from scheduler.planning.model import ReasonCode
 from scheduler.planning.search import Budget
 
+if TYPE_CHECKING:
+    from scheduler.planning.keeping import Keeping
+
 # A question asked once per shape; a large gang of unlike roles may take this many steps on an empty cluster.
 _STEPS = 20_000
 _Kind = tuple[Amounts, int]  # a size of node and how many there are
 
 
 class EmptyCluster:
-    """Answers about the empty cluster. Nodes of equal size are counted, not walked through."""
+    """Answers about the empty cluster. Nodes of equal size are counted, not walked through.
 
-    __slots__ = ("_capacity", "_domain_kinds", "_kinds", "cluster")
+    ``keeping``: what is kept for GPUs, once that is known.
+    """
+
+    __slots__ = ("_capacity", "_domain_kinds", "_kinds", "cluster", "keeping")
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
+        self.keeping: Keeping | None = None
         self._capacity: Capacity | None = None
         self._domain_kinds: dict[tuple[int, str | None], list[tuple[_Kind, ...]]] = {}
         self._kinds: dict[int, list[tuple[Amounts, int, int]]] = {}
@@ -33,6 +41,7 @@ class EmptyCluster:
     def capacity(self) -> Capacity:
         if self._capacity is None:
             self._capacity = Capacity.empty(self.cluster)
+            self._capacity.keeping = self.keeping
         return self._capacity
 
     def kinds(self, pool: Pool) -> list[tuple[Amounts, int, int]]:
@@ -60,6 +69,12 @@ class EmptyCluster:
 
     def refusal(self, demand: Demand) -> ReasonCode | None:
         """Why ``demand`` can never run on these nodes; ``None`` if it can."""
+        code = self._refusal(demand)
+        if code is None and demand.keeps_off and place(demand, self.capacity, Budget(_STEPS, _STEPS)) is None:
+            return ReasonCode.TOO_LARGE
+        return code
+
+    def _refusal(self, demand: Demand) -> ReasonCode | None:
         if not self.cluster.nodes:
             return ReasonCode.NO_NODES
         if not demand.pool.members:

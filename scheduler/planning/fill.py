@@ -119,7 +119,7 @@ def _bare_picks(draft: Draft, group: Group, rooms: Rooms) -> list[Pick]:
 def _spare_slots(draft: Draft, numbers: Ints, group: Group) -> Ints:
     """Members that fit while each free GPU of the node keeps its share of the CPUs."""
     cpu, _, gpus = draft.columns(numbers)
-    cpu = cpu - draft.capacity.cluster.cpu_shares[numbers] * gpus
+    cpu = cpu - draft.capacity.cpu_shares[numbers] * gpus
     each = group.request.cpu_milli
     spare: Ints = np.maximum(cpu // each, 0) if each else np.full(len(cpu), group.count, dtype=np.int64)
     return spare
@@ -137,7 +137,7 @@ def _tightness(draft: Draft, group: Group, numbers: Ints, members: Ints | int) -
         opened = -(-np.maximum(0, members - shared) // (WHOLE // request.gpu_milli))
         return [opened, gpus - opened, cpu_left, memory_left, numbers]
     is_rich = cluster.has_gpus[numbers].astype(np.int64)
-    missing = np.maximum(0, cluster.cpu_shares[numbers] * gpus - cpu_left) * is_rich
+    missing = np.maximum(0, draft.capacity.cpu_shares[numbers] * gpus - cpu_left) * is_rich
     return [is_rich, missing, cpu_left, memory_left, numbers]
 
 

@@ -65,6 +65,7 @@ class Typical:
     """What is asked for lately: requests that use GPUs, and how many members do so."""
 
     requests: tuple[tuple[Request, float], ...] = ()
+    known: int = 0  # the first of them are asked for; the others are only the suspicion
 
     @classmethod
     def of_snapshot(cls, snapshot: Snapshot, cluster: Cluster, can_run: Callable[[QueuedGang], bool]) -> Typical:
@@ -77,9 +78,11 @@ class Typical:
         firsts = {job.shape: job for job in snapshot.queued}
         members = Counter[Request]()
         for shape, jobs in shapes.items():
-            if not can_run(firsts[shape]):
+            roles = firsts[shape].gang.roles
+            # Of those that ask for no GPU nobody asks: whether they can run may hang on what is typical.
+            if not any(role.request.uses_gpu for role in roles) or not can_run(firsts[shape]):
                 continue
-            for role in firsts[shape].gang.roles:
+            for role in roles:
                 members[role.request] += jobs * role.replicas
         for running in snapshot.running:
             for role in running.gang.roles:
@@ -97,7 +100,7 @@ class Typical:
                 weights[request] = weights.get(request, 0.0) + weight
         ranked = sorted(weights.items(), key=lambda item: (-item[1], _order(item[0])))[:_MOST_REQUESTS]
         prior = _prior(cluster)
-        return cls((*ranked, *((request, _PRIOR_WEIGHT / len(prior)) for request in prior)))
+        return cls((*ranked, *((request, _PRIOR_WEIGHT / len(prior)) for request in prior)), len(ranked))
 
 
 def _order(request: Request) -> tuple[object, ...]:
@@ -237,16 +240,19 @@ class Fragments:
             self.amounts[known] = (state[1], state[2], state[3], shares[-1] if shares else 0)
         return known
 
-    def choose(self, request: Request, models: Sequence[str], pool: Pool) -> int | None:
+    def choose(self, request: Request, models: Sequence[str], pool: Pool, among: _Flags | None = None) -> int | None:
         """The node of ``pool`` where one member with ``request`` spoils least; ``None`` if there is room on none.
 
         Args:
             models: that it accepts; none where it needs no GPU, and then nodes without GPUs are not looked at.
+            among: by node, whether it may be chosen; ``None``: all may.
         """
         if not self.rows or (request.uses_gpu and not models):
             return None
         scores = self._scores(request)
         allowed = self._allowed(pool, models)
+        if among is not None:
+            allowed = among[self.node_of] if allowed is None else allowed & among[self.node_of]
         keys = scores.keys[self.state_of]
         unseen = keys == _UNSEEN if allowed is None else (keys == _UNSEEN) & allowed
         if unseen.any():

@@ -21,6 +21,14 @@ from scheduler.planning.search import Budget, search
 
 def place(demand: Demand, capacity: Capacity, budget: Budget) -> Draft | None:
     """Nodes for the whole gang, or ``None``. ``capacity`` is not changed."""
+    keeping = capacity.keeping
+    if demand.keeps_off and keeping is not None and keeping.is_active:
+        draft = _place(demand, keeping.room(capacity), budget)
+        return None if draft is None else draft.on(capacity)
+    return _place(demand, capacity, budget)
+
+
+def _place(demand: Demand, capacity: Capacity, budget: Budget) -> Draft | None:
     if not _may_fit(demand, capacity):
         return None
     level, required = demand.gang.topology, demand.gang.topology_required

@@ -84,6 +84,8 @@ class Grower:
         Args:
             claimed: nodes that somebody who waits may ever use.
         """
+        # What is kept for GPUs may have become less.
+        self._refused -= {id(demand) for demand in self._demands.values() if demand.keeps_off}
         heap = [(self._key(growth), growth) for growth in growths if growth.lacking]
         heapify(heap)
         has_grown = False
@@ -130,11 +132,13 @@ class Grower:
 
     def _demand(self, growth: Growth, role: GangRole, hidden: frozenset[int], models: frozenset[str]) -> Demand:
         """One more replica. Equal ones of other jobs share it, since leaving out nodes takes a look at each."""
-        key = (growth.gang.node_selector, role.request, hidden, models)
+        key = (growth.gang.node_selector, role.request, hidden, models, not growth.gang.gpu_milli)
         demand = self._demands.get(key)
         if demand is None:
             one = Gang((GangRole(role.role, 1, role.request),), growth.gang.node_selector)
-            demand = self._demands[key] = without(demand_of(one, self.cluster), hidden, models, self.cluster)
+            demand = without(demand_of(one, self.cluster), hidden, models, self.cluster)
+            # More replicas are never so dear that they should take what is kept for GPUs.
+            demand = self._demands[key] = replace(demand, keeps_off=not growth.gang.gpu_milli)
         return demand
 
     def _draft(self, demand: Demand, growth: Growth, ledger: Ledger) -> Draft | None:

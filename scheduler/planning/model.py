@@ -192,6 +192,7 @@ class ReasonCode(StrEnum):
     RESERVED = "reserved"  # would fit, but would delay a job that is before it
     BACKOFF = "backoff"  # starts again in a moment after a failed attempt
     QUOTA = "quota"  # its project, or its user in it, has as much as they may
+    KEPT_FOR_GPUS = "kept_for_gpus"  # would fit, but takes what jobs with GPUs need beside the free GPUs of a node
     BOOKED = "booked"  # would fit, but an administrator reserved these nodes for another project
     PREEMPTING = "preempting"  # others are being stopped to make room for it
 

@@ -74,6 +74,8 @@ def _elsewhere(job: QueuedGang, pieces: Sequence[Piece], draft: Draft, clearing:
     moves: dict[JobId, Move] = {}
     for piece in sorted(pieces, key=lambda piece: (-piece.gang.gang.gpu_count, piece.key)):
         demand = demand_of(piece.gang.gang, cluster)
+        keeping = room.base.keeping
+        demand = demand if keeping is None else keeping.bind(demand)
         found = room.fits(demand)
         if found is None:
             return piece

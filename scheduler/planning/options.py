@@ -176,7 +176,8 @@ class Options:
         return low, draft
 
     def _place(self, gang: Gang) -> Draft | None:
-        return place(demand_of(gang, self.cluster), self.room, self.budget)
+        demand, keeping = demand_of(gang, self.cluster), self.room.keeping
+        return place(demand if keeping is None else keeping.bind(demand), self.room, self.budget)
 
     def _asking(self, request: Request) -> list[GangRole]:
         return [role for role in self.gang.roles if role.request == request]

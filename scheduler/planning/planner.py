@@ -10,6 +10,7 @@ what is left then, so that equal shapes have equal reasons.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 from core.domain.ids import JobId
 from scheduler.planning.capacity import Capacity
@@ -20,6 +21,7 @@ from scheduler.planning.feasibility import EmptyCluster
 from scheduler.planning.fragments import Typical
 from scheduler.planning.gang import place
 from scheduler.planning.grow import Grower, Growth, with_more
+from scheduler.planning.keeping import Keeping
 from scheduler.planning.kinds import Kind, Run
 from scheduler.planning.ledger import NEVER, REFUSED, Ledger
 from scheduler.planning.model import Grow, Plan, QueuedGang, Reason, RunningGang, Snapshot, Start
@@ -75,11 +77,16 @@ class _Planning:
         self.cluster = Cluster(node for node in snapshot.nodes if node.is_schedulable)
         self.empty = EmptyCluster(self.cluster)
         self.free = Capacity.free(self.cluster)
-        self.free.expect(lambda: Typical.of_snapshot(snapshot, self.cluster, self._can_ever_run))
+        typical = cache(lambda: Typical.of_snapshot(snapshot, self.cluster, self._can_ever_run))
+        self.free.expect(typical)
+        self.keeping = Keeping(self.cluster, typical, self.empty)
         self.holdings = Holdings(self.cluster, snapshot.running)
         self.shares = Shares(snapshot)
         self.sights = Sights(snapshot, self.cluster, self.shares)
         self.policy = snapshot.policy
+        if self.policy.keeps_for_gpus and self.cluster.gpu_models:
+            self.free.keeping = self.empty.keeping = self.keeping
+            self.sights.bind = self.keeping.bind
         self.rights = Rights(snapshot, self.shares)
         self.promises = Promises(snapshot, self.holdings, self.rights)
         self.kept: dict[JobId, Draft] = {}  # where those will be for whom others are being stopped
@@ -148,7 +155,11 @@ class _Planning:
         if self.budget.ran_out:
             self.refused_above_s.clear()
         else:
-            self.refused_above_s = {s: above for s, above in self.refused_above_s.items() if above == REFUSED}
+            self.refused_above_s = {
+                sight: above
+                for sight, above in self.refused_above_s.items()
+                if above == REFUSED and not self.sights.demands[sight].keeps_off
+            }
         self.budget = Budget()
         waiting: list[Run] = []
         started = len(self.starts)
@@ -247,6 +258,7 @@ class _Planning:
             return
         level = self.ledger.level(job.holds_s)
         free = self.ledger.views[level].copy()
+        free.over = self.ledger.free.copy() if level else None
         narrow = self.sights.narrowed(sight)
         for number in () if narrow is None else narrow.hidden:
             free.put(number, 0, 0, {}, {})
@@ -323,7 +335,8 @@ class _Planning:
         """Hold room for a gang that is the first to be blocked among those that compete for the same nodes."""
         self.blocked.add(sight)
         demand = self.sights.demand(job, sight)
-        touched = demand.touched_nodes(self.cluster)
+        place_of = self.keeping.refuge(demand)
+        touched = place_of.touched_nodes(self.cluster)
         if not self.reserved.isdisjoint(touched) or self.refusals.of(sight, demand) is not None:
             return
         if self.timeline is None:
@@ -332,13 +345,14 @@ class _Planning:
                 self.timeline.add_start(started, draft)
             for job_id, draft in self.kept.items():
                 self.timeline.add_start(self.promises.jobs[job_id], draft)
-        lasting = self._lasting(job, sight, demand)
+        lasting = self._lasting(job, sight, place_of)
         if len(self.ledger.reservations) < MAX_TIMED_RESERVATIONS:
             reservation = self.timeline.reserve(job, lasting, self.free)
         else:
             reservation = self.timeline.claim(job, lasting, self.empty.capacity)
         if reservation is not None:
-            self.ledger.reserve(replace(reservation, demand=demand))
+            reservation = self.keeping.lends(replace(reservation, demand=demand), self.free)
+            self.ledger.reserve(reservation)
             self.reserved |= touched
             # Small jobs behind it would raise the share of its own project, and the gang lose its turn by that.
             self.shares.promise(job.project, job.user, self.shares.likely(job.gang, job.shape))
@@ -349,7 +363,12 @@ class _Planning:
         if later == sight:
             return demand
         lasting = self.sights.demand(job, later)
-        return lasting if self.refusals.of(later, lasting) is None else demand
+        if self.refusals.of(later, lasting) is not None:
+            return demand
+        there = self.keeping.refuge(lasting)
+        # Others may hold the nodes with GPUs, where it is to be on those without.
+        is_anywhere = demand.pool is self.sights.demand(job, sight).pool
+        return there if is_anywhere or there.pool is not lasting.pool else demand
 
     def _grow(self, waiting: list[Run]) -> bool:
         """Give elastic gangs what nobody who waits could use the place of; whether that was anything."""

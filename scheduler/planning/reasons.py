@@ -21,6 +21,7 @@ from scheduler.planning.feasibility import EmptyCluster
 from scheduler.planning.gang import place
 from scheduler.planning.holders import Holders
 from scheduler.planning.impossible import why_never
+from scheduler.planning.keeping_words import why_kept
 from scheduler.planning.ledger import Ledger, Reservation
 from scheduler.planning.model import Reason, ReasonCode, Snapshot
 from scheduler.planning.search import Budget
@@ -53,6 +54,9 @@ class Explainer:
         return self.closed.beside(self._no_room(demand), demand.gang)
 
     def _no_room(self, demand: Demand) -> Reason:
+        kept = why_kept(demand, self.free, self.budget, self.holders)
+        if kept is not None:
+            return self._with_start(demand, kept)
         for group in demand.merged:
             missing = self._missing(demand, group)
             if missing is not None:
@@ -297,6 +301,7 @@ class Explainer:
         if not demand.is_scattered:
             return None
         anywhere = demand_of(replace(gang, servers=None, spread_servers=False), self.cluster)
+        anywhere = replace(anywhere, keeps_off=demand.keeps_off)
         if place(anywhere, self.free, self.budget) is None:
             return None
         asked = [

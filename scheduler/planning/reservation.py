@@ -166,7 +166,10 @@ class Timeline:
                 column[at_once] = whole.gpus[model][at_once]
             for number in cleared:
                 shares[number] = NO_SHARES
-        return Capacity(self.cluster, cpu, memory, gpus, shares)
+        after = Capacity(self.cluster, cpu, memory, gpus, shares)
+        # What is spare beside free GPUs alone may shrink when somebody ends.
+        after.keeping = None if free.keeping is None else free.keeping.as_if_free
+        return after
 
     def _columns(self) -> _GivenBack:
         """What is given back at known ends, one line per node and job."""

@@ -6,6 +6,7 @@ fits it, else the shape with what is left out. So a refusal in one sight says no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from scheduler.planning.bookings import Bookings
@@ -29,6 +30,7 @@ class Sights:
 
     Attributes:
         is_open: there are no limits and no bookings: the sight of every job is its shape.
+        bind: makes a demand keep off what is kept for GPUs, where it has to.
     """
 
     def __init__(self, snapshot: Snapshot, cluster: Cluster, shares: Shares) -> None:
@@ -37,6 +39,7 @@ class Sights:
         self.bookings = Bookings(snapshot, cluster)
         self.is_open = self.quotas.is_empty and self.bookings.is_empty
         self.demands: dict[str, Demand] = {}
+        self.bind: Callable[[Demand], Demand] | None = None
         self._narrow: dict[str, Narrow] = {}
         self._numbers: dict[tuple[frozenset[int], frozenset[str]], str] = {}
 
@@ -79,6 +82,7 @@ class Sights:
             narrow = self._narrow.get(sight)
             if narrow is None:
                 demand = demand_of(job.gang, self.cluster)
+                demand = demand if self.bind is None else self.bind(demand)
             else:
                 demand = without(self.demand(job, job.shape), narrow.hidden, narrow.without, self.cluster)
             self.demands[sight] = demand

@@ -112,6 +112,9 @@ class Victims:
 
     def _fits_on(self, number: int, pieces: Iterable[Piece], request: Request, models: Sequence[str]) -> bool:
         left: Left = self.clearing.after(number, pieces)
+        keeping = self.clearing.room.keeping
+        if self.demand.keeps_off and keeping is not None:
+            left = keeping.beside(number, left)
         return slots_in(left[0], left[1], left[2], request, models, 1, left[3]) > 0
 
     # ---- several nodes ----

@@ -96,7 +96,7 @@ class Usage:
 
 
 _POINTS = 200  # of a line on a page
-_WAITS_FOR_ROOM = (ReasonCode.NO_ROOM, ReasonCode.RESERVED, ReasonCode.TOPOLOGY)
+_WAITS_FOR_ROOM = (ReasonCode.NO_ROOM, ReasonCode.RESERVED, ReasonCode.TOPOLOGY, ReasonCode.KEPT_FOR_GPUS)
 
 
 @dataclass(frozen=True, slots=True)

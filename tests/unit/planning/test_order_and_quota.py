@@ -305,7 +305,7 @@ def test_where_another_users_start_uses_up_the_quota_of_a_project_nobody_has_its
         job("bare", bare, user="bob", age=5),
         job("other", bare, "nlp", age=9),
     ]
-    nodes = [replace(node("n0", 2), free=Amounts(500, 2**40, {"h100-80gb-hbm3": 2}))]
+    nodes = [replace(node("n0", 2), free=Amounts(600, 2**40, {"h100-80gb-hbm3": 2}))]
     made = planned(nodes, queued, accounts=accounts)
     assert started(made) == ["first", "other"]
     assert made.order == ("first", "other", "bare", "barred")
