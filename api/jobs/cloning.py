@@ -11,10 +11,7 @@ from sqlalchemy.orm import Session
 from trainmaster.spec import with_changes
 
 from api.auth import Caller
-from core.db.tables import Checkpoint, Job
-from core.domain.errors import InvalidRequest, TrainmasterError
-from core.storage.checkpoints import FoundCheckpoint, newest_complete
-from core.storage.outputs import RESUME_MOUNT, job_output
+from core.db.tables import Job
 
 _NAME_CHARS: Final = 63  # of a job's name
 _NUMBERED: Final = re.compile(r"(.+)-[0-9]{1,6}")
@@ -43,37 +40,3 @@ def changed_spec(spec: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any
     over: the clone would overwrite its checkpoints. ``changes`` may name one, also that of the original.
     """
     return with_changes({key: value for key, value in spec.items() if key != "output"}, changes)
-
-
-def with_resume_mount(spec: dict[str, Any], job: Job) -> dict[str, Any]:
-    """``spec`` with the output of ``job`` mounted read-only at ``RESUME_MOUNT``."""
-    mount = {"volume": job.output_volume, "path": job.output_path, "at": RESUME_MOUNT, "read_only": True}
-    others = [other for other in spec.get("mounts") or () if other.get("at") != RESUME_MOUNT]
-    return {**spec, "mounts": [*others, mount]}
-
-
-def resume_path(session: Session, job: Job) -> str:
-    """The newest checkpoint of ``job``, told or found in its output, as the containers of its clone see it.
-
-    Raises:
-        InvalidRequest: there is none.
-    """
-    query = select(Checkpoint.path, Checkpoint.step).where(Checkpoint.job_id == job.id)
-    told = session.execute(
-        query.order_by(Checkpoint.step.desc().nulls_last(), Checkpoint.created_at.desc()).limit(1)
-    ).one_or_none()
-    found = _in_the_output(session, job)
-    if found is not None and (told is None or (found.step or 0) > (told.step or 0)):
-        return f"{RESUME_MOUNT}/{found.path}"
-    if told is None:
-        raise InvalidRequest(
-            f"Job {job.name!r} has no complete checkpoint to resume from; clone it without `resume`.", field="resume"
-        )
-    return f"{RESUME_MOUNT}/{told.path}"
-
-
-def _in_the_output(session: Session, job: Job) -> FoundCheckpoint | None:
-    try:
-        return newest_complete(job_output(session, job))
-    except (TrainmasterError, OSError):
-        return None  # not ours to see, or away at this moment: what the job told of is left

@@ -13,7 +13,7 @@ from trainmaster.wire.jobs import CloneRequest, JobDetail, JobView, ReasonReques
 from api.auth import Caller, JobAccess, JobMember, JobViewer, Reader, Writer
 from api.checkpoints.actions import find_complete
 from api.jobs import verbs
-from api.jobs.cloning import changed_spec, free_name, resume_path, with_resume_mount
+from api.jobs.cloning import changed_spec, free_name
 from api.jobs.listing import JobQueryParams, list_page
 from api.jobs.output import output_to_remove
 from api.jobs.schemas import fresh_detail, load_detail
@@ -22,6 +22,7 @@ from api.routing import new_router
 from api.work import Platform, PlatformDep
 from core.db.tables import Job
 from core.storage.outputs import RESUME_MOUNT
+from core.storage.resuming import resume_path, with_resume_mount
 
 router = new_router("jobs", "/jobs")
 

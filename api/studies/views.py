@@ -25,7 +25,7 @@ def trial_views(
     """Trials by number, or those of these numbers."""
     query = (
         select(
-            Trial.number, Trial.state, Trial.parameters, Trial.result, Trial.reason, Trial.job_id, Trial.gpu_s,
+            Trial.number, Trial.state, Trial.parameters, Trial.memo, Trial.result, Trial.reason, Trial.job_id, Trial.gpu_s,
             Trial.created_at, Trial.ended_at, Job.state.label("job_state"),
         )
         .outerjoin(Job, Job.id == Trial.job_id)
@@ -110,6 +110,7 @@ def _trial(row: AnyRow) -> TrialView:
         number=row.number,
         state=row.state,
         parameters=row.parameters,
+        parent=row.memo.get("parent"),
         result=row.result,
         reason=row.reason,
         job=row.job_id,

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from scheduler.tuning.propose import Observed, Proposal, Question, chosen_algorithm, propose
+from scheduler.tuning.propose import Observed, Proposal, Question, chosen_algorithm, propose, startup_trials
 
-__all__ = ["Observed", "Proposal", "Question", "chosen_algorithm", "propose"]
+__all__ = ["Observed", "Proposal", "Question", "chosen_algorithm", "propose", "startup_trials"]

@@ -93,8 +93,8 @@ def running_count(session: Session, study_id: str) -> int:
 
 
 def ended_trials(session: Session, study_id: str, *, numbers: Sequence[int] | None = None) -> Sequence[AnyRow]:
-    """(number, state, parameters, memo, result) of trials that are over, by number. ``numbers``: of these alone."""
-    query = select(Trial.number, Trial.state, Trial.parameters, Trial.memo, Trial.result).where(
+    """(number, state, parameters, memo, result, stop) of trials that are over, by number. ``numbers``: of these alone."""
+    query = select(Trial.number, Trial.state, Trial.parameters, Trial.memo, Trial.result, Trial.stop).where(
         Trial.study_id == study_id, Trial.state != TrialState.RUNNING.value
     )
     if numbers is not None:

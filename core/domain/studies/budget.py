@@ -52,11 +52,11 @@ class Outlook:
     is_cutting: bool = False
 
 
-def outlook(budget: Budget, spent: Spent, *, is_exhausted: bool = False) -> Outlook:
+def outlook(budget: Budget, spent: Spent, *, exhausted: str = "") -> Outlook:
     """What follows from what was spent.
 
     Args:
-        is_exhausted: the space has no point left that was not tried.
+        exhausted: why no trial can begin any more, whatever the budget allows; empty: one can.
     """
     limit = budget.failed_trials
     if limit is not None and spent.failed > limit:
@@ -66,8 +66,7 @@ def outlook(budget: Budget, spent: Spent, *, is_exhausted: bool = False) -> Outl
         words = f"the first {spent.failed} trials all failed"
         return Outlook(0, StudyEvent.FAIL, f"{words}; {commonest(spent.errors)}", is_cutting=True)
     over, is_cutting = _over(budget, spent)
-    if not over and is_exhausted:
-        over = "every point of the space was tried"
+    over = over or exhausted
     if not over:
         left = budget.parallel - spent.running
         if budget.trials is not None:

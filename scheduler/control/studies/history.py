@@ -26,6 +26,9 @@ class History:
         self._known: dict[int, Observed] = {}
         self._spoilt: dict[int, Mapping[str, Any]] = {}
         self._curves: dict[int, Curve] = {}
+        # Of trials that are over: whom each goes on from and stands for, and whose heirs may stand for it.
+        self._memos: dict[int, Mapping[str, Any]] = {}
+        self._parents: dict[int, tuple[int, ...]] = {}
         self._judged_at: datetime | None = None
 
     def is_due(self, now: datetime, every: timedelta) -> bool:
@@ -57,6 +60,21 @@ class History:
         """By number of the trials."""
         return [self._known[number] for number in sorted(self._known)]
 
+    @property
+    def by_number(self) -> Mapping[int, Observed]:
+        """Every trial with a result."""
+        return self._known
+
+    @property
+    def memos(self) -> Mapping[int, Mapping[str, Any]]:
+        """What trials that went on from others', and are over, noted of that, by number."""
+        return self._memos
+
+    @property
+    def gave_way(self) -> Mapping[int, tuple[int, ...]]:
+        """Members of a population that ended for an heir, each with those whose heir it may be, the best first."""
+        return self._parents
+
     def refresh(self, session: Session, study_id: str, spec: StudySpec, count: int) -> None:
         """Read what is new. ``count``: how many trials are over."""
         if count == len(self._known) + len(self._spoilt):
@@ -66,6 +84,10 @@ class History:
         fresh = [number for number in studies.ended_numbers(session, study_id) if number not in seen]
         some = fresh if len(fresh) <= _NAMED else None
         for row in studies.ended_trials(session, study_id, numbers=some):
+            if row.memo.get("parent") is not None:
+                self._memos[row.number] = row.memo
+            if row.stop is not None and row.stop.get("parents"):
+                self._parents[row.number] = tuple(row.stop["parents"])
             values = values_of(row.result, names)
             if values is not None:
                 self._known[row.number] = Observed(row.parameters, values, row.memo)

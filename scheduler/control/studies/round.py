@@ -34,6 +34,7 @@ from core.ids import new_id
 from scheduler.control import fence
 from scheduler.control.context import Control
 from scheduler.control.journal import SCHEDULER
+from scheduler.control.studies import inherit
 from scheduler.control.studies.cancel import cancel_job
 from scheduler.control.studies.facts import RunningTrial, StudyFacts
 from scheduler.control.studies.history import History
@@ -143,16 +144,28 @@ class StudyRound:
         """End trials that the study's rule gives up."""
         rule = self.spec.stopping
         watched = [t for t in self.facts.running if t.job_state is JobState.RUNNING and t.stop is None and t.job_id]
-        if rule is None or not watched or not self._history.is_due(self.now, _JUDGED_APART):
+        is_judged = rule is not None or self.spec.population is not None
+        if not is_judged or not watched or not self._history.is_due(self.now, _JUDGED_APART):
             return
         with unit_of_work(self.control.sessions, read_only=True) as session:
             told = measure(session, [t.job_id for t in watched if t.job_id], [self.spec.metrics[0].name])
             others = self._history.curves(session, self.facts.id, limit=_CURVES)
         own = {t.number: self._curve(t.number, told.get(t.job_id or "", Measured())) for t in watched}
+        if rule is None:
+            self._give_way({t.number: t for t in watched}, list(own.values()), others)
+            return
         verdicts = judge_all(rule, self.spec.metrics[0].goal, list(own.values()), others)
         for trial in watched:
             if trial.number in verdicts:
                 self._stop(trial, verdicts[trial.number])
+
+    def _give_way(self, watched: Mapping[int, RunningTrial], running: Sequence[Curve], others: Sequence[Curve]) -> None:
+        """End the worst members of a population, whose places heirs of the best take."""
+        with unit_of_work(self.control.sessions, read_only=True) as session:
+            found = inherit.giving_way(session, self.facts, running, others)
+        for one in found:
+            sentence = f"It gives its place to a trial that goes on from a better one: {one.sentence}."
+            self._cancel([watched[one.number]], "early", "stopped_early", sentence, step=one.step, parents=one.parents)
 
     def _stop(self, trial: RunningTrial, verdict: Verdict) -> None:
         rule = self.spec.stopping
@@ -160,7 +173,14 @@ class StudyRound:
         self._cancel([trial], "early", "stopped_early", sentence, step=verdict.step)
 
     def _cancel(
-        self, trials: Sequence[RunningTrial], kind: str, code: str, sentence: str, *, step: int | None = None
+        self,
+        trials: Sequence[RunningTrial],
+        kind: str,
+        code: str,
+        sentence: str,
+        *,
+        step: int | None = None,
+        parents: Sequence[int] = (),
     ) -> None:
         bells: list[tuple[str, str]] = []
         with fence.fenced(self.control, self.lease) as session:
@@ -171,7 +191,7 @@ class StudyRound:
                         Trial.study_id == self.facts.id, Trial.number == trial.number, Trial.stop.is_(None),
                         Trial.state == TrialState.RUNNING.value,
                     )
-                    .values(stop={"kind": kind, "sentence": sentence, "step": step})
+                    .values(stop={"kind": kind, "sentence": sentence, "step": step, "parents": list(parents)})
                 )  # fmt: skip
                 if trial.job_id is not None:
                     bells += cancel_job(session, trial.job_id, code, sentence, self.now)
@@ -191,7 +211,10 @@ class StudyRound:
             fresh = self._begin(min(ahead.room, _BEGUN_AT_ONCE))
             if not fresh and not facts.spent.running:
                 # Nothing is left to draw, and nothing runs that could change that.
-                ended = outlook(self.spec.budget, facts.spent, is_exhausted=True)
+                what = "every point of the space was tried"
+                if self.spec.population is not None:
+                    what = "its population has come to its end"
+                ended = outlook(self.spec.budget, facts.spent, exhausted=what)
                 if ended.end is not None:
                     return self._wind_up(_sentence(ended.reason), ended.end)
         return fresh > 0 or self._prepare()
@@ -199,22 +222,27 @@ class StudyRound:
     def _begin(self, room: int) -> int:
         """Begin up to ``room`` trials; how many. Each trial's row and its job's are written together."""
         facts = self.facts
+        with unit_of_work(self.control.sessions, read_only=True) as session:
+            heirs = inherit.due_heirs(session, facts, self._history, room)
+        room = inherit.fresh_room(facts, self._history, room - len(heirs))
         ready = [Proposal(dict(one["parameters"]), dict(one["memo"])) for one in facts.prepared[:room]]
         rest = facts.prepared[len(ready) :]
         drawn = self._draw(room - len(ready), ready) if len(ready) < room else []
-        chosen = [*ready, *drawn]
+        chosen = [*heirs, *(inherit.Start(inherit.as_begun(self.spec, one)) for one in (*ready, *drawn))]
         if not chosen:
             return 0
         orders = []
-        for place, proposal in enumerate(chosen, start=facts.trial_count + 1):
-            spec = trial_spec(self.spec, place, proposal.parameters)
-            about = {"study_id": facts.id, "study": facts.name, "number": place, "parameters": proposal.parameters}
+        for place, start in enumerate(chosen, start=facts.trial_count + 1):
+            parameters = start.proposal.parameters
+            about = {"study_id": facts.id, "study": facts.name, "number": place, "parameters": parameters}
             orders.append(
                 JobOrder(
-                    id=new_id("job"), spec=spec, project_id=facts.project_id, project=facts.project,
+                    id=new_id("job"), spec=start.spec(trial_spec(self.spec, place, parameters)),
+                    project_id=facts.project_id, project=facts.project,
                     user_id=facts.user_id, output_volume=facts.output_volume,
                     output_path=None if facts.output_path is None else f"{facts.output_path}/{place}".lstrip("/"),
-                    trial=about,
+                    cloned_from=None if start.parent is None else start.parent.id,
+                    resume_from=start.resume_from, trial=about,
                 )
             )  # fmt: skip
         with fence.fenced(self.control, self.lease) as session:
@@ -228,8 +256,8 @@ class StudyRound:
             session.execute(
                 insert(Trial),
                 [
-                    _trial_row(facts.id, place, order.id, proposal, self.now)
-                    for place, (order, proposal) in enumerate(zip(orders, chosen, strict=True), facts.trial_count + 1)
+                    _trial_row(facts.id, place, order.id, start.proposal, self.now)
+                    for place, (order, start) in enumerate(zip(orders, chosen, strict=True), facts.trial_count + 1)
                 ],
             )
             if self.spec.template is not None and self.spec.template.code is not None:
@@ -277,7 +305,8 @@ class StudyRound:
     def _question(self, count: int, ahead: Sequence[Proposal]) -> Question:
         facts, spec = self.facts, self.spec
         space = Space.of(spec)
-        pending = [Proposal(dict(trial.parameters), dict(trial.memo)) for trial in facts.running]
+        pending = [Proposal(inherit.searched(spec, trial.parameters), dict(trial.memo)) for trial in facts.running]
+        results, spoilt = inherit.learnt_from(spec, self._history)
         known = [Observed(one["parameters"], tuple(one["values"])) for one in facts.known]
         return Question(
             space=space,
@@ -286,9 +315,9 @@ class StudyRound:
             seed=facts.seed,
             index=facts.proposed,
             count=count,
-            finished=[*known, *self._history.results],
+            finished=[*known, *results],
             pending=[*pending, *ahead],
-            spoilt=self._history.spoilt,
+            spoilt=spoilt,
             initial=spec.initial,
         )
 

@@ -332,7 +332,7 @@ def _print_trials(metrics: list[str], trials: list[TrialView]) -> None:
                 *(None if trial.result is None else _text(trial.result.get(name)) for name in metrics),
                 _point(trial),
                 trial.job,
-                trial.reason or None,
+                trial.reason or (None if trial.parent is None else f"goes on from trial {trial.parent}"),
             )
             for trial in trials
         ],

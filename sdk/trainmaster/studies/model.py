@@ -17,11 +17,13 @@ __all__ = [
     "MAX_TRIALS",
     "Algorithm",
     "Budget",
+    "Fidelity",
     "Goal",
     "Measurement",
     "Metric",
     "Parameter",
     "ParameterType",
+    "Population",
     "Scale",
     "Stopping",
     "StoppingRule",
@@ -221,6 +223,41 @@ class Stopping(_Model):
     max_steps: Annotated[Whole, Field(ge=1)] | None = None
 
 
+class Fidelity(_Model):
+    """Successive halving: trials begin small, and the best go on from their checkpoints with more.
+
+    ``parameter``: what the trials are told their size by (steps, epochs, rows): ``min`` of it first, ``reduction`` times as
+    many for one in ``reduction`` of them, and so on up to ``max``.
+    """
+
+    parameter: Annotated[str, Field(min_length=1, max_length=100)]
+    min: Annotated[Whole, Field(ge=1)]
+    max: Annotated[Whole, Field(ge=1, le=2**53)]
+    reduction: Annotated[Whole, Field(ge=2, le=16)] = 3
+
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """The sizes, from ``min`` to ``max``."""
+        found = [self.min]
+        while found[-1] < self.max:
+            found.append(min(self.max, found[-1] * self.reduction))
+        return tuple(found)
+
+
+class Population(_Model):
+    """Population-based training: ``budget.parallel`` trials train side by side, and the worst go on from the best.
+
+    Every ``interval`` steps (those that the metric is reported with) the worst ``quantile`` of the members end. In the place
+    of each a trial goes on from the checkpoint of one of the best, with its parameters changed by the factor ``1 + perturb``
+    up or down, or, with the probability ``resample`` each, drawn anew.
+    """
+
+    interval: Annotated[Whole, Field(ge=1)]
+    quantile: Annotated[Number, Field(ge=0.01, le=0.5)] = 0.25
+    perturb: Annotated[Number, Field(gt=0, le=10)] = 0.2
+    resample: Annotated[Number, Field(ge=0, le=1)] = 0.25
+
+
 class StudySpec(_Model):
     """One study. ``template``: the job of every trial; ``None``: a program asks for points and tells results itself."""
 
@@ -234,6 +271,8 @@ class StudySpec(_Model):
     measurement: Annotated[Measurement, choice(Measurement)] = Measurement.BEST
     budget: Budget
     stopping: Stopping | None = None
+    fidelity: Fidelity | None = None
+    population: Population | None = None
     initial: tuple[dict[str, Value], ...] = ()
     warm_start: tuple[str, ...] = ()
     seed: Annotated[Whole, Field(ge=0, lt=2**31)] | None = None

@@ -16,6 +16,7 @@ from trainmaster.spec.parse import parse_spec
 from trainmaster.spec.plain import plain_copy
 from trainmaster.spec.wording import place_of, say
 from trainmaster.studies.constraints import Constraint, parse_constraint
+from trainmaster.studies.inheritance import PARAMETER_NAME, Inheritance
 from trainmaster.studies.model import (
     Algorithm,
     Budget,
@@ -33,13 +34,22 @@ __all__ = ["parse_study", "parse_study_text", "read_study_text"]
 _MAX_PARAMETERS: Final = 200
 _MAX_CONSTRAINTS: Final = 50
 _MAX_INITIAL: Final = 1_000
-# The name becomes an argument, `--name=value`, and a name in constraints.
-_PARAMETER_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
 # Points that are tried for one that satisfies the constraints: of spaces of which one point in thousands does, too.
 _TRIED_POINTS: Final = 20_000
 # Where the study lets a shorthand stand for a mapping.
 _SHORT: Final = ("metric", "goal")
-_PARTS: Final = ("template", "parameters", "constraints", "metrics", "budget", "stopping", "initial", "warm_start")
+_PARTS: Final = (
+    "template",
+    "parameters",
+    "constraints",
+    "metrics",
+    "budget",
+    "stopping",
+    "fidelity",
+    "population",
+    "initial",
+    "warm_start",
+)
 
 
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
@@ -104,6 +114,7 @@ class _Reading:
         budget = self._budget(written)
         stopping = self._stopping(written, metrics)
         template = self._template(written, head)
+        heirs = Inheritance(self._model, self._add).read(written, metrics, budget)
         constraints = self._constraints(written, parameters)
         space = self._space(parameters, constraints) if is_whole else None
         initial = self._initial(written, space)
@@ -122,6 +133,8 @@ class _Reading:
                 "metrics": metrics,
                 "budget": budget,
                 "stopping": stopping,
+                "fidelity": heirs.fidelity,
+                "population": heirs.population,
                 "initial": initial,
                 "warm_start": warm_start,
             }
@@ -144,7 +157,7 @@ class _Reading:
             return found, False
         for name, item in given.items():
             place: Path = ("parameters", name)
-            if not _PARAMETER_NAME.fullmatch(name):
+            if not PARAMETER_NAME.fullmatch(name):
                 self._add(place, "is not a parameter's name: letters, digits, '_', '-' and '.', a letter or '_' first")
             parameter = self._model(Parameter, item, place)
             if parameter is not None:

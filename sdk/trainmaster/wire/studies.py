@@ -22,6 +22,7 @@ class TrialView(WireModel):
     state: TrialState
     parameters: dict[str, Any]
     result: dict[str, float] | None = None
+    parent: int | None = Field(default=None, description="The trial whose checkpoint it goes on from.")
     reason: str = ""
     job: str | None = None
     job_state: str | None = None

@@ -1,0 +1,174 @@
+"""Trials that go on from the checkpoint of another: which are due, and what their jobs begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random  # noqa: TID251 (seeded by the study)
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from trainmaster.spec import JobSpec
+from trainmaster.studies import Fidelity, Population, Space, StudySpec
+
+from core.db.tables import Job, Trial
+from core.domain.errors import InvalidRequest
+from core.domain.studies.heirs import Exploit, RungResult, exploits, perturbed, promotions
+from core.domain.studies.results import Result
+from core.domain.studies.states import TrialState
+from core.domain.studies.stopping import Curve
+from core.storage.resuming import resume_path, with_resume_mount
+from scheduler.control.studies.facts import StudyFacts
+from scheduler.control.studies.history import History
+from scheduler.tuning import Observed, Proposal, startup_trials
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A trial that begins. ``parent``: whose checkpoint it goes on from, with the path that its containers see."""
+
+    proposal: Proposal
+    parent: Job | None = None
+    resume_from: str | None = None
+
+    def spec(self, spec: JobSpec) -> JobSpec:
+        """``spec`` with the parent's output beside its own."""
+        if self.parent is None or self.resume_from is None:
+            return spec
+        return JobSpec.model_validate(with_resume_mount(spec.model_dump(mode="json"), self.parent))
+
+
+def due_heirs(session: Session, facts: StudyFacts, history: History, room: int) -> list[Start]:
+    """At most ``room`` trials that go on from others: of a halving who is promoted, of a population who stands for a worse one."""
+    if facts.spec.fidelity is not None:
+        return _promoted(session, facts, facts.spec.fidelity, history, room)
+    if facts.spec.population is not None:
+        return _exploiting(session, facts, facts.spec.population, history, room)
+    return []
+
+
+def fresh_room(facts: StudyFacts, history: History, room: int) -> int:
+    """How many of ``room`` may be new points: of a population only its first members, and others for those that failed."""
+    if facts.spec.population is None:
+        return room
+    counts = facts.spent.counts
+    lost = counts.get(TrialState.FAILED, 0) + counts.get(TrialState.CANCELLED, 0) - _cancelled_for_heirs(history)
+    fresh = facts.trial_count - len(_memos(facts, history))
+    return max(0, min(room, facts.spec.budget.parallel + lost - fresh))
+
+
+def as_begun(spec: StudySpec, proposal: Proposal) -> Proposal:
+    """A new point as its trial gets it: of a halving with the first rung's size."""
+    if spec.fidelity is None:
+        return proposal
+    parameters = {**proposal.parameters, spec.fidelity.parameter: spec.fidelity.rungs[0]}
+    return replace(proposal, parameters=parameters)
+
+
+def searched(spec: StudySpec, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A trial's parameters without what halving says of its size."""
+    size = None if spec.fidelity is None else spec.fidelity.parameter
+    return {name: value for name, value in parameters.items() if name != size}
+
+
+def learnt_from(spec: StudySpec, history: History) -> tuple[list[Observed], list[Mapping[str, Any]]]:
+    """Results that proposals learn from, and points that were tried but say nothing: values of one rung compare alone.
+
+    The highest rung that has enough results tells most of what a whole training comes to.
+    """
+    if spec.fidelity is None:
+        return list(history.results), list(history.spoilt)
+    by_rung: dict[int, list[Observed]] = {}
+    for one in history.results:
+        rung = _rung(spec.fidelity, one.parameters)
+        by_rung.setdefault(rung, []).append(replace(one, parameters=searched(spec, one.parameters)))
+    enough = startup_trials(Space.of(spec))
+    chosen = max((rung for rung, some in by_rung.items() if len(some) >= enough), default=0)
+    rest = [one.parameters for rung, some in by_rung.items() if rung != chosen for one in some]
+    return by_rung.get(chosen, []), [*rest, *(searched(spec, point) for point in history.spoilt)]
+
+
+def giving_way(session: Session, facts: StudyFacts, running: Sequence[Curve], others: Sequence[Curve]) -> list[Exploit]:
+    """Members that end for an heir now; only where a better one has a checkpoint, and the budget allows one more trial."""
+    population, budget = facts.spec.population, facts.spec.budget
+    if population is None:
+        return []
+    left = None if budget.trials is None else budget.trials - facts.trial_count
+    left = None if left is None else left - sum(trial.stop is not None for trial in facts.running)
+    found = exploits(population, facts.spec.metrics[0].goal, running, others)
+    able = [one for one in found if _checkpoint_of(session, facts.id, one.parents) is not None]
+    return able if left is None else able[: max(0, left)]
+
+
+def _promoted(session: Session, facts: StudyFacts, fidelity: Fidelity, history: History, room: int) -> list[Start]:
+    goals = facts.spec.goals
+    results = [
+        RungResult(number, _rung(fidelity, one.parameters), Result(number, one.values).costs(goals)[0])
+        for number, one in history.by_number.items()
+    ]
+    taken = {int(memo["parent"]) for memo in _memos(facts, history).values()}
+    starts = []
+    for one in promotions(fidelity, results, taken)[:room]:
+        parameters = {**history.by_number[one.number].parameters, fidelity.parameter: fidelity.rungs[one.rung + 1]}
+        memo = {"parent": one.number, "rung": one.rung + 1}
+        # One that kept no checkpoint begins anew, with more from the start.
+        source = _checkpoint_of(session, facts.id, [one.number])
+        _, parent, path = source or (one.number, None, None)
+        starts.append(Start(Proposal(parameters, memo), parent, path))
+    return starts
+
+
+def _exploiting(
+    session: Session, facts: StudyFacts, population: Population, history: History, room: int
+) -> list[Start]:
+    replaced = {memo.get("replaces") for memo in _memos(facts, history).values()}
+    space = Space.of(facts.spec)
+    starts: list[Start] = []
+    for number, parents in sorted(history.gave_way.items()):
+        if number in replaced or len(starts) >= room:
+            continue
+        chance = Random(f"heir:{facts.seed}:{number}")  # noqa: S311 (no secret)
+        source = _checkpoint_of(session, facts.id, chance.sample(parents, len(parents)))
+        if source is None:
+            continue  # all were deleted meanwhile: a new member takes its place
+        parent, job, path = source
+        point = session.execute(
+            select(Trial.parameters).where(Trial.study_id == facts.id, Trial.number == parent)
+        ).scalar_one()
+        memo = {"parent": parent, "replaces": number}
+        starts.append(Start(Proposal(perturbed(space, point, population, chance), memo), job, path))
+    return starts
+
+
+def _memos(facts: StudyFacts, history: History) -> dict[int, Mapping[str, Any]]:
+    """Of all trials that went on from others, by number."""
+    own = {trial.number: trial.memo for trial in facts.running if trial.memo.get("parent") is not None}
+    return {**history.memos, **own}
+
+
+def _cancelled_for_heirs(history: History) -> int:
+    """Members that ended for an heir before they told anything that counts: they are no loss."""
+    return sum(number not in history.by_number for number in history.gave_way)
+
+
+def _checkpoint_of(session: Session, study_id: str, numbers: Sequence[int]) -> tuple[int, Job, str] | None:
+    """The first of these trials that has a complete checkpoint, its job, and the checkpoint as an heir sees it."""
+    rows = session.execute(
+        select(Trial.number, Job)
+        .join(Job, Job.id == Trial.job_id)
+        .where(Trial.study_id == study_id, Trial.number.in_(numbers), Job.deleted_at.is_(None))
+    )
+    jobs = {row.number: row.Job for row in rows}
+    for number in numbers:
+        if number in jobs:
+            try:
+                return number, jobs[number], resume_path(session, jobs[number])
+            except InvalidRequest:
+                continue
+    return None
+
+
+def _rung(fidelity: Fidelity, parameters: Mapping[str, Any]) -> int:
+    size = parameters.get(fidelity.parameter, fidelity.min)
+    return max((rung for rung, one in enumerate(fidelity.rungs) if one <= size), default=0)

@@ -1,0 +1,74 @@
+"""What a study says of trials that go on from others' checkpoints, and all that is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from trainmaster.studies.model import Budget, Fidelity, Metric, Population
+
+# A parameter's name becomes an argument, `--name=value`, and a name in constraints.
+PARAMETER_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,99}")
+_TEMPLATE_HINT: Final = "write the job of its trials as template, or leave this out"
+
+
+class Inheritance:
+    """``fidelity`` and ``population`` of a study, once they were read."""
+
+    def __init__(self, model: Callable[[Any, Any, Any], Any], add: Callable[..., None]) -> None:
+        self._model = model
+        self._add = add
+        self.fidelity: Fidelity | None = None
+        self.population: Population | None = None
+
+    def read(self, written: Mapping[str, Any], metrics: tuple[Metric, ...], budget: Budget | None) -> Inheritance:
+        if written.get("fidelity") is not None:
+            self.fidelity = self._model(Fidelity, written["fidelity"], ("fidelity",))
+            self._check("fidelity", written, metrics)
+        if written.get("population") is not None:
+            self.population = self._model(Population, written["population"], ("population",))
+            self._check("population", written, metrics)
+            if written.get("fidelity") is not None:
+                self._add(("population",), "stands beside fidelity, and a trial goes on in one way", "leave one out")
+        if self.fidelity is not None:
+            self._check_fidelity(self.fidelity, written)
+        if self.population is not None and budget is not None:
+            self._check_population(self.population, budget)
+        return self
+
+    def _check(self, field: str, written: Mapping[str, Any], metrics: tuple[Metric, ...]) -> None:
+        if written.get("template") is None:
+            self._add((field,), "needs jobs with checkpoints, and the study has no template", _TEMPLATE_HINT)
+        if len(metrics) > 1:
+            self._add((field,), "compares trials by one metric, and the study has several", "leave it out")
+        if written.get("stopping") is not None:
+            self._add(("stopping",), f"stands beside {field}, which ends trials by itself", "leave one of the two out")
+
+    def _check_fidelity(self, fidelity: Fidelity, written: Mapping[str, Any]) -> None:
+        parameters = written.get("parameters")
+        if not PARAMETER_NAME.fullmatch(fidelity.parameter):
+            self._add(
+                ("fidelity", "parameter"),
+                "is not a parameter's name: letters, digits, '_', '-' and '.', a letter or '_' first",
+            )
+        elif isinstance(parameters, dict) and fidelity.parameter in parameters:
+            self._add(
+                ("fidelity", "parameter"),
+                f"{fidelity.parameter} is searched, too; halving itself says how large a trial is",
+                f"take {fidelity.parameter} out of parameters",
+            )
+        if fidelity.max <= fidelity.min:
+            self._add(
+                ("fidelity",), f"min is {fidelity.min} and max is {fidelity.max}: there is nothing to halve",
+                "write a max that is larger, such as min: 1, max: 27",
+            )  # fmt: skip
+
+    def _check_population(self, population: Population, budget: Budget) -> None:
+        if int(budget.parallel * population.quantile) < 1:
+            least = next(size for size in range(2, 101) if int(size * population.quantile) >= 1)
+            self._add(
+                ("population", "quantile"),
+                f"of {budget.parallel} trials at once there are no worst {population.quantile:g}",
+                f"write budget.parallel: {least} or more",
+            )

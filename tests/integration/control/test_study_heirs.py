@@ -1,0 +1,202 @@
+"""Trials that go on from checkpoints of others: what the control loop begins, stops and mounts, and what a kill leaves."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.db.engine import unit_of_work
+from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.tables import Attempt, Checkpoint, Job, Trial
+from core.domain.metrics.points import Points
+from core.ids import new_id
+from executors.fake import Script
+from scheduler.control.studies.keeper import StudyKeeper
+from tests.integration.control.study_lab import Lab
+
+
+@pytest.fixture
+def lab(plane: Any) -> Lab:
+    return Lab(plane)
+
+
+def save(lab: Lab, job_id: str, step: int) -> None:
+    """The job tells of a checkpoint."""
+    with unit_of_work(lab.plane.sessions) as session:
+        attempt = session.scalars(select(Attempt).where(Attempt.job_id == job_id).order_by(Attempt.number)).one()
+        known = select(Checkpoint.id).where(Checkpoint.job_id == job_id, Checkpoint.step == step)
+        if session.scalars(known).first() is None:
+            path = f"checkpoints/step-{step}"
+            told = Checkpoint(
+                id=new_id("ckpt"), job_id=job_id, attempt_id=attempt.id, path=path, step=step,
+                created_at=lab.plane.engine.now,
+            )  # fmt: skip
+            session.add(told)
+
+
+HALVING: dict[str, Any] = {
+    "fidelity": {"parameter": "epochs", "min": 1, "max": 9, "reduction": 3},
+    "budget": {"trials": 24, "parallel": 4},
+}
+
+
+def run_halving(lab: Lab) -> list[Trial]:
+    for _ in range(80):
+        lab.turn()
+        for trial in lab.trials:
+            if trial.job_id in lab.reported and trial.job_id is not None:
+                save(lab, trial.job_id, trial.parameters["epochs"])
+        if lab.study.state != "running":
+            break
+    assert lab.study.state == "succeeded"
+    return lab.trials
+
+
+def test_the_best_of_a_rung_go_on_from_their_checkpoints_with_more(lab: Lab) -> None:
+    lab.create(**HALVING)
+    trials = run_halving(lab)
+    by_number = {trial.number: trial for trial in trials}
+    heirs = [trial for trial in trials if "parent" in trial.memo]
+    # Of those that are over a third goes on; nobody waits for a whole rung, so more small ones may have begun meanwhile.
+    sizes = Counter(trial.parameters["epochs"] for trial in trials)
+    assert sizes.keys() == {1, 3, 9}
+    assert sizes[3] <= sizes[1] // 3
+    assert sizes[9] <= sizes[3] // 3
+    for heir in heirs:
+        parent = by_number[heir.memo["parent"]]
+        assert heir.parameters == {**parent.parameters, "epochs": parent.parameters["epochs"] * 3}
+        job, before = lab.plane.one(Job, id=heir.job_id), lab.plane.one(Job, id=parent.job_id)
+        assert job.resume_from == f"/data/resume/checkpoints/step-{parent.parameters['epochs']}"
+        assert job.cloned_from == before.id
+        assert job.spec["mounts"] == [
+            {"volume": "output", "path": before.output_path, "at": "/data/resume", "read_only": True}
+        ]
+        order = lab.orders[job.id]
+        assert order.env["TRAINMASTER_RESUME_FROM"] == job.resume_from
+        assert f"--epochs={heir.parameters['epochs']}" in str(order.command)
+    assert len({trial.memo["parent"] for trial in heirs}) == len(heirs)
+    [longest] = [trial for trial in trials if trial.parameters["epochs"] == 9]
+    small = [trial for trial in trials if trial.parameters["epochs"] == 1]
+    assert longest.parameters["x"] in sorted((trial.parameters["x"] for trial in small), reverse=True)[:3]
+
+
+def test_who_kept_no_checkpoint_is_promoted_from_the_start(lab: Lab) -> None:
+    lab.create(**HALVING)
+    lab.run(turns=80)
+    heirs = [trial for trial in lab.trials if "parent" in trial.memo]
+    assert heirs
+    for heir in heirs:
+        job = lab.plane.one(Job, id=heir.job_id)
+        assert (job.resume_from, job.spec["mounts"]) == (None, [])
+
+
+POPULATION: dict[str, Any] = {
+    "parameters": {"x": {"type": "float", "min": 0.1, "max": 10, "scale": "log"}},
+    "population": {"interval": 2},
+    "budget": {"trials": 12, "parallel": 4},
+}
+
+
+class Nursery:
+    """Members train a step each turn, save each, and get on by how near their ``x`` is to 1; heirs begin where they are."""
+
+    def __init__(self, lab: Lab, steps: int = 16) -> None:
+        self.lab, self.steps = lab, steps
+        self.told: dict[str, list[tuple[int, float]]] = {}
+        lab.script = lambda _point: Script(run_for=timedelta(hours=1))
+
+    def turn(self) -> None:
+        lab = self.lab
+        lab.keeper.keep("study-1")
+        lab.plane.settle()
+        trials = lab.trials
+        numbers = {trial.number: trial for trial in trials}
+        with unit_of_work(lab.plane.sessions) as session:
+            for trial in trials:
+                if trial.job_id is not None and session.get_one(Job, trial.job_id).state == "running":
+                    self.train(session, trial, numbers)
+        for job_id, curve in self.told.items():
+            with unit_of_work(lab.plane.sessions) as session:
+                for checkpoint in session.scalars(select(Checkpoint).where(Checkpoint.job_id == job_id)):
+                    session.delete(checkpoint)
+            save(lab, job_id, curve[-1][0])
+        lab.plane.advance(2)
+
+    def train(self, session: Session, trial: Trial, numbers: dict[int, Trial]) -> None:
+        assert trial.job_id is not None
+        curve = self.told.setdefault(trial.job_id, [])
+        step, value = (0, 0.0)
+        if curve:
+            step, value = curve[-1]
+        elif "parent" in trial.memo:
+            resumed = session.get_one(Job, trial.job_id).resume_from or ""
+            step = int(resumed.rpartition("-")[2])
+            value = dict(self.told[str(numbers[trial.memo["parent"]].job_id)])[step]
+        curve.append((step + 1, value + 1 / (1 + abs(math.log(trial.parameters["x"])))))
+        steps, values = zip(curve[-1], strict=True)
+        points = Points(steps, [0], values)
+        add_metrics(session, StreamKey(trial.job_id, 1, "worker", 0), {"score": points}, now=self.lab.plane.engine.now)
+
+
+def test_the_worst_of_a_population_give_way_to_heirs_of_the_best(lab: Lab) -> None:
+    lab.create(**POPULATION)
+    nursery = Nursery(lab)
+    for _ in range(12):
+        nursery.turn()
+    trials = lab.trials
+    heirs = [trial for trial in trials if "parent" in trial.memo]
+    assert heirs
+    by_number = {trial.number: trial for trial in trials}
+    assert sum(trial.state == "running" for trial in trials) == 4
+    assert len(trials) == 4 + len(heirs) <= 12
+    for heir in heirs:
+        parent, gone = by_number[heir.memo["parent"]], by_number[heir.memo["replaces"]]
+        assert gone.state == "stopped"
+        assert "gives its place" in gone.reason
+        ratio = heir.parameters["x"] / parent.parameters["x"]
+        anew = not (math.isclose(ratio, 1.2) or math.isclose(ratio, 1 / 1.2) or heir.parameters["x"] in (0.1, 10))
+        assert anew or heir.parameters["x"] != parent.parameters["x"]
+        job = lab.plane.one(Job, id=heir.job_id)
+        assert job.cloned_from == parent.job_id
+        # It goes on where the parent was, and is no worse than that.
+        first = nursery.told[heir.job_id or ""][0]
+        assert first[0] > 2
+    assert len({heir.memo["replaces"] for heir in heirs}) == len(heirs)
+
+
+def test_nobody_gives_way_where_no_better_one_has_a_checkpoint(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.create(**POPULATION)
+    nursery = Nursery(lab)
+    monkeypatch.setattr("tests.integration.control.test_study_heirs.save", lambda *_: None)
+    for _ in range(6):
+        nursery.turn()
+    assert [trial.state for trial in lab.trials] == ["running"] * 4
+
+
+def test_a_process_that_dies_between_the_end_and_the_heir_makes_one_heir(lab: Lab) -> None:
+    lab.create(**POPULATION)
+    nursery = Nursery(lab)
+    for turn in range(12):
+        nursery.turn()
+        if turn % 3 == 0:
+            lab.restart()
+    trials = lab.trials
+    replaced = [trial.memo["replaces"] for trial in trials if "replaces" in trial.memo]
+    assert replaced
+    assert len(set(replaced)) == len(replaced)
+    assert sum(trial.state == "running" for trial in trials) == 4
+
+
+def test_a_population_ends_when_its_members_have(lab: Lab) -> None:
+    lab.create(**{**POPULATION, "budget": {"max_time": "1h", "parallel": 4}})
+    lab.script = lambda _point: Script(run_for=timedelta(seconds=5))
+    assert isinstance(lab.keeper, StudyKeeper)
+    ended = lab.run()
+    assert (ended.state, ended.reason) == ("succeeded", "Its population has come to its end.")
+    assert len(lab.trials) == 4
