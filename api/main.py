@@ -14,6 +14,7 @@ from api import problems, routers
 from api.auth import CallerCache
 from api.checkpoints.inside import Insides
 from api.closing import Closing
+from api.endpoints.proxy import Proxy
 from api.known_volumes import KnownVolumes
 from api.metrics.recorder import Recorder
 from api.middleware import Delivery, Envelope, Gate
@@ -67,7 +68,7 @@ def create_app(
         # A handler holds a thread and a connection: more threads would only wait for connections.
         current_default_thread_limiter().total_tokens = 2 * settings.database_pool_size
         closing.watch_signals()
-        async with app.state.viewers.lifetime():
+        async with app.state.viewers.lifetime(), app.state.proxy.lifetime():
             yield
         app.state.insides.close()
         platform.sessions.kw["bind"].dispose()
@@ -85,6 +86,7 @@ def create_app(
     app.state.callers = CallerCache()
     app.state.sights = SightCache()
     app.state.viewers = Viewers(settings)
+    app.state.proxy = Proxy(platform)
     app.state.insides = Insides(settings.home / "inspection")
     app.state.closing = closing
     problems.install(app, page)

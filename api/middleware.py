@@ -129,7 +129,14 @@ def _is_upload(scope: Scope) -> bool:
     path: str = scope["path"]
     if path.startswith("/upload/storage/v1/"):
         return scope["method"] in {"POST", "PUT"}
+    if scope["method"] == "POST" and is_prediction(path):
+        return True
     return scope["method"] == "PUT" and path.startswith(("/api/v1/archives/", "/mlflow/api/2.0/mlflow-artifacts/"))
+
+
+def is_prediction(path: str) -> bool:
+    """A request to an endpoint is handed on as it comes, and has a limit of its own."""
+    return path.startswith("/api/v1/projects/") and path.endswith((":predict", ":rawPredict"))
 
 
 class Delivery:

@@ -17,6 +17,7 @@ NOUNS: Final = (
     "runtime",
     "jobs",
     "studies",
+    "endpoints",
     "forecasts",
     "queue",
     "attempts",

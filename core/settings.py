@@ -104,6 +104,11 @@ class Settings(BaseSettings):
         gt=0,
         description="A TensorBoard that nobody looks at ends after so long; the next look starts it.",
     )
+    serving_image: str = Field(
+        default="trainmaster/serving:cpu",
+        description="Brings the platform's own server of models, for endpoints and batch predictions without an image.",
+    )
+    predict_limit_bytes: int = Field(default=32 * 2**20, gt=0, description="Largest body of a request to an endpoint.")
     region: str = Field(default="local", description="What jobs are told as CLOUD_ML_REGION.")
     vertex: str = Field(
         default="",

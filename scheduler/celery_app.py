@@ -10,7 +10,7 @@ from typing import Final
 
 from celery import Celery
 
-from core.bell import TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
+from core.bell import TOPIC_ENDPOINT, TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 from core.bell.celery import QUEUE_OF_TOPIC, TASK_OF_TOPIC
 from core.settings import Settings
 from scheduler.broker import REDIS_OPTIONS, QuickConnection
@@ -20,13 +20,15 @@ FORECAST: Final = TASK_OF_TOPIC[TOPIC_FORECAST]
 RECONCILE: Final = TASK_OF_TOPIC[TOPIC_RECONCILE]
 STUDY: Final = TASK_OF_TOPIC[TOPIC_STUDY]
 MODELS: Final = TASK_OF_TOPIC[TOPIC_MODELS]
+ENDPOINT: Final = TASK_OF_TOPIC[TOPIC_ENDPOINT]
 RECONCILE_DUE: Final = "trainmaster.reconcile_due"
 SYNC_NODES: Final = "trainmaster.sync_nodes"
 SWEEP: Final = "trainmaster.sweep"
 HOUSEKEEP: Final = "trainmaster.housekeep"
 LOOK_AHEAD: Final = "trainmaster.look_ahead"
 STUDIES_DUE: Final = "trainmaster.studies_due"
-CARE: Final = (RECONCILE_DUE, SYNC_NODES, SWEEP, HOUSEKEEP, LOOK_AHEAD, STUDIES_DUE)
+ENDPOINTS_DUE: Final = "trainmaster.endpoints_due"
+CARE: Final = (RECONCILE_DUE, SYNC_NODES, SWEEP, HOUSEKEEP, LOOK_AHEAD, STUDIES_DUE, ENDPOINTS_DUE)
 CARE_QUEUE: Final = "care"
 QUEUES: Final = (QUEUE_OF_TOPIC[TOPIC_TICK], QUEUE_OF_TOPIC[TOPIC_RECONCILE], CARE_QUEUE)
 
@@ -34,6 +36,8 @@ _SYNC_NODES_S: Final = 5.0
 _LOOK_AHEAD_S: Final = 10.0
 # Also how soon a trial that goes badly is seen.
 _STUDIES_DUE_S: Final = 2.0
+# Also how soon a serving replica that has started gets requests.
+_ENDPOINTS_DUE_S: Final = 1.0
 _SWEEP_S: Final = 30.0
 # The registrar looks for itself; this begins it where nobody has rung yet.
 _MODELS_S: Final = 10.0
@@ -80,6 +84,7 @@ def schedule(settings: Settings) -> dict[str, float]:
         LOOK_AHEAD: _LOOK_AHEAD_S,
         STUDIES_DUE: _STUDIES_DUE_S,
         MODELS: _MODELS_S,
+        ENDPOINTS_DUE: _ENDPOINTS_DUE_S,
     }
 
 

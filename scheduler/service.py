@@ -17,6 +17,7 @@ from core.bell import TOPIC_RECONCILE, TOPIC_TICK, Bell
 from core.db.engine import make_engine, make_sessions, unit_of_work
 from core.domain.errors import ExecutorTryAgain, IllegalTransition, Unavailable
 from core.domain.ids import AttemptId
+from core.own_server import own_server
 from core.settings import Settings
 from core.tokens import platform_key
 from scheduler.celery_app import RECONCILE
@@ -30,6 +31,7 @@ from scheduler.control.models.registrar import Registrar
 from scheduler.control.nodes import sync_nodes
 from scheduler.control.outlooks import OutlookWriter
 from scheduler.control.reconcile import Reconciler
+from scheduler.control.serving.keeper import EndpointKeeper
 from scheduler.control.simulations import Simulations
 from scheduler.control.studies.keeper import StudyKeeper
 from scheduler.control.sweep import expire_waiting, housekeep, sweep_executor
@@ -94,6 +96,7 @@ class Service:
         self.simulations = Simulations(self.control)
         self.studies = StudyKeeper(self.control)
         self.registrar = Registrar(self.control, limit_bytes=settings.model_limit_bytes)
+        self.endpoints = EndpointKeeper(self.control, own_server() if settings.executor == "process" else None)
         self.outlook_writer = OutlookWriter(self.control)
         self.watch = Watch(
             setup.executor, setup.watch_every, lambda attempt_id: bell.ring(TOPIC_RECONCILE, attempt_id), utc_now
@@ -162,6 +165,14 @@ class Service:
     def models(self) -> None:
         """Begin with what is registered and deleted in the registry of models."""
         self.registrar.start()
+
+    def endpoint(self, endpoint_id: str) -> None:
+        """Look at one endpoint."""
+        self.endpoints.keep(endpoint_id)
+
+    def endpoints_due(self) -> None:
+        """Ring for every endpoint that something may happen to."""
+        self.endpoints.ring_due()
 
     def reconcile_due(self) -> None:
         """Ring for every live attempt that is worth a look: what a lost bell would have done."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import structlog
 from celery import Celery
 
-from core.bell import TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
+from core.bell import TOPIC_ENDPOINT, TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 from core.domain.errors import IllegalTransition, Unavailable
 from scheduler import celery_app
 from scheduler.gate import Gate
@@ -15,6 +16,9 @@ from scheduler.metrics import Meter
 from scheduler.service import Logged, Service
 
 log = structlog.get_logger(__name__)
+
+# What the key of a task is of, where that is no attempt.
+_KEYS: Final = {celery_app.STUDY: "study", celery_app.ENDPOINT: "endpoint"}
 
 
 class Tasks:
@@ -30,6 +34,8 @@ class Tasks:
             celery_app.STUDY: service.study,
             celery_app.STUDIES_DUE: service.studies_due,
             celery_app.MODELS: service.models,
+            celery_app.ENDPOINT: service.endpoint,
+            celery_app.ENDPOINTS_DUE: service.endpoints_due,
             celery_app.RECONCILE_DUE: service.reconcile_due,
             celery_app.SYNC_NODES: service.sync_nodes,
             celery_app.SWEEP: service.sweep,
@@ -38,7 +44,7 @@ class Tasks:
         }
 
     def do(self, task: str, key: str = "") -> None:
-        """One run; ``key``: which attempt or study, for the tasks that look at one."""
+        """One run; ``key``: which attempt, study or endpoint, for the tasks that look at one."""
         outcome = "failed"
         try:
             with self._meter.timed(task):
@@ -52,7 +58,7 @@ class Tasks:
         except Logged:
             pass  # by whoever knows which of them failed
         except Exception as error:
-            about: dict[str, object] = {"study" if task == celery_app.STUDY else "attempt": key} if key else {}
+            about: dict[str, object] = {_KEYS.get(task, "attempt"): key} if key else {}
             if isinstance(error, IllegalTransition):
                 about["history"] = [{name: str(value) for name, value in line.items()} for line in error.history]
             log.exception("task.failed", task=task, **about)
@@ -76,6 +82,7 @@ def register_tasks(app: Celery, tasks: Tasks, gate: Gate, heard: Callable[[str],
         (celery_app.RECONCILE, TOPIC_RECONCILE),
         (celery_app.STUDY, TOPIC_STUDY),
         (celery_app.MODELS, TOPIC_MODELS),
+        (celery_app.ENDPOINT, TOPIC_ENDPOINT),
         *((name, "") for name in celery_app.CARE),
     ):
         app.task(name=name, ignore_result=True)(keyed(name, topic))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from core.bell.base import (
+    TOPIC_ENDPOINT,
     TOPIC_FORECAST,
     TOPIC_MODELS,
     TOPIC_RECONCILE,
@@ -16,6 +17,7 @@ from core.bell.make import make_bell
 from core.bell.socket import BellSocket, SocketBell, bell_path
 
 __all__ = [
+    "TOPIC_ENDPOINT",
     "TOPIC_FORECAST",
     "TOPIC_MODELS",
     "TOPIC_RECONCILE",

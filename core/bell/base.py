@@ -7,6 +7,7 @@ TOPIC_FORECAST: Final = "forecast"
 TOPIC_RECONCILE: Final = "reconcile"  # key: the attempt's id
 TOPIC_STUDY: Final = "study"  # key: the study's id
 TOPIC_MODELS: Final = "models"
+TOPIC_ENDPOINT: Final = "endpoint"  # key: the endpoint's id
 
 
 class Bell(Protocol):

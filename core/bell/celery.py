@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from celery import Celery
 
-from core.bell.base import TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
+from core.bell.base import TOPIC_ENDPOINT, TOPIC_FORECAST, TOPIC_MODELS, TOPIC_RECONCILE, TOPIC_STUDY, TOPIC_TICK
 
 TASK_OF_TOPIC: Final = {
     TOPIC_TICK: "trainmaster.tick",
@@ -17,6 +17,7 @@ TASK_OF_TOPIC: Final = {
     TOPIC_RECONCILE: "trainmaster.reconcile",
     TOPIC_STUDY: "trainmaster.study",
     TOPIC_MODELS: "trainmaster.models",
+    TOPIC_ENDPOINT: "trainmaster.endpoint",
 }
 # Who asks for a forecast waits for it: it does not stand in line behind a thousand reconciles.
 QUEUE_OF_TOPIC: Final = {
@@ -25,6 +26,7 @@ QUEUE_OF_TOPIC: Final = {
     TOPIC_RECONCILE: "reconcile",
     TOPIC_STUDY: "reconcile",
     TOPIC_MODELS: "care",
+    TOPIC_ENDPOINT: "reconcile",
 }
 # More waiting rings than this are lost: the broker is away, and beat rings again when it is back.
 _WAITING_RINGS: Final = 1000

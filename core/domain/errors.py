@@ -130,6 +130,18 @@ class RowsLocked(Unavailable):
     """Somebody else is at some of the rows for too long, or waits for ours in turn; the database itself is there."""
 
 
+class ModelUnreachable(TrainmasterError):
+    """A serving replica broke off while it was asked; whether it did what it was asked is not known."""
+
+    code, status = "model_unreachable", 502
+
+
+class ModelTooSlow(TrainmasterError):
+    """A serving replica did not answer in the time that its deployment gives it."""
+
+    code, status = "model_too_slow", 504
+
+
 class ExecutorError(TrainmasterError):
     """Base of what drivers raise."""
 

@@ -245,7 +245,11 @@ def forget_expired(control: Control) -> None:
         # A day after its last use nobody can still hold a token of it.
         session.execute(
             delete(Lease).where(
-                or_(Lease.name.startswith("attempt:"), Lease.name.startswith("study:")),
+                or_(
+                    Lease.name.startswith("attempt:"),
+                    Lease.name.startswith("study:"),
+                    Lease.name.startswith("endpoint:"),
+                ),
                 Lease.expires_at < now - _LEASE_AGE,
             )
         )

@@ -177,6 +177,28 @@ class Unavailable(TrainmasterError):
     code = "unavailable"
 
 
+class ModelUnreachable(TrainmasterError):
+    """A serving replica broke off while it was asked; whether it did what it was asked is not known."""
+
+    code = "model_unreachable"
+
+
+class ModelTooSlow(TrainmasterError):
+    """A serving replica did not answer in the time that its deployment gives it."""
+
+    code = "model_too_slow"
+
+
+class ModelError(TrainmasterError):
+    """The model itself refused a request or failed at it; ``answer`` is what it said, ``status`` its own."""
+
+    code = "model_error"
+
+    def __init__(self, sentence: str, *, status: int | None = None, answer: Any = None) -> None:
+        super().__init__(sentence, status=status)
+        self.answer = answer
+
+
 class ExecutorTryAgain(Unavailable):
     """The engine that runs the containers is away or busy."""
 
@@ -264,6 +286,8 @@ EXCEPTION_BY_CODE: Final[Mapping[str, type[TrainmasterError]]] = {
             ClientTooOld,
             InsufficientStorage,
             Unavailable,
+            ModelUnreachable,
+            ModelTooSlow,
             ExecutorTryAgain,
             ExecutorRefused,
         )

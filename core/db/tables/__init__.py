@@ -21,6 +21,7 @@ from core.db.tables.jobs import (
 from core.db.tables.metrics import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.db.tables.models import Model, ModelAlias, ModelChange, ModelFile, ModelHold, ModelVersion
 from core.db.tables.planning import BookingRow, Outlook, PlanRecord, PolicyRow, Question, Usage, WaitReason
+from core.db.tables.serving import Deployment, DeploymentRevision, Endpoint, ServingReplica
 from core.db.tables.studies import Study, Trial
 from core.db.tables.tracking import (
     MlflowModel,
@@ -39,6 +40,9 @@ __all__ = [
     "BigId",
     "BookingRow",
     "Checkpoint",
+    "Deployment",
+    "DeploymentRevision",
+    "Endpoint",
     "Event",
     "IdempotencyKey",
     "Identity",
@@ -74,6 +78,7 @@ __all__ = [
     "Replica",
     "Retention",
     "Secret",
+    "ServingReplica",
     "Stranger",
     "Study",
     "TensorBoardLink",

@@ -15,6 +15,7 @@ DEFAULTS: Final = frozenset(
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
         "TF_FORCE_GPU_ALLOW_GROWTH",
         "XLA_PYTHON_CLIENT_MEM_FRACTION",
+        "AIP_HTTP_PORT",  # an image's server may listen where it likes
         "CLOUD_ML_REGION",  # a client of Vertex AI says which of its own it means
     }
 )

@@ -173,6 +173,10 @@ class Seat:
         return self.spec.contract is Contract.UAI
 
     @property
+    def is_serving(self) -> bool:
+        return self.spec.contract is Contract.SERVING
+
+    @property
     def gpu_count(self) -> int:
         """Devices that the replica sees: one, where it has a part of it."""
         return self.spec.roles[self.replica.role].resources.device_count

@@ -17,6 +17,7 @@ from core.domain.contracts import (
     mlflow,
     mpi,
     mxnet,
+    serving,
     study,
     tf_config,
     torch,
@@ -92,7 +93,18 @@ def render(
 
 
 def _replica_variables(seat: Seat) -> dict[str, str]:
-    modules = (always, study, mlflow, tf_config, vertex, torch, mpi, mxnet, *((uai,) if seat.is_uai else ()))
+    modules = (
+        always,
+        study,
+        mlflow,
+        tf_config,
+        vertex,
+        torch,
+        mpi,
+        mxnet,
+        *((uai,) if seat.is_uai else ()),
+        *((serving,) if seat.is_serving else ()),
+    )
     env: dict[str, str] = {}
     for module in modules:
         env |= module.variables(seat)

@@ -21,7 +21,7 @@ STATES: Final = (
     "cancelled",
     "expired",
 )
-CONTRACTS: Final = ("default", "uai", "mxnet")
+CONTRACTS: Final = ("default", "uai", "mxnet", "serving")
 
 
 def _names(incomplete: str, ask: Callable[[Client], Iterable[str]]) -> list[str]:

@@ -77,7 +77,10 @@ def run(
     contract: Annotated[
         str | None,
         typer.Option(
-            "--contract", help="default, uai or mxnet.", rich_help_panel=_DATA, autocompletion=complete_contract
+            "--contract",
+            help="default, uai, mxnet or serving.",
+            rich_help_panel=_DATA,
+            autocompletion=complete_contract,
         ),
     ] = None,
     name: Annotated[

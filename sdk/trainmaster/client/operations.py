@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from trainmaster.client.binding import IterMethod, JobIterMethod, JobMethod, Method
-from trainmaster.client.calls import admin, checkpoints, jobs, metrics, outlooks, output, planner, studies
+from trainmaster.client.calls import admin, checkpoints, jobs, metrics, outlooks, output, planner, serving, studies
 from trainmaster.client.flows import pages, streams, transfer
 from trainmaster.client.flows.streams import StateNotice
 from trainmaster.client.flows.studying import create_study_with_code, wait_for_study
@@ -33,6 +33,7 @@ from trainmaster.wire.metrics import ChartSeries, MetricObjectView, MetricView
 from trainmaster.wire.queue import RunningJobView, WaitingJobView
 from trainmaster.wire.quotas import QuotaView
 from trainmaster.wire.reservations import ReservationView
+from trainmaster.wire.serving import EndpointView
 from trainmaster.wire.studies import StudyView, TrialView
 
 
@@ -88,6 +89,21 @@ class Operations:
     suggest_trials = Method(studies.suggest_trials)
     complete_trial = Method(studies.complete_trial)
     wait_for_study = Method(wait_for_study)
+
+    # endpoints
+    create_endpoint = Method(serving.create_endpoint)
+    list_endpoints = IterMethod(pages.list_endpoints, EndpointView)
+    list_endpoints_page = Method(serving.list_endpoints_page)
+    get_endpoint = Method(serving.get_endpoint)
+    delete_endpoint = Method(serving.delete_endpoint)
+    deploy_model = Method(serving.deploy_model)
+    scale_deployment = Method(serving.scale_deployment)
+    rollback_deployment = Method(serving.rollback_deployment)
+    undeploy_model = Method(serving.undeploy_model)
+    set_endpoint_traffic = Method(serving.set_endpoint_traffic)
+    predict = Method(serving.predict)
+    raw_predict = Method(serving.raw_predict)
+    batch_predict = Method(serving.batch_predict)
 
     # history
     list_job_events = IterMethod(pages.list_job_events, EventView)

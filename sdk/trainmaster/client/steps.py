@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-from trainmaster.errors import ServerFailure, ServerUnreachable, TrainmasterError, error_from_problem
+from trainmaster.errors import ModelError, ServerFailure, ServerUnreachable, TrainmasterError, error_from_problem
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -126,6 +126,8 @@ class Steps(Protocol[T_co]):
     def __iter__(self) -> Generator[Step, Any, T_co]: ...
 
 
+_SAID: Final = 500  # characters of a model's own error
+
 # --- retries --------------------------------------------------------------------------------------------------------
 
 
@@ -169,11 +171,26 @@ def is_passing(error: TrainmasterError) -> bool:
 
 def error_of(request: Request, answer: Answer) -> TrainmasterError:
     """The exception that an answer of status ≥ 400 means."""
+    if answer.headers.get("trainmaster-answered-by") == "model":
+        return _error_of_model(answer)
     return error_from_problem(
         answer.status,
         answer.json(),
         where=f"{request.method} {request.path}",
         retry_after_s=_retry_after_s(answer.headers),
+    )
+
+
+def _error_of_model(answer: Answer) -> ModelError:
+    """What a deployed model said itself, which may be anything."""
+    value = answer.json()
+    told = value.get("error") if isinstance(value, dict) else None
+    said = str(told or answer.content[:_SAID].decode("utf-8", "replace")).strip()
+    where = answer.headers.get("trainmaster-deployment", "")
+    return ModelError(
+        f"The model {where!r} answered {answer.status}" + (f": {said}" if said else "."),
+        status=answer.status,
+        answer=answer.content if value is None else value,
     )
 
 

@@ -119,6 +119,7 @@ class Contract(StrEnum):
     DEFAULT = "default"
     UAI = "uai"  # `python <command>` with UAI Train's five arguments, one process per replica
     MXNET = "mxnet"  # a replica of the role `scheduler` is added, which ps-lite programs need
+    SERVING = "serving"  # the replicas are HTTP servers, and get the AIP_* variables of Vertex AI's serving containers
 
 
 class ServerPlacement(StrEnum):
@@ -350,7 +351,8 @@ class JobSpec(_Model):
     contract: Annotated[Contract, choice(Contract)] = Field(
         default=Contract.DEFAULT,
         description="How the command is called: `default`; `uai`: `python <command>` with UAI Train's arguments; `mxnet`: "
-        "adds the scheduler replica that ps-lite programs need.",
+        "adds the scheduler replica that ps-lite programs need; `serving`: sets AIP_HTTP_PORT and AIP_STORAGE_URI for HTTP "
+        "servers of models.",
     )
     warm: Annotated[Warm, choice(Warm)] = Field(
         default=Warm.AUTO,

@@ -10,7 +10,18 @@ from typing import Any
 
 import pytest
 from trainmaster import errors as client_errors
-from trainmaster.client.calls import admin, checkpoints, jobs, metrics, models, outlooks, output, planner, studies
+from trainmaster.client.calls import (
+    admin,
+    checkpoints,
+    jobs,
+    metrics,
+    models,
+    outlooks,
+    output,
+    planner,
+    serving,
+    studies,
+)
 from trainmaster.client.flows import streams
 from trainmaster.client.steps import Call, OpenStream, Request, RetryPolicy, Send
 from trainmaster.client.transport import API_PREFIX
@@ -62,6 +73,13 @@ ARGUMENTS: dict[str, Any] = {
     "reservation": "reservation-1",
     "simulation": "simulation-1",
     "study": "search",
+    "endpoint": "sums",
+    "deployment": "default",
+    "input": "data/questions",
+    "instances": [[1]],
+    "body": b"x",
+    "replicas": 2,
+    "traffic": {"default": 100},
     "result": {"loss": 0.5},
     "model": "digits",
     "version": 1,
@@ -71,7 +89,7 @@ ARGUMENTS: dict[str, Any] = {
 
 
 def builders() -> Iterator[Callable[..., Any]]:
-    for module in (admin, checkpoints, jobs, metrics, models, outlooks, output, planner, studies):
+    for module in (admin, checkpoints, jobs, metrics, models, outlooks, output, planner, serving, studies):
         for name, thing in vars(module).items():
             if inspect.isfunction(thing) and thing.__module__ == module.__name__ and not name.startswith("_"):
                 yield thing
@@ -83,6 +101,8 @@ def call_of(builder: Callable[..., Any]) -> Call[Any]:
     for name, parameter in inspect.signature(builder).parameters.items():
         if name in ARGUMENTS:
             given[name] = ARGUMENTS[name]
+        elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            continue  # further fields of the body, which its model checks
         elif parameter.default is inspect.Parameter.empty:
             raise AssertionError(f"{builder.__name__} has a new argument {name}: give it a value above")
         elif name in ("limit", "after", "attempt", "limit_bytes", "tail_lines"):

@@ -31,6 +31,9 @@ from core.db.repositories.questions import Kind
 from core.db.tables import (
     Base,
     BookingRow,
+    Deployment,
+    DeploymentRevision,
+    Endpoint,
     MlflowModel,
     MlflowRegistered,
     MlflowRun,
@@ -88,6 +91,7 @@ def case(refused: Mapping[str, int], path: str = "", **more: Any) -> Case:
 
 CHECKPOINT = {"path": "checkpoints/step-1.safetensors"}
 SPEC = {"name": "digits", "project": "vision", "command": "true"}
+_ENDPOINT = "* /api/v1/projects/{project}/endpoints/{endpoint}"
 STUDY = {
     "name": "search", "project": "vision", "parameters": {"x": {"type": "float", "min": 0, "max": 1}}, "metric": "loss",
     "goal": "minimize", "budget": {"trials": 5, "parallel": 3},
@@ -257,6 +261,27 @@ ROUTES: dict[str, Case] = {
     "POST /api/v1/studies/{study}/extend": case(MEMBER, json={"trials": 3}),
     "POST /api/v1/studies/{study}/suggestions": case(MEMBER),
     "POST /api/v1/studies/{study}/trials/{number}/complete": case(MEMBER, json={"result": {"loss": 0.5}}),
+    "GET /api/v1/endpoints": case(ANY_READER),
+    "POST /api/v1/projects/{project}/endpoints": case(MEMBER, json={"name": "fresh"}),
+    _ENDPOINT.replace("*", "GET"): case(VIEWER),
+    _ENDPOINT.replace("*", "DELETE"): case(MEMBER),
+    f"{_ENDPOINT.replace('*', 'POST')}/deployments": case(
+        MEMBER, json={"deployment": "more", "model": "output/vision/job-1"}
+    ),
+    f"{_ENDPOINT.replace('*', 'POST')}/deployments/{{deployment}}/scale": case(MEMBER, json={"replicas": 2}),
+    f"{_ENDPOINT.replace('*', 'POST')}/deployments/{{deployment}}/rollback": case(MEMBER, json={"revision": 1}),
+    f"{_ENDPOINT.replace('*', 'DELETE')}/deployments/{{deployment}}": case(MEMBER),
+    f"{_ENDPOINT.replace('*', 'PUT')}/traffic": case(MEMBER, json={"traffic": {"default": 100}}),
+    # Nothing of it is ready, which those are told that may ask.
+    **{
+        f"{_ENDPOINT.replace('*', 'POST')}:{verb}": case(
+            {**dict.fromkeys(PEOPLE, 503), **VIEWER}, json={"instances": []}
+        )
+        for verb in ("predict", "rawPredict")
+    },
+    "POST /api/v1/projects/{project}/batch-predictions": case(
+        MEMBER, json={"model": "digits@1", "input": "output/vision/job-1"}
+    ),
     "POST /api/v1/projects/{project}/models": case(MEMBER, json={"name": "fresh"}),
     "GET /api/v1/projects/{project}/models": case(VIEWER),
     "GET /api/v1/projects/{project}/models/{model}": case(VIEWER),
@@ -405,6 +430,8 @@ ROUTES: dict[str, Case] = {
 FILLED = {
     "{job}": "job-1",
     "{study}": "study-1",
+    "{endpoint}": "sums",
+    "{deployment}": "default",
     "{number}": "1",
     "{model}": "digits",
     "{version}": "1",
@@ -465,6 +492,7 @@ def furnish(house: Any) -> None:
         furnish_mlflow(session, house.now)
         furnish_studies(session, house.now)
         furnish_models(session, house.now)
+        furnish_endpoints(session, house.now)
         house.add_job(session, "job-over", state="succeeded")
         session.flush()
         for collection, job_id in (
@@ -497,6 +525,31 @@ def furnish_studies(session: Session, now: datetime) -> None:
         )  # fmt: skip
     session.flush()
     session.add(Trial(study_id="study-1", number=1, state="running", parameters={"x": 0.1}, created_at=now))
+
+
+def furnish_endpoints(session: Session, now: datetime) -> None:
+    """One with a deployed model of two revisions, of which nothing runs."""
+    session.add(
+        Endpoint(
+            id="endpoint-1", project_id="project-vision", user_id="user-member", name="sums", created_at=now,
+            updated_at=now,
+        )
+    )  # fmt: skip
+    session.flush()
+    session.add(
+        Deployment(
+            id="deployment-1", endpoint_id="endpoint-1", name="default", state="active", replicas=1, traffic=100,
+            wanted=2, stable=1, created_at=now, updated_at=now,
+        )
+    )  # fmt: skip
+    session.flush()
+    for number in (1, 2):
+        session.add(
+            DeploymentRevision(
+                deployment_id="deployment-1", number=number, spec={"model": "output/vision/job-1"},
+                user_id="user-member", created_at=now,
+            )
+        )  # fmt: skip
 
 
 def furnish_models(session: Session, now: datetime) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
-from trainmaster.client.calls import admin, checkpoints, metrics, output, planner, studies
+from trainmaster.client.calls import admin, checkpoints, metrics, output, planner, serving, studies
 from trainmaster.client.calls import jobs as calls
 from trainmaster.client.steps import Emit, Flow, Steps
 from trainmaster.wire.base import Page
@@ -251,3 +251,11 @@ def list_studies(
 def list_trials(study: str) -> Flow[None]:
     """A study's trials, by number."""
     return all_pages(lambda cursor: studies.list_trials_page(study, limit=_LARGE, cursor=cursor))
+
+
+def list_endpoints(*, project: str | None = None, limit: int | None = None) -> Flow[None]:
+    """The endpoints that the caller may see, newest first; at most ``limit``."""
+    size = _LARGE if limit is None else min(limit, _LARGE)
+    return all_pages(
+        lambda cursor: serving.list_endpoints_page(project=project, limit=size, cursor=cursor), limit=limit
+    )

@@ -1,0 +1,239 @@
+"""Handing requests on to ready replicas, and their answers back as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from random import Random  # noqa: TID251 (the edge: which of equals is asked)
+from typing import Final
+
+import httpx
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from api.endpoints.access import EndpointAccess
+from api.endpoints.balance import Balancer
+from api.endpoints.views import not_ready_words
+from api.work import Platform
+from core.db.repositories.serving import Target, targets_of
+from core.domain.errors import InvalidRequest, ModelTooSlow, ModelUnreachable, PayloadTooLarge, Unavailable
+
+# For how long a process goes by what it read of an endpoint's replicas. A replica that drains gets its last new request
+# this much later at most, which is less than the shortest `drain_s`.
+TARGETS_TTL: Final = timedelta(seconds=0.5)
+# While the database is away, requests go on to the replicas that were known last.
+_STALE_TTL: Final = timedelta(seconds=60)
+_KEPT: Final = 1_000  # endpoints
+_TRIES: Final = 3
+_CONNECT_S: Final = 2.0
+_AT_ONCE: Final = 1_000
+# Servers end idle connections after 2 to 5 s; ours must not reuse one in that very moment.
+_IDLE_S: Final = 1.0
+_RETRY_AFTER_S: Final = 2.0
+_ASKED: Final = (
+    "content-type",
+    "content-encoding",
+    "content-length",
+    "accept",
+    "x-request-id",
+    "traceparent",
+    "tracestate",
+)
+_TOLD: Final = ("content-type", "content-encoding", "content-length", "retry-after")
+_ENDPOINT_HEADER: Final = "Trainmaster-Deployment"
+_REVISION_HEADER: Final = "Trainmaster-Revision"
+_REPLICA_HEADER: Final = "Trainmaster-Replica"
+ANSWERED_BY: Final = "Trainmaster-Answered-By"
+_CLIENT_GONE: Final = 499  # nginx's word for it; nobody reads it
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    endpoint_id: str
+    name: str
+    targets: tuple[Target, ...]
+    read_at: datetime
+
+
+class Proxy:
+    """One per API process."""
+
+    def __init__(self, platform: Platform) -> None:
+        self._platform = platform
+        self._balancer = Balancer(time.monotonic, Random())  # noqa: S311 (which of equals is asked)
+        self._known: dict[tuple[str, str], _Known] = {}
+        self._reading: dict[tuple[str, str], asyncio.Lock] = {}
+        self._client: httpx.AsyncClient | None = None
+
+    @asynccontextmanager
+    async def lifetime(self) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            if self._client is not None:
+                await self._client.aclose()
+
+    async def hand_on(self, request: Request, access: EndpointAccess, deployment: str | None) -> Response:
+        """The answer of a replica. What the model itself refuses comes back as it is, and is marked.
+
+        Raises:
+            NotFound, Forbidden: as ``EndpointAccess.load``.
+            Unavailable: no replica is ready; the sentence says what they wait for.
+            ModelTooSlow, ModelUnreachable, PayloadTooLarge, InvalidRequest
+        """
+        limit = self._platform.settings.predict_limit_bytes
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > limit:
+            raise _too_large(limit)
+        known = await self._find(access)
+        body = _Body(request, limit)
+        tried: set[str] = set()
+        while len(tried) < _TRIES:
+            target = self._balancer.choose(known.targets, deployment=deployment, without=tried)
+            if target is None:
+                break
+            tried.add(target.replica_id)
+            try:
+                return await self._ask(request, body, target)
+            except ClientDisconnect:
+                return Response(status_code=_CLIENT_GONE)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                # Nothing of the request has left: another replica may have it.
+                self._balancer.avoid(target)
+        words = await run_in_threadpool(self._words, known, deployment)
+        if tried:
+            words = f"{len(tried)} of its replicas refused the connection; {words}"
+        raise Unavailable(
+            f"Endpoint {known.name!r} has no ready replica: {words.rstrip('.')}.", retry_after_s=_RETRY_AFTER_S
+        )
+
+    async def _ask(self, request: Request, body: _Body, target: Target) -> Response:
+        headers = {name: request.headers[name] for name in _ASKED if name in request.headers}
+        headers["X-Request-ID"] = request.scope["state"]["request_id"]
+        async with AsyncExitStack() as stack:
+            stack.enter_context(self._balancer.using(target))
+            client = self._http()
+            asked = client.build_request(
+                "POST",
+                f"http://{target.address}{target.predict_route}",
+                headers=headers,
+                content=body.stream(),
+                timeout=httpx.Timeout(target.timeout_s, connect=_CONNECT_S),
+            )
+            try:
+                async with asyncio.timeout(target.timeout_s + _CONNECT_S):
+                    answer = await client.send(asked, stream=True)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                raise
+            except (TimeoutError, httpx.TimeoutException) as error:
+                raise ModelTooSlow(
+                    f"The model {target.deployment!r} did not answer within {target.timeout_s:g} s; ask for less at once, or "
+                    "deploy it with a larger timeout_s."
+                ) from error
+            except httpx.InvalidURL as error:
+                raise InvalidRequest(f"The predict route of {target.deployment!r} is no path.") from error
+            except httpx.HTTPError as error:
+                raise ModelUnreachable(
+                    f"A replica of {target.deployment!r} broke off while it was asked; whether it did what it was asked is "
+                    "not known. If asking twice is harmless, try again."
+                ) from error
+            stack.push_async_callback(answer.aclose)
+            told = {name: answer.headers[name] for name in _TOLD if name in answer.headers}
+            return _Handed(answer, stack.pop_all(), {**told, **_about(target)})
+
+    async def _find(self, access: EndpointAccess) -> _Known:
+        """The endpoint's replicas, a moment old at most. The caller's right to it is proved each time."""
+        member = next((one for one in access.caller.projects.values() if one.project == access.project), None)
+        now = self._platform.clock()
+        # Viewers may ask, so to know of the project is right enough.
+        key = (member.project_id if member is not None else "", access.ref)
+        known = self._known.get(key) if member is not None else None
+        if known is not None and now - known.read_at < TARGETS_TTL:
+            return known
+        lock = self._reading.setdefault(key, asyncio.Lock())
+        async with lock:  # one reads for all that wait
+            known = self._known.get(key) if member is not None else None
+            now = self._platform.clock()
+            if known is not None and now - known.read_at < TARGETS_TTL:
+                return known
+            try:
+                fresh = await self._platform.run_hot(self._read, access, now)
+            except Unavailable:
+                if known is not None and now - known.read_at < _STALE_TTL:
+                    return known
+                raise
+            finally:
+                self._reading.pop(key, None)
+            if len(self._known) >= _KEPT:
+                self._known.clear()
+            if member is not None:
+                self._known[key] = fresh
+            return fresh
+
+    def _read(self, access: EndpointAccess, now: datetime) -> _Known:
+        with self._platform.read() as work:
+            row, _ = access.load(work.session)
+            return _Known(row.id, row.name, tuple(targets_of(work.session, row.id)), now)
+
+    def _words(self, known: _Known, deployment: str | None) -> str:
+        with self._platform.read() as work:
+            return not_ready_words(work.session, known.endpoint_id, deployment)
+
+    def _http(self) -> httpx.AsyncClient:
+        if self._client is None:
+            limits = httpx.Limits(max_connections=_AT_ONCE, max_keepalive_connections=100, keepalive_expiry=_IDLE_S)
+            self._client = httpx.AsyncClient(limits=limits, trust_env=False, follow_redirects=False)
+        return self._client
+
+
+class _Body:
+    """The request's body, counted; what of it has been read cannot be read again, but a refused connection reads none."""
+
+    def __init__(self, request: Request, limit: int) -> None:
+        self._request, self._limit = request, limit
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        received = 0
+        async for chunk in self._request.stream():
+            received += len(chunk)
+            if received > self._limit:
+                raise _too_large(self._limit)
+            yield chunk
+
+
+class _Handed(StreamingResponse):
+    """The answer of a replica as it comes. However its sending ends, the replica is let go."""
+
+    def __init__(self, answer: httpx.Response, stack: AsyncExitStack, headers: dict[str, str]) -> None:
+        super().__init__(answer.aiter_raw(), answer.status_code, headers)
+        self._stack = stack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._stack:
+            await super().__call__(scope, receive, send)
+
+
+def _about(target: Target) -> dict[str, str]:
+    """Who answered; and what keeps an answer from being a page of the platform's, whatever is in it."""
+    return {
+        ANSWERED_BY: "model",
+        _ENDPOINT_HEADER: target.deployment,
+        _REVISION_HEADER: str(target.revision),
+        _REPLICA_HEADER: target.replica_id,
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "no-store",
+    }
+
+
+def _too_large(limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"The body is larger than {limit / 2**20:g} MiB (TRAINMASTER_PREDICT_LIMIT_BYTES); ask for fewer instances at once, "
+        "or use a batch prediction."
+    )

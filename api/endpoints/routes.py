@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Path, Query, Request, Response
+from sqlalchemy import select, tuple_
+from trainmaster.spec.fields import NAME_PATTERN
+from trainmaster.wire.base import Page
+from trainmaster.wire.jobs import JobDetail
+from trainmaster.wire.serving import (
+    BatchPredictRequest,
+    DeployRequest,
+    EndpointCreate,
+    EndpointDetail,
+    EndpointView,
+    RollbackRequest,
+    ScaleRequest,
+    TrafficRequest,
+)
+
+from api.auth import ProjectMember, Reader
+from api.cursors import make_cursor
+from api.endpoints import service
+from api.endpoints.access import EndpointAccess, EndpointMember, EndpointViewer
+from api.endpoints.proxy import Proxy
+from api.endpoints.views import endpoint_detail, endpoint_views
+from api.jobs.schemas import load_detail
+from api.jobs.service import submit
+from api.paging import PageQuery, read_position
+from api.routing import new_router
+from api.work import PlatformDep
+from core.db.tables import Endpoint, Job
+
+router = new_router("endpoints")
+
+_PROJECT = "/projects/{project}/endpoints"
+_ONE = f"{_PROJECT}/{{endpoint}}"
+_DEPLOYED = f"{_ONE}/deployments/{{deployment}}"
+DeploymentName = Annotated[str, Path(description="The deployed model's name.", pattern=NAME_PATTERN)]
+AskedDeployment = Annotated[
+    str | None,
+    Query(pattern=NAME_PATTERN, description="Ask this deployed model; unstated: by their parts of the traffic."),
+]
+
+
+class EndpointQuery(PageQuery):
+    project: Annotated[str | None, Query(max_length=100)] = None
+
+
+@router.get("/endpoints", operation_id="list_endpoints", summary="Endpoints, newest first")
+def list_endpoints(
+    query: Annotated[EndpointQuery, Query()], caller: Reader, platform: PlatformDep
+) -> Page[EndpointView]:
+    with platform.read() as work:
+        rows = select(Endpoint).where(Endpoint.deleted_at.is_(None))
+        if query.project is not None:
+            rows = rows.where(Endpoint.project_id == caller.member_of(work.session, query.project).project_id)
+        elif not caller.is_admin:
+            rows = rows.where(Endpoint.project_id.in_(list(caller.projects)))
+        if query.cursor is not None:
+            rows = rows.where(tuple_(Endpoint.created_at, Endpoint.id) < read_position(query.cursor))
+        found = work.session.scalars(
+            rows.order_by(Endpoint.created_at.desc(), Endpoint.id.desc()).limit(query.limit + 1)
+        ).all()
+        page = found[: query.limit]
+        cursor = make_cursor(page[-1].created_at.isoformat(), page[-1].id) if len(found) > query.limit else None
+        return Page(items=endpoint_views(work.session, page), next_cursor=cursor)
+
+
+@router.post(_PROJECT, operation_id="create_endpoint", summary="Create an endpoint", status_code=201)
+def create_endpoint(body: EndpointCreate, project: ProjectMember, platform: PlatformDep) -> EndpointDetail:
+    """It answers when something is deployed to it. Needs the role `member` in the project."""
+    with platform.write() as work:
+        member = project.caller.member_of(work.session, project.name, project.role)
+        return endpoint_detail(work.session, service.create(work, project.caller, member, body))
+
+
+@router.get(_ONE, operation_id="get_endpoint", summary="One endpoint with its deployed models and their replicas")
+def get_endpoint(endpoint: EndpointViewer, platform: PlatformDep) -> EndpointDetail:
+    with platform.read() as work:
+        return endpoint_detail(work.session, endpoint.load(work.session)[0])
+
+
+@router.delete(_ONE, operation_id="delete_endpoint", summary="Undeploy all and forget the endpoint", status_code=202)
+def delete_endpoint(endpoint: EndpointMember, platform: PlatformDep) -> None:
+    """Requests are refused at once; it is gone when its replicas have ended."""
+    with platform.write() as work:
+        service.delete(work, endpoint)
+
+
+@router.post(f"{_ONE}/deployments", operation_id="deploy_model", summary="Deploy a model, or its next revision")
+def deploy_model(body: DeployRequest, endpoint: EndpointMember, platform: PlatformDep) -> EndpointDetail:
+    """A revision of a name that is there replaces the one before step by step: a replica of the old one ends when one of the
+    new one is ready in its place. One that never gets ready is given up, and the one before serves on.
+    """
+    draft = service.check_deploy(platform, endpoint, body)
+    with platform.write() as work:
+        row = service.deploy(work, endpoint, body, draft)
+        return endpoint_detail(work.session, work.session.get_one(Endpoint, row.endpoint_id))
+
+
+@router.post(f"{_DEPLOYED}/scale", operation_id="scale_deployment", summary="Have more or fewer replicas")
+def scale_deployment(
+    body: ScaleRequest, deployment: DeploymentName, endpoint: EndpointMember, platform: PlatformDep
+) -> EndpointDetail:
+    with platform.write() as work:
+        return endpoint_detail(work.session, service.scale(work, endpoint, deployment, body.replicas))
+
+
+@router.post(
+    f"{_DEPLOYED}/rollback", operation_id="rollback_deployment", summary="Have an earlier revision serve again"
+)
+def rollback_deployment(
+    deployment: DeploymentName, endpoint: EndpointMember, platform: PlatformDep, body: RollbackRequest | None = None
+) -> EndpointDetail:
+    with platform.write() as work:
+        return endpoint_detail(work.session, service.roll_back(work, endpoint, deployment, body or RollbackRequest()))
+
+
+@router.delete(_DEPLOYED, operation_id="undeploy_model", summary="Undeploy a model", status_code=202)
+def undeploy_model(deployment: DeploymentName, endpoint: EndpointMember, platform: PlatformDep) -> EndpointDetail:
+    """Its replicas get no more requests, finish those that they have, and end."""
+    with platform.write() as work:
+        return endpoint_detail(work.session, service.undeploy(work, endpoint, deployment))
+
+
+@router.put(f"{_ONE}/traffic", operation_id="set_endpoint_traffic", summary="Divide the requests among deployed models")
+def set_endpoint_traffic(body: TrafficRequest, endpoint: EndpointMember, platform: PlatformDep) -> EndpointDetail:
+    with platform.write() as work:
+        return endpoint_detail(work.session, service.set_traffic(work, endpoint, body.traffic))
+
+
+@router.post(f"{_ONE}:predict", operation_id="predict", summary="Ask a deployed model")
+async def predict(request: Request, endpoint: EndpointViewer, deployment: AskedDeployment = None) -> Response:
+    """The body goes to a ready replica as it is, usually `{"instances": […]}`, and its answer comes back, usually
+    `{"predictions": […]}`. What the model itself says has `Trainmaster-Answered-By: model`. To ask is to read: the role `viewer`
+    and a token of scope `read` are enough.
+    """
+    return await _hand_on(request, endpoint, deployment)
+
+
+@router.post(f"{_ONE}:rawPredict", operation_id="raw_predict", summary="Ask a deployed model in a format of its own")
+async def raw_predict(request: Request, endpoint: EndpointViewer, deployment: AskedDeployment = None) -> Response:
+    """The same for bodies of any type."""
+    return await _hand_on(request, endpoint, deployment)
+
+
+@router.post(
+    "/projects/{project}/batch-predictions",
+    operation_id="batch_predict",
+    summary="Predict for all instances of some files",
+    status_code=201,
+)
+def batch_predict(body: BatchPredictRequest, project: ProjectMember, platform: PlatformDep) -> JobDetail:
+    """A job: its replicas share the instances, and one that is lost goes on where its last whole output file ended."""
+    with platform.read() as work:
+        member = project.caller.member_of(work.session, project.name, project.role)
+    submission = service.check_batch(platform, project.caller, member, body)
+    with platform.write() as work:
+        done = submit(work, project.caller, submission, key=None, digest="")
+        return load_detail(work.session, work.session.get_one(Job, done.job_id), work.now)
+
+
+async def _hand_on(request: Request, access: EndpointAccess, deployment: str | None) -> Response:
+    proxy: Proxy = request.app.state.proxy
+    return await proxy.hand_on(request, access, deployment)

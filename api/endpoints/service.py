@@ -1,0 +1,356 @@
+"""Making endpoints and saying what is to be deployed to them; the control loop makes it so."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import func, select
+from trainmaster.wire.serving import (
+    BatchPredictRequest,
+    DeployRequest,
+    EndpointCreate,
+    RollbackRequest,
+    ServingSpec,
+)
+
+from api.auth import Caller, Member
+from api.endpoints.access import EndpointAccess
+from api.jobs.service import Submission, canonical, check_in_transaction, check_submission
+from api.work import Platform, Work
+from core.bell import TOPIC_ENDPOINT
+from core.db.repositories import serving
+from core.db.repositories.events import append_event
+from core.db.tables import Deployment, DeploymentRevision, Endpoint
+from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, TrainmasterError
+from core.domain.serving.jobs import batch_job, holder_of, replica_job
+from core.domain.serving.states import DeploymentState
+from core.ids import new_id
+from core.own_server import own_server
+from core.registry.versions import hold, ready
+from core.storage.volumes import split_location, tree_of
+
+_MOST_DEPLOYMENTS: Final = 20  # of one endpoint
+# Where a deploy request and the job that it becomes have different words for one thing.
+_FIELDS: Final = {"input": "model", "roles.worker.resources": "resources", "mounts.0": "input"}
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A revision that may be deployed. ``submission``: of one replica's job."""
+
+    spec: ServingSpec
+    submission: Submission
+
+
+def create(work: Work, caller: Caller, member: Member, body: EndpointCreate) -> Endpoint:
+    """Raises ``Conflict``: the project has one of this name."""
+    query = select(func.count()).where(
+        Endpoint.project_id == member.project_id, Endpoint.name == body.name, Endpoint.deleted_at.is_(None)
+    )
+    if work.session.execute(query).scalar_one():
+        raise Conflict(
+            f"Project {member.project!r} has an endpoint {body.name!r} already; deploy to it, or choose another name."
+        )
+    row = Endpoint(
+        id=new_id("endpoint"), project_id=member.project_id, user_id=caller.user_id, name=body.name,
+        description=body.description, created_at=work.now, updated_at=work.now,
+    )  # fmt: skip
+    work.session.add(row)
+    work.session.flush()
+    tell(work, caller, row, "endpoint.created")
+    return row
+
+
+def check_deploy(platform: Platform, access: EndpointAccess, body: DeployRequest) -> Draft:
+    """Prove, without an open transaction, that a replica of it can run here for this caller.
+
+    Raises:
+        InvalidSpec: all mistakes, each with its field.
+        InvalidRequest: an update that could never move.
+    """
+    with platform.read() as work:
+        row, member = access.load(work.session)
+        name = row.name
+    if body.max_surge == 0 and body.max_unavailable == 0:
+        raise InvalidRequest(
+            "max_surge and max_unavailable are both 0, so no update could begin; make one of them 1.", field="max_surge"
+        )
+    place = _find_model(platform, member, body.model)
+    is_process = platform.settings.executor == "process"
+    if is_process and body.port is not None:
+        raise InvalidRequest(
+            "port: plain processes share one address, and each is given its port in AIP_HTTP_PORT; take `port` away.",
+            field="port",
+        )
+    given = body.model_dump(exclude={"deployment", "replicas", "traffic", "reason", "model"})
+    has_own = body.image is None and body.command is None
+    spec = ServingSpec(
+        **given,
+        model=place.location,
+        model_file=place.file,
+        model_name=place.name,
+        version_id=place.version_id,
+        server_image=platform.settings.serving_image if has_own and not is_process else None,
+    )
+    raw = replica_job(
+        spec,
+        project=member.project,
+        endpoint=name,
+        deployment=body.deployment,
+        revision=1,
+        own_server=own_server() if is_process else None,
+    )
+    return Draft(spec, _checked(platform, access.caller, raw))
+
+
+def deploy(work: Work, access: EndpointAccess, body: DeployRequest, draft: Draft) -> Deployment:
+    """A new deployed model or the next revision of one that is there."""
+    endpoint, _ = access.load(work.session, is_changing=True)
+    _named(lambda: check_in_transaction(work, draft.submission))
+    others = list(serving.live_deployments(work.session, [endpoint.id]))
+    found = next((one for one in others if one.name == body.deployment), None)
+    if found is not None and found.state == DeploymentState.UNDEPLOYING:
+        raise Conflict(f"Deployed model {body.deployment!r} is being undeployed; wait until it has ended.")
+    if found is None:
+        if len(others) >= _MOST_DEPLOYMENTS:
+            raise Conflict(f"An endpoint has at most {_MOST_DEPLOYMENTS} deployed models; undeploy one first.")
+        free = 100 - sum(one.traffic for one in others)
+        traffic = free if body.traffic is None else body.traffic
+        _demand_room(others, None, traffic)
+        found = Deployment(
+            id=new_id("deployment"), endpoint_id=endpoint.id, name=body.deployment, state=DeploymentState.ACTIVE.value,
+            generation=1, replicas=body.replicas or 1, traffic=traffic, wanted=1, stable=None, created_at=work.now,
+            updated_at=work.now,
+        )  # fmt: skip
+        work.session.add(found)
+        work.session.flush()
+        number = 1
+    else:
+        if body.traffic is not None:
+            _demand_room(others, found, body.traffic)
+        number = serving.newest_revision(work.session, found.id) + 1
+    if draft.spec.version_id is not None:
+        hold(work.session, draft.spec.version_id, holder_of(endpoint.name, found.name), work.now)
+    work.session.add(
+        DeploymentRevision(
+            deployment_id=found.id, number=number, spec=draft.spec.model_dump(mode="json"),
+            user_id=access.caller.user_id, reason=body.reason, created_at=work.now, failures=0, verdict="",
+        )
+    )  # fmt: skip
+    work.session.flush()
+    if number > 1:
+        _change(
+            work, found, wanted=number, state=DeploymentState.ACTIVE.value, replicas=body.replicas or found.replicas,
+            traffic=found.traffic if body.traffic is None else body.traffic,
+        )  # fmt: skip
+    tell(work, access.caller, endpoint, "deployment.deployed", body.reason, deployment=found.name, revision=number)
+    work.ring(TOPIC_ENDPOINT, endpoint.id)
+    return found
+
+
+def scale(work: Work, access: EndpointAccess, name: str, replicas: int) -> Endpoint:
+    endpoint, _ = access.load(work.session, is_changing=True)
+    row = access.deployment(work.session, endpoint, name)
+    _demand_active(row)
+    _change(work, row, replicas=replicas)
+    tell(work, access.caller, endpoint, "deployment.scaled", f"{replicas} replicas.", deployment=name)
+    work.ring(TOPIC_ENDPOINT, endpoint.id)
+    return endpoint
+
+
+def roll_back(work: Work, access: EndpointAccess, name: str, body: RollbackRequest) -> Endpoint:
+    """Have an earlier revision serve again.
+
+    Raises:
+        Conflict: there is none, or it serves already.
+    """
+    endpoint, _ = access.load(work.session, is_changing=True)
+    row = access.deployment(work.session, endpoint, name)
+    if row.state == DeploymentState.UNDEPLOYING:
+        raise Conflict(f"Deployed model {name!r} is being undeployed; deploy it anew when that has ended.")
+    query = select(DeploymentRevision).where(DeploymentRevision.deployment_id == row.id)
+    if body.revision is None:
+        served = query.where(DeploymentRevision.number < row.wanted, DeploymentRevision.stable_at.is_not(None))
+        revision = work.session.scalars(served.order_by(DeploymentRevision.number.desc()).limit(1)).one_or_none()
+        if revision is None:
+            raise Conflict(f"No revision before {row.wanted} of {name!r} has ever served; name one with `revision`.")
+    else:
+        revision = work.session.scalars(query.where(DeploymentRevision.number == body.revision)).one_or_none()
+        if revision is None:
+            newest = serving.newest_revision(work.session, row.id)
+            raise InvalidRequest(f"{name!r} has no revision {body.revision}, but 1 to {newest}.", field="revision")
+    if revision.number == row.wanted and row.state == DeploymentState.ACTIVE:
+        raise Conflict(f"Revision {revision.number} of {name!r} is the one that is to serve already.")
+    revision.failures, revision.failed_at, revision.verdict = 0, None, ""
+    work.session.flush()
+    _change(work, row, wanted=revision.number, state=DeploymentState.ACTIVE.value)
+    reason = body.reason or f"Back to revision {revision.number}."
+    tell(work, access.caller, endpoint, "deployment.rolled_back", reason, deployment=name, revision=revision.number)
+    work.ring(TOPIC_ENDPOINT, endpoint.id)
+    return endpoint
+
+
+def set_traffic(work: Work, access: EndpointAccess, wanted: dict[str, int]) -> Endpoint:
+    endpoint, _ = access.load(work.session, is_changing=True)
+    rows = {one.name: access.deployment(work.session, endpoint, one.name) for one in serving.live_deployments(
+        work.session, [endpoint.id]
+    )}  # fmt: skip
+    for name, part in wanted.items():
+        if name not in rows:
+            raise InvalidRequest(f"traffic.{name}: nothing of this name is deployed.", field=f"traffic.{name}")
+        if not 0 <= part <= 100:
+            raise InvalidRequest(f"traffic.{name}: {part} is no per cent from 0 to 100.", field=f"traffic.{name}")
+    if sum(wanted.values()) != 100:
+        raise InvalidRequest(f"traffic: the parts are {sum(wanted.values())} together; make them 100.", field="traffic")
+    for name, row in rows.items():
+        if row.traffic != wanted.get(name, 0):
+            _change(work, row, traffic=wanted.get(name, 0))
+    words = ", ".join(f"{name} {part} %" for name, part in wanted.items())
+    tell(work, access.caller, endpoint, "endpoint.traffic_set", words)
+    return endpoint
+
+
+def undeploy(work: Work, access: EndpointAccess, name: str) -> Endpoint:
+    """Its replicas drain and end. What traffic it had goes to those that have some, each by its part."""
+    endpoint, _ = access.load(work.session, is_changing=True)
+    row = access.deployment(work.session, endpoint, name)
+    if row.state != DeploymentState.UNDEPLOYING:
+        _undeploy(work, access.caller, endpoint, row)
+        work.ring(TOPIC_ENDPOINT, endpoint.id)
+    return endpoint
+
+
+def delete(work: Work, access: EndpointAccess) -> None:
+    """Undeploy all, and forget it when that has ended. Harmless to repeat."""
+    endpoint, _ = access.load(work.session)
+    if endpoint.deleting_at is not None:
+        return
+    endpoint, _ = access.load(work.session, is_changing=True)
+    for row in serving.live_deployments(work.session, [endpoint.id]):
+        if row.state != DeploymentState.UNDEPLOYING:
+            _undeploy(work, access.caller, endpoint, access.deployment(work.session, endpoint, row.name))
+    endpoint.deleting_at = endpoint.updated_at = work.now
+    work.session.flush()
+    tell(work, access.caller, endpoint, "endpoint.delete_requested")
+    work.ring(TOPIC_ENDPOINT, endpoint.id)
+
+
+def check_batch(platform: Platform, caller: Caller, member: Member, body: BatchPredictRequest) -> Submission:
+    """Prove, without an open transaction, that the job of a batch prediction can run here for this caller."""
+    model = _find_model(platform, member, body.model)
+    instances, instances_file = _folder_of(platform, body.input, field="input")
+    is_process = platform.settings.executor == "process"
+    raw = batch_job(
+        body,
+        project=member.project,
+        model=model.location,
+        model_file=model.file,
+        instances=instances,
+        instances_file=instances_file,
+        image=body.image or (None if is_process else platform.settings.serving_image),
+        own_server=own_server() if is_process else None,
+    )
+    return _checked(platform, caller, raw)
+
+
+def tell(work: Work, caller: Caller, row: Endpoint, kind: str, reason: str = "", **data: Any) -> None:
+    append_event(
+        work.session, at=work.now, kind=kind, actor=caller.actor, project_id=row.project_id, reason=reason,
+        data={"endpoint": row.id, "name": row.name, **data},
+    )  # fmt: skip
+
+
+def _undeploy(work: Work, caller: Caller, endpoint: Endpoint, row: Deployment) -> None:
+    _change(work, row, state=DeploymentState.UNDEPLOYING.value, traffic=0)
+    tell(work, caller, endpoint, "deployment.undeploy_requested", deployment=row.name)
+
+
+def _change(work: Work, row: Deployment, **values: Any) -> None:
+    serving.change_deployment(work.session, row.id, row.generation, work.now, **values)
+    work.session.refresh(row)
+
+
+def _demand_active(row: Deployment) -> None:
+    if row.state == DeploymentState.UNDEPLOYING:
+        raise Conflict(f"Deployed model {row.name!r} is being undeployed.")
+    if row.state == DeploymentState.FAILED:
+        raise Conflict(f"Deployed model {row.name!r} has failed: deploy another revision, or roll back.")
+
+
+def _demand_room(others: list[Deployment], own: Deployment | None, traffic: int) -> None:
+    taken = sum(one.traffic for one in others if one is not own)
+    if taken + traffic > 100:
+        raise InvalidRequest(
+            f"traffic: {traffic} % are more than the {100 - taken} % that the others leave; set all parts at once "
+            "with `trainmaster endpoint traffic`.",
+            field="traffic",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Of a model: volume/path of its folder, and the one file in it that is meant, if it is one."""
+
+    location: str
+    file: str
+    name: str
+    version_id: str | None = None
+
+
+def _find_model(platform: Platform, member: Member, model: str) -> _Place:
+    """``name@version``, ``name@alias`` of the project's registry, or volume/path.
+
+    Raises:
+        NotFound, Conflict: the registry has no such version, or it is not ready.
+    """
+    name, at, ref = model.partition("@")
+    if not at or "/" in model:
+        location, file = _folder_of(platform, model, field="model")
+        return _Place(location, file, model)
+    with platform.read() as work:
+        found = ready(work.session, member.project_id, name, int(ref) if ref.isdigit() else ref)
+    return _Place(f"{found.volume}/{found.path}", "", f"{name}@{found.version}", found.id)
+
+
+def _folder_of(platform: Platform, location: str, *, field: str) -> tuple[str, str]:
+    """volume/path of the folder, and the name of the file in it where the location is that of a file.
+
+    Who may use it, and whether it is there, is looked at with the job's places.
+    """
+    volume, path = split_location(location, field=field)
+    known = platform.volumes.find(volume, platform.clock())
+    if known is None or known.root is None or not path:
+        return location, ""
+    try:
+        is_file = not tree_of(known).stat(path).is_dir
+    except TrainmasterError:
+        return location, ""
+    if not is_file:
+        return location, ""
+    folder, _, name = path.rpartition("/")
+    return f"{volume}/{folder}" if folder else volume, name
+
+
+def _checked(platform: Platform, caller: Caller, raw: dict[str, Any]) -> Submission:
+    found: list[Submission] = []
+    _named(lambda: found.append(check_submission(platform, caller, canonical(raw))))
+    return found[0]
+
+
+def _named(check: Any) -> None:
+    """``check``, its complaints about the job told in the words of the request."""
+    try:
+        check()
+    except InvalidSpec as error:
+        told: list[dict[str, str | None]] = [{**one, "path": _field(one.get("path"))} for one in error.errors]
+        first = told[0] if told else {"path": _field(error.field), "message": error.sentence}
+        raise InvalidSpec(f"{first['path']}: {first['message']}.", field=first["path"], errors=told) from error
+
+
+def _field(path: str | None) -> str:
+    text = path or ""
+    for job, own in _FIELDS.items():
+        if text == job or text.startswith(f"{job}."):
+            return own + text[len(job) :]
+    return text

@@ -1,0 +1,101 @@
+"""Endpoints, the models that are deployed to them, and the jobs that serve these."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Index, Integer, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from core.db.tables.base import Base
+
+
+class Endpoint(Base):
+    """An address of a project's under which models answer. Its name is the project's only one while it is not deleted.
+
+    ``deleting_at``: since when what it has ends; then it is deleted.
+    """
+
+    __tablename__ = "endpoints"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"))
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
+    name: Mapped[str]
+    description: Mapped[str] = mapped_column(Text, default="")
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    deleting_at: Mapped[datetime | None]
+    deleted_at: Mapped[datetime | None]
+    __table_args__ = (
+        Index("ix_endpoints_project_id_name", "project_id", "name"),
+        Index("ix_endpoints_created_at", "created_at", "id"),
+    )
+
+
+class Deployment(Base):
+    """A deployed model. Every write compares ``generation``.
+
+    ``state``: as ``core.domain.serving.states``. ``wanted``: the number of the revision that is to serve, ``stable``: of the
+    last one of which all replicas were ready. ``traffic``: its part of the endpoint's requests, in per cent.
+    """
+
+    __tablename__ = "deployments"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    endpoint_id: Mapped[str] = mapped_column(ForeignKey("endpoints.id"))
+    name: Mapped[str]
+    state: Mapped[str]
+    generation: Mapped[int] = mapped_column(Integer, default=1)
+    replicas: Mapped[int] = mapped_column(Integer)
+    traffic: Mapped[int] = mapped_column(Integer)
+    wanted: Mapped[int] = mapped_column(Integer)
+    stable: Mapped[int | None] = mapped_column(Integer)
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+    ended_at: Mapped[datetime | None]
+    __table_args__ = (Index("ix_deployments_endpoint_id", "endpoint_id", "name"),)
+
+
+class DeploymentRevision(Base):
+    """What a deployed model was at one time; it never changes but for its last four columns.
+
+    ``spec``: a canonical ``trainmaster.wire.serving.ServingSpec``. ``failures``: of its replicas in a row, the last at
+    ``failed_at``. ``stable_at``: when all wanted replicas of it were ready for the first time. ``verdict``:
+    why it was given up.
+    """
+
+    __tablename__ = "deployment_revisions"
+    deployment_id: Mapped[str] = mapped_column(ForeignKey("deployments.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(Integer, primary_key=True)
+    spec: Mapped[dict[str, Any]]
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"))
+    reason: Mapped[str] = mapped_column(Text, default="")
+    created_at: Mapped[datetime]
+    failures: Mapped[int] = mapped_column(Integer, default=0)
+    failed_at: Mapped[datetime | None]
+    stable_at: Mapped[datetime | None]
+    verdict: Mapped[str] = mapped_column(Text, default="")
+
+
+class ServingReplica(Base):
+    """A job that serves a revision. Written together with the job.
+
+    ``address``: host:port, where the API reaches it. ``runs_since``: since when its job runs without a break. ``words``: what
+    its health route said last, or why it ended.
+    """
+
+    __tablename__ = "serving_replicas"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    deployment_id: Mapped[str] = mapped_column(ForeignKey("deployments.id"))
+    revision: Mapped[int] = mapped_column(Integer)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), unique=True)
+    state: Mapped[str]
+    address: Mapped[str] = mapped_column(default="")
+    misses: Mapped[int] = mapped_column(Integer, default=0)
+    words: Mapped[str] = mapped_column(Text, default="")
+    created_at: Mapped[datetime]
+    runs_since: Mapped[datetime | None]
+    ready_at: Mapped[datetime | None]
+    draining_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    __table_args__ = (Index("ix_serving_replicas_deployment_id_state", "deployment_id", "state"),)

@@ -1,0 +1,1 @@
+"""Serving of models: what moves, and when, as values."""

@@ -1,0 +1,142 @@
+"""The job of one serving replica, and of a batch prediction, as raw job specs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from trainmaster.wire.serving import BatchPredictRequest, ServingSpec
+
+# Where an image's server listens unless it is told otherwise, as on Vertex AI:
+# https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements#image
+IMAGE_PORT: Final = 8080
+ENDPOINT_LABEL: Final = "endpoint"
+BATCH_LABEL: Final = "batch-prediction"
+# Where the instances of a batch prediction are, beside the model.
+INSTANCES: Final = "/data/instances"
+_KEPT_S: Final = 7 * 86_400  # jobs of replicas that have ended
+_NAME: Final = 63
+# In images; a platform of plain processes names the file.
+MODULE: Final = ("python", "-m", "trainmaster_serving")
+
+
+def holder_of(endpoint: str, deployment: str) -> str:
+    """Who holds a version in the registry as long as it is deployed, or may be gone back to."""
+    return f"endpoint {endpoint}, deployed model {deployment}"
+
+
+def container_port(spec: ServingSpec) -> int:
+    """Where a container of this revision listens."""
+    own = spec.env.get("AIP_HTTP_PORT", "")
+    return int(own) if own.isdigit() else spec.port or IMAGE_PORT
+
+
+def replica_job(
+    spec: ServingSpec,
+    *,
+    project: str,
+    endpoint: str,
+    deployment: str,
+    revision: int,
+    own_server: Sequence[str] | None,
+) -> dict[str, Any]:
+    """A job spec to be parsed.
+
+    Args:
+        own_server: how plain processes start the platform's server: there a replica's port is given to it, and it listens
+            for this machine alone. ``None``: a replica is a container with an address of its own.
+    """
+    is_container = own_server is None
+    command, args = spec.command, list(spec.args)
+    if spec.has_own_server:
+        command = list(MODULE if own_server is None else own_server)
+        args = [*_reading(spec.framework, spec.model_file, trust_code=spec.trust_code), *args]
+        args += ["--host", "0.0.0.0" if is_container else "127.0.0.1"]  # noqa: S104 (of the container)
+    return {
+        "name": f"{endpoint}-{deployment}"[:_NAME].rstrip("-"),
+        "project": project,
+        "contract": "serving",
+        **_stated(image=spec.image or spec.server_image, command=command),
+        "args": args,
+        "env": {
+            "AIP_MODE": "PREDICTION",
+            "AIP_ENDPOINT_ID": endpoint,
+            "AIP_DEPLOYED_MODEL_ID": deployment,
+            "AIP_HEALTH_ROUTE": spec.health_route,
+            "AIP_PREDICT_ROUTE": spec.predict_route,
+            **({"AIP_HTTP_PORT": str(container_port(spec))} if is_container else {}),
+            **spec.env,
+        },
+        "secrets": spec.secrets,
+        "input": spec.model,
+        "roles": {"worker": {"replicas": 1, "processes_per_replica": 1, "resources": spec.resources}},
+        "priority": spec.priority,
+        "preemptible": spec.preemptible,
+        "node_selector": spec.node_selector,
+        "max_restarts": 0,  # who keeps the endpoint replaces it, and knows how often it failed
+        "warm": "never",
+        "ttl": _KEPT_S,
+        "labels": {ENDPOINT_LABEL: endpoint, "deployment": deployment, "revision": str(revision)},
+    }
+
+
+def batch_job(
+    request: BatchPredictRequest,
+    *,
+    project: str,
+    model: str,
+    model_file: str,
+    instances: str,
+    instances_file: str,
+    image: str | None,
+    own_server: Sequence[str] | None,
+) -> dict[str, Any]:
+    """A job spec to be parsed: ``replicas`` workers that share the shards; one that dies starts again by itself.
+
+    Args:
+        model, instances: volume/path of folders; ``model_file``, ``instances_file``: the one file there, or all of them.
+    """
+    volume, _, path = instances.partition("/")
+    args = [
+        *_reading(request.framework, model_file, trust_code=request.trust_code),
+        "--batch",
+        *("--format", request.format),
+        *("--batch-size", str(request.batch_size)),
+        *("--shard-size", str(request.shard_size)),
+        *(("--instances-file", instances_file) if instances_file else ()),
+    ]
+    return {
+        "name": request.name,
+        "project": project,
+        "contract": "serving",
+        **_stated(image=image, output=request.output, max_run_time=request.max_run_time),
+        "command": list(MODULE if own_server is None else own_server),
+        "args": args,
+        "env": {"AIP_MODE": "BATCH_PREDICTION", **request.env},
+        "input": model,
+        "mounts": [{"volume": volume, "path": path, "at": INSTANCES}],
+        "roles": {
+            "worker": {
+                "replicas": request.replicas,
+                "processes_per_replica": 1,
+                "restart": "replica",
+                "resources": request.resources,
+            }
+        },
+        "priority": request.priority,
+        "preemptible": request.preemptible,
+        "warm": "never",
+        "labels": {BATCH_LABEL: "true", **request.labels},
+    }
+
+
+def _reading(framework: str, file: str, *, trust_code: bool) -> list[str]:
+    return [
+        *("--framework", framework),
+        *(("--model-file", file) if file else ()),
+        *(("--trust-code",) if trust_code else ()),
+    ]
+
+
+def _stated(**fields: Any) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,285 @@
+"""What is to be done for a deployed model now: pure, and the same whenever it is asked again.
+
+The simple equivalent is Kubernetes' Deployment: as many replicas of the newest revision as are wanted, never more than
+``max_surge`` above that and never more than ``max_unavailable`` ready ones below it. It differs in what a revision that
+never gets ready comes to: after ``START_LIMIT`` replicas of it failed, the one before is wanted again by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from core.domain.serving.states import DeploymentState, ServingState
+
+# Replicas of a new revision that may fail before it is taken back.
+START_LIMIT: Final = 3
+# Health answers in a row that a ready replica may owe before it gets no more requests.
+MISSES: Final = 3
+# A replica that was ready for so long was well: its failure is the first one again.
+WELL_AFTER: Final = timedelta(seconds=60)
+_BACKOFF: Final = timedelta(seconds=1)
+_BACKOFF_MOST: Final = timedelta(minutes=5)
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One serving replica as its row, its job and its health route show it.
+
+    ``runs_since``: since when its job has been running without a break; ``None``: it does not. ``is_healthy``: what its
+    health route says now; ``None``: it was not asked. ``words``: what that said, or why the job waits or ended.
+    """
+
+    id: str
+    revision: int
+    state: ServingState
+    created_at: datetime
+    runs_since: datetime | None = None
+    is_over: bool = False
+    is_cancelled: bool = False
+    is_healthy: bool | None = None
+    misses: int = 0
+    ready_at: datetime | None = None
+    draining_at: datetime | None = None
+    words: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """``stable_at``: when all wanted replicas of it were ready for the first time. ``failures``: of its replicas in a row.
+    ``verdict``: why it was given up.
+    """
+
+    number: int
+    ready_timeout: timedelta
+    drain: timedelta
+    max_surge: int
+    max_unavailable: int
+    stable_at: datetime | None = None
+    failures: int = 0
+    failed_at: datetime | None = None
+    verdict: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """A deployed model. ``wanted``: the number of the revision that is to serve, ``stable``: of the last one that did."""
+
+    state: DeploymentState
+    replicas: int
+    wanted: int
+    stable: int | None
+    revisions: Sequence[Revision]
+    servers: Sequence[Server]
+
+    def revision(self, number: int) -> Revision:
+        return next(one for one in self.revisions if one.number == number)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One line of its history. ``kind``: noun.verb."""
+
+    kind: str
+    sentence: str
+
+
+@dataclass(slots=True)
+class Steps:
+    """What is to be written, all at once. ``deployed``: after it. ``next_look``: when time alone changes something."""
+
+    deployed: Deployed
+    servers: dict[str, Server] = field(default_factory=dict)  # those that changed
+    cancel: dict[str, str] = field(default_factory=dict)  # of whose jobs, and why
+    start: int = 0  # replicas of the wanted revision
+    told: list[Told] = field(default_factory=list)
+    next_look: datetime | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.servers or self.cancel or self.start or self.told)
+
+
+def backoff(failures: int) -> timedelta:
+    """How long after the last failure the next replica starts."""
+    return min(_BACKOFF_MOST, _BACKOFF * float(2 ** min(max(0, failures - 1), 16)))
+
+
+def plan(deployed: Deployed, now: datetime) -> Steps:
+    """What to do now. Every server of ``deployed`` is one that has not ended."""
+    steps = Steps(deployed)
+    servers = [_looked_at(steps, server, now) for server in deployed.servers]
+    _take_back(steps)
+    if steps.deployed.state is DeploymentState.ACTIVE:
+        servers = _roll(steps, servers, now)
+    else:
+        servers = [_let_go(steps, server, now, "It is not wanted any more.") for server in servers]
+    for server in servers:
+        _end_drained(steps, server, now)
+    if steps.deployed.state is DeploymentState.UNDEPLOYING and all(s.state is ServingState.ENDED for s in servers):
+        steps.deployed = replace(steps.deployed, state=DeploymentState.ENDED)
+        steps.told.append(Told("deployment.ended", "Nothing of it runs any more."))
+    return steps
+
+
+# What each replica has come to
+
+
+def _looked_at(steps: Steps, server: Server, now: datetime) -> Server:
+    if server.is_over:
+        was_up = server.state.is_up and not server.is_cancelled
+        if was_up:
+            _count_failure(steps, server, now, server.words)
+        return _change(steps, server, state=ServingState.ENDED)
+    if not server.state.is_up:
+        return server
+    if server.is_cancelled:  # by somebody's hand
+        return _change(steps, server, state=ServingState.DRAINING, draining_at=now)
+    return _by_its_health(steps, server, now)
+
+
+def _by_its_health(steps: Steps, server: Server, now: datetime) -> Server:
+    """Of one that is to serve."""
+    if server.runs_since is None:
+        # Its job waits (again): preempted, or its node was lost.
+        if server.state is ServingState.STARTING:
+            return server
+        return _change(steps, server, state=ServingState.STARTING, ready_at=None, misses=0)
+    if server.is_healthy:
+        if server.state is ServingState.READY:
+            return _change(steps, server, misses=0) if server.misses else server
+        return _change(steps, server, state=ServingState.READY, ready_at=now, misses=0)
+    if server.is_healthy is None:
+        return server
+    if server.state is ServingState.READY:
+        if server.misses + 1 < MISSES:
+            return _change(steps, server, misses=server.misses + 1)
+        steps.told.append(Told("serving_replica.unready", f"It gets no more requests: {server.words}"))
+        # Its time to get ready again begins now.
+        return _change(steps, server, state=ServingState.STARTING, ready_at=None, misses=0, runs_since=now)
+    limit = steps.deployed.revision(server.revision).ready_timeout
+    if now - server.runs_since < limit:
+        return server
+    sentence = f"It was not ready within {limit.total_seconds():g} s: {server.words}"
+    _count_failure(steps, server, now, sentence)
+    return _end(steps, server, now, sentence)
+
+
+def _count_failure(steps: Steps, server: Server, now: datetime, sentence: str) -> None:
+    revision = steps.deployed.revision(server.revision)
+    was_well = server.ready_at is not None and now - server.ready_at >= WELL_AFTER
+    counted = replace(revision, failures=1 if was_well else revision.failures + 1, failed_at=now)
+    _set_revision(steps, counted)
+    steps.told.append(Told("serving_replica.failed", sentence))
+
+
+def _set_revision(steps: Steps, revision: Revision) -> None:
+    others = [one for one in steps.deployed.revisions if one.number != revision.number]
+    steps.deployed = replace(steps.deployed, revisions=[*others, revision])
+
+
+def _take_back(steps: Steps) -> None:
+    """Want the stable revision again when the wanted one does not get ready."""
+    deployed = steps.deployed
+    if deployed.state is not DeploymentState.ACTIVE:
+        return
+    wanted = deployed.revision(deployed.wanted)
+    if wanted.stable_at is not None or wanted.failures < START_LIMIT:
+        return
+    last = next((told.sentence for told in reversed(steps.told) if told.kind == "serving_replica.failed"), "")
+    why = f"{wanted.failures} of its replicas failed before it was ready. {last}".strip()
+    if deployed.stable is None or deployed.stable == deployed.wanted:
+        verdict = f"Revision {wanted.number} never got ready: {why}"
+        _set_revision(steps, replace(wanted, verdict=verdict))
+        steps.deployed = replace(steps.deployed, state=DeploymentState.FAILED)
+        steps.told.append(Told("deployment.failed", verdict))
+        return
+    verdict = f"Revision {wanted.number} never got ready, so revision {deployed.stable} serves on: {why}"
+    _set_revision(steps, replace(wanted, verdict=verdict))
+    # Failures of long ago count no more: it served well.
+    _set_revision(steps, replace(deployed.revision(deployed.stable), failures=0, failed_at=None))
+    steps.deployed = replace(steps.deployed, wanted=deployed.stable)
+    steps.told.append(Told("deployment.rolled_back", verdict))
+
+
+# From the old revision to the wanted one
+
+
+def _roll(steps: Steps, servers: Sequence[Server], now: datetime) -> list[Server]:
+    deployed = steps.deployed
+    wanted = deployed.revision(deployed.wanted)
+    count = deployed.replicas
+    new = [server for server in servers if server.state.is_up and server.revision == wanted.number]
+    old = [server for server in servers if server.state.is_up and server.revision != wanted.number]
+    gone = [server for server in servers if not server.state.is_up]
+    # Old ones that are not ready help nobody.
+    old = _ending(steps, old, [one for one in old if one.state is ServingState.STARTING], now, gone)
+    if len(new) > count:
+        extra = sorted(new, key=lambda one: (one.state is ServingState.READY, _backwards(one)))[: len(new) - count]
+        new = _ending(steps, new, extra, now, gone)
+    ready_new = [one for one in new if one.state is ServingState.READY]
+    spare = len(ready_new) + len(old) - (count - wanted.max_unavailable)
+    if len(ready_new) >= count:
+        spare = len(old)
+    old = _ending(steps, old, old[: max(0, spare)], now, gone)
+    room = count + (wanted.max_surge if old else 0) - len(new) - len(old)
+    missing = min(count - len(new), room)
+    if missing > 0:
+        due = wanted.failed_at + backoff(wanted.failures) if wanted.failed_at is not None and wanted.failures else now
+        if due <= now:
+            steps.start = missing
+        else:
+            steps.next_look = due
+    if not old and not missing and len(ready_new) == count and count and deployed.stable != wanted.number:
+        _set_revision(steps, replace(wanted, stable_at=wanted.stable_at or now, failures=0, failed_at=None))
+        steps.deployed = replace(steps.deployed, stable=wanted.number)
+        steps.told.append(Told("deployment.rolled_out", f"Revision {wanted.number} serves with {count} replicas."))
+    return [*new, *old, *gone]
+
+
+def _backwards(server: Server) -> float:
+    """For sorting: the newest first."""
+    return -server.created_at.timestamp()
+
+
+def _ending(
+    steps: Steps, of: Sequence[Server], which: Sequence[Server], now: datetime, gone: list[Server]
+) -> list[Server]:
+    """``of`` without ``which``, who are let go and join ``gone``."""
+    ids = {one.id for one in which}
+    gone += [_let_go(steps, one, now, "Another one serves in its place.") for one in of if one.id in ids]
+    return [one for one in of if one.id not in ids]
+
+
+def _let_go(steps: Steps, server: Server, now: datetime, why: str) -> Server:
+    """It gets no more requests; one that got none is ended at once."""
+    match server.state:
+        case ServingState.READY:
+            return _change(steps, server, state=ServingState.DRAINING, draining_at=now, words=why)
+        case ServingState.STARTING:
+            return _end(steps, server, now, why)
+        case ServingState.DRAINING | ServingState.ENDED:
+            return server
+
+
+def _end(steps: Steps, server: Server, now: datetime, why: str) -> Server:
+    """End its job. It counts no more, and has ended when the job has."""
+    steps.cancel[server.id] = why
+    return _change(steps, server, state=ServingState.DRAINING, draining_at=now, is_cancelled=True, words=why)
+
+
+def _end_drained(steps: Steps, server: Server, now: datetime) -> None:
+    if server.state is not ServingState.DRAINING or server.is_cancelled or server.draining_at is None:
+        return
+    due = server.draining_at + steps.deployed.revision(server.revision).drain
+    if due <= now:
+        steps.cancel[server.id] = server.words or "Another one serves in its place."
+    elif steps.next_look is None or due < steps.next_look:
+        steps.next_look = due
+
+
+def _change(steps: Steps, server: Server, **values: object) -> Server:
+    changed = replace(server, **values)  # type: ignore[arg-type]
+    steps.servers[server.id] = changed
+    return changed

@@ -1,0 +1,1 @@
+"""Keeping endpoints: what is wanted of them becomes jobs."""

@@ -1,0 +1,186 @@
+"""What one round about an endpoint sees, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy.orm import Session
+from trainmaster.wire.serving import ServingSpec
+
+from core.db.repositories import serving
+from core.db.rows import AnyRow
+from core.db.tables import Deployment, DeploymentRevision, Endpoint, Project, ServingReplica
+from core.domain.serving.jobs import container_port
+from core.domain.serving.rollout import Deployed, Revision, Server
+from core.domain.serving.states import DeploymentState, ServingState
+from core.domain.states import JobState, Wanted
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentFacts:
+    """``addresses``: host:port of each serving replica whose job runs. ``jobs``: the job of each. ``written``: what its row
+    says of itself.
+    """
+
+    id: str
+    name: str
+    generation: int
+    deployed: Deployed
+    specs: Mapping[int, ServingSpec]
+    user_ids: Mapping[int, str]  # who asked for each revision
+    addresses: Mapping[str, str]
+    jobs: Mapping[str, str]
+    written: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointFacts:
+    id: str
+    name: str
+    project_id: str
+    project: str
+    is_deleting: bool
+    deployments: tuple[DeploymentFacts, ...]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all is as it is wanted, so that a look now and then is enough."""
+        return not self.is_deleting and all(_is_settled(one.deployed) for one in self.deployments)
+
+
+def load_endpoint(session: Session, endpoint_id: str, now: datetime) -> EndpointFacts | None:
+    """``None``: there is none of this id, or it was deleted."""
+    found = session.get(Endpoint, endpoint_id, populate_existing=True)
+    if found is None or found.deleted_at is not None:
+        return None
+    deployments = serving.live_deployments(session, [endpoint_id])
+    rows = serving.serving_rows(session, [one.id for one in deployments])
+    running = [row.ServingReplica.job_id for row in rows if row.job_state == JobState.RUNNING]
+    places = serving.hosts_and_ports(session, running)
+    return EndpointFacts(
+        id=found.id,
+        name=found.name,
+        project_id=found.project_id,
+        project=session.get_one(Project, found.project_id).name,
+        is_deleting=found.deleting_at is not None,
+        deployments=tuple(
+            _deployment(session, one, [row for row in rows if row.ServingReplica.deployment_id == one.id], places, now)
+            for one in deployments
+        ),
+    )
+
+
+def _deployment(
+    session: Session,
+    row: Deployment,
+    servers: Sequence[AnyRow],
+    places: Mapping[str, tuple[str, int]],
+    now: datetime,
+) -> DeploymentFacts:
+    numbers = {row.wanted, *(one.ServingReplica.revision for one in servers)}
+    if row.stable is not None:
+        numbers.add(row.stable)
+    revisions = serving.revisions_of(session, row.id, numbers=numbers, limit=len(numbers))
+    specs = {one.number: ServingSpec.model_validate(one.spec) for one in revisions}
+    addresses = {}
+    for one in servers:
+        if one.ServingReplica.job_id in places:
+            host, port = places[one.ServingReplica.job_id]
+            # An image's server listens where the job's environment says, the same in each replica.
+            own = specs[one.ServingReplica.revision]
+            addresses[one.ServingReplica.id] = _address(host, port, own)
+    return DeploymentFacts(
+        id=row.id,
+        name=row.name,
+        generation=row.generation,
+        deployed=Deployed(
+            state=DeploymentState(row.state),
+            replicas=row.replicas,
+            wanted=row.wanted,
+            stable=row.stable,
+            revisions=tuple(_revision(one, specs[one.number]) for one in revisions),
+            servers=tuple(_server(one, addresses, now) for one in servers),
+        ),
+        specs=specs,
+        user_ids={one.number: one.user_id for one in revisions},
+        addresses=addresses,
+        jobs={one.ServingReplica.id: one.ServingReplica.job_id for one in servers},
+        written={one.ServingReplica.id: columns_of(one.ServingReplica, one.ServingReplica.address) for one in servers},
+    )
+
+
+def columns_of(server: Server | ServingReplica, address: str) -> dict[str, Any]:
+    """Of a serving replica the columns that a round may change."""
+    return {
+        "address": address,
+        "state": ServingState(server.state).value,
+        "misses": server.misses,
+        "words": server.words,
+        "runs_since": server.runs_since,
+        "ready_at": server.ready_at,
+        "draining_at": server.draining_at,
+    }
+
+
+def _address(host: str, port: int, spec: ServingSpec) -> str:
+    is_container = spec.image is not None or spec.server_image is not None
+    number = container_port(spec) if is_container else port
+    return f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+
+
+def _revision(row: DeploymentRevision, spec: ServingSpec) -> Revision:
+    return Revision(
+        number=row.number,
+        ready_timeout=timedelta(seconds=spec.ready_timeout_s),
+        drain=timedelta(seconds=spec.drain_s),
+        max_surge=spec.max_surge,
+        max_unavailable=spec.max_unavailable,
+        stable_at=row.stable_at,
+        failures=row.failures,
+        failed_at=row.failed_at,
+        verdict=row.verdict,
+    )
+
+
+def _server(row: AnyRow, addresses: Mapping[str, str], now: datetime) -> Server:
+    replica, state = row.ServingReplica, JobState(row.job_state)
+    runs = state is JobState.RUNNING and replica.id in addresses
+    # A new address is a new process: the job was started again meanwhile.
+    is_same = runs and replica.address in ("", addresses[replica.id])
+    words = replica.words
+    if state.is_terminal:
+        sentence = str((row.job_exit or {}).get("sentence", "")) or f"Its job {state.value}."
+        # What the platform wanted of it says more than how its job took that.
+        words = words if replica.state == ServingState.DRAINING and words else sentence
+    elif state is JobState.QUEUED:
+        reason = row.job_wait_reason or {}
+        words = str(reason.get("sentence") or row.shape_sentence or "Its job waits for a place.")
+    elif not runs and replica.state != ServingState.DRAINING:
+        words = "Its job is being started."
+    was = ServingState(replica.state)
+    return Server(
+        id=replica.id,
+        revision=replica.revision,
+        state=ServingState.STARTING if runs and not is_same and was is ServingState.READY else was,
+        created_at=replica.created_at,
+        runs_since=None if not runs else replica.runs_since if is_same and replica.runs_since else now,
+        is_over=state.is_terminal,
+        is_cancelled=row.job_wanted == Wanted.CANCEL,
+        misses=replica.misses,
+        ready_at=replica.ready_at if is_same or not runs else None,
+        draining_at=replica.draining_at,
+        words=words,
+    )
+
+
+def _is_settled(deployed: Deployed) -> bool:
+    ready = [one for one in deployed.servers if one.state is ServingState.READY]
+    return (
+        deployed.state in (DeploymentState.ACTIVE, DeploymentState.FAILED)
+        and len(ready) == len(deployed.servers)
+        and (deployed.state is DeploymentState.FAILED or len(ready) == deployed.replicas)
+        and all(one.revision == deployed.wanted and not one.misses for one in ready)
+    )

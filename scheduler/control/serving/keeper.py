@@ -1,0 +1,117 @@
+"""Keeping endpoints: one round after the other, under a fenced lease, until there is nothing more to do now."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Final
+
+import structlog
+
+from core.bell import TOPIC_ENDPOINT
+from core.db import leases
+from core.db.engine import unit_of_work
+from core.db.leases import HeldLease
+from core.db.repositories.serving import live_endpoints
+from core.domain.errors import StaleWrite, Unavailable
+from scheduler.control import fence
+from scheduler.control.context import Control
+from scheduler.control.serving.facts import EndpointFacts, load_endpoint
+from scheduler.control.serving.probe import Probe, ask
+from scheduler.control.serving.round import EndpointRound
+
+log = structlog.get_logger(__name__)
+
+_MAX_ROUNDS: Final = 4
+# An endpoint of which all is well is asked this often; one that moves, with each of beat's rings.
+_SETTLED_LOOK: Final = timedelta(seconds=3)
+
+
+class EndpointKeeper:
+    """One per process, safe for many threads.
+
+    ``own_server``: how plain processes start the platform's server; ``None``: replicas are containers.
+    """
+
+    def __init__(self, control: Control, own_server: Sequence[str] | None = None, probe: Probe = ask) -> None:
+        self._control = control
+        self._own_server = own_server
+        self._probe = probe
+        self._due: dict[str, datetime] = {}  # of settled ones
+        self._active: set[str] = set()
+        self._asked_again: set[str] = set()
+        self._lock = threading.Lock()
+
+    def keep(self, endpoint_id: str) -> None:
+        """Bring the endpoint as far as it goes now. Harmless to repeat, and to call from two threads at once.
+
+        Raises:
+            Unavailable: the database is away.
+        """
+        with self._lock:
+            if endpoint_id in self._active:
+                self._asked_again.add(endpoint_id)
+                return
+            self._active.add(endpoint_id)
+        try:
+            self._keep(endpoint_id)
+        finally:
+            with self._lock:
+                self._active.discard(endpoint_id)
+                is_asked = endpoint_id in self._asked_again
+                self._asked_again.discard(endpoint_id)
+            if is_asked:
+                self._control.bell.ring(TOPIC_ENDPOINT, endpoint_id)
+
+    def ring_due(self) -> None:
+        """Ring for every endpoint that is due for a look."""
+        now = self._control.clock()
+        with unit_of_work(self._control.sessions, read_only=True) as session:
+            live = live_endpoints(session)
+        with self._lock:
+            self._due = {name: at for name, at in self._due.items() if name in set(live)}
+            due = [name for name in live if self._due.get(name, now) <= now]
+        for endpoint_id in due:
+            self._control.bell.ring(TOPIC_ENDPOINT, endpoint_id)
+
+    def _keep(self, endpoint_id: str) -> None:
+        lease: HeldLease | None = None
+        for _ in range(_MAX_ROUNDS):
+            try:
+                lease, facts = self._load(endpoint_id, lease)
+                if lease is None or facts is None:
+                    break
+                this = EndpointRound(self._control, lease, facts, self._probe, self._own_server)
+                goes_on = this.run()
+                lease = this.lease
+                self._note(facts, goes_on=goes_on)
+            except StaleWrite as stale:
+                log.debug("endpoint.stale", endpoint=endpoint_id, why=str(stale))
+                lease = None  # somebody moved it meanwhile: look again, if we still may
+                continue
+            if not goes_on:
+                break
+        if lease is not None:
+            try:
+                fence.release(self._control, lease)
+            except Unavailable:
+                pass  # it expires by itself
+
+    def _load(self, endpoint_id: str, lease: HeldLease | None) -> tuple[HeldLease | None, EndpointFacts | None]:
+        control = self._control
+        with unit_of_work(control.sessions, read_only=lease is not None) as session:
+            now = control.clock()
+            if lease is None:
+                lease = leases.acquire(
+                    session, f"endpoint:{endpoint_id}", holder=control.holder, now=now, ttl=control.lease_ttl
+                )
+            return lease, load_endpoint(session, endpoint_id, now) if lease is not None else None
+
+    def _note(self, facts: EndpointFacts, *, goes_on: bool) -> None:
+        """Remember when it is due again."""
+        with self._lock:
+            if facts.is_settled and not goes_on:
+                self._due[facts.id] = self._control.clock() + _SETTLED_LOOK
+            else:
+                self._due.pop(facts.id, None)

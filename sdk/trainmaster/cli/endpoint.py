@@ -1,0 +1,446 @@
+"""``endpoint`` and ``batch-predict``: deployed models that answer requests, and predictions for whole files."""
+
+from __future__ import annotations
+
+import json as json_module
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from trainmaster.cli import options, output, session
+from trainmaster.cli.exits import ExitCode, WrongUse
+
+if TYPE_CHECKING:
+    from trainmaster.client import Client
+    from trainmaster.wire.serving import DeploymentDetail, EndpointDetail, EndpointView
+
+app = typer.Typer(help="Addresses under which models answer requests.", invoke_without_command=True)
+Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Name of the endpoint.")]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="volume/path of its file or folder, or name@version of the registry.")
+]
+Deployment = Annotated[str, typer.Option("--deployment", "-d", help="Name of the deployed model.")]
+TrustCode = Annotated[
+    bool, typer.Option("--trust-code", help="The model's files may run code when they are read (pickle, joblib).")
+]
+FrameworkName = Annotated[
+    str, typer.Option("--framework", help="torch, sklearn, tensorflow or xgboost; else by the file's name.")
+]
+Image = Annotated[str | None, typer.Option("--image", help="Instead of the platform's own server.")]
+Cpu = Annotated[str | None, typer.Option("--cpu", help="Of one replica, like 2 or 500m.")]
+Memory = Annotated[str | None, typer.Option("--memory", help="Of one replica, like 4Gi.")]
+Gpus = Annotated[float, typer.Option("--gpus", min=0, help="Of one replica; less than 1: a part of one.")]
+Env = Annotated[list[str] | None, typer.Option("--env", "-e", metavar="KEY=VALUE")]
+
+_WATCH_S: Final = 0.5
+_SETTLED: Final = frozenset({"ready", "failed"})
+
+
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="endpoint", rich_help_panel="Models")
+    root.command("batch-predict", rich_help_panel="Models")(batch_predict)
+
+
+@app.callback()
+def endpoint(ctx: typer.Context, json: options.Json = False) -> None:
+    """Addresses under which models answer requests; alone: list them."""
+    if ctx.invoked_subcommand is None:
+        _list(None, as_json=json)
+
+
+@app.command()
+def create(
+    endpoint: Endpoint,
+    description: Annotated[str, typer.Option("--description")] = "",
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Create an endpoint; it answers when something is deployed to it."""
+    with session.client() as client:
+        made = client.create_endpoint(endpoint, project=session.project_or_default(project), description=description)
+    _done(made, f"{made.name} created; deploy a model with `trainmaster endpoint deploy {made.name} VOLUME/PATH`", json)
+
+
+@app.command("list")
+def list_endpoints(project: options.Project = None, json: options.Json = False) -> None:
+    """Endpoints, newest first."""
+    _list(project, as_json=json)
+
+
+@app.command()
+def show(endpoint: Endpoint, project: options.Project = None, json: options.Json = False) -> None:
+    """One endpoint: its deployed models, their revisions and replicas."""
+    with session.client() as client:
+        detail = client.get_endpoint(endpoint, project=session.project_or_default(project))
+    if json:
+        output.print_json(detail)
+    else:
+        _show(detail)
+
+
+@app.command()
+def deploy(
+    endpoint: Endpoint,
+    model: Model,
+    deployment: Deployment = "default",
+    replicas: Annotated[
+        int | None, typer.Option("--replicas", "-n", min=1, help="Unstated: as many as it has, or 1.")
+    ] = None,
+    traffic: Annotated[
+        int | None, typer.Option("--traffic", min=0, max=100, help="Its part of the requests, in per cent.")
+    ] = None,
+    framework: FrameworkName = "auto",
+    trust_code: TrustCode = False,
+    image: Image = None,
+    command: Annotated[str | None, typer.Option("--command", help="Your own server, by /bin/sh -c.")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Where the image's server listens; else 8080.")] = None,
+    health_route: Annotated[str, typer.Option("--health-route")] = "/health",
+    predict_route: Annotated[str, typer.Option("--predict-route")] = "/predict",
+    env: Env = None,
+    cpu: Cpu = None,
+    memory: Memory = None,
+    gpus: Gpus = 0,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds for one request's answer.")] = 60.0,
+    ready_timeout: Annotated[
+        float, typer.Option("--ready-timeout", help="Seconds for a replica to get ready.")
+    ] = 600.0,
+    reason: options.Reason = "",
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Stay until it serves, or has failed.")] = False,
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Deploy a model or, to a name that is there, its next revision: replica by replica, without losing a request."""
+    fields: dict[str, Any] = {
+        "framework": framework, "trust_code": trust_code, "image": image, "command": command, "port": port,
+        "health_route": health_route, "predict_route": predict_route, "env": _env(env),
+        "resources": _resources(cpu, memory, gpus), "timeout_s": timeout, "ready_timeout_s": ready_timeout,
+        "replicas": replicas, "traffic": traffic, "reason": reason,
+    }  # fmt: skip
+    named = session.project_or_default(project)
+    with session.client() as client:
+        made = client.deploy_model(
+            endpoint, model, deployment=deployment, project=named,
+            **{name: value for name, value in fields.items() if value not in (None, {}, "")},
+        )  # fmt: skip
+        own = _of(made, deployment)
+        if wait:
+            raise typer.Exit(_follow(client, made.name, deployment, own.wanted, named, as_json=json))
+    _done(made, f"{made.name}: revision {own.wanted} of {deployment} is being deployed", json)
+
+
+@app.command()
+def predict(
+    endpoint: Endpoint,
+    instances: Annotated[
+        str, typer.Argument(metavar="INSTANCES", help='A JSON list, like "[[1, 2], [3, 4]]"; @FILE; `-` is stdin.')
+    ],
+    deployment: Annotated[str | None, typer.Option("--deployment", "-d", help="Ask this deployed model.")] = None,
+    parameters: Annotated[str | None, typer.Option("--parameters", help="A JSON object for the model.")] = None,
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Ask for predictions; one line of JSON for each instance."""
+    rows = _json_of(instances, "INSTANCES")
+    if isinstance(rows, dict) and isinstance(rows.get("instances"), list):
+        rows = rows["instances"]
+    if not isinstance(rows, list):
+        raise WrongUse('INSTANCES must be a JSON list, such as "[[1, 2], [3, 4]]".')
+    more = None if parameters is None else _json_of(parameters, "--parameters")
+    if more is not None and not isinstance(more, dict):
+        raise WrongUse("--parameters must be a JSON object.")
+    with session.client() as client:
+        found = client.predict(
+            endpoint, rows, parameters=more, project=session.project_or_default(project), deployment=deployment
+        )
+    if json:
+        output.print_json({"predictions": found})
+        return
+    for one in found:
+        output.say(json_module.dumps(one))
+
+
+@app.command()
+def scale(
+    endpoint: Endpoint,
+    replicas: Annotated[int, typer.Argument(min=0, metavar="REPLICAS", help="0: nothing of it runs.")],
+    deployment: Deployment = "default",
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Have more or fewer replicas."""
+    with session.client() as client:
+        made = client.scale_deployment(
+            endpoint, replicas, deployment=deployment, project=session.project_or_default(project)
+        )
+    _done(made, f"{made.name}: {deployment} is to have {output.count(replicas, 'replica')}", json)
+
+
+@app.command()
+def rollback(
+    endpoint: Endpoint,
+    revision: Annotated[
+        int | None, typer.Option("--revision", "-r", min=1, help="Unstated: the newest before this one that served.")
+    ] = None,
+    deployment: Deployment = "default",
+    reason: options.Reason = "",
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Have an earlier revision serve again."""
+    with session.client() as client:
+        made = client.rollback_deployment(
+            endpoint,
+            revision=revision,
+            deployment=deployment,
+            project=session.project_or_default(project),
+            reason=reason,
+        )
+    _done(made, f"{made.name}: {deployment} goes back to revision {_of(made, deployment).wanted}", json)
+
+
+@app.command()
+def traffic(
+    endpoint: Endpoint,
+    parts: Annotated[list[str], typer.Argument(metavar="NAME=PERCENT…", help="Like default=90 next=10; together 100.")],
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Divide the requests among the deployed models."""
+    wanted: dict[str, int] = {}
+    for part in parts:
+        name, _, number = part.partition("=")
+        if not number.isdigit():
+            raise WrongUse(f"{part!r} is no NAME=PERCENT, such as default=90.")
+        wanted[name] = int(number)
+    with session.client() as client:
+        made = client.set_endpoint_traffic(endpoint, wanted, project=session.project_or_default(project))
+    _done(made, f"{made.name}: {', '.join(f'{one.name} {one.traffic} %' for one in made.deployments)}", json)
+
+
+@app.command()
+def undeploy(
+    endpoint: Endpoint,
+    deployment: Annotated[str, typer.Argument(metavar="DEPLOYMENT")] = "default",
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """End a deployed model: its replicas finish what they have."""
+    with session.client() as client:
+        made = client.undeploy_model(endpoint, deployment, project=session.project_or_default(project))
+    _done(made, f"{made.name}: {deployment} is being undeployed", json)
+
+
+@app.command()
+def delete(endpoint: Endpoint, project: options.Project = None, json: options.Json = False) -> None:
+    """Undeploy all and forget the endpoint."""
+    with session.client() as client:
+        client.delete_endpoint(endpoint, project=session.project_or_default(project))
+    if json:
+        output.print_json({"deleted": endpoint})
+    else:
+        output.say(f"{endpoint} is being deleted")
+
+
+def batch_predict(
+    model: Model,
+    input: Annotated[str, typer.Argument(metavar="INPUT", help="volume/path of JSONL or CSV files.")],  # noqa: A002
+    name: Annotated[str, typer.Option("--name", help="Of the job.")] = "batch-predict",
+    to: Annotated[str | None, typer.Option("--output", "-o", help="volume/path; else a folder of the job's.")] = None,
+    replicas: Annotated[int, typer.Option("--replicas", "-n", min=1, help="That share the instances.")] = 1,
+    format: Annotated[str, typer.Option("--format", help="auto, jsonl or csv.")] = "auto",  # noqa: A002
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", min=1, help="Instances that the model is given at once.")
+    ] = 64,
+    shard_size: Annotated[int, typer.Option("--shard-size", min=1, help="Instances of one output file.")] = 10_000,
+    framework: FrameworkName = "auto",
+    trust_code: TrustCode = False,
+    image: Image = None,
+    env: Env = None,
+    cpu: Cpu = None,
+    memory: Memory = None,
+    gpus: Gpus = 0,
+    follow: Annotated[bool, typer.Option("--wait", "-w", help="Stay until it has ended.")] = False,
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
+    """Predict for all instances of some files, as a job."""
+    fields: dict[str, Any] = {
+        "name": name, "replicas": replicas, "format": format, "batch_size": batch_size, "shard_size": shard_size,
+        "framework": framework, "trust_code": trust_code, "env": _env(env), "resources": _resources(cpu, memory, gpus),
+    }  # fmt: skip
+    if to is not None:
+        fields["output"] = to
+    if image is not None:
+        fields["image"] = image
+    with session.client() as client:
+        job = client.batch_predict(model, input, project=session.project_or_default(project), **fields)
+        ended = client.wait_for_job(job.id) if follow else job
+    if json:
+        output.print_json(ended)
+    elif not follow:
+        output.say(f"{job.name} ({job.id})")
+        output.note(f"`trainmaster logs {job.id}` shows how far it is; its output has predictions-*.jsonl.", "dim")
+    else:
+        output.say(f"{job.name} ({job.id}) {ended.state}")
+    if follow and ended.state != "succeeded":
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _list(project: str | None, *, as_json: bool) -> None:
+    with session.client() as client:
+        found = list(client.list_endpoints(project=project))
+    if as_json or session.current().as_json:
+        output.print_json(found)
+        return
+    console, now = output.answers(), output.now()
+    output.print_table(
+        ("NAME", "PROJECT", "STATE", "DEPLOYED", "READY", "CREATED"),
+        [
+            (
+                view.name,
+                view.project,
+                output.state_text(_state_of(view), console),
+                ", ".join(f"{one.name} {one.traffic} %" for one in view.deployments) or None,
+                f"{sum(one.ready for one in view.deployments)} of {sum(one.replicas for one in view.deployments)}",
+                output.ago(view.created_at, now),
+            )
+            for view in found
+        ],
+        empty="No endpoints.",
+    )
+
+
+def _state_of(view: EndpointView) -> str:
+    """The worst of its deployed models'."""
+    if view.deleting_at is not None:
+        return "undeploying"
+    states = {one.state for one in view.deployments}
+    return next(
+        (state for state in ("failed", "degraded", "deploying", "undeploying", "ready") if state in states), "empty"
+    )
+
+
+def _show(detail: EndpointDetail) -> None:
+    console, now = output.answers(), output.now()
+    output.print_pairs(
+        [
+            ("Endpoint", f"{detail.name} ({detail.id})"),
+            ("Project", detail.project),
+            ("Description", detail.description or None),
+            ("Ask", f"POST /api/v1/projects/{detail.project}/endpoints/{detail.name}:predict"),
+        ]
+    )
+    if not detail.deployments:
+        output.say("Nothing is deployed to it.")
+    for one in detail.deployments:
+        output.say()
+        output.print_pairs(
+            [
+                ("Deployed", f"{one.name}: {one.model}"),
+                ("State", output.state_text(one.state, console)),
+                ("Note", one.note or None),
+                ("Traffic", f"{one.traffic} %"),
+                ("Replicas", f"{one.ready} of {one.replicas} ready"),
+                (
+                    "Revision",
+                    f"{one.wanted}" + (f" (serving: {one.stable})" if one.stable not in (None, one.wanted) else ""),
+                ),
+            ]
+        )
+        live = [replica for replica in one.replica_list if replica.state != "ended"]
+        output.print_table(
+            ("REPLICA", "REVISION", "STATE", "JOB", "SINCE", "WHY"),
+            [
+                (
+                    number,
+                    replica.revision,
+                    output.state_text(replica.state, console),
+                    replica.job,
+                    output.ago(replica.ready_at or replica.created_at, now),
+                    None if replica.state == "ready" else replica.words or None,
+                )
+                for number, replica in enumerate(live)
+            ],
+            empty="No replica runs.",
+        )
+        output.print_table(
+            ("REVISION", "MODEL", "SERVED", "BY", "REASON"),
+            [
+                (
+                    revision.number,
+                    revision.spec.model_name or revision.spec.model,
+                    output.ago(revision.stable_at, now) if revision.stable_at else "never",
+                    revision.user,
+                    revision.verdict or revision.reason or None,
+                )
+                for revision in one.revision_list[:10]
+            ],
+            empty="No revisions.",
+        )
+
+
+def _follow(client: Client, endpoint: str, name: str, revision: int, project: str, *, as_json: bool) -> int:
+    """Tell what is waited for, until the revision serves or was given up."""
+    told = ""
+    while True:
+        detail = client.get_endpoint(endpoint, project=project)
+        own = _of(detail, name)
+        is_given_up = own.state == "failed" or own.wanted < revision
+        if is_given_up or (own.state == "ready" and own.stable == own.wanted):
+            break
+        if own.note and own.note != told and not as_json:
+            told = own.note
+            output.note(told, "dim")
+        time.sleep(_WATCH_S)  # noqa: TID251 (a person watches)
+    if as_json:
+        output.print_json(detail)
+    elif is_given_up:
+        output.say(own.note or f"revision {revision} of {name} was given up")
+    else:
+        output.say(f"{detail.name}: revision {revision} of {name} serves with {output.count(own.ready, 'replica')}")
+    return ExitCode.FAILED if is_given_up else ExitCode.OK
+
+
+def _of(detail: EndpointDetail, name: str) -> DeploymentDetail:
+    found = next((one for one in detail.deployments if one.name == name), None)
+    if found is None:
+        raise WrongUse(f"{detail.name} has no deployed model {name!r} any more.")
+    return found
+
+
+def _done(detail: EndpointDetail, sentence: str, as_json: bool) -> None:
+    if as_json:
+        output.print_json(detail)
+    else:
+        output.say(sentence)
+
+
+def _env(pairs: list[str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in pairs or ():
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise WrongUse(f"--env {pair}: write KEY=VALUE.")
+        found[key] = value
+    return found
+
+
+def _resources(cpu: str | None, memory: str | None, gpus: float) -> dict[str, Any]:
+    given = {"cpu": cpu, "memory": memory, "gpus": gpus or None}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _json_of(text: str, what: str) -> Any:
+    try:
+        if text == "-":
+            text = sys.stdin.read()
+        elif text.startswith("@"):
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        return json_module.loads(text)
+    except OSError as error:
+        raise WrongUse(f"{what}: {text[1:]} cannot be read: {error.strerror}.") from error
+    except ValueError as error:
+        raise WrongUse(f"{what} is no JSON: {error}.") from error

@@ -1,0 +1,172 @@
+"""Endpoints, deployed models and batch predictions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from trainmaster.client.calls.build import params, path, silent, typed
+from trainmaster.client.steps import Answer, Call, Request
+from trainmaster.errors import ModelError
+from trainmaster.wire.base import Page
+from trainmaster.wire.jobs import JobDetail
+from trainmaster.wire.serving import (
+    BatchPredictRequest,
+    DeployRequest,
+    EndpointCreate,
+    EndpointDetail,
+    EndpointView,
+    RollbackRequest,
+    ScaleRequest,
+    TrafficRequest,
+)
+
+_ONE: Final = "/projects/{project}/endpoints/{endpoint}"
+_DEPLOYED: Final = _ONE + "/deployments/{deployment}"
+
+
+def create_endpoint(name: str, *, project: str = "default", description: str = "") -> Call[EndpointDetail]:
+    """An address in the project; it answers when something is deployed to it. Raises ``Conflict``: there is one."""
+    at = path("/projects/{project}/endpoints", project=project)
+    body = EndpointCreate(name=name, description=description)
+    return typed(EndpointDetail, "create_endpoint", "POST", at, body=body)
+
+
+def list_endpoints_page(
+    *, project: str | None = None, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[EndpointView]]:
+    """One page of the endpoints, newest first."""
+    query = params(project=project, limit=limit, cursor=cursor)
+    return typed(Page[EndpointView], "list_endpoints", "GET", "/endpoints", query=query)
+
+
+def get_endpoint(endpoint: str, *, project: str = "default") -> Call[EndpointDetail]:
+    """The endpoint with its deployed models, their revisions and replicas."""
+    return typed(EndpointDetail, "get_endpoint", "GET", path(_ONE, project=project, endpoint=endpoint))
+
+
+def delete_endpoint(endpoint: str, *, project: str = "default") -> Call[None]:
+    """Undeploy all; it is gone when its replicas have ended."""
+    return silent("delete_endpoint", "DELETE", path(_ONE, project=project, endpoint=endpoint))
+
+
+def deploy_model(
+    endpoint: str, model: str, *, deployment: str = "default", project: str = "default", **fields: Any
+) -> Call[EndpointDetail]:
+    """Deploy ``model`` (volume/path, or name@version) or, to a name that is there, its next revision.
+
+    Args:
+        fields: further ones of :class:`trainmaster.wire.serving.DeployRequest`, such as ``replicas=2``.
+    """
+    at = path(_ONE + "/deployments", project=project, endpoint=endpoint)
+    body = DeployRequest(model=model, deployment=deployment, **fields)
+    return typed(EndpointDetail, "deploy_model", "POST", at, body=body)
+
+
+def scale_deployment(
+    endpoint: str, replicas: int, *, deployment: str = "default", project: str = "default"
+) -> Call[EndpointDetail]:
+    """Have so many replicas; 0: nothing of it runs."""
+    at = path(_DEPLOYED + "/scale", project=project, endpoint=endpoint, deployment=deployment)
+    return typed(
+        EndpointDetail, "scale_deployment", "POST", at, body=ScaleRequest(replicas=replicas), is_repeatable=True
+    )
+
+
+def rollback_deployment(
+    endpoint: str,
+    *,
+    revision: int | None = None,
+    deployment: str = "default",
+    project: str = "default",
+    reason: str = "",
+) -> Call[EndpointDetail]:
+    """Have an earlier revision serve again; unstated, the newest before the present that ever served."""
+    at = path(_DEPLOYED + "/rollback", project=project, endpoint=endpoint, deployment=deployment)
+    body = RollbackRequest(revision=revision, reason=reason)
+    return typed(EndpointDetail, "rollback_deployment", "POST", at, body=body)
+
+
+def undeploy_model(endpoint: str, deployment: str = "default", *, project: str = "default") -> Call[EndpointDetail]:
+    """Its replicas finish what they have, and end."""
+    at = path(_DEPLOYED, project=project, endpoint=endpoint, deployment=deployment)
+    return typed(EndpointDetail, "undeploy_model", "DELETE", at)
+
+
+def set_endpoint_traffic(
+    endpoint: str, traffic: Mapping[str, int], *, project: str = "default"
+) -> Call[EndpointDetail]:
+    """Each deployed model's part of the requests in per cent, together 100."""
+    at = path(_ONE + "/traffic", project=project, endpoint=endpoint)
+    body = TrafficRequest(traffic=dict(traffic))
+    return typed(EndpointDetail, "set_endpoint_traffic", "PUT", at, body=body)
+
+
+def predict(
+    endpoint: str,
+    instances: Sequence[Any],
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    project: str = "default",
+    deployment: str | None = None,
+    timeout_s: float = 120.0,
+) -> Call[list[Any]]:
+    """The predictions for ``instances``.
+
+    Args:
+        deployment: ask this deployed model; unstated: by their parts of the traffic.
+
+    Raises:
+        ModelError: the model itself refused, or failed.
+        Unavailable: no replica is ready; the sentence says what they wait for.
+    """
+    body: dict[str, Any] = {"instances": list(instances)}
+    if parameters is not None:
+        body["parameters"] = dict(parameters)
+    at = path(_ONE, project=project, endpoint=endpoint) + ":predict"
+    request = Request(
+        "POST",
+        at,
+        params(deployment=deployment),
+        {"Content-Type": "application/json"},
+        json.dumps(body).encode(),
+        timeout_s,
+    )
+    return Call("predict", request, _predictions, is_repeatable=False)
+
+
+def raw_predict(
+    endpoint: str,
+    body: bytes,
+    *,
+    content_type: str = "application/octet-stream",
+    project: str = "default",
+    deployment: str | None = None,
+    timeout_s: float = 120.0,
+) -> Call[bytes]:
+    """What the model answers to ``body``, both as they are. Raises like ``predict``."""
+    at = path(_ONE, project=project, endpoint=endpoint) + ":rawPredict"
+    headers = {"Content-Type": content_type}
+    request = Request("POST", at, params(deployment=deployment), headers, body, timeout_s)
+    return Call("raw_predict", request, lambda answer: answer.content, is_repeatable=False)
+
+
+def batch_predict(model: str, input: str, *, project: str = "default", **fields: Any) -> Call[JobDetail]:  # noqa: A002
+    """A job that predicts for every instance of the files at ``input`` (volume/path).
+
+    Args:
+        fields: further ones of :class:`trainmaster.wire.serving.BatchPredictRequest`, such as ``replicas=4``.
+    """
+    at = path("/projects/{project}/batch-predictions", project=project)
+    body = BatchPredictRequest(model=model, input=input, **fields)
+    return typed(JobDetail, "batch_predict", "POST", at, body=body)
+
+
+def _predictions(answer: Answer) -> list[Any]:
+    value = answer.json()
+    if not isinstance(value, dict) or not isinstance(value.get("predictions"), list):
+        raise ModelError(
+            "The model's answer has no predictions; ask it with raw_predict.", status=answer.status, answer=value
+        )
+    return list(value["predictions"])

@@ -1,0 +1,335 @@
+"""Endpoints in the control loop, with the fake engine: what is deployed becomes jobs, step by step, whatever is killed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from sqlalchemy import select, update
+from trainmaster.wire.serving import ServingSpec
+
+from core.db.engine import unit_of_work
+from core.db.repositories.serving import targets_of
+from core.db.tables import Deployment, DeploymentRevision, Endpoint, Event, Job, ServingReplica
+from executors.base import ReplicaOrder
+from executors.fake import ProcessKilled, Script
+from scheduler.control import fence
+from scheduler.control.serving.keeper import EndpointKeeper
+from scheduler.control.serving.probe import Health
+
+SERVER = ("python", "serve.py")
+
+
+class Lab:
+    """A plane with one endpoint. ``sick``: versions whose health route answers 503; ``dying``: whose command fails."""
+
+    def __init__(self, plane: Any) -> None:
+        self.plane = plane
+        self.sick: set[str] = set()
+        self.dying: set[str] = set()
+        self.orders: dict[str, ReplicaOrder] = {}  # by address
+        self.fewest_ready = 99
+        plane.engine.script_for = self._scripted
+        self.keeper = EndpointKeeper(plane.control, SERVER, self._probe)
+
+    def _scripted(self, order: ReplicaOrder) -> Script:
+        self.orders[f"{order.node}:{order.env['AIP_HTTP_PORT']}"] = order
+        if order.env["VERSION"] in self.dying:
+            return Script(run_for=timedelta(seconds=1), exit_code=1)
+        return Script(run_for=None)
+
+    def _probe(self, address: str, route: str) -> Health:
+        assert route == "/health"
+        is_ready = self.orders[address].env["VERSION"] not in self.sick
+        return Health(
+            is_ready, "ready" if is_ready else "its health route /health answers 503: the model is being read"
+        )
+
+    def create(self, *, replicas: int = 2, **spec: Any) -> None:
+        now = self.plane.engine.now
+        with unit_of_work(self.plane.sessions) as session:
+            session.add(
+                Endpoint(
+                    id="endpoint-1",
+                    project_id="project-1",
+                    user_id="user-1",
+                    name="digits",
+                    created_at=now,
+                    updated_at=now,
+                )
+            )
+            session.flush()
+            session.add(
+                Deployment(
+                    id="deployment-1", endpoint_id="endpoint-1", name="default", state="active", replicas=replicas,
+                    traffic=100, wanted=1, created_at=now, updated_at=now,
+                )
+            )  # fmt: skip
+            session.flush()
+        self.revise(1, **spec)
+
+    def revise(self, number: int, **spec: Any) -> None:
+        whole = ServingSpec(model="output/default/m", env={"VERSION": f"v{number}"}, resources={"cpu": "1"}, **spec)
+        with unit_of_work(self.plane.sessions) as session:
+            session.add(
+                DeploymentRevision(
+                    deployment_id="deployment-1", number=number, spec=whole.model_dump(mode="json"), user_id="user-1",
+                    created_at=self.plane.engine.now,
+                )
+            )  # fmt: skip
+        self.set(wanted=number)
+
+    def set(self, **values: Any) -> None:
+        with unit_of_work(self.plane.sessions) as session:
+            session.execute(update(Deployment).values(**values, generation=Deployment.generation + 1))
+
+    def restart(self) -> None:
+        self.plane.start()
+        self.keeper = EndpointKeeper(self.plane.control, SERVER, self._probe)
+
+    def turn(self, seconds: float = 1.0) -> None:
+        self.keeper.keep("endpoint-1")
+        self.plane.settle()
+        self.plane.advance(seconds)
+        self.fewest_ready = min(self.fewest_ready, len(self.targets))
+
+    def until(self, ready: list[int], turns: int = 60) -> None:
+        """Until exactly these revisions are ready and nothing else runs."""
+        for _ in range(turns):
+            self.turn()
+            if sorted(one.revision for one in self.targets) == ready and len(self.live_jobs) == len(ready):
+                return
+        raise AssertionError([(r.revision, r.state, r.words) for r in self.replicas])
+
+    @property
+    def targets(self) -> list[Any]:
+        with unit_of_work(self.plane.sessions) as session:
+            return targets_of(session, "endpoint-1")
+
+    @property
+    def live_jobs(self) -> list[str]:
+        with unit_of_work(self.plane.sessions) as session:
+            ended = ("succeeded", "failed", "cancelled")
+            return list(session.scalars(select(Job.id).where(Job.state.not_in(ended)).order_by(Job.id)))
+
+    @property
+    def replicas(self) -> list[ServingReplica]:
+        return sorted(self.plane.all(ServingReplica), key=lambda one: (one.created_at, one.id))
+
+    @property
+    def deployment(self) -> Deployment:
+        found: Deployment = self.plane.one(Deployment)
+        return found
+
+    @property
+    def story(self) -> list[str]:
+        with unit_of_work(self.plane.sessions) as session:
+            query = select(Event.kind).where(Event.job_id.is_(None)).order_by(Event.id)
+            return [
+                kind for kind in session.scalars(query) if kind.startswith(("deployment.", "endpoint.", "serving_"))
+            ]
+
+
+@pytest.fixture
+def lab(plane: Any) -> Lab:
+    return Lab(plane)
+
+
+def test_replicas_get_requests_when_their_health_route_answers(lab: Lab) -> None:
+    lab.create()
+    lab.sick = {"v1"}
+    for _ in range(3):
+        lab.turn()
+    assert [(one.state, one.words) for one in lab.replicas] == [
+        ("starting", "its health route /health answers 503: the model is being read")
+    ] * 2
+    assert lab.targets == []
+    lab.sick = set()
+    lab.until([1, 1])
+    assert {one.address for one in lab.targets} <= set(lab.orders)
+    assert (lab.deployment.stable, lab.story) == (1, ["deployment.rolled_out"])
+    job = lab.plane.one(Job, id=lab.replicas[0].job_id)
+    assert (job.max_run_time_s, job.spec["contract"], job.spec["labels"]["endpoint"]) == (None, "serving", "digits")
+    order = next(iter(lab.orders.values()))
+    assert order.command == SERVER
+    assert order.env["AIP_PREDICT_ROUTE"] == "/predict"
+    assert order.env["AIP_STORAGE_URI"] == "/data/data"
+
+
+def test_an_update_replaces_one_at_a_time_and_never_has_fewer_ready(lab: Lab) -> None:
+    lab.create(replicas=3)
+    lab.until([1, 1, 1])
+    lab.fewest_ready = 99
+    lab.revise(2)
+    most = 0
+    for _ in range(60):
+        lab.turn()
+        most = max(most, sum(one.state in ("starting", "ready") for one in lab.replicas))
+        if lab.deployment.stable == 2 and len(lab.live_jobs) == 3:
+            break
+    assert sorted(one.revision for one in lab.targets) == [2, 2, 2]
+    assert (lab.fewest_ready, most) == (3, 4)
+
+
+def test_a_revision_that_dies_is_rolled_back_with_its_reason(lab: Lab) -> None:
+    lab.create()
+    lab.until([1, 1])
+    lab.fewest_ready = 99
+    lab.dying = {"v2"}
+    lab.revise(2)
+    for _ in range(40):
+        lab.turn()
+        if lab.deployment.wanted == 1:
+            break
+    lab.until([1, 1])
+    assert lab.fewest_ready == 2
+    (failed,) = [one for one in lab.plane.all(DeploymentRevision) if one.number == 2]
+    assert failed.failures == 3
+    assert failed.verdict.startswith("Revision 2 never got ready, so revision 1 serves on: 3 of its replicas failed")
+    assert "failed with exit code 1" in failed.verdict
+    assert lab.story[-1] == "deployment.rolled_back"
+    assert sum(one.revision == 2 for one in lab.replicas) == 3
+
+
+def test_a_revision_that_is_never_ready_in_time_is_rolled_back(lab: Lab) -> None:
+    lab.create()
+    lab.until([1, 1])
+    lab.sick = {"v2"}
+    lab.revise(2, ready_timeout_s=10)
+    for _ in range(80):
+        lab.turn()
+    assert (lab.deployment.wanted, lab.deployment.stable) == (1, 1)
+    lab.until([1, 1])
+    (failed,) = [one for one in lab.plane.all(DeploymentRevision) if one.number == 2]
+    assert "not ready within 10 s: its health route /health answers 503" in failed.verdict
+
+
+def test_a_first_revision_that_dies_fails_and_leaves_nothing_running(lab: Lab) -> None:
+    lab.dying = {"v1"}
+    lab.create(replicas=1)
+    for _ in range(40):
+        lab.turn()
+    assert (lab.deployment.state, lab.live_jobs, len(lab.replicas)) == ("failed", [], 3)
+    lab.revise(2)
+    lab.set(state="active")
+    lab.until([2])
+
+
+def test_a_replica_that_dies_is_replaced_at_once_and_then_ever_more_slowly(lab: Lab) -> None:
+    lab.create(replicas=1)
+    lab.until([1])
+    lab.plane.advance(120)
+    lab.dying = {"v1"}
+    job = lab.live_jobs[0]
+    lab.plane.want(job, "cancel")  # somebody ended its job by hand: that is no failure of the model's
+    for _ in range(30):
+        lab.turn()
+    revision = lab.plane.one(DeploymentRevision)
+    assert revision.failures >= 3
+    assert lab.deployment.state == "active"  # it has served: it is tried for ever
+    starts = [one.created_at for one in lab.replicas]
+    apart = [(later - earlier).total_seconds() for earlier, later in pairwise(starts[1:])]
+    assert apart == sorted(apart)
+    assert apart[-1] > 2 * apart[0]
+
+
+def test_a_ready_replica_that_falls_ill_gets_no_more_requests_and_comes_back(lab: Lab) -> None:
+    lab.create(replicas=1)
+    lab.until([1])
+    lab.sick = {"v1"}
+    lab.turn()
+    assert len(lab.targets) == 1  # one answer that is owed is none
+    for _ in range(3):
+        lab.turn()
+    assert lab.targets == []
+    assert "serving_replica.unready" in lab.story
+    lab.sick = set()
+    lab.turn()
+    assert len(lab.targets) == 1
+    assert len(lab.replicas) == 1
+
+
+def test_a_replica_drains_before_its_job_is_ended(lab: Lab) -> None:
+    lab.create(replicas=2, drain_s=5)
+    lab.until([1, 1])
+    lab.set(replicas=1)
+    lab.turn()
+    assert len(lab.targets) == 1
+    assert len(lab.live_jobs) == 2
+    lab.turn(5)
+    lab.until([1])
+
+
+def test_scaling_to_nothing_and_back(lab: Lab) -> None:
+    lab.create(replicas=2)
+    lab.until([1, 1])
+    lab.set(replicas=0)
+    lab.until([])
+    lab.set(replicas=3)
+    lab.until([1, 1, 1])
+
+
+def test_undeploying_ends_all_and_a_deleted_endpoint_is_gone(lab: Lab) -> None:
+    lab.create()
+    lab.until([1, 1])
+    lab.set(state="undeploying")
+    with unit_of_work(lab.plane.sessions) as session:
+        session.execute(update(Endpoint).values(deleting_at=lab.plane.engine.now))
+    for _ in range(20):
+        lab.turn()
+    assert (lab.live_jobs, lab.deployment.state) == ([], "ended")
+    assert lab.plane.one(Endpoint).deleted_at is not None
+    assert lab.story[-2:] == ["deployment.ended", "endpoint.deleted"]
+
+
+def test_a_preempted_replica_is_no_target_until_it_runs_again(lab: Lab) -> None:
+    lab.create(replicas=1)
+    lab.until([1])
+    with unit_of_work(lab.plane.sessions) as session:
+        session.execute(update(Job).values(state="queued"))
+    lab.keeper.keep("endpoint-1")
+    assert lab.targets == []
+    assert [one.state for one in lab.replicas] == ["starting"]
+
+
+@pytest.mark.parametrize("place", [1, 2, 4, 5, 7, 9])
+def test_a_kill_between_any_two_steps_loses_and_doubles_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    """The process dies at the ``place``-th transaction of a rolling update, just before or after its commit."""
+    lab.create()
+    lab.until([1, 1])
+    lab.fewest_ready = 99
+    lab.revise(2)
+    real, count = fence.fenced, [0]
+
+    def dying(control: Any, lease: Any) -> Any:
+        count[0] += 1
+        if count[0] == place:
+            if place % 2:
+                raise ProcessKilled("before")
+            with real(control, lease):
+                raise ProcessKilled("in the middle")
+        return real(control, lease)
+
+    for _ in range(60):
+        with monkeypatch.context() as patch:
+            patch.setattr(fence, "fenced", dying)
+            try:
+                lab.keeper.keep("endpoint-1")
+            except ProcessKilled:
+                lab.plane.engine.advance(timedelta(seconds=20))  # until its lease is over
+                patch.undo()
+                lab.restart()
+        lab.plane.settle()
+        lab.plane.advance(1.0)
+        lab.fewest_ready = min(lab.fewest_ready, len(lab.targets))
+        if lab.deployment.stable == 2 and len(lab.live_jobs) == 2:
+            break
+    assert sorted(one.revision for one in lab.targets) == [2, 2]
+    assert lab.fewest_ready == 2
+    assert sum(one.revision == 2 for one in lab.replicas) == 2
+    assert len({one.job_id for one in lab.replicas}) == len(lab.replicas) == len(lab.plane.all(Job))
+    assert not lab.plane.engine.violations

@@ -1,0 +1,45 @@
+"""``python -m trainmaster_serving``, or this file itself, where it is not installed."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+if __package__ in (None, ""):
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+from trainmaster_serving.batch import add_arguments as add_batch_arguments
+from trainmaster_serving.batch import run_batch
+from trainmaster_serving.errors import ModelProblem
+from trainmaster_serving.http_server import serve
+
+_PORT = 8080
+
+
+def main() -> int:
+    options = _options()
+    try:
+        return run_batch(options) if options.batch else serve(options)
+    except ModelProblem as problem:
+        print(str(problem), file=sys.stderr, flush=True)
+        return 2
+
+
+def _options() -> argparse.Namespace:
+    env = os.environ
+    parser = argparse.ArgumentParser(prog="trainmaster_serving", description=__doc__)
+    parser.add_argument("--model", default=env.get("AIP_STORAGE_URI", "/data/data"), help="folder of the model")
+    parser.add_argument("--model-file", default="", help="the one file in it; unstated: found by its name")
+    parser.add_argument("--framework", default="auto", choices=("auto", "torch", "sklearn", "tensorflow", "xgboost"))
+    parser.add_argument("--trust-code", action="store_true", help="the model's files may run code when they are read")
+    parser.add_argument("--host", default="0.0.0.0")  # noqa: S104 (of a container)
+    parser.add_argument("--port", type=int, default=int(env.get("AIP_HTTP_PORT") or _PORT))
+    parser.add_argument("--health-route", default=env.get("AIP_HEALTH_ROUTE") or "/health")
+    parser.add_argument("--predict-route", default=env.get("AIP_PREDICT_ROUTE") or "/predict")
+    add_batch_arguments(parser)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,200 @@
+"""Predictions for all instances of some files, shared by the replicas of a job.
+
+The simple equivalent reads all instances in order and writes one line for each. Here they are cut into shards of a fixed
+number of instances, counted over all files in the order of their names; replica ``i`` of ``n`` has every ``n``-th shard. A
+shard's predictions and errors are written beside their place and moved there last, so that a file that is there is whole: a
+replica that starts again goes on at the first shard that has none.
+
+Reading JSONL is quick (all replicas read all lines and parse their own alone), so nobody has to know where a line begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import hashlib
+import json
+import os
+import time
+from typing import Any, Dict, Iterator, List, Optional, Sequence, TextIO, Tuple
+
+from trainmaster_serving.errors import BadInstances, ModelProblem
+from trainmaster_serving.models import Model, load_model
+from trainmaster_serving.values import plain
+
+_ENDS = (".jsonl", ".ndjson", ".json", ".csv")
+_PREDICTIONS = "predictions-%05d.jsonl"
+_ERRORS = "errors-%05d.jsonl"
+# Says what input the shards are of.
+_MANIFEST = "batch.json"
+_TOLD_EVERY_S = 10.0
+Row = Tuple[str, str]  # its file, and a line of it as text (CSV: as JSON already)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    env = os.environ
+    parser.add_argument("--batch", action="store_true", help="predict for files instead of serving")
+    parser.add_argument("--instances", default="/data/instances", help="folder of the files")
+    parser.add_argument("--instances-file", default="", help="the one file in it; unstated: all")
+    parser.add_argument("--format", default="auto", choices=("auto", "jsonl", "csv"))
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--shard-size", type=int, default=10_000)
+    parser.add_argument("--output", default=env.get("TRAINMASTER_OUTPUT_DIR", "/data/output"))
+    parser.add_argument("--index", type=int, default=int(env.get("RANK") or 0), help="which of the replicas this is")
+    parser.add_argument("--count", type=int, default=int(env.get("WORLD_SIZE") or 1), help="of how many")
+
+
+def run_batch(options: argparse.Namespace) -> int:
+    """The exit code. Raises ``ModelProblem``: the model or the input cannot be read, or the output is of another input."""
+    paths = find_files(options.instances, options.instances_file, options.format)
+    os.makedirs(options.output, exist_ok=True)
+    demand_same_input(options.output, paths, options.shard_size)
+    model = load_model(options.model, options.model_file, options.framework, options.trust_code)
+    done, failed, told_s = 0, 0, time.monotonic()
+    for number, rows in shards(read_rows(paths, options.format), options.shard_size, options.index, options.count):
+        place = os.path.join(options.output, _PREDICTIONS % number)
+        if os.path.exists(place):
+            continue
+        predictions, errors = predict_shard(model, rows, options.batch_size)
+        if errors:
+            _write(os.path.join(options.output, _ERRORS % number), errors)
+        _write(place, predictions)  # last: it says that the shard is done
+        done, failed = done + len(predictions), failed + len(errors)
+        if time.monotonic() - told_s >= _TOLD_EVERY_S:
+            told_s = time.monotonic()
+            print("shard=%d predictions=%d errors=%d" % (number, done, failed), flush=True)
+    print("Done: %d predictions, %d errors in this run." % (done, failed), flush=True)
+    return 0
+
+
+def find_files(folder: str, file: str, kind: str) -> List[str]:
+    """The files by their names. Raises ``ModelProblem``: there are none."""
+    if file:
+        return [os.path.join(folder, file)]
+    found = []
+    for root, folders, names in os.walk(folder):
+        folders.sort()
+        found += [
+            os.path.join(root, name)
+            for name in names
+            if not name.startswith(".") and (kind != "auto" or _bare(name).endswith(_ENDS))
+        ]
+    if not found:
+        raise ModelProblem(
+            "There are no instances in %s: files end in %s, or name their format." % (folder, ", ".join(_ENDS))
+        )
+    return sorted(found)
+
+
+def demand_same_input(output: str, paths: Sequence[str], shard_size: int) -> None:
+    """Write down what the shards are of. Raises ``ModelProblem``: the output has those of another input."""
+    about = hashlib.sha256()
+    for path in paths:
+        stat = os.stat(path)
+        about.update(("%s %d %d\n" % (os.path.basename(path), stat.st_size, int(stat.st_mtime))).encode())
+    own = {"files": len(paths), "input": about.hexdigest(), "shard_size": shard_size}
+    place = os.path.join(output, _MANIFEST)
+    try:
+        # Of all replicas that begin one makes it, and the others compare.
+        with open("%s.%d" % (place, os.getpid()), "w") as stream:
+            json.dump(own, stream)
+        os.link(stream.name, place)
+    except FileExistsError:
+        with open(place) as stream:
+            there = json.load(stream)
+        if there != own:
+            raise ModelProblem(
+                "The output holds predictions of other instances, or in shards of another size; choose another output."
+            ) from None
+    finally:
+        os.unlink("%s.%d" % (place, os.getpid()))
+
+
+def read_rows(paths: Sequence[str], kind: str) -> Iterator[Row]:
+    for path in paths:
+        name = os.path.basename(path)
+        with _open(path) as stream:
+            if kind == "csv" or (kind == "auto" and _bare(path).endswith(".csv")):
+                for values in csv.DictReader(stream):
+                    yield name, json.dumps({key: _value(text) for key, text in values.items() if key is not None})
+            else:
+                for line in stream:
+                    if line.strip():
+                        yield name, line
+
+
+def shards(rows: Iterator[Row], size: int, index: int, count: int) -> Iterator[Tuple[int, List[Row]]]:
+    """This replica's shards with their numbers, in order."""
+    number, held = 0, []  # type: int, List[Row]
+    for place, row in enumerate(rows):
+        if place // size != number:
+            if held:
+                yield number, held
+            number, held = place // size, []
+        if number % count == index:
+            held.append(row)
+    if held:
+        yield number, held
+
+
+def predict_shard(model: Model, rows: Sequence[Row], batch_size: int) -> Tuple[List[Any], List[Any]]:
+    """Lines of the predictions, and of the errors. An instance that spoils its batch is found by asking one by one."""
+    predictions, errors = [], []  # type: List[Any], List[Any]
+    good = []
+    for name, text in rows:
+        try:
+            good.append((name, json.loads(text)))
+        except ValueError as error:
+            errors.append({"file": name, "instance": text.rstrip("\n")[:1000], "error": "no JSON: %s" % error})
+    for begin in range(0, len(good), batch_size):
+        batch = good[begin : begin + batch_size]
+        instances = [instance for _, instance in batch]
+        try:
+            answers = model.predict(instances, {})  # type: List[Any]
+        except BadInstances:
+            for name, instance in batch:
+                line, problem = _alone(model, instance)
+                (errors if problem else predictions).append({"file": name, **problem} if problem else line)
+        else:
+            predictions += [{"instance": one, "prediction": plain(answer)} for one, answer in zip(instances, answers)]
+    return predictions, errors
+
+
+def _alone(model: Model, instance: Any) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    try:
+        return {"instance": instance, "prediction": plain(model.predict([instance], {})[0])}, {}
+    except BadInstances as error:
+        return {}, {"instance": instance, "error": str(error)}
+
+
+def _value(text: Optional[str]) -> Any:
+    """A cell: a number where it reads as one."""
+    for kind in (int, float):
+        try:
+            return kind(text or "")
+        except ValueError:
+            pass
+    return text
+
+
+def _bare(path: str) -> str:
+    return path.removesuffix(".gz")
+
+
+def _open(path: str) -> TextIO:
+    try:
+        if path.endswith(".gz"):
+            return gzip.open(path, "rt", encoding="utf-8", newline="")
+        return open(path, encoding="utf-8", newline="")
+    except OSError as error:
+        raise ModelProblem("%s cannot be read: %s." % (path, error.strerror)) from error
+
+
+def _write(place: str, lines: Sequence[Any]) -> None:
+    beside = "%s.%d.part" % (place, os.getpid())
+    with open(beside, "w", encoding="utf-8") as stream:
+        stream.writelines(json.dumps(line) + "\n" for line in lines)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(beside, place)

@@ -1,0 +1,89 @@
+"""Finding out what a model is, and reading it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from typing import Any, Callable, Dict, List, Protocol, Sequence, Tuple
+
+from trainmaster_serving.errors import ModelProblem
+
+
+class Model(Protocol):
+    """What the server and the batch ask."""
+
+    def predict(self, instances: Sequence[Any], parameters: Dict[str, Any]) -> List[Any]:
+        """One prediction for each of ``instances``, of which there is at least one.
+
+        Raises ``BadInstances`` for what is none of the model's.
+        """
+        ...
+
+
+# By the ends of names: what each framework writes. Vertex AI's prebuilt containers go by the same names.
+_ENDS: Dict[str, Tuple[str, ...]] = {
+    "torch": (".pt2", ".pt", ".pth", ".ts"),
+    "sklearn": (".skops", ".joblib", ".pkl", ".pickle"),
+    "xgboost": (".ubj", ".bst", ".xgb"),
+}
+_SAVED_MODEL = "saved_model.pb"
+
+
+def load_model(folder: str, file: str = "", framework: str = "auto", trust_code: bool = False) -> Model:
+    """Read the model in ``folder``.
+
+    Args:
+        file: the one in it; empty: the only one whose name a framework's files have, or the one called ``model``.
+        trust_code: whether reading it may run code that its author wrote.
+
+    Raises:
+        ModelProblem: there is none, there are several, or it cannot be read so.
+    """
+    kind, path = find_model(folder, file, framework)
+    try:
+        load: Callable[[str, bool], Model] = importlib.import_module("trainmaster_serving.%s_model" % kind).load
+        return load(path, trust_code)
+    except ImportError as error:
+        raise ModelProblem(
+            "%s is a model of %s, which is not installed where it is served (%s); use an image that has it."
+            % (path, kind, error)
+        ) from error
+
+
+def find_model(folder: str, file: str = "", framework: str = "auto") -> Tuple[str, str]:
+    """The framework and the path of the model in ``folder``. Raises ``ModelProblem``."""
+    if file:
+        path = os.path.join(folder, file)
+        if not os.path.isfile(path):
+            raise ModelProblem("There is no file %s in the model's folder %s." % (file, folder))
+        if file == _SAVED_MODEL:
+            return "tensorflow", folder
+        kind = framework if framework != "auto" else _kind_of(file)
+        if not kind:
+            raise ModelProblem("The name of %s does not say what it is; name its framework." % file)
+        return kind, path
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        raise ModelProblem("The model's folder %s cannot be read: %s." % (folder, error.strerror)) from error
+    if _SAVED_MODEL in names and framework in ("auto", "tensorflow"):
+        return "tensorflow", folder
+    found = [name for name in names if _kind_of(name) and framework in ("auto", _kind_of(name))]
+    if len(found) > 1:
+        found = [name for name in found if os.path.splitext(name)[0] == "model"] or found
+    if len(found) == 1:
+        return _kind_of(found[0]), os.path.join(folder, found[0])
+    if found:
+        raise ModelProblem("%s holds several models (%s); name the one to serve." % (folder, ", ".join(found[:10])))
+    known = ", ".join([_SAVED_MODEL, *("*" + end for ends in _ENDS.values() for end in ends)])
+    has = ", ".join(names[:10]) or "nothing"
+    raise ModelProblem("%s holds no model%s: it has %s. Known are %s." % (
+        folder, "" if framework == "auto" else " of " + framework, has, known
+    ))  # fmt: skip
+
+
+def _kind_of(name: str) -> str:
+    for kind, ends in _ENDS.items():
+        if name.endswith(ends):
+            return kind
+    return ""

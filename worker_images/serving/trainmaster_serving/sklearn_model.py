@@ -1,0 +1,80 @@
+"""scikit-learn: skops files, whose types are checked before anything is made; joblib and pickle on trust alone."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Sequence
+
+from trainmaster_serving.errors import BadInstances, ModelProblem
+from trainmaster_serving.values import array, by_instance, columns
+
+_METHODS = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform", "score_samples")
+
+
+class SklearnModel:
+    def __init__(self, estimator: Any) -> None:
+        self._estimator = estimator
+
+    def predict(self, instances: Sequence[Any], parameters: Dict[str, Any]) -> List[Any]:
+        """``parameters.method``: ``predict``, or such as ``predict_proba``. Objects are rows by the names of the columns."""
+        method = parameters.get("method", "predict")
+        if method not in _METHODS or not hasattr(self._estimator, method):
+            has = ", ".join(name for name in _METHODS if hasattr(self._estimator, name))
+            raise BadInstances("parameters.method: this model has %s, not %r" % (has, method))
+        rows = self._rows(instances)
+        try:
+            return by_instance(getattr(self._estimator, method)(rows), len(instances))
+        except (ValueError, TypeError) as error:
+            raise BadInstances("the model refuses them: %s" % str(error).splitlines()[0][:500]) from error
+
+    def _rows(self, instances: Sequence[Any]) -> Any:
+        if not isinstance(instances[0], dict):
+            return array(instances)
+        named = columns(instances)
+        known = getattr(self._estimator, "feature_names_in_", None)
+        order = list(named) if known is None else [str(name) for name in known]
+        missing = [name for name in order if name not in named]
+        if missing:
+            raise BadInstances("instances: they have no %s, which the model was trained with" % ", ".join(missing[:10]))
+        try:
+            import pandas as pd
+        except ImportError:
+            return array([[one[name] for name in order] for one in instances])
+        return pd.DataFrame({name: named[name] for name in order})
+
+
+def load(path: str, trust_code: bool) -> SklearnModel:
+    """Raises ``ModelProblem``."""
+    import sklearn  # noqa: F401 (its absence is told as such)
+
+    if path.endswith(".skops"):
+        estimator = _skops(path, trust_code)
+    elif not trust_code:
+        raise ModelProblem(
+            "%s is a pickle, and reading it runs whatever its author wrote into it: deploy with trust_code if you trust them, or "
+            "save the model with skops (`skops.io.dump(model, 'model.skops')`)." % path
+        )
+    else:
+        import joblib
+
+        try:
+            estimator = joblib.load(path)
+        except Exception as error:  # a pickle may raise anything
+            raise ModelProblem("%s cannot be read: %s: %s" % (path, type(error).__name__, str(error)[:500])) from error
+    if not hasattr(estimator, "predict") and not hasattr(estimator, "transform"):
+        raise ModelProblem("%s holds a %s, which predicts nothing." % (path, type(estimator).__name__))
+    return SklearnModel(estimator)
+
+
+def _skops(path: str, trust_code: bool) -> Any:
+    from skops import io
+
+    try:
+        strange = io.get_untrusted_types(file=path)
+        if trust_code or not strange:
+            return io.load(path, trusted=strange)
+    except Exception as error:  # damaged in any way
+        raise ModelProblem("%s is no skops file that can be read: %s" % (path, str(error)[:500])) from error
+    raise ModelProblem(
+        "%s holds types that are not scikit-learn's own (%s); deploy with trust_code if you trust its author."
+        % (path, ", ".join(strange[:10]))
+    )

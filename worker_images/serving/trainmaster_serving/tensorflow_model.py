@@ -1,0 +1,51 @@
+"""TensorFlow: SavedModels, by their serving signature. A SavedModel is a graph; its ops run, Python of its author's does not."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Sequence
+
+import tensorflow as tf
+
+from trainmaster_serving.errors import BadInstances, ModelProblem
+from trainmaster_serving.values import array, by_instance, columns
+
+_SIGNATURE = "serving_default"
+
+
+class TensorflowModel:
+    def __init__(self, loaded: Any) -> None:
+        self._loaded = loaded  # keeps its variables
+        self._signature = loaded.signatures[_SIGNATURE]
+        _, self._inputs = self._signature.structured_input_signature
+
+    def predict(self, instances: Sequence[Any], parameters: Dict[str, Any]) -> List[Any]:  # noqa: ARG002
+        """Objects by the names of the signature's inputs; everything else is the only input."""
+        if isinstance(instances[0], dict):
+            named = columns(instances)
+        elif len(self._inputs) == 1:
+            named = {next(iter(self._inputs)): list(instances)}
+        else:
+            raise BadInstances("instances: this model has several inputs (%s); send objects" % ", ".join(self._inputs))
+        if set(named) != set(self._inputs):
+            raise BadInstances("instances: this model takes %s, not %s" % (", ".join(self._inputs), ", ".join(named)))
+        try:
+            tensors = {name: tf.constant(array(rows, name), self._inputs[name].dtype) for name, rows in named.items()}
+            outputs = self._signature(**tensors)
+        except (ValueError, TypeError, tf.errors.OpError) as error:
+            raise BadInstances("the model refuses them: %s" % str(error).splitlines()[0][:500]) from error
+        found = {name: one.numpy() for name, one in outputs.items()}
+        # As TensorFlow Serving has it: an only output is the prediction itself.
+        return by_instance(next(iter(found.values())) if len(found) == 1 else found, len(instances))
+
+
+def load(path: str, trust_code: bool) -> TensorflowModel:  # noqa: ARG001
+    """Raises ``ModelProblem``."""
+    try:
+        loaded = tf.saved_model.load(path)
+    except (OSError, ValueError, tf.errors.OpError) as error:
+        raise ModelProblem("%s is no SavedModel that can be read: %s" % (path, str(error)[:500])) from error
+    if _SIGNATURE not in loaded.signatures:
+        raise ModelProblem(
+            "%s has no signature %s; save it with one (Keras: `model.export(folder)`)." % (path, _SIGNATURE)
+        )
+    return TensorflowModel(loaded)

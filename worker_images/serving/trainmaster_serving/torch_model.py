@@ -1,0 +1,144 @@
+"""torch: programs of ``torch.export`` and TorchScript, which bring their module with them; state dicts on trust alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import warnings
+import zipfile
+from typing import Any, Dict, List, Sequence
+
+import torch
+
+from trainmaster_serving.errors import BadInstances, ModelProblem
+from trainmaster_serving.values import array, by_instance, columns
+
+# The module of a state dict: `make_model()` gives it, without weights.
+_FACTORY = "model.py"
+
+
+class TorchModel:
+    """A module that maps a batch to a batch."""
+
+    def __init__(self, module: Any) -> None:
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self._module = module.to(self._device)
+
+    def predict(self, instances: Sequence[Any], parameters: Dict[str, Any]) -> List[Any]:
+        """Objects become keyword arguments, everything else the one argument; ``parameters`` are further keyword arguments."""
+        if isinstance(instances[0], dict):
+            named = {name: self._tensor(rows, name) for name, rows in columns(instances).items()}
+            outputs = self._call([], {**named, **parameters})
+        else:
+            outputs = self._call([self._tensor(instances, "instances")], parameters)
+        return by_instance(_on_cpu(outputs), len(instances))
+
+    def _tensor(self, rows: Sequence[Any], what: str) -> Any:
+        made = array(rows, what)
+        if made.dtype.kind not in "bif":
+            raise BadInstances("%s: this model takes numbers, not text" % what)
+        tensor = torch.as_tensor(made, device=self._device)
+        return tensor.float() if made.dtype.kind == "f" else tensor
+
+    def _call(self, tensors: List[Any], named: Dict[str, Any]) -> Any:
+        try:
+            with torch.inference_mode():
+                return self._module(*tensors, **named)
+        except (RuntimeError, TypeError, ValueError, AssertionError) as error:
+            whole = [
+                one
+                for one in (*tensors, *named.values())
+                if isinstance(one, torch.Tensor) and not one.is_floating_point()
+            ]
+            if not whole:
+                raise BadInstances("the model refuses them: %s" % _first_line(error)) from error
+            # JSON does not tell 1 from 1.0: whole numbers may have been meant as fractions.
+            self_named = {name: _floating(one) for name, one in named.items()}
+            try:
+                with torch.inference_mode():
+                    return self._module(*[_floating(one) for one in tensors], **self_named)
+            except (RuntimeError, TypeError, ValueError, AssertionError):
+                raise BadInstances("the model refuses them: %s" % _first_line(error)) from error
+
+
+def load(path: str, trust_code: bool) -> TorchModel:
+    """Raises ``ModelProblem``."""
+    if path.endswith(".pt2"):
+        return TorchModel(_exported(path))
+    if _is_torchscript(path):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that TorchScript is old: it is what the file is
+                module = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            raise ModelProblem("%s is no TorchScript that can be read: %s" % (path, _first_line(error))) from error
+        return TorchModel(module.eval())
+    return TorchModel(_with_weights(path, trust_code))
+
+
+def _exported(path: str) -> Any:
+    try:
+        return torch.export.load(path).module()
+    except Exception as error:  # whatever the archive holds instead
+        raise ModelProblem(
+            "%s is no program of torch.export that can be read: %s" % (path, _first_line(error))
+        ) from error
+
+
+def _is_torchscript(path: str) -> bool:
+    """A zip archive with code in it; a state dict's has none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any("/code/" in name for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def _with_weights(path: str, trust_code: bool) -> Any:
+    factory = os.path.join(os.path.dirname(path), _FACTORY)
+    if not os.path.isfile(factory):
+        raise ModelProblem(
+            "%s has weights alone, and nothing says what module they are of: save the model with torch.export.save or "
+            "torch.jit.save, or put a %s with make_model() beside it." % (path, _FACTORY)
+        )
+    if not trust_code:
+        raise ModelProblem(
+            "%s has weights alone, so %s beside it would have to be run; deploy with trust_code if you trust its author."
+            % (path, _FACTORY)
+        )
+    spec = importlib.util.spec_from_file_location("served_model", factory)
+    if spec is None or spec.loader is None:
+        raise ModelProblem("%s cannot be read as Python." % factory)
+    code = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(code)
+    module = code.make_model()
+    try:
+        # Weights stay weights: the file itself is not run even so.
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        module.load_state_dict(state.get("model", state) if isinstance(state, dict) else state)
+    except Exception as error:  # torch has many
+        raise ModelProblem("%s are not the weights of %s: %s" % (path, _FACTORY, _first_line(error))) from error
+    return module.eval()
+
+
+def _floating(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) else value
+
+
+def _on_cpu(outputs: Any) -> Any:
+    if isinstance(outputs, torch.Tensor):
+        return outputs.detach().float().cpu() if outputs.dtype == torch.bfloat16 else outputs.detach().cpu()
+    if isinstance(outputs, dict):
+        return {name: _on_cpu(one) for name, one in outputs.items()}
+    if isinstance(outputs, (list, tuple)):
+        return tuple(_on_cpu(one) for one in outputs)
+    return outputs
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # TorchScript tells its own stack first.
+    told = next(
+        (line for line in lines if line.startswith("RuntimeError:")), lines[0] if lines else type(error).__name__
+    )
+    return told.replace("RuntimeError: ", "")[:500]

@@ -1,0 +1,65 @@
+"""Between JSON and arrays."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, Sequence
+
+from trainmaster_serving.errors import BadInstances
+
+
+def columns(instances: Sequence[Any]) -> Dict[str, List[Any]]:
+    """Instances that are objects, as one list for each of their names, which must be the same in all."""
+    names = list(instances[0])
+    for place, one in enumerate(instances):
+        if not isinstance(one, dict) or set(one) != set(names):
+            raise BadInstances(
+                "instances[%d]: all instances must be objects with the same names as the first (%s)"
+                % (place, ", ".join(map(str, names)))
+            )
+    return {name: [one[name] for one in instances] for name in names}
+
+
+def array(rows: Sequence[Any], what: str = "instances") -> Any:
+    """A NumPy array of numbers or texts, the instances along its first axis."""
+    import numpy as np
+
+    try:
+        made = np.asarray(rows)
+    except ValueError as error:
+        raise BadInstances("%s: they differ in shape: %s" % (what, error)) from error
+    if made.dtype == object:
+        raise BadInstances("%s: they hold something that is neither a number nor a text, or differ in shape" % what)
+    return made
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON has it; numbers that are not finite become null."""
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, dict):
+        return {str(name): plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value
+
+
+def by_instance(outputs: Any, count: int) -> List[Any]:
+    """What a model gave for ``count`` instances at once, one by one: several outputs become an object or a list each."""
+    if isinstance(outputs, dict):
+        parts = {name: by_instance(one, count) for name, one in outputs.items()}
+        return [{str(name): part[place] for name, part in parts.items()} for place in range(count)]
+    if isinstance(outputs, tuple):
+        lists = [by_instance(one, count) for one in outputs]
+        return [[one[place] for one in lists] for place in range(count)]
+    found = plain(outputs)
+    if not isinstance(found, list) or len(found) != count:
+        raise BadInstances(
+            "the model gave %s for %d instances; its first axis must be that of the instances"
+            % ("%d predictions" % len(found) if isinstance(found, list) else "one value", count)
+        )
+    return found
