@@ -74,11 +74,13 @@ def load_detail(session: Session, job: Job, now: datetime) -> JobDetail:
     row = view_row(session, job.id)
     found = newest_attempt(session, job.id) if row.attempt_count else None
     run = runs_of(session, [job.id]).get(job.id, NOT_RUN) if found else NOT_RUN
+    fields = job_fields(row, run=run, now=now)
+    reason: WaitReasonView | None = fields["wait_reason"]
     position = None
-    if row.state == JobState.QUEUED:
+    if row.state == JobState.QUEUED and not (reason is not None and reason.is_impossible):
         position = number_of(session, job_id=row.id, priority=row.priority, queued_at=row.queued_at)
     return JobDetail.model_construct(
-        **job_fields(row, run=run, now=now),
+        **fields,
         spec=JobSpec.model_validate(job.spec),
         queue_position=position,
         attempt=attempt_view(*found) if found else None,

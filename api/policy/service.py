@@ -75,8 +75,8 @@ def _of_turns(name: str, turn_s: float, policy: Policy) -> list[str]:
     found = []
     if turn_s < policy.min_run_time_s:
         found.append(
-            f"{name} ({duration_text(turn_s)}) is shorter than min_run_time ({duration_text(policy.min_run_time_s)}): nobody "
-            "gives place before min_run_time is over."
+            f"{name} is shorter than min_run_time, {duration_text(policy.min_run_time_s)}: nobody gives place before min_run_time "
+            "is over."
         )
     if turn_s < 10 * (policy.restart_cost_s + policy.grace_s):
         found.append(

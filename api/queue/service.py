@@ -76,10 +76,11 @@ def _place(cursor: str) -> QueuePlace:
 
 
 def _waiting_view(row: AnyRow, caller: Caller, now: datetime) -> WaitingJobView:
-    gang = Gang.from_json(row.gang)
+    gang, reason = Gang.from_json(row.gang), wait_reason_of(row, now)
+    is_never = reason is not None and reason.is_impossible
     is_known = caller.is_admin or row.project_id in caller.projects
     seen: dict[str, Any] = {
-        "position": row.number,
+        "position": None if is_never else row.number,
         "priority": row.priority,
         "priority_class": priority_name(row.priority),
         "gpus": gang.gpu_milli / 1000,
@@ -98,7 +99,7 @@ def _waiting_view(row: AnyRow, caller: Caller, now: datetime) -> WaitingJobView:
         project=row.project,
         user=row.user,
         roles={role.role: role.replicas for role in gang.roles},
-        reason=wait_reason_of(row, now),
+        reason=reason,
     )
 
 

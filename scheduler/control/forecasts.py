@@ -162,7 +162,7 @@ def _forecast_in(snapshot: Snapshot, gang: QueuedGang, ask: Ask) -> dict[str, An
     except ValueError as error:
         field, _, _ = str(error).partition(":")
         return _error("invalid_request", str(error), f"cluster.{field}")
-    return to_json(forecast(seen, gang))
+    return to_json(forecast(seen, gang, left_out=[NodeId(name) for name in ask.without]))
 
 
 def explain(ask: Mapping[str, Any], record: Record, made: Plan) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from core.domain.ids import NodeId
 from core.domain.resources import Amounts
 from core.domain.waiting import said_to
-from scheduler.planning.model import NodeView, Placement, Preempt, QueuedGang, Reason, Snapshot
+from scheduler.planning import words
+from scheduler.planning.model import NodeView, Placement, Preempt, QueuedGang, Reason, ReasonCode, Snapshot
 from scheduler.planning.options import Option, OptionCode, Options
-from scheduler.planning.outlook import BUDGET, Expected, outlook, positions
+from scheduler.planning.outlook import BUDGET, Expected, StartCode, outlook, positions
 from scheduler.planning.planner import plan_with_turn
 from scheduler.planning.sooner import sooner
 
@@ -37,11 +38,16 @@ class Forecast:
     victims: tuple[Preempt, ...] = ()
 
 
-def forecast(snapshot: Snapshot, job: QueuedGang, *, budget: int = BUDGET) -> Forecast:
+def forecast(
+    snapshot: Snapshot, job: QueuedGang, *, budget: int = BUDGET, left_out: Collection[NodeId] = ()
+) -> Forecast:
     """What the next plan would do with ``job``, whether it waits in ``snapshot`` or is only thought of, and what after that.
 
     The whole queue is planned once. ``budget``: what the looks into the time to come may cost together (see ``outlook``).
+    ``left_out``: nodes that are thought away: were there no other one, nothing could ever start, as none comes back.
     """
+    if left_out and not snapshot.nodes:
+        return _nowhere(job, sorted(left_out))
     others = tuple(other for other in snapshot.queued if other.job_id != job.job_id)
     asked = replace(snapshot, queued=(*others, job))
     made, turn = plan_with_turn(asked, job.job_id)
@@ -68,6 +74,16 @@ def forecast(snapshot: Snapshot, job: QueuedGang, *, budget: int = BUDGET) -> Fo
     )
 
 
+def _nowhere(job: QueuedGang, left_out: Sequence[NodeId]) -> Forecast:
+    """There is no node at all, and not since none has come yet."""
+    gone = words.some_of(left_out)
+    sentence = f"without {gone} there is no node at all, so no job could ever run"
+    reason = Reason(ReasonCode.NO_NODES, sentence, {"without": list(left_out), "is_never": True})
+    return Forecast(
+        reason=reason, position=None, start=Expected(job.job_id, None, StartCode.NEVER, "never without a node")
+    )
+
+
 def _victims(snapshot: Snapshot, preempts: Sequence[Preempt], job: QueuedGang) -> tuple[Preempt, ...]:
     """Who would be stopped for ``job``, each by name."""
     names = {gang.job_id: gang.name for gang in snapshot.running}
@@ -81,7 +97,7 @@ def _victims(snapshot: Snapshot, preempts: Sequence[Preempt], job: QueuedGang) -
 def another_cluster(
     snapshot: Snapshot, *, more_nodes: int = 0, like: NodeId | None = None, without: Collection[NodeId] = ()
 ) -> Snapshot:
-    """``snapshot`` with so many more empty nodes of the kind of ``like``, and in which those of ``without`` take no work.
+    """``snapshot`` with so many more empty nodes of the kind of ``like``, and without those of ``without``.
 
     Raises:
         ValueError: there is no such node; it names the field.
@@ -90,12 +106,7 @@ def another_cluster(
     for name in without:
         if name not in known:
             raise ValueError(f"without: there is no node {name}")
-    nodes = [
-        replace(node, is_schedulable=False, why_not="is left out", is_quarantined=False, opens_at=None)
-        if node.id in without
-        else node
-        for node in snapshot.nodes
-    ]
+    nodes = [node for node in snapshot.nodes if node.id not in without]
     if more_nodes:
         model = known.get(like) if like is not None else None
         if model is None:

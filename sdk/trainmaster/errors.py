@@ -110,9 +110,10 @@ class CheckpointUnreadable(InvalidRequest):
 
 
 class InvalidSpec(InvalidRequest):
-    """``mistakes`` holds all mistakes of the job spec at once."""
+    """``mistakes`` holds all mistakes of the spec at once. ``of``: what is refused, a job's spec or a study's."""
 
     code = "invalid_spec"
+    of = "job"
 
 
 class Unauthenticated(TrainmasterError):

@@ -135,7 +135,7 @@ def _headline(error: TrainmasterError) -> tuple[str, Sequence[FieldMistake]]:
     """
     count = len(error.mistakes)
     if isinstance(error, InvalidSpec) and error.status is not None and count:
-        return f"The job spec has {'a mistake' if count == 1 else f'{count} mistakes'}:", error.mistakes
+        return f"The {error.of} spec has {'a mistake' if count == 1 else f'{count} mistakes'}:", error.mistakes
     if error.status is None:  # our own words
         return error.sentence, error.unsaid_mistakes
     unsaid = [mistake._replace(path=_in_options(f"{mistake.path}: ")[:-2]) for mistake in error.unsaid_mistakes]

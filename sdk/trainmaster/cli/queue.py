@@ -239,14 +239,18 @@ def _waiting_table(jobs: list[WaitingJobView], now: datetime, *, is_roomy: bool,
 
 def _is_never(job: WaitingJobView) -> bool:
     """Whether it has no place in the queue, as no end of another job can help it."""
-    return job.reason is not None and job.reason.is_impossible
+    return job.position is None or (job.reason is not None and job.reason.is_impossible)
 
 
 def _together(jobs: list[WaitingJobView]) -> list[list[WaitingJobView]]:
     """Jobs of others that stand behind one another have one line: nothing but their place is told of them."""
     found: list[list[WaitingJobView]] = []
     for job in jobs:
-        if found and not job.job_id and not found[-1][0].job_id and job.position == found[-1][-1].position + 1:
+        last = found[-1][-1] if found else None
+        is_next = (
+            last is not None and None not in (job.position, last.position) and job.position == (last.position or 0) + 1
+        )
+        if last is not None and is_next and not job.job_id and not last.job_id:
             found[-1].append(job)
         else:
             found.append([job])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,7 +13,7 @@ import typer
 
 from trainmaster.cli import options, output, session
 from trainmaster.cli.exits import ExitCode, WrongUse
-from trainmaster.errors import LocalFileProblem
+from trainmaster.errors import InvalidSpec, LocalFileProblem
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
@@ -25,6 +27,16 @@ _WATCH_S: Final = 1.0
 
 def register(root: typer.Typer) -> None:
     root.add_typer(app, name="study", rich_help_panel="Jobs")
+
+
+@contextmanager
+def _of_a_study() -> Iterator[None]:
+    """What is refused meanwhile is a study's spec."""
+    try:
+        yield
+    except InvalidSpec as error:
+        error.of = "study"
+        raise
 
 
 @app.callback()
@@ -55,10 +67,11 @@ def create(
     if project is not None or (named != "default" and "project" not in spec):
         spec["project"] = named
     with session.client() as client:
-        if dry_run:
-            output.print_json(client.check_study(spec))
-            return
-        made = client.create_study(spec, code=code)
+        with _of_a_study():
+            if dry_run:
+                output.print_json(client.check_study(spec))
+                return
+            made = client.create_study(spec, code=code)
         if follow:
             raise typer.Exit(_follow(client, made.id, as_json=json))
     if json:
@@ -176,7 +189,7 @@ def clone(
     laid_over = changes_of(changes or [])
     if name is not None:
         laid_over["name"] = name
-    with session.client() as client:
+    with session.client() as client, _of_a_study():
         if dry_run:
             output.print_json(client.check_study_clone(study, changes=laid_over, warm_start=warm_start))
             return

@@ -143,7 +143,7 @@ class JobDetail(JobView):
     """One job with its spec, its queue position and its newest attempt. ``trial``: of a study's trial alone."""
 
     spec: JobSpec
-    queue_position: int | None = None  # 1 is next
+    queue_position: int | None = None  # 1 is next; `null`: it does not wait, or can never start
     attempt: AttemptView | None = None
     trial: TrialOf | None = None
 

@@ -14,7 +14,7 @@ from trainmaster.wire.jobs import WaitReasonView
 class WaitingJobView(WireModel):
     """A job that waits. Of jobs that the caller may not see only their place and what they ask for is told."""
 
-    position: int  # 1 is next
+    position: int | None = None  # 1 is next; `null`: none, as no end of another job lets it ever start
     job_id: str | None = None
     name: str | None = None
     project: str | None = None

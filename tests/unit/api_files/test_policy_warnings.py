@@ -24,7 +24,7 @@ def test_time_slices_that_are_no_turns_among_equals_are_told_with_what_would_be(
     [
         (Policy(rotation_s=1800.0), None),
         (Policy(rotation_s=1800.0, time_slice_s=900.0, order=QueueOrder.FIFO), None),
-        (Policy(rotation_s=120.0), "rotation (2m) is shorter than min_run_time (5m): nobody gives place before"),
+        (Policy(rotation_s=120.0), "rotation is shorter than min_run_time, 5m: nobody gives place before"),
         (Policy(rotation_s=600.0), "rotation is less than ten times restart_cost and grace"),
         (Policy(rotation_s=1800.0, time_slice_s=7200.0), "time_slice is longer than rotation and has no effect"),
         (Policy(rotation_s=7200.0, starvation_s=3600.0), "rotation is not shorter than starvation"),

@@ -55,6 +55,24 @@ def test_a_job_tells_the_same_place_as_the_queue(lab: Any) -> None:
         assert lab.call("root", "GET", f"/jobs/job-{name}").json()["queue_position"] == place
 
 
+def test_who_can_never_start_has_no_place(lab: Any) -> None:
+    with unit_of_work(lab.sessions) as session:
+        for name, code in (("late", "never_fits"), ("first-come", "no_room")):
+            session.get_one(Job, f"job-{name}").wait_reason = {"code": code, "sentence": "needs more", "numbers": {}}
+        session.get_one(Job, "job-strange").wait_reason = {
+            "code": "quota", "sentence": "may never have so much", "numbers": {"is_never": True}
+        }  # fmt: skip
+    places = {"chosen": 1, "strange": None, "first-come": 3, "late": None}
+    whole = lab.call("root", "GET", "/queue").json()["items"]
+    assert {job["name"]: job["position"] for job in whole} == places
+    for name, place in places.items():
+        assert lab.call("root", "GET", f"/jobs/job-{name}").json()["queue_position"] == place
+    # Of another project's job that, too, is all there is to say.
+    assert [job["position"] for job in lab.call("viewer", "GET", "/queue").json()["items"] if not job["job_id"]] == [
+        None
+    ]
+
+
 def test_others_jobs_have_a_place_and_nothing_else(lab: Any) -> None:
     own = lab.call("viewer", "GET", "/queue")
     assert names(own) == ["chosen", None, "first-come", "late"]

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Gang, Request
-from scheduler.planning import Estimate, QueuedGang, Snapshot, plan
+from scheduler.planning import Estimate, QueuedGang, ReasonCode, Snapshot, plan
 from scheduler.planning.forecast import Forecast, Option, OptionCode, another_cluster, forecast
+from scheduler.planning.outlook import StartCode
 from tests.properties.planner_worlds import NOW, any_snapshots, gangs
 from tests.unit.planning.test_reasons import GIB, gang, job, node, runs
 
@@ -167,6 +168,23 @@ def test_what_if_the_cluster_were_another_one() -> None:
         another_cluster(snapshot, more_nodes=1, like=NodeId("x"))
     with pytest.raises(ValueError, match="without: there is no node x"):
         another_cluster(snapshot, without=[NodeId("x")])
+
+
+def test_without_the_node_that_alone_could_run_it_it_could_never_start() -> None:
+    both, one = [NodeId("a"), NodeId("b")], [NodeId("a")]
+    snapshot = Snapshot(NOW, (node("a"), node("b", 2, model="A100")), (), (runs("r", 4, "a", None),))
+    found = forecast(another_cluster(snapshot, without=one), job("me", gang(1, 8)), left_out=one)
+    assert found.reason is not None
+    assert found.start is not None
+    assert (found.reason.code, found.position, found.start.code) == (ReasonCode.NEVER_FITS, None, StartCode.NEVER)
+    none = forecast(another_cluster(snapshot, without=both), job("me", gang(1, 1)), left_out=both)
+    assert none.reason is not None
+    assert none.start is not None
+    assert (none.reason.code, none.position, none.start.code) == (ReasonCode.NO_NODES, None, StartCode.NEVER)
+    assert none.reason.sentence == "without a and b there is no node at all, so no job could ever run"
+    assert none.reason.numbers["is_never"]
+    # Where there is no node since none has come yet, nobody knows.
+    assert forecast(Snapshot(NOW, (), ()), job("me", gang(1, 1))).start.code is StartCode.NOT_KNOWN
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

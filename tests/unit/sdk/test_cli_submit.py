@@ -48,6 +48,19 @@ def test_all_mistakes_of_a_spec_are_listed_with_paths_and_hints(
     ]
 
 
+@pytest.mark.parametrize("command", [["study", "create"], ["study", "clone", "first", "--set", "max_trials=0"]])
+def test_what_is_wrong_with_a_study_is_not_said_of_a_job(
+    command: list[str], cli: Invoke, server: Any, problem: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "study.yaml").write_text("name: x\n")
+    errors = [{"path": path, "message": "is missing", "hint": None} for path in ("template", "parameters")]
+    refusal = problem(422, "invalid_spec", "The spec has 2 mistakes.", errors=errors)
+    server.on("POST", "/studies", refusal)
+    server.on("POST", "/studies/first/clone", refusal)
+    done = cli(*command, *([str(tmp_path / "study.yaml")] if command[1] == "create" else []))
+    assert done.stderr.splitlines()[0] == "Error: The study spec has 2 mistakes:"
+
+
 @pytest.mark.parametrize("text", ["name: [", "- a\n- b\n", "just text", ""])
 def test_a_file_that_is_no_spec_is_told(text: str, cli: Invoke, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(text)

@@ -35,8 +35,8 @@ export function WaitingCard({ jobs, waiting, hues, more, isLoading }: WaitingPro
         </Empty>
       ) : (
         <ol className="queue">
-          {jobs.map((job) => (
-            <Row key={job.job_id ?? job.position} job={job} hues={hues} />
+          {jobs.map((job, i) => (
+            <Row key={job.job_id ?? job.position ?? `never-${i}`} job={job} hues={hues} />
           ))}
         </ol>
       )}
@@ -57,9 +57,9 @@ function Row({ job, hues }: { job: WaitingJob; hues: Hues }) {
   const { about, between } = startWords(job.start, now);
   const models = job.gpu_models ?? [];
   return (
-    <li className="queue-row" value={job.position}>
-      <span className="queue-place num" aria-label={`Number ${job.position}`}>
-        {job.position}
+    <li className="queue-row" value={job.position ?? undefined}>
+      <span className="queue-place num" aria-label={job.position ? `Number ${job.position}` : "No place"}>
+        {job.position ?? "–"}
       </span>
       <div className="queue-job">
         {job.job_id && job.name ? (
@@ -87,7 +87,11 @@ function Row({ job, hues }: { job: WaitingJob; hues: Hues }) {
         </span>
       </div>
       <div className="queue-start small">
-        {about ? <span className="num strong nowrap">{about}</span> : <span className="dimmer">not foreseen</span>}
+        {about ? (
+          <span className="num strong nowrap">{about}</span>
+        ) : (
+          <span className="dimmer">{job.position ? "not foreseen" : "never"}</span>
+        )}
         {between && <span className="dimmer num">{between}</span>}
       </div>
       <div className="queue-why">
