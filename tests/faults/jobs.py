@@ -83,6 +83,16 @@ def draw_case(random: Random, number: int) -> Case:
             return Case(name, {**base, "roles": roles}, succeeded, seconds)
 
 
+def break_machine(case: Case) -> Case:
+    """The same; what killed it from outside is an error of the machine now, which the job meets wherever it happens to be."""
+    if case.failure.cause is not ExitCause.SIGNALLED:
+        return case
+    broken = replace(
+        case.failure, cause=ExitCause.EXITED, exit_code=1, log_tail="RuntimeError: CUDA error: uncorrectable ECC error"
+    )
+    return replace(case, failure=broken)
+
+
 def vary_case(random: Random, case: Case) -> Case:
     """Often the same; else with a limit of time, a secret, or something missing that is noticed only at its start."""
     match random.choice(["same", "same", "same", "same", "run time", "wait", "secret", "no secret", "no root"]):

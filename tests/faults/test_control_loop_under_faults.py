@@ -21,7 +21,7 @@ from sqlalchemy.pool import StaticPool
 from api.jobs import verbs
 from api.work import Work
 from core.db import engine as database
-from core.db.tables import Attempt, Base, Event, Job, Replica
+from core.db.tables import Attempt, Base, Event, Job, Node, NodeFailure, Replica
 from core.domain.errors import Conflict, StaleWrite
 from core.domain.lifecycle import JobEvent, can_advance
 from core.domain.resources import Amounts
@@ -35,6 +35,7 @@ from tests.faults.jobs import (
     Scripts,
     add_job,
     add_platform,
+    break_machine,
     draw_case,
     first_comers,
     let_others_take_places,
@@ -144,6 +145,18 @@ def test_places_are_taken_in_many_of_these_schedules(sessions: Any) -> None:
     assert taken["attempt.shrinking"] >= 1
 
 
+def test_nodes_that_break_jobs_are_quarantined_once_and_take_none_till_they_are_released(sessions: Any) -> None:
+    found = 0
+    for seed in (7006, 7007):
+        Schedule(seed, sessions, chances=CALM if seed % 2 else None, is_breaking=True).run()
+        with sessions() as session:
+            found += _check_quarantines(session, seed)
+        with sessions() as session, session.begin():
+            for table in reversed(Base.metadata.sorted_tables):
+                session.execute(table.delete())
+    assert found >= 1
+
+
 @pytest.mark.postgres
 @pytest.mark.skipif(not os.environ.get("TRAINMASTER_TEST_DATABASE_URL"), reason="needs TRAINMASTER_TEST_DATABASE_URL")
 @pytest.mark.parametrize("seed", range(1000, 1005))
@@ -170,6 +183,7 @@ class Schedule:
         is_varied: bool = True,
         is_elastic: bool = True,
         is_preempting: bool = False,
+        is_breaking: bool = False,
     ) -> None:
         draw = Random(seed)
         self.cases = {case.name: case for case in (draw_case(draw, number) for number in range(draw.randint(2, 6)))}
@@ -179,6 +193,8 @@ class Schedule:
         if is_elastic:
             other = Random(f"elastic {seed}")
             self.cases = {name: make_elastic(other, case, NODE_GPUS) for name, case in self.cases.items()}
+        if is_breaking:  # what would be killed from outside meets an error of its machine instead
+            self.cases = {name: break_machine(case) for name, case in self.cases.items()}
         first = first_comers(Random(f"first {seed}")) if is_preempting else []
         self.engine = FakeEngine(NODES, script_for=Scripts(self.cases | {case.name: case for case in first}))
         self.world = World(seed, self.engine, sessions, chances or Chances(), process_count=draw.randint(1, 3))
@@ -309,6 +325,37 @@ class Schedule:
         replicas = session.scalars(select(Replica).where(Replica.job_id == job.id)).all()
         assert all(ReplicaState(replica.state).is_terminal for replica in replicas), told
         _check_story([e.kind for e in story], told)
+
+
+def _check_quarantines(session: Any, seed: int) -> int:
+    """Told once each, with a cause that is written, never of the last of its kind, and nothing is placed meanwhile."""
+    story = session.execute(
+        select(Event.at, Event.kind, Event.data).where(Event.kind.in_(_QUARANTINES)).order_by(Event.id)
+    ).all()
+    shut: dict[str, Any] = {}
+    times = []
+    for one in story:
+        node = one.data["node"]
+        if one.kind == "node.quarantined":
+            assert node not in shut, f"seed {seed}: {story}"
+            shut[node] = one.at
+            assert not {"node-1", "node-2"} <= shut.keys(), f"seed {seed}: {story}"
+            assert "node-0" not in shut, f"seed {seed}: the only one of its kind: {story}"
+            causes = select(NodeFailure.job_id).where(NodeFailure.node == node, NodeFailure.is_certain)
+            assert set(one.data["jobs"]) <= set(session.scalars(causes))
+        else:
+            times.append((node, shut.pop(node), one.at))
+    times += [(node, since, None) for node, since in shut.items()]
+    for node, since, until in times:
+        placed = select(Attempt.created_at).join(Replica, Replica.attempt_id == Attempt.id).where(Replica.node == node)
+        late = [at for at in session.scalars(placed) if at > since and (until is None or at < until)]
+        assert not late, f"seed {seed}: placed on {node} at {late}, which was quarantined at {since}"
+    marked = set(session.scalars(select(Node.name).where(Node.quarantined_at.is_not(None))))
+    assert marked == shut.keys()
+    return len(times)
+
+
+_QUARANTINES = ("node.quarantined", "node.released")
 
 
 def _check_story(kinds: list[str], told: str) -> None:
