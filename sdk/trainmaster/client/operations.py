@@ -5,8 +5,20 @@ from __future__ import annotations
 from typing import cast
 
 from trainmaster.client.binding import IterMethod, JobIterMethod, JobMethod, Method
-from trainmaster.client.calls import admin, checkpoints, jobs, metrics, outlooks, output, planner, serving, studies
+from trainmaster.client.calls import (
+    admin,
+    checkpoints,
+    jobs,
+    metrics,
+    models,
+    outlooks,
+    output,
+    planner,
+    serving,
+    studies,
+)
 from trainmaster.client.flows import pages, streams, transfer
+from trainmaster.client.flows.modelling import download_version, wait_for_version
 from trainmaster.client.flows.streams import StateNotice
 from trainmaster.client.flows.studying import create_study_with_code, wait_for_study
 from trainmaster.wire.admin import (
@@ -30,6 +42,7 @@ from trainmaster.wire.jobs import (
     ReplicaView,
 )
 from trainmaster.wire.metrics import ChartSeries, MetricObjectView, MetricView
+from trainmaster.wire.models import ModelChange, ModelFile, ModelView, VersionView
 from trainmaster.wire.queue import RunningJobView, WaitingJobView
 from trainmaster.wire.quotas import QuotaView
 from trainmaster.wire.reservations import ReservationView
@@ -104,6 +117,29 @@ class Operations:
     predict = Method(serving.predict)
     raw_predict = Method(serving.raw_predict)
     batch_predict = Method(serving.batch_predict)
+
+    # models
+    create_model = Method(models.create_model)
+    list_models = IterMethod(pages.list_models, ModelView)
+    list_models_page = Method(models.list_models_page)
+    get_model = Method(models.get_model)
+    change_model = Method(models.change_model)
+    delete_model = Method(models.delete_model)
+    list_model_changes = IterMethod(pages.list_model_changes, ModelChange)
+    list_model_changes_page = Method(models.list_model_changes_page)
+    set_model_alias = Method(models.set_model_alias)
+    remove_model_alias = Method(models.remove_model_alias)
+    register_version = Method(models.register_version)
+    wait_for_version = Method(wait_for_version)
+    list_versions = IterMethod(pages.list_versions, VersionView)
+    list_versions_page = Method(models.list_versions_page)
+    get_version = Method(models.get_version)
+    change_version = Method(models.change_version)
+    set_version_stage = Method(models.set_version_stage)
+    delete_version = Method(models.delete_version)
+    list_version_files = IterMethod(pages.list_version_files, ModelFile)
+    list_version_files_page = Method(models.list_version_files_page)
+    download_version = Method(download_version)
 
     # history
     list_job_events = IterMethod(pages.list_job_events, EventView)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Final, TypeVar
 
-from trainmaster.client.calls import admin, checkpoints, metrics, output, planner, serving, studies
+from trainmaster.client.calls import admin, checkpoints, metrics, models, output, planner, serving, studies
 from trainmaster.client.calls import jobs as calls
 from trainmaster.client.steps import Emit, Flow, Steps
 from trainmaster.wire.base import Page
+from trainmaster.wire.models import Stage
 
 T = TypeVar("T")
 
@@ -259,3 +260,28 @@ def list_endpoints(*, project: str | None = None, limit: int | None = None) -> F
     return all_pages(
         lambda cursor: serving.list_endpoints_page(project=project, limit=size, cursor=cursor), limit=limit
     )
+
+
+def list_models(project: str, *, search: str | None = None) -> Flow[None]:
+    """The project's models, by name. ``search``: a part of it."""
+    return all_pages(lambda cursor: models.list_models_page(project, search=search, limit=_LARGE, cursor=cursor))
+
+
+def list_versions(project: str, model: str, *, stage: Stage | None = None, job: str | None = None) -> Flow[None]:
+    """The model's versions, newest first."""
+    return all_pages(
+        lambda cursor: models.list_versions_page(project, model, stage=stage, job=job, limit=_LARGE, cursor=cursor)
+    )
+
+
+def list_model_changes(project: str, model: str, *, limit: int | None = None) -> Flow[None]:
+    """The model's history, newest first; at most ``limit``."""
+    size = _LARGE if limit is None else min(limit, _LARGE)
+    return all_pages(
+        lambda cursor: models.list_model_changes_page(project, model, limit=size, cursor=cursor), limit=limit
+    )
+
+
+def list_version_files(project: str, model: str, version: int | str) -> Flow[None]:
+    """The files of a version that is ready, with their hashes, by path."""
+    return all_pages(lambda cursor: models.list_version_files_page(project, model, version, limit=1000, cursor=cursor))

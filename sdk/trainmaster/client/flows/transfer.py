@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from trainmaster.client.calls import output as calls
-from trainmaster.client.steps import Answer, Flow, Work
+from trainmaster.client.steps import Answer, Call, Flow, Work
 from trainmaster.errors import Conflict, LocalFileProblem, RangeNotSatisfiable, ServerFailure
 from trainmaster.wire.jobs import ArchiveView
 
@@ -23,6 +23,8 @@ _TOTAL: Final = re.compile(r"^bytes (?:\d+-\d+|\*)/(\d+)$")
 
 # Called with the bytes done and the bytes in all.
 Progress: TypeAlias = Callable[[int, int], None]
+# Takes ``first`` and ``last``, both included, or nothing for all.
+Read: TypeAlias = Callable[..., Call[Answer]]
 
 
 def _no_progress(done: int, total: int) -> None:
@@ -87,13 +89,18 @@ def download_file(job: str, file: str, target: Path | str, *, progress: Progress
     The bytes gather in a hidden ``.part`` file beside it, which a later call goes on with as long as the server's file
     is the same; ``target`` appears whole or not at all, and replaces what was there.
     """
+    return (yield from copy_content(partial(calls.read_file_range, job, file), file, target, progress=progress))
+
+
+def copy_content(read: Read, file: str, target: Path | str, *, progress: Progress = _no_progress) -> Flow[Path]:
+    """The same for what ``read`` gives ranges of. ``file``: its name on the server."""
     target = Path(target)
     if target.is_dir():
         target /= file.rsplit("/", 1)[-1]
     for _ in range(_VERSIONS_TRIED):
-        first = yield from _window(job, file, 0)
+        first = yield from _window(read, 0)
         part = target.with_name(f".{target.name}.{_version_of(first)}.part")
-        is_whole = yield from _gather(job, file, first, part, progress)
+        is_whole = yield from _gather(read, first, part, progress)
         if is_whole:
             yield Work(partial(_rename, part, target))
             return target
@@ -101,13 +108,13 @@ def download_file(job: str, file: str, target: Path | str, *, progress: Progress
     raise ServerFailure(f"{file} is being written to and changes while it is copied; copy it when it is finished.")
 
 
-def _gather(job: str, file: str, first: Answer, part: Path, progress: Progress) -> Flow[bool]:
+def _gather(read: Read, first: Answer, part: Path, progress: Progress) -> Flow[bool]:
     """Whether all bytes are in ``part`` now; not when the server's file became another one meanwhile."""
     total, version = _total_of(first), _version_of(first)
     done = yield Work(partial(_begin, part, first.content, total))
     progress(done, total)
     while done < total:
-        answer = yield from _window(job, file, done)
+        answer = yield from _window(read, done)
         if answer.status != 206 or _version_of(answer) != version or not answer.content:
             return False
         done = yield Work(partial(_write_at, part, done, answer.content))
@@ -115,14 +122,14 @@ def _gather(job: str, file: str, first: Answer, part: Path, progress: Progress) 
     return True
 
 
-def _window(job: str, file: str, first: int) -> Flow[Answer]:
+def _window(read: Read, first: int) -> Flow[Answer]:
     try:
-        return (yield from calls.read_file_range(job, file, first=first, last=first + WINDOW_BYTES - 1))
+        return (yield from read(first=first, last=first + WINDOW_BYTES - 1))
     except RangeNotSatisfiable:
         if first:
             raise
     # An empty file has no range at all.
-    return (yield from calls.read_file_range(job, file))
+    return (yield from read())
 
 
 def _total_of(answer: Answer) -> int:

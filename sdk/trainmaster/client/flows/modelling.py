@@ -1,0 +1,105 @@
+"""Waiting for versions of models, and taking their files along."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from trainmaster.client.calls import models as calls
+from trainmaster.client.flows.transfer import Progress, copy_content
+from trainmaster.client.steps import Flow, Pause, Work
+from trainmaster.errors import Conflict, LocalFileProblem, ServerFailure, WaitTimedOut
+from trainmaster.wire.models import SETTLED_VERSION_STATES, ModelFile, VersionDetail
+
+_FIRST_LOOK_S: Final = 0.2
+_LAST_LOOK_S: Final = 2.0
+_PIECE: Final = 2**20
+
+
+def wait_for_version(
+    project: str, model: str, version: int | str, *, timeout_s: float | None = None
+) -> Flow[VersionDetail]:
+    """The version once it is ready.
+
+    Raises:
+        Conflict: it has failed; the sentence says why.
+        WaitTimedOut: it is neither within ``timeout_s``.
+    """
+    until_s = None if timeout_s is None else time.monotonic() + timeout_s
+    pause_s = _FIRST_LOOK_S
+    while True:
+        found: VersionDetail = yield from calls.get_version(project, model, version)
+        if found.state == "failed":
+            raise Conflict(f"Version {found.version} of model {model!r} failed: {found.reason}")
+        if found.state in SETTLED_VERSION_STATES:
+            return found
+        if until_s is not None and time.monotonic() >= until_s:
+            raise WaitTimedOut(
+                f"Version {found.version} of model {model!r} is still {found.state} after {timeout_s:g} s."
+            )
+        yield Pause(pause_s)
+        pause_s = min(_LAST_LOOK_S, pause_s * 1.5)
+
+
+def download_version(
+    project: str, model: str, version: int | str, folder: Path | str, *, progress: Progress = lambda _done, _total: None
+) -> Flow[list[Path]]:
+    """All files of the version below ``folder``, each checked by its hash; what is there already is not copied again.
+
+    Raises:
+        Conflict: the version is not ready.
+    """
+    found: VersionDetail = yield from calls.get_version(project, model, version)
+    if found.state != "ready":
+        raise Conflict(f"Version {found.version} of model {model!r} is {found.state}. {found.reason}".strip())
+    files: list[ModelFile] = []
+    cursor: str | None = None
+    while True:
+        page = yield from calls.list_version_files_page(project, model, found.version, limit=1000, cursor=cursor)
+        files += page.items
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    total, done = sum(file.size_bytes for file in files), 0
+    copied: list[Path] = []
+    for file in files:
+        target = Path(folder) / file.path
+        if (yield Work(partial(_hash_of, target))) != file.sha256:
+            yield Work(partial(_make_folder, target.parent))
+            read = partial(calls.read_version_file_range, project, model, found.version, file.path)
+            yield from copy_content(read, file.path, target, progress=partial(_told, progress, done, total))
+            if (yield Work(partial(_hash_of, target))) != file.sha256:
+                yield Work(partial(target.unlink, missing_ok=True))
+                raise ServerFailure(f"{file.path} did not arrive as it was registered; download it again.")
+        done += file.size_bytes
+        progress(done, total)
+        copied.append(target)
+    return copied
+
+
+def _told(progress: Progress, before: int, total: int, done: int, _of_file: int) -> None:
+    progress(before + done, total)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalFileProblem(f"{folder} cannot be made: {error.strerror}.") from error
+
+
+def _hash_of(path: Path) -> str | None:
+    """``None``: there is no such file."""
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.sha256()
+            while piece := file.read(_PIECE):
+                digest.update(piece)
+            return digest.hexdigest()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise LocalFileProblem(f"{path} cannot be read: {error.strerror}.") from error
