@@ -71,8 +71,18 @@ def read_told(message: Message) -> Told:
     return Told(name, labels)
 
 
-def create(platform: Platform, caller: Caller, parent: Parent, order: Order, bodies: dict[str, dict[str, Any]]) -> str:
-    """Submit the job, and keep ``bodies`` (by collection) as the resources that it is. Gives the job's id."""
+def create(
+    platform: Platform,
+    caller: Caller,
+    parent: Parent,
+    order: Order,
+    bodies: dict[str, dict[str, Any]],
+    also: Callable[[Work, str], None] | None = None,
+) -> str:
+    """Submit the job, and keep ``bodies`` (by collection) as the resources that it is. Gives the job's id.
+
+    ``also``: done in the same transaction, with the job's id.
+    """
     submission = check_submission(
         platform, caller, canonical(job_spec_of(platform, caller, order, table_of(platform.settings)))
     )
@@ -94,6 +104,8 @@ def create(platform: Platform, caller: Caller, parent: Parent, order: Order, bod
                 )
             )
         work.session.flush()
+        if also is not None:
+            also(work, submitted.job_id)
     return submitted.job_id
 
 

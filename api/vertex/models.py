@@ -1,26 +1,296 @@
-"""Where trained models would be registered."""
+"""``projects.locations.models`` over the registry of models, as far as a trained model needs it.
+
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models
+
+A model's id is the registry's own; a version is named by its number or an alias: ``models/<id>@2``. What only their client says
+of a model (its display name, the serving container) is kept with the version.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
 
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import select
+from sqlalchemy.orm import Session, object_session
+from trainmaster.wire.models import Alias, AliasRequest, ModelName
+
+from api.auth import Caller, ProjectAccess, Role
+from api.cursors import make_cursor, read_cursor
+from api.models import service
+from api.models.access import ModelAccess, by_of
+from api.vertex import jobs
 from api.vertex.answers import NotServed
-from api.vertex.proto import Message
+from api.vertex.filters import parse_filter
+from api.vertex.mapping import slug
+from api.vertex.names import Parent, member_of
+from api.vertex.operations import view_of
+from api.vertex.proto import Message, timestamp
+from api.work import Platform, Work
+from core.bell import TOPIC_MODELS
+from core.db.repositories import models
+from core.db.tables import Job, Model, ModelVersion
+from core.domain.errors import Conflict, InvalidRequest, NotFound
+from core.domain.models import VersionState
+from core.registry import versions
+from core.registry.sources import Asked
+from core.registry.versions import Told
+
+COLLECTION: Final = "models"
+KEY: Final = "vertex"  # in what a version is told
+DEFAULT: Final = "default"  # the alias that stands where none is named
+_KEPT: Final = (
+    "displayName",
+    "description",
+    "versionDescription",
+    "containerSpec",
+    "predictSchemata",
+    "metadata",
+    "metadataSchemaUri",
+)
+_SERVED: Final = {*_KEPT, "labels", "versionAliases", "artifactUri", "name"}
+_ABSENT: Final = {
+    "encryptionSpec": "encryption by keys of one's own is",
+    "explanationSpec": "explanations are",
+    "pipelineJob": "pipelines are",
+    "baseModelSource": "base models are",
+    "dataStats": "statistics of data are",
+}
+_MODEL: Final = re.compile(r"(?:projects/[^/]+/locations/[^/]+/models/)?(?P<id>[\w-]+)(?:@[\w-]+)?")
 
 
-class ModelRegistry(Protocol):
-    """What training pipelines need of a registry of models."""
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """What a pipeline's model is to be. ``parent``: the id of the model that it is a version of, empty: a new one's."""
 
-    def accept(self, upload: Message) -> None:
-        """Check a pipeline's ``modelToUpload`` when it is created. Raises ``InvalidRequest`` or ``NotServed``."""
-        ...
+    body: dict[str, Any]
+    aliases: tuple[str, ...]
+    labels: dict[str, str]
+    name: str
+    parent: str = ""
+    fields: tuple[str, ...] = field(default=_KEPT, repr=False)
 
 
-class NoRegistry:
-    """There is none yet: said when the pipeline is created, not after hours of training."""
+def read_upload(message: Message, *, model_id: str, parent: str) -> Upload:
+    """A pipeline's ``modelToUpload``. Raises ``InvalidRequest`` or ``NotServed``."""
+    message.demand_known(_SERVED, absent=_ABSENT)
+    told = jobs.read_told(message)
+    aliases = list(message.texts("versionAliases"))
+    for alias in aliases:
+        _valid(Alias, alias, message.at("versionAliases"))
+    name = model_id or slug(told.display_name)
+    _valid(ModelName, name, "training_pipeline.model_id")
+    body = {key: message.raw(key) for key in _KEPT if message.has(key)}
+    found = _MODEL.fullmatch(parent)
+    if parent and found is None:
+        raise InvalidRequest(f"training_pipeline.parent_model: {parent[:200]!r} names no model.", field="parent_model")
+    return Upload(body, tuple(aliases), told.labels, name, found["id"] if parent and found is not None else "")
 
-    def accept(self, upload: Message) -> None:
+
+def _valid(kind: Any, value: str, where: str) -> None:
+    try:
+        TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        words = error.errors(include_url=False)[0]["msg"].removeprefix("Value error, ")
+        raise InvalidRequest(f"{where}: {value[:100]!r}: {words}.", field=where) from None
+
+
+def register(platform: Platform, work: Work, caller: Caller, upload: Upload, job_id: str) -> None:
+    """Have the job's model registered once it has succeeded, in the transaction that submits it."""
+    job = work.session.get_one(Job, job_id)
+    name = upload.name
+    if upload.parent:
+        parent = work.session.execute(
+            select(Model).where(
+                Model.id == upload.parent, Model.project_id == job.project_id, Model.deleted_at.is_(None)
+            )
+        ).scalar_one_or_none()
+        if parent is None:
+            raise NotFound(f"models {upload.parent} is not found.")
+        name = parent.name
+    by = by_of(caller)
+    known = models.find_model(work.session, job.project_id, name)
+    # There the first version of a model is its default, whatever is asked for.
+    aliases = {*upload.aliases, *([DEFAULT] if known is None or known.version_count == 0 else [])}
+    told = Told(str(upload.body.get("versionDescription", "")), upload.labels, sorted(aliases))
+    made = versions.register_from_job(
+        work.session,
+        work.now,
+        job,
+        name,
+        by,
+        Asked(),
+        volume=platform.settings.default_volume,
+        told=told,
+        when_done=True,
+    )
+    made.wanted = {**made.wanted, KEY: upload.body}
+    work.session.flush()
+    work.ring(TOPIC_MODELS)
+
+
+def of_pipeline(found: jobs.Found) -> ModelVersion | None:
+    """The version that a pipeline's job makes."""
+    session = object_session(found.job)
+    if session is None:
+        return None
+    rows = session.scalars(select(ModelVersion).where(ModelVersion.job_id == found.job.id).order_by(ModelVersion.id))
+    return next((row for row in rows if KEY in row.wanted), None)
+
+
+class Models:
+    """See :class:`api.vertex.collection.Collection`."""
+
+    def create(self, platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
+        del platform, caller, parent, raw
         raise NotServed(
-            f"{upload.path}: models are not registered by this platform yet. Leave model_display_name and the serving container "
-            "out; what the script writes to AIP_MODEL_DIR lies in the base output directory, under model/."
+            "models.upload is not served by this platform: a model is registered from a job that made it, by a training "
+            "pipeline with model_display_name, or by `trainmaster model register`."
         )
+
+    def get(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        with platform.read() as work:
+            model, version = _find(work.session, caller, parent, resource_id, "viewer", verb="models.get")
+            return _view(work.session, parent, model, version)
+
+    def page(self, platform: Platform, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
+        """By name. A model whose first version is not ready yet is not there."""
+        test = parse_filter(query.filter)
+        limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
+        with platform.read() as work:
+            member = member_of(work.session, caller, parent, "viewer", verb="models.list")
+            wanted = select(Model).where(Model.project_id == member.project_id, Model.deleted_at.is_(None))
+            if query.page_token:
+                wanted = wanted.where(Model.name > str(read_cursor(query.page_token, (str,))[0]))
+            rows = work.session.scalars(wanted.order_by(Model.name).limit(limit + 1)).all()
+            items = []
+            for row in rows[:limit]:
+                version = _default(work.session, row)
+                if version is not None:
+                    item = _view(work.session, parent, row, version)
+                    if test(lambda name, item=item, row=row: _field(name, item, row)):  # type: ignore[misc]
+                        items.append(item)
+        more = {"nextPageToken": make_cursor(rows[limit - 1].name)} if len(rows) > limit else {}
+        return {**({COLLECTION: items} if items else {}), **more}
+
+    def cancel(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> None:
+        del platform, caller, parent, resource_id
+        raise NotServed("models:cancel is not served by this platform.")
+
+    def delete(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        """With all its versions. Of its aliases only ``default`` does not stand in the way."""
+        with platform.write() as work:
+            model, _ = _find(work.session, caller, parent, resource_id, "member", verb="models.delete", is_any=True)
+            access = _access(caller, parent, model)
+            if DEFAULT in models.aliases_of(work.session, [model.id])[model.id]:
+                service.remove_alias(work, access, DEFAULT)
+            service.delete_model(work, access, force=False)
+        return view_of(parent.name_of(COLLECTION, resource_id), is_done=True)
+
+    def look(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+        with platform.read() as work:
+            member = member_of(work.session, caller, parent, "member", verb="models.get")
+            row = work.session.get(Model, resource_id.partition("@")[0])
+        if row is None or row.project_id != member.project_id or row.deleted_at is None:
+            raise NotFound(f"Operation {parent.name_of(COLLECTION, resource_id)}/operations/delete is not found.")
+        return view_of(parent.name_of(COLLECTION, resource_id), is_done=True)
+
+
+def list_versions(platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    """All that are ready, newest first."""
+    with platform.read() as work:
+        model, _ = _find(work.session, caller, parent, resource_id, "viewer", verb="models.listVersions")
+        ready = models.versions_of(model.id).where(ModelVersion.state == VersionState.READY.value)
+        rows = work.session.scalars(ready.order_by(ModelVersion.number.desc())).all()
+        return {COLLECTION: [_view(work.session, parent, model, row) for row in rows]}
+
+
+def merge_aliases(platform: Platform, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
+    """Aliases are added to a version, and those that begin with a dash are taken from it."""
+    message = Message(raw, "merge_version_aliases")
+    message.demand_known({"name", "versionAliases"})
+    with platform.write() as work:
+        model, version = _find(work.session, caller, parent, resource_id, "member", verb="models.mergeVersionAliases")
+        access = _access(caller, parent, model)
+        for text in message.texts("versionAliases"):
+            _valid(Alias, text.removeprefix("-"), message.at("versionAliases"))
+            own = models.aliases_of(work.session, [model.id])[model.id]
+            if not text.startswith("-"):
+                service.set_alias(work, access, text, AliasRequest(version=version.number))
+            elif text == f"-{DEFAULT}":
+                raise Conflict("The default alias is moved to another version, not removed.")
+            elif own.get(text[1:]) == version.number:
+                service.remove_alias(work, access, text[1:])
+        work.session.flush()
+        return _view(work.session, parent, model, version)
+
+
+def delete_version(platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
+    with platform.write() as work:
+        model, version = _find(
+            work.session, caller, parent, resource_id, "member", verb="models.deleteVersion", is_any=True
+        )
+        service.delete_version(work, _access(caller, parent, model), str(version.number), force=False)
+    return view_of(parent.name_of(COLLECTION, model.id), is_done=True)
+
+
+def _access(caller: Caller, parent: Parent, model: Model) -> ModelAccess:
+    return ModelAccess(ProjectAccess(caller, parent.own, "member"), model.name)
+
+
+def _find(
+    session: Session, caller: Caller, parent: Parent, resource_id: str, role: Role, *, verb: str, is_any: bool = False
+) -> tuple[Model, ModelVersion]:
+    """``is_any``: also where no version is ready. Raises ``NotFound`` or ``Forbidden``."""
+    member = member_of(session, caller, parent, role, verb=verb)
+    model_id, _, ref = resource_id.partition("@")
+    row = session.get(Model, model_id)
+    if row is not None and row.project_id == member.project_id and row.deleted_at is None:
+        version = versions.find_version(session, row, ref) if ref else _default(session, row, is_any=is_any)
+        if version is not None and (is_any or version.state == VersionState.READY):
+            return row, version
+    raise NotFound(f"The Model {parent.name_of(COLLECTION, resource_id)} is not found.")
+
+
+def _default(session: Session, model: Model, *, is_any: bool = False) -> ModelVersion | None:
+    found = models.find_alias(session, model.id, DEFAULT) or models.newest_ready(session, model.id)
+    if found is None and is_any:
+        found = session.scalars(models.versions_of(model.id).order_by(ModelVersion.number.desc()).limit(1)).first()
+    return found
+
+
+def _view(session: Session, parent: Parent, model: Model, version: ModelVersion) -> dict[str, Any]:
+    aliases = models.aliases_of(session, [model.id])[model.id]
+    told: dict[str, Any] = version.wanted.get(KEY, {})
+    pipeline = {"trainingPipeline": parent.name_of("trainingPipelines", version.job_id)} if told else {}
+    return {
+        "displayName": model.name,
+        **told,
+        "name": parent.name_of(COLLECTION, model.id),
+        "versionId": str(version.number),
+        "versionAliases": [name for name, number in aliases.items() if number == version.number],
+        "artifactUri": f"gs://{version.volume}/{version.path}",
+        "createTime": timestamp(model.created_at),
+        "updateTime": timestamp(model.updated_at),
+        "versionCreateTime": timestamp(version.created_at),
+        "versionUpdateTime": timestamp(version.updated_at),
+        "etag": version.digest or "",
+        **({"labels": version.labels} if version.labels else {}),
+        **pipeline,
+    }
+
+
+def _field(name: str, item: dict[str, Any], row: Model) -> Any:
+    match name:
+        case "labels":
+            return item.get("labels", {})
+        case "create_time":
+            return row.created_at
+        case "update_time":
+            return row.updated_at
+        case "display_name":
+            return item["displayName"]
+        case _:
+            return item.get(name)

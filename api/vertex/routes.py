@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Body, Depends, Path, Query, Response
 
 from api.auth import Reader, Writer
-from api.vertex import custom_jobs, jobs, operations, training_pipelines, tuning
+from api.vertex import custom_jobs, jobs, models, operations, training_pipelines, tuning
 from api.vertex.answers import NotServed, VertexRoute, answer
 from api.vertex.collection import Collection, JobCollection
 from api.vertex.names import Parent, parent_of
@@ -34,6 +34,7 @@ COLLECTIONS: Final[dict[str, Collection]] = {
         lambda _platform, found: training_pipelines.view(found),
     ),
     tuning.COLLECTION: tuning.TuningJobs(),
+    models.COLLECTION: models.Models(),
 }
 
 
@@ -99,6 +100,32 @@ def _add(collection: str, kind: Collection) -> None:
     add(f"{one}/operations/{{operation}}", operation, "GET")
     # Where the SDK asks for an operation's progress over REST: the first of its address rules is this one.
     add(f"{one}/operations/{{operation}}".replace("/v1/", "/ui/", 1), operation, "GET")
+
+
+_MODEL: Final = f"{PARENT}/{models.COLLECTION}/{{resource}}"
+
+
+# In front of the routes of all collections, which have one verb.
+@router.get(f"{_MODEL}:listVersions")
+def list_model_versions(resource: _Id, parent: ParentDep, caller: Reader, platform: PlatformDep) -> Response:
+    return answer(models.list_versions(platform, caller, parent, resource))
+
+
+@router.post(f"{_MODEL}:mergeVersionAliases")
+def merge_version_aliases(
+    resource: _Id, body: _Body, parent: ParentDep, caller: Writer, platform: PlatformDep
+) -> Response:
+    return answer(models.merge_aliases(platform, caller, parent, resource, body))
+
+
+@router.delete(f"{_MODEL}:deleteVersion")
+def delete_model_version(resource: _Id, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
+    return answer(models.delete_version(platform, caller, parent, resource))
+
+
+@router.post(f"{PARENT}/{models.COLLECTION}:upload")
+def upload_model(body: _Body, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
+    return answer({"name": models.Models().create(platform, caller, parent, body)})
 
 
 for _name, _kind in COLLECTIONS.items():

@@ -8,24 +8,23 @@ from __future__ import annotations
 from typing import Any, Final
 
 from api.auth import Caller
-from api.vertex import custom_jobs, jobs
+from api.vertex import custom_jobs, jobs, models
 from api.vertex.answers import NotServed
 from api.vertex.mapping import Order
-from api.vertex.models import ModelRegistry, NoRegistry
 from api.vertex.names import Parent
 from api.vertex.proto import Message
 from api.vertex.specs import in_camel_case, read_spec
 from api.work import Platform
+from core.domain.models import VersionState
+from core.domain.states import JobState
 
 COLLECTION: Final = "trainingPipelines"
-REGISTRY: ModelRegistry = NoRegistry()
+_FAILED_PRECONDITION: Final = 9  # google.rpc.Code
 _CUSTOM_TASK: Final = "schema/trainingjob/definition/custom_task_1.0.0.yaml"
 _OUTPUT_ONLY: Final = frozenset({*custom_jobs.OUTPUT_ONLY, "trainingTaskMetadata"})
 _NO_PIPELINE: Final = {
     "inputDataConfig": "managed datasets are",
     "encryptionSpec": "encryption by keys of one's own is",
-    "modelId": "models are",
-    "parentModel": "models are",
 }
 
 
@@ -33,7 +32,16 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
     """The id of a new pipeline, and of the job behind it. Raises as ``custom_jobs.create``."""
     jobs.demand_member(platform, caller, parent, "member", verb="trainingPipelines.create")
     message = Message(raw, "training_pipeline")
-    served = {"displayName", "labels", "trainingTaskDefinition", "trainingTaskInputs", "modelToUpload", *_OUTPUT_ONLY}
+    served = {
+        "displayName",
+        "labels",
+        "trainingTaskDefinition",
+        "trainingTaskInputs",
+        "modelToUpload",
+        "modelId",
+        "parentModel",
+        *_OUTPUT_ONLY,
+    }
     message.demand_known(served, absent=_NO_PIPELINE)
     told = jobs.read_told(message)
     definition = message.text("trainingTaskDefinition", 1_000)
@@ -42,8 +50,10 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
             f"{message.at('trainingTaskDefinition')}: {definition[:200]} is not served by this platform; custom training is "
             f"(gs://google-cloud-aiplatform/{_CUSTOM_TASK})."
         )
-    if (upload := message.message("modelToUpload")) is not None:
-        REGISTRY.accept(upload)
+    upload = None
+    if (wanted := message.message("modelToUpload")) is not None:
+        parent_model = message.text("parentModel", 1_000)
+        upload = models.read_upload(wanted, model_id=message.text("modelId", 63), parent=parent_model)
     inputs = message.raw("trainingTaskInputs")
     spec = read_spec(inputs or {}, message.at("trainingTaskInputs"))
     order = Order(spec, told.display_name, parent.own, parent.location, told.labels)
@@ -56,6 +66,7 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
             COLLECTION: {"trainingTaskDefinition": definition, "trainingTaskInputs": inputs},
             custom_jobs.COLLECTION: {"jobSpec": in_camel_case(inputs)},
         },
+        also=None if upload is None else lambda work, job_id: models.register(platform, work, caller, upload, job_id),
     )
 
 
@@ -65,4 +76,26 @@ def view(found: jobs.Found) -> dict[str, Any]:
         **jobs.status_of(found, "PIPELINE_STATE_"),
         **found.row.body,
         "trainingTaskMetadata": {"backingCustomJob": backing},
+        **_model_of(found),
     }
+
+
+def _model_of(found: jobs.Found) -> dict[str, Any]:
+    """The model, where one is asked for: a pipeline goes on until it is registered, and fails where it cannot be."""
+    version = models.of_pipeline(found)
+    if version is None:
+        return {}
+    told = version.wanted[models.KEY]
+    if JobState(found.job.state) is not JobState.SUCCEEDED:
+        return {"modelToUpload": told}
+    match version.state:
+        case VersionState.READY:
+            name = found.parent.name_of(models.COLLECTION, version.model_id)
+            return {"modelToUpload": {**told, "name": name, "versionId": str(version.number)}}
+        case VersionState.FAILED:
+            error = {"code": _FAILED_PRECONDITION, "message": f"The model was not registered: {version.reason}"}
+            return {"modelToUpload": told, "state": "PIPELINE_STATE_FAILED", "error": error}
+        case VersionState.DELETING:
+            return {"modelToUpload": told}
+        case _:
+            return {"modelToUpload": told, "state": "PIPELINE_STATE_RUNNING"}

@@ -41,6 +41,8 @@ def test_the_unmodified_sdk_trains_here(platform: Any, python_of: Any, version: 
     assert [one["world"] for one in seen["pipe"]] == [["0", "2"], ["1", "2"]]
     assert [one["epochs"] for one in seen["pipe"]] == [1, 1]
     assert seen["pipe"][0]["pools"] == {"workerpool0": 1, "workerpool1": 1}
+    assert seen["model"] == ["A model", "1", ["default"], True]
+    assert (seen["models"], seen["versions"], seen["models_left"]) == (["A model"], [["default", "prod"]], [])
     assert (seen["listed"], seen["cancelled"], seen["deleted"]) == (["sleeper"], "JOB_STATE_CANCELLED", 404)
     assert "no data" in seen["failed"]
     assert seen["refused"][0] == "MethodNotImplemented"

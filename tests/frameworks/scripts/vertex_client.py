@@ -59,10 +59,19 @@ local = aiplatform.CustomJob.from_local_script(
 )
 local.run(sync=False)
 training = aiplatform.CustomTrainingJob(
-    display_name="training", script_path=TASK, container_uri=PREBUILT, requirements=["six"]
+    display_name="training",
+    script_path=TASK,
+    container_uri=PREBUILT,
+    requirements=["six"],
+    model_serving_container_image_uri="us-docker.pkg.dev/vertex-ai/prediction/sklearn-cpu.1-3:latest",
 )
 model = training.run(
-    args=["--epochs", "1"], replica_count=2, machine_type=MACHINE, base_output_dir="gs://data/pipe", sync=False
+    args=["--epochs", "1"],
+    replica_count=2,
+    machine_type=MACHINE,
+    base_output_dir="gs://data/pipe",
+    model_display_name="A model",
+    sync=False,
 )
 # --- meanwhile: one that is cancelled, one that fails
 sleeper = aiplatform.CustomJob(display_name="sleeper", worker_pool_specs=[pool("import time; time.sleep(300)")])
@@ -106,6 +115,15 @@ seen["states"] = [custom.state.name, local.state.name, training.state.name]
 seen["custom"] = content("custom.json")
 seen["local"] = content("local/model/workerpool0-0.json")
 seen["pipe"] = [content(f"pipe/model/workerpool{number}-0.json") for number in (0, 1)]
+model.wait()
+again = aiplatform.Model(model.resource_name)
+seen["model"] = [again.display_name, again.version_id, again.version_aliases, again.uri.startswith("gs://")]
+seen["models"] = [each.display_name for each in aiplatform.Model.list(filter='display_name="A model"')]
+again.versioning_registry.add_version_aliases(["prod"], version="1")
+seen["versions"] = [sorted(each.version_aliases) for each in again.versioning_registry.list_versions()]
+again.versioning_registry.remove_version_aliases(["prod"], version="1")
+again.delete()
+seen["models_left"] = [each.display_name for each in aiplatform.Model.list(filter='display_name="A model"')]
 seen["pipelines"] = [job.display_name for job in aiplatform.CustomTrainingJob.list()]
 training.delete()
 seen["pipelines_left"] = [job.display_name for job in aiplatform.CustomTrainingJob.list()]

@@ -189,7 +189,30 @@ def _of_collection(name: str, live: str, ended: str) -> dict[str, Case]:
     }
 
 
+# A model is made by a training pipeline, and nothing of it is cancelled.
+_NO_VERB = {**NOT_SERVED, "reader": 403}
+_ONE_MODEL, _DIGITS = f"{_PARENT}/models/{{resource}}", f"{_LOCATED}/models/model-digits"
+MODELS = {
+    f"POST {_PARENT}/models": case(_NO_VERB, f"{_LOCATED}/models", json={}),
+    f"POST {_PARENT}/models:upload": case(_NO_VERB, f"{_LOCATED}/models:upload", json={}),
+    f"GET {_PARENT}/models": case(VERTEX_READER, f"{_LOCATED}/models"),
+    f"GET {_ONE_MODEL}": case(VERTEX_READER, _DIGITS),
+    f"GET {_ONE_MODEL}:listVersions": case(VERTEX_READER, f"{_DIGITS}:listVersions"),
+    f"POST {_ONE_MODEL}:mergeVersionAliases": case(
+        VERTEX_MEMBER, f"{_DIGITS}@1:mergeVersionAliases", json={"versionAliases": ["best"]}
+    ),
+    f"DELETE {_ONE_MODEL}:deleteVersion": case(VERTEX_MEMBER, f"{_DIGITS}@1:deleteVersion"),
+    f"POST {_ONE_MODEL}:{{action}}": case(_NO_VERB, f"{_DIGITS}:cancel"),
+    f"DELETE {_ONE_MODEL}": case(VERTEX_MEMBER, _DIGITS),
+    **{
+        f"GET {prefix}{_ONE_MODEL[3:]}/operations/{{operation}}": case(
+            VERTEX_MEMBER, f"{prefix}{_LOCATED[3:]}/models/model-gone/operations/delete"
+        )
+        for prefix in ("/v1", "/ui")
+    },
+}
 VERTEX: dict[str, Case] = {
+    **MODELS,
     **_of_collection("customJobs", "job-1", "job-done"),
     **_of_collection("trainingPipelines", "job-paused", "job-over"),
     **{
@@ -575,6 +598,12 @@ def furnish_models(session: Session, now: datetime) -> None:
     session.add(
         ModelFile(version_id="version-digits", path="a.txt", source="a.txt", size_bytes=1, mtime_ns=0, sha256="0" * 64)
     )
+    session.add(
+        Model(
+            id="model-gone", project_id="project-vision", user_id="user-member", name="gone", created_at=now, updated_at=now,
+            deleted_at=now,
+        )
+    )  # fmt: skip
     session.add(ModelAlias(model_id="model-named", name="prod", version_id="version-named", updated_at=now))
 
 

@@ -225,13 +225,12 @@ def test_what_is_not_served_is_told_by_its_name(client: TestClient, field: str, 
 
 
 def test_other_collections_are_told_by_their_names(client: TestClient) -> None:
-    for path in ("models/9", "endpoints", "tensorboards?filter=is_default=true"):
+    for path in ("endpoints", "tensorboards?filter=is_default=true"):
         said = error_of(client.get(f"{PARENT}/{path}"), 501, "UNIMPLEMENTED")
         assert path.partition("/")[0].partition("?")[0] in said
-    upload = {"displayName": "m"}
-    body = {"displayName": "p", "trainingTaskDefinition": TASK, "trainingTaskInputs": {}, "modelToUpload": upload}
-    assert "models are not registered" in refused(client, body, status="UNIMPLEMENTED", collection="trainingPipelines")
-    body = {**body, "trainingTaskDefinition": "gs://x/automl_tabular_1.0.0.yaml"}
+    assert "models.upload is not served" in refused(client, {}, status="UNIMPLEMENTED", collection="models:upload")
+    task = "gs://x/automl_tabular_1.0.0.yaml"
+    body = {"displayName": "p", "trainingTaskDefinition": task, "trainingTaskInputs": {}}
     assert "automl_tabular" in refused(client, body, status="UNIMPLEMENTED", collection="trainingPipelines")
 
 
