@@ -152,7 +152,7 @@ def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow
         select(func.min(Job.not_before)).where(Job.state == JobState.QUEUED.value, Job.not_before > now)
     ).scalar_one()
     usage, usage_at = changed_usage(rules, snapshot, {one.view.user: one.user_id for one in live})
-    dues = (ends, grows_at, rules.next_change(now), next_change(session, now), _next_turn(snapshot), usage_at)
+    dues = (ends, grows_at, rules.next_change(now), next_change(session, now), next_turn(snapshot), usage_at)
     return Loaded(
         snapshot=snapshot,
         generations={JobId(job_id): one.generation for job_id, one in cache.jobs.items()},
@@ -167,7 +167,7 @@ def load_snapshot(session: Session, cache: TickCache, now: datetime, *, can_grow
     )
 
 
-def _next_turn(snapshot: Snapshot) -> datetime | None:
+def next_turn(snapshot: Snapshot) -> datetime | None:
     """When the next guaranteed run time or turn of a job that runs is over, or a waiting one has starved for long enough."""
     if not snapshot.queued:
         return None

@@ -20,6 +20,7 @@ from typing import Final
 
 from core.domain.gpu_models import accepted_models
 from core.domain.ids import JobId, NodeId
+from core.domain.waiting import said_to
 from scheduler.planning import words
 from scheduler.planning.course import Course, Ends
 from scheduler.planning.model import Placement, Plan, QueuedGang, ReasonCode, RunningGang, Snapshot
@@ -240,7 +241,9 @@ def _why_not(job: QueuedGang, run: _Run) -> str:
     endless = [one for one in run.course.running.values() if one.end_s == inf and competes(one.view)]
     if not endless:
         reason = run.last.waits.get(job.job_id)
-        return f"it {reason.sentence}" if reason else "no end that can be told would make room for it"
+        # Of itself it is not told as of another one.
+        told = reason and said_to(job.job_id, job.name, reason.sentence, reason.numbers)
+        return f"it {told}" if told else "no end that can be told would make room for it"
     return said_of_endless([one.view for one in endless])
 
 

@@ -12,7 +12,7 @@ from core.domain.ids import JobId, NodeId
 from core.domain.resources import Gang, Request
 from scheduler.planning import Estimate, QueuedGang, ReasonCode, Snapshot, plan
 from scheduler.planning.forecast import Forecast, Option, OptionCode, another_cluster, forecast
-from scheduler.planning.outlook import StartCode
+from scheduler.planning.outlook import StartCode, outlook
 from tests.properties.planner_worlds import NOW, any_snapshots, gangs
 from tests.unit.planning.test_reasons import GIB, gang, job, node, runs
 
@@ -185,6 +185,15 @@ def test_without_the_node_that_alone_could_run_it_it_could_never_start() -> None
     assert none.reason.numbers["is_never"]
     # Where there is no node since none has come yet, nobody knows.
     assert forecast(Snapshot(NOW, (), ()), job("me", gang(1, 1))).start.code is StartCode.NOT_KNOWN
+
+
+def test_of_itself_a_job_is_not_told_as_of_the_one_that_holds_the_place() -> None:
+    me = job("hog", gang(1, 8))  # who holds the node is not known here
+    found = outlook(Snapshot(NOW, (node("a", free=0),), (me,))).of(me.job_id)
+    assert found is not None
+    assert found.code is StartCode.NOT_KNOWN
+    assert "what becomes free on a is kept for it" in found.sentence
+    assert "hog" not in found.sentence
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
