@@ -31,8 +31,8 @@ class Kind:
 
 
 Entry = tuple[Turn, QueuedGang, Kind]
-# Jobs of one kind that come one after another.
-Run = tuple[Kind, Sequence[QueuedGang]]
+# Jobs that come one after another: one, or more of which it is known that all wait.
+Run = Sequence[Entry]
 
 
 def in_line(
@@ -42,19 +42,17 @@ def in_line(
     waits: Callable[[Kind], bool],
 ) -> Iterator[Run]:
     """One line, those together that wait; those for which ``is_idle`` are put into ``idle`` instead."""
-    at = 0
-    while at < len(entries):
-        kind, end = entries[at][2], at + 1
-        is_aside = is_idle is not None and is_idle(kind)
-        if is_aside or waits(kind):
-            end = end_of_kind(entries, at)
-        if is_aside:
-            idle += entries[at:end]
-        elif end == at + 1:
-            yield kind, (entries[at][1],)
+    at, count = 0, len(entries)
+    while at < count:
+        kind, begin = entries[at][2], at
+        at = end_of_kind(entries, at)
+        if is_idle is not None and is_idle(kind):
+            idle += entries[begin:at]
+        elif waits(kind):
+            yield entries[begin:at]
         else:
-            yield kind, [job for _, job, _ in entries[at:end]]
-        at = end
+            at = begin + 1
+            yield entries[begin:at]
 
 
 def end_of_kind(entries: Sequence[Entry], at: int) -> int:

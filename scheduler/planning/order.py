@@ -100,7 +100,7 @@ class Queue:
     def walk(self) -> Iterator[Run]:
         """Every job, the next one first. A start must be told to ``shares`` before the next job is asked for.
 
-        Those that surely wait (:meth:`waits`) come together with those of their kind that are next; every other one alone.
+        Those of which it is known that they wait (:meth:`waits`) come together with such as are next; every other one alone.
         """
         self._walks += 1
         return self._walk(self.shares, self.waits)
@@ -123,15 +123,15 @@ class Queue:
         """
         taken: list[QueuedGang] = []
         if all(len(users) == 1 for users in self._ranks) and (self._is_fair or not self._owed):
-            for _, jobs in self._walk(self.shares, lambda _: True):
-                taken.extend(jobs)
+            for run in self._walk(self.shares, lambda _: True):
+                taken.extend([job for _, job, _ in run])
             return taken
         twin = self.shares.copy()
-        for kind, jobs in self._walk(twin, lambda kind: kind.is_idle or len(taken) >= _LOOKED_AHEAD):
+        for run in self._walk(twin, lambda kind: kind.is_idle or len(taken) >= _LOOKED_AHEAD):
+            _, job, kind = run[0]
             if len(taken) < _LOOKED_AHEAD and not kind.is_idle:
-                for job in jobs:
-                    twin.add(job.project, job.user, twin.likely(job.gang, job.shape))
-            taken.extend(jobs)
+                twin.add(job.project, job.user, twin.likely(job.gang, job.shape))
+            taken.extend([job for _, job, _ in run])
         return taken
 
     def _is_idle(self, kind: Kind) -> bool:
@@ -172,7 +172,8 @@ class Queue:
             idle.sort(key=itemgetter(0))
             if self._hopeless:
                 idle.sort(key=lambda entry: entry[1].shape in self._hopeless)
-            yield from in_line(idle, None, [], lambda _: True)
+            if idle:
+                yield idle
 
     def _guaranteed_first(self, entries: Iterable[Entry], shares: Shares) -> Iterator[Run]:
         """In one line: those first that stay within what is guaranteed to their projects, of these first those whose users
@@ -186,19 +187,19 @@ class Queue:
                 continue
             others = []
             for entry in entries:
-                _, job, kind = entry
+                job = entry[1]
                 if job.project in self._owed:
                     need = shares.likely(job.gang, job.shape)
                     is_owed = is_guaranteed(job.project, need, shares, waits=job.gang)
                     if is_owed and (
                         not are_users or is_guaranteed_to_user(job.project, job.user, need, shares, waits=job.gang)
                     ):
-                        yield kind, (job,)
+                        yield (entry,)
                         continue
                 others.append(entry)
             entries = others
-        for _, job, kind in others:
-            yield kind, (job,)
+        for entry in others:
+            yield (entry,)
 
 
 def _not_idle(entries: Iterable[Entry], is_idle: Callable[[Kind], bool] | None, idle: list[Entry]) -> Iterator[Entry]:

@@ -22,11 +22,11 @@ from scheduler.planning.fragments import Typical
 from scheduler.planning.gang import place
 from scheduler.planning.grow import Grower, Growth, with_more
 from scheduler.planning.keeping import Keeping
-from scheduler.planning.kinds import Kind, Run
+from scheduler.planning.kinds import Entry, Kind
 from scheduler.planning.ledger import NEVER, REFUSED, Ledger
 from scheduler.planning.model import Grow, Plan, QueuedGang, Reason, RunningGang, Snapshot, Start
 from scheduler.planning.order import Queue
-from scheduler.planning.preempt import Blocked, Preempted, Preemption
+from scheduler.planning.preempt import Preempted, Preemption
 from scheduler.planning.promises import Promises
 from scheduler.planning.quota import Excess
 from scheduler.planning.reservation import Holdings, Timeline
@@ -99,7 +99,7 @@ class _Planning:
         self.timeline: Timeline | None = None
         self.refused_above_s: dict[str, float] = {}  # sight -> jobs that may run longer than this are refused
         self.starts: list[tuple[QueuedGang, Draft]] = []
-        self._waiting: list[Run] | None = None
+        self._waiting: list[Entry] | None = None
         # Of the current round:
         self.ledger = Ledger(self.free)
         self.budget = Budget()
@@ -135,14 +135,14 @@ class _Planning:
         """Why everybody waits who waits in what this plan last said."""
         return self._reasons(self._waiting or [])
 
-    def walk(self) -> list[Run]:
+    def walk(self) -> list[Entry]:
         """Start what can start; who still waits, in order."""
         while True:
             waiting, is_settled = self._round()
             if is_settled:
                 return waiting
 
-    def _round(self) -> tuple[list[Run], bool]:
+    def _round(self) -> tuple[list[Entry], bool]:
         """One walk through the queue: who still waits, and whether another walk would start nothing.
 
         A start beside a reservation may shift where the reserved gang is to run, and so set nodes free for others; and it
@@ -161,23 +161,21 @@ class _Planning:
                 if above == REFUSED and not self.sights.demands[sight].keeps_off
             }
         self.budget = Budget()
-        waiting: list[Run] = []
+        waiting: list[Entry] = []
         started = len(self.starts)
         withdrawn, are_promised = self.queue.withdrawn, bool(self.promises.jobs)
-        for kind, alike in self.queue.walk():
-            jobs = alike
-            self._keep_promises(jobs[0].priority)
+        for run in self.queue.walk():
+            _, job, kind = run[0]
+            self._keep_promises(job.priority)
             if self.watched is not None:
-                for job in jobs:
-                    if job.job_id == self.watched:
-                        self._watch(job)
-            if are_promised:  # what was promised to one that was started so is free
-                jobs = [job for job in jobs if job.job_id not in withdrawn]
-            if self.queue.waits(kind):
-                if jobs:
-                    waiting.append((kind, jobs))
-                continue
-            waiting += [(kind, (job,)) for job in jobs if job.job_id in self.kept or not self._try_start(job, kind)]
+                for _, one, _ in run:
+                    if one.job_id == self.watched:
+                        self._watch(one)
+            if len(run) > 1 or self.queue.waits(kind):
+                # What was promised to one that was started so is free.
+                waiting += [entry for entry in run if entry[1].job_id not in withdrawn] if are_promised else run
+            elif job.job_id not in withdrawn and (job.job_id in self.kept or not self._try_start(job, kind)):
+                waiting += run
         self.shares.forget_promises()
         return waiting, not waiting or len(self.starts) == started
 
@@ -218,28 +216,34 @@ class _Planning:
         self.shares.hold(job.project, job.user, of_project, of_user)
         self.held_back.append((job, of_project, of_user))
 
-    def _preempt(self, waiting: list[Run], vain: frozenset[JobId], helped: int) -> Preempted:
+    def _preempt(self, waiting: list[Entry], vain: frozenset[JobId], helped: int) -> Preempted:
         """Who goes so that some of those who wait may start."""
-        blocked: list[Blocked] = []
-        over: set[JobId] = set()
-        known: dict[Kind, tuple[Demand | None, bool]] = {}
-        for kind, jobs in waiting:
-            found = known.get(kind)
-            if found is None:
-                found = known[kind] = self._blocked(kind.first)
-            demand, is_over = found
-            if demand is None:
-                continue
-            if is_over:
-                over.update(job.job_id for job in jobs)
-            blocked.append((kind, jobs, demand))
+        demands: dict[Kind, Demand] = {}
+        over: set[Kind] = set()
+        for kind in {kind: None for _, _, kind in waiting}:
+            demand, is_over = self._blocked(kind.first)
+            if demand is not None:
+                demands[kind] = demand
+                if is_over:
+                    over.add(kind)
+        blocked = [entry for entry in waiting if entry[2] in demands]
+        are_over = {job.job_id for _, job, kind in blocked if kind in over} if over else set[JobId]()
         shares = self.shares.copy() if self.held_back else self.shares
         for job, of_project, of_user in self.held_back:
             shares.hold(job.project, job.user, of_project, of_user, -1)  # by their places they are counted
         preemption = Preemption(
-            self.snapshot, self.ledger, self.holdings, shares, self.promises, self.kept, vain, self.sights, over, helped
+            self.snapshot,
+            self.ledger,
+            self.holdings,
+            shares,
+            self.promises,
+            self.kept,
+            vain,
+            self.sights,
+            are_over,
+            helped,
         )
-        return preemption.run(blocked)
+        return preemption.run(blocked, demands)
 
     def _blocked(self, job: QueuedGang) -> tuple[Demand | None, bool]:
         """What it asks for, if others' places could be any use to it; whether it waits for what it may have at once."""
@@ -370,7 +374,7 @@ class _Planning:
         is_anywhere = demand.pool is self.sights.demand(job, sight).pool
         return there if is_anywhere or there.pool is not lasting.pool else demand
 
-    def _grow(self, waiting: list[Run]) -> bool:
+    def _grow(self, waiting: list[Entry]) -> bool:
         """Give elastic gangs what nobody who waits could use the place of; whether that was anything."""
         bookings = self.sights.bookings
         for job, draft in self.starts:
@@ -401,10 +405,10 @@ class _Planning:
             for nodes in [{node for _, node in gang.nodes}]
         )
 
-    def _claimed(self, waiting: list[Run]) -> frozenset[int]:
+    def _claimed(self, waiting: list[Entry]) -> frozenset[int]:
         """Nodes that somebody who waits may ever use."""
         demands: dict[str, Demand] = {}
-        for kind, _ in waiting:
+        for kind in {kind: None for _, _, kind in waiting}:
             sight = self.sights.of(kind.first)
             if not isinstance(sight, Excess) and sight not in demands:
                 demands[sight] = self.sights.demand(kind.first, sight)
@@ -433,7 +437,7 @@ class _Planning:
             if (growth := self.growths.get(job_id)) is not None and growth.made
         )
 
-    def _reasons(self, waiting: list[Run]) -> dict[JobId, Reason]:
+    def _reasons(self, waiting: list[Entry]) -> dict[JobId, Reason]:
         reasons = Reasons(
             self.snapshot,
             refusals=self.refusals,

@@ -5,7 +5,7 @@ Called once, at the end of the walk. `docs/planner.md`, "Preemption", tells the 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
@@ -17,7 +17,7 @@ from scheduler.planning.cluster import Cluster
 from scheduler.planning.demand import Demand
 from scheduler.planning.draft import Draft
 from scheduler.planning.freeing import Freeing
-from scheduler.planning.kinds import Kind
+from scheduler.planning.kinds import Entry, Kind
 from scheduler.planning.ledger import Ledger
 from scheduler.planning.model import Move, Preempt, PreemptCode, QueuedGang, Reason, Shrink, Snapshot
 from scheduler.planning.moves import find_moves, is_enough
@@ -41,8 +41,6 @@ MAX_SPENT: Final = 512
 _LOOK_AT_RUNNING: Final = 8
 # Waiting gangs for which moves are looked for in one plan, in order.
 MAX_MOVED_FOR: Final = 2
-# Jobs of a kind that come one after another, and what each of them asks for.
-Blocked = tuple[Kind, Sequence[QueuedGang], Demand]
 
 
 @dataclass(slots=True)
@@ -107,22 +105,18 @@ class Preemption:
         self._spent = 0
         self._own = {reservation.job.job_id for reservation in ledger.reservations}
 
-    def run(self, blocked: Sequence[Blocked]) -> Preempted:
-        """What becomes of ``blocked``: who waits for room, in order; not those that can never run."""
+    def run(self, blocked: Sequence[Entry], demands: Mapping[Kind, Demand]) -> Preempted:
+        """What becomes of ``blocked``: who waits for room, in order; not those that can never run. ``demands``: of each kind."""
         self._begin_bookings()
         self._drain()
-        for job in (job for _, jobs, _ in blocked for job in jobs if job.job_id in self.kept) if self.kept else ():
+        for job in [job for _, job, _ in blocked if job.job_id in self.kept] if self.kept else ():
             self.made.reasons[job.job_id] = self.teller.promised(self.promises.still_stopping(job))
         self.rights = Rights(self.snapshot, self._shares_at_last())
         seen_to = self.kept.keys() | self.vain | self.promises.made_for
-        waiting = [
-            (kind, left, demand)
-            for kind, jobs, demand in blocked
-            if (left := [job for job in jobs if job.job_id not in seen_to] if seen_to else jobs)
-        ]
-        self._take_by_right(waiting)
+        waiting = [entry for entry in blocked if entry[1].job_id not in seen_to] if seen_to else blocked
+        self._take_by_right(waiting, demands)
         if self.policy.defragment is not Defragment.OFF:
-            self._move([some for some in waiting if some[1][0].job_id not in self.over])
+            self._move((job, demands[kind]) for _, job, kind in waiting if job.job_id not in self.over)
         return self.made
 
     def _shares_at_last(self) -> Shares:
@@ -138,16 +132,15 @@ class Preemption:
             shares.add(job.project, job.user, of_draft(draft))
         return shares
 
-    def _take_by_right(self, waiting: Sequence[Blocked]) -> None:
+    def _take_by_right(self, waiting: Sequence[Entry], demands: Mapping[Kind, Demand]) -> None:
         """The first half of what may be spent goes to the first in order; the other half to those behind them, from another
         one on in every plan: were nobody helped but the first, ten large gangs that nothing helps would bar all others.
         """
         running = [gang for gang in self.snapshot.running if gang.is_preemptible]
         least = min((gang.priority for gang in running), default=1 << 30)
         has_growth = self.policy.shrinks and any(spare(gang) for gang in running)
-        kinds = {kind for kind, _, _ in waiting}
-        able_kinds = {kind for kind in kinds if has_growth or self.rights.has_any(kind.first, least)}
-        able = [(job, demand) for kind, jobs, demand in waiting if kind in able_kinds for job in jobs]
+        kinds = {kind for kind in demands if has_growth or self.rights.has_any(kind.first, least)}
+        able = [(job, demands[kind]) for _, job, kind in waiting if kind in kinds]
         done = self._take_in_order(able, MAX_SPENT // 2)
         if done < len(able):
             behind = [pair for pair in able[done:] if self._claim(*pair) not in self._refused]
@@ -173,11 +166,11 @@ class Preemption:
                 self._accept(job, choice)
         return len(waiting)
 
-    def _move(self, waiting: Sequence[Blocked]) -> None:
+    def _move(self, waiting: Iterable[tuple[QueuedGang, Demand]]) -> None:
         """Moves with which gangs start that nobody is stopped for."""
         tried = 0
         asked: set[int] = set()
-        for job, demand in ((job, demand) for _, jobs, demand in waiting if id(demand) not in asked for job in jobs):
+        for job, demand in waiting:
             if id(demand) in asked or job.job_id in self.made.reasons or self._starts_soon(job):
                 continue
             asked.add(id(demand))

@@ -9,7 +9,7 @@ from heapq import heapify, heappop, heappush, heapreplace
 from operator import itemgetter
 from typing import Final, Generic, TypeVar
 
-from scheduler.planning.kinds import Entry, Kind, Run, Turn, end_of_kind, in_line
+from scheduler.planning.kinds import Entry, Kind, Run, Turn, end_of_kind
 from scheduler.planning.model import QueuedGang
 from scheduler.planning.quota import is_guaranteed, is_guaranteed_to_user
 from scheduler.planning.shares import Shares
@@ -25,7 +25,7 @@ def fill_up(projects: list[Project], shares: Shares, waits: Callable[[Kind], boo
         if alone <= 0 and len(tied := turns.tied()) > 1:
             merged = _merged(tied, waits)
             if len(merged) >= len(tied):
-                yield from in_line(merged, None, [], waits)
+                yield merged
                 for one in tied:
                     one.look(shares)
                 turns.update_all(tied)
@@ -276,13 +276,13 @@ class Project(Side):
             at, kind = line.at, jobs[line.at][2]
             if kind.is_aged or not waits(kind):
                 line.at += 1
-                yield kind, (jobs[at][1],)
+                yield jobs[at : line.at]
             else:
                 line.at = line.alike_until()
                 if looks_again:
                     line.at = self._lines.keeps_until(jobs, at + 1, line.at)
                     line.at = turns.keeps_until(jobs, at + 1, line.at)
-                yield kind, [job for _, job, _ in jobs[at : line.at]]
+                yield jobs[at : line.at]
             if line.skip() and line.at == len(jobs):
                 break
             if changes.get(name, 0) != self._changes or looks_again:

@@ -14,7 +14,7 @@ from scheduler.planning.draft import Draft
 from scheduler.planning.feasibility import EmptyCluster
 from scheduler.planning.gang import place
 from scheduler.planning.holders import Holders
-from scheduler.planning.kinds import Kind, Run
+from scheduler.planning.kinds import Entry
 from scheduler.planning.ledger import Ledger
 from scheduler.planning.model import QueuedGang, Reason, ReasonCode, Snapshot
 from scheduler.planning.quota import Excess, amount, told
@@ -63,17 +63,10 @@ class Reasons:
         self._weights = _weights(snapshot, shares)
         self._holding = {held.job.job_id: held.job for held in ledger.reservations}
 
-    def of_all(self, waiting: Sequence[Run]) -> dict[JobId, Reason]:
+    def of_all(self, waiting: Sequence[Entry]) -> dict[JobId, Reason]:
         """All of a kind wait for the same."""
-        told: dict[JobId, Reason] = {}
-        by_kind: dict[Kind, Reason] = {}
-        for kind, jobs in waiting:
-            reason = by_kind.get(kind)
-            if reason is None:
-                reason = by_kind[kind] = self.of(kind.first)
-            for job in jobs:
-                told[job.job_id] = reason
-        return told
+        by_kind = {kind: self.of(kind.first) for kind in {kind: None for _, _, kind in waiting}}
+        return {job.job_id: by_kind[kind] for _, job, kind in waiting}
 
     def of(self, job: QueuedGang) -> Reason:
         sight = self.sights.of(job)

@@ -96,7 +96,7 @@ def test_what_is_said_of_a_kind_is_forgotten_when_its_project_starts_something()
     snapshot = crowded(0)
     shares = Shares(snapshot)
     queue = Queue(snapshot, shares, lambda _job: True)
-    kind: Kind = next(queue.walk())[0]
+    kind: Kind = next(queue.walk())[0][2]
     queue.refuse(kind)
     assert queue.waits(kind)
     shares.add(kind.first.project, kind.first.user, {})
