@@ -13,6 +13,7 @@ the last workload is created after about 60 s. ``--share 0.1`` takes only so muc
 from __future__ import annotations
 
 import argparse
+import gc
 import heapq
 import itertools
 import json
@@ -79,6 +80,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    gc.set_threshold(50_000, 20, 100)  # as the scheduler's process does
     load = read(options.generator, options.share)
     with tempfile.TemporaryDirectory() as folder:
         url = options.database or f"sqlite:///{folder}/kueue.sqlite3"

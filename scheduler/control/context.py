@@ -9,7 +9,7 @@ from pathlib import Path
 
 from core.bell import Bell
 from core.db.engine import SessionFactory
-from executors.base import Executor
+from executors.base import ChangesWorlds, Executor
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class Control:
     attempt tokens and opens secrets. ``node_grace``: how long a node may be gone before its replicas count as lost.
     ``create_at_once``: replicas of one gang that are created side by side. ``default_volume``: the one with the projects'
     own folders. ``region``: what jobs are told as theirs. ``output_owner``: (uid, gid) of output folders, where jobs run as another user than the control plane.
+    ``can_change_worlds``: what the executor can; found out once, as it is asked in every round of every look.
     """
 
     sessions: SessionFactory
@@ -36,3 +37,7 @@ class Control:
     default_volume: str = "output"
     region: str = "local"
     output_owner: tuple[int, int] | None = None
+    can_change_worlds: bool = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "can_change_worlds", isinstance(self.executor, ChangesWorlds))

@@ -16,7 +16,6 @@ from core.db.repositories import questions
 from core.db.repositories.questions import ERROR, Ask, Asked, Kind
 from core.domain.ids import JobId, NodeId
 from core.domain.resources import Gang
-from executors.base import ChangesWorlds
 from scheduler.control.aside import Aside
 from scheduler.control.context import Control
 from scheduler.control.explain import Record, explanation
@@ -67,7 +66,7 @@ class Forecaster:
                 of_planner = [one for one in asked if one.kind is not Kind.STUDY]
                 loaded, records = None, {}
                 if of_planner:
-                    can_grow = isinstance(control.executor, ChangesWorlds)
+                    can_grow = control.can_change_worlds
                     loaded = load_snapshot(session, self._cache, now, can_grow=can_grow)
                     records = {one.id: _record_of(session, one) for one in of_planner}
             answers = {one: self._answer_of_study(one, read) for one, read in of_studies.items()}

@@ -21,7 +21,7 @@ from core.domain.resources import gang_of
 from core.storage.archives import ArchiveStore
 from core.storage.tree import LeavesVolume, has_lasting_inodes
 from core.storage.volumes import find_place, split_location, tree_of
-from executors.base import ChangesWorlds, MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
+from executors.base import MountOrder, ReplicaKey, ReplicaOrder, VolumeSource
 from scheduler.control.context import Control
 from scheduler.control.environment import attempt_context
 from scheduler.control.facts import AttemptFacts, JobFacts, Member
@@ -150,7 +150,7 @@ def world_order(control: Control, book: OrderBook, member: Member) -> ReplicaOrd
 
 def elastic_role_of(control: Control, spec: JobSpec) -> str | None:
     """The role whose replicas may come and go, where the executor can tell the others."""
-    return spec.elastic_role if isinstance(control.executor, ChangesWorlds) else None
+    return spec.elastic_role if control.can_change_worlds else None
 
 
 def check_places(control: Control, book: OrderBook) -> dict[tuple[str, str], int]:

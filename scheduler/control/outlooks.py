@@ -11,7 +11,6 @@ from sqlalchemy.exc import IntegrityError
 
 from core.db.engine import unit_of_work
 from core.db.repositories.planning import OutlookOf, write_outlooks
-from executors.base import ChangesWorlds
 from scheduler.control.aside import Aside
 from scheduler.control.context import Control
 from scheduler.control.snapshot import TickCache, fingerprint, load_snapshot
@@ -50,7 +49,7 @@ class OutlookWriter:
             seen = fingerprint(session)
             if seen == self._seen and self._at is not None and now - self._at < _AGAIN:
                 return
-            loaded = load_snapshot(session, self._cache, now, can_grow=isinstance(control.executor, ChangesWorlds))
+            loaded = load_snapshot(session, self._cache, now, can_grow=control.can_change_worlds)
         try:
             planned = self._aside.plan(loaded.snapshot, loaded.generations, plan)
             rows = to_rows(outlook(planned.snapshot, planned.plan))

@@ -51,19 +51,21 @@ class ReasonNews:
 def news_of(loaded: Loaded, made: Plan) -> ReasonNews:
     """A reason per shape, and others only where they differ from that."""
     shapes = {gang.job_id: gang.shape for gang in loaded.snapshot.queued}
-    keys, written = loaded.reason_keys, loaded.shape_reasons
+    keys, written, stories = loaded.reason_keys, loaded.shape_reasons, loaded.preempted
+    firsts: dict[str, Reason] = {}
     told: dict[str, Reason] = {}
     own: dict[JobId, Reason] = {}
     of_shape: dict[str, dict[str, Reason]] = {}
     for job_id, bare in made.waits.items():
-        reason = _with_story(bare, loaded.preempted.get(job_id, ""))
-        if reason is not bare:
-            own[job_id] = reason
+        if job_id in stories:
+            own[job_id] = _with_story(bare, stories[job_id])
             continue
-        of_user = of_shape.setdefault(shapes[job_id], {})
-        first = of_user.setdefault(keys[job_id], reason)  # the first of a user's speaks for all
-        if first is not reason and first != reason:
-            own[job_id] = reason
+        key = keys[job_id]
+        first = firsts.get(key)
+        if first is None:  # the first of a user's speaks for all
+            firsts[key] = of_shape.setdefault(shapes[job_id], {})[key] = bare
+        elif first is not bare and first != bare:
+            own[job_id] = bare
     for shape, of_user in of_shape.items():
         common = _common(list(of_user.values()), written.get(shape))
         if common is not None:
@@ -96,8 +98,6 @@ def _common(reasons: Sequence[Reason], written: Reason | None) -> Reason | None:
 
 def _with_story(reason: Reason, story: str) -> Reason:
     """Who was stopped for another job reads why, as long as it waits."""
-    if not story:
-        return reason
     return replace(
         reason, sentence=f"{reason.sentence.rstrip('.')}. {story}", numbers={**reason.numbers, "preempted": story}
     )

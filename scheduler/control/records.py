@@ -12,7 +12,8 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from itertools import accumulate, pairwise
+from itertools import accumulate
+from operator import attrgetter, sub
 from typing import Any, Final
 
 from sqlalchemy import delete, func, insert, select
@@ -68,7 +69,7 @@ class _Chain:
     parts: dict[str, dict[str, Any]]
     policy: Policy
     numbers: dict[str, int]
-    said: object
+    said: Plan
 
 
 @dataclass(slots=True)
@@ -82,9 +83,9 @@ class Recorder:
 
         The caller forgets this recorder's chain (:meth:`forget`) if the transaction fails.
         """
-        chain, said = self.chain, _what_was_said(made)
-        parts = {name: {getattr(one, key): one for one in getattr(snapshot, name)} for name, (_, key) in _PARTS.items()}
-        if chain is not None and chain.said == said and not _has_changed(chain, parts, snapshot.policy):
+        chain = self.chain
+        parts = {name: _named(getattr(snapshot, name), key) for name, (_, key) in _PARTS.items()}
+        if chain and _says_the_same(chain.said, made) and not _has_changed(chain, parts, snapshot.policy):
             return False
         is_whole = chain is None or chain.length >= _LONGEST_CHAIN
         before: Mapping[str, Mapping[str, Any]] = {} if chain is None or is_whole else chain.parts
@@ -114,7 +115,7 @@ class Recorder:
             )
         )
         length = 1 if chain is None or is_whole else chain.length + 1
-        self.chain = _Chain(base_id, record_id, length, parts, snapshot.policy, numbers, said)
+        self.chain = _Chain(base_id, record_id, length, parts, snapshot.policy, numbers, made)
         return True
 
     def forget(self) -> None:
@@ -170,11 +171,22 @@ def prune(session: Session, *, now: datetime, keep: timedelta, max_bytes: int) -
     return dropped
 
 
-def _what_was_said(made: Plan) -> object:
-    """Equal for plans that do the same and give the same kinds of reasons to the same jobs: numbers in sentences age."""
-    codes = {id(reason): reason.code for reason in made.waits.values()}
-    waits = {job_id: codes[id(reason)] for job_id, reason in made.waits.items()}
-    return made.starts, made.grows, made.preempts, made.shrinks, made.moves, made.order, waits
+def _named(values: Sequence[Any], key: str) -> dict[str, Any]:
+    return dict(zip(map(attrgetter(key), values), values, strict=True))
+
+
+def _says_the_same(before: Plan, made: Plan) -> bool:
+    """Whether it does the same and gives the same kinds of reasons to the same jobs: numbers in sentences age."""
+    waits = before.waits
+    return (
+        _done_by(before) == _done_by(made)
+        and waits.keys() == made.waits.keys()
+        and all(reason.code is waits[job_id].code for job_id, reason in made.waits.items())
+    )
+
+
+def _done_by(made: Plan) -> tuple[object, ...]:
+    return made.starts, made.grows, made.preempts, made.shrinks, made.moves, made.order
 
 
 def _has_changed(chain: _Chain, parts: Mapping[str, Mapping[str, Any]], policy: Policy) -> bool:
@@ -224,10 +236,13 @@ def _compact(plan: dict[str, Any], numbers: Mapping[str, int]) -> dict[str, Any]
     by_reason: dict[int, list[int]] = {}
     aside: dict[str, int] = {}
     for job_id, reason in plan["waits"].items():
-        if job_id in numbers:
-            by_reason.setdefault(reason, []).append(numbers[job_id])
-        else:
+        number = numbers.get(job_id)
+        if number is None:
             aside[job_id] = reason
+        elif reason in by_reason:
+            by_reason[reason].append(number)
+        else:
+            by_reason[reason] = [number]
     told = {reason: _steps(jobs) for reason, jobs in by_reason.items()}
     packed = {**plan, "waits": [[reason, steps] for reason, steps in told.items()]}
     if aside:
@@ -247,7 +262,7 @@ def _expanded(plan: Mapping[str, Any], jobs: Sequence[str]) -> dict[str, Any]:
 
 
 def _steps(numbers: Sequence[int]) -> list[int]:
-    return [*numbers[:1], *(after - before for before, after in pairwise(numbers))]
+    return [*numbers[:1], *map(sub, numbers[1:], numbers)]
 
 
 def _read(chain: Iterable[bytes]) -> Recorded:

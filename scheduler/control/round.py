@@ -21,7 +21,7 @@ from core.domain.errors import (
 from core.domain.layout import Layout, Ports, ReplicaAddress
 from core.domain.lifecycle import ReplicaEvent
 from core.domain.states import AttemptState, JobState, ReplicaState, Wanted
-from executors.base import ChangesWorlds, Observation, Phase
+from executors.base import Observation, Phase
 from scheduler.control.addresses import addresses_of
 from scheduler.control.asks import Asks
 from scheduler.control.backoff import retry_delay
@@ -147,7 +147,7 @@ class Round:
                 if (m.id, m.generation) in self.memory.refused
             },
             wish=rows.wish,
-            can_change=isinstance(self.control.executor, ChangesWorlds) and all(map(_hears_of_worlds, seen)),
+            can_change=self.control.can_change_worlds and all(map(_hears_of_worlds, seen)),
             joining_since=self._joining_since(),
         )
 

@@ -22,7 +22,6 @@ from core.domain.errors import RowsLocked, StaleWrite, Unavailable
 from core.domain.ids import JobId
 from core.domain.lifecycle import JobEvent
 from core.domain.states import JobState, Wanted
-from executors.base import ChangesWorlds
 from scheduler.control import fence, quarantine
 from scheduler.control.aside import Aside, Planned
 from scheduler.control.context import Control
@@ -157,7 +156,7 @@ class Ticker:
         for job_id, event in wishes:
             self._settle_wish(turn, job_id, event)
         with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:
-            can_grow = isinstance(control.executor, ChangesWorlds)
+            can_grow = control.can_change_worlds
             loaded = load_snapshot(session, self._cache, control.clock(), can_grow=can_grow)
         planned = self._aside.plan(loaded.snapshot, loaded.generations, plan)
         made = planned.plan

@@ -237,11 +237,9 @@ def killer(lab: Lab) -> Iterator[Callable[[int], None]]:
     def arm(step: int) -> None:
         KilledSession.step, KilledSession.dies_at = 0, step
         lab.keeper = StudyKeeper(
-            type(lab.plane.control)(
-                **{
-                    **{name: getattr(lab.plane.control, name) for name in lab.plane.control.__slots__},
-                    "sessions": sessionmaker(calm.kw["bind"], class_=KilledSession, expire_on_commit=False),
-                }
+            replace(
+                lab.plane.control,
+                sessions=sessionmaker(calm.kw["bind"], class_=KilledSession, expire_on_commit=False),
             )
         )
 
