@@ -104,6 +104,56 @@ const jobTabs = [
   tab("/spec", () => import("./pages/job/spec"), "Spec"),
 ];
 
+const studiesRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/studies",
+  component: lazyRouteComponent(() => import("./pages/studies/page"), "StudiesPage"),
+  validateSearch: (search: Record<string, unknown>): { q?: string; state?: string; project?: string; user?: string } =>
+    Object.fromEntries(
+      (["q", "state", "project", "user"] as const)
+        .filter((name) => text(search[name]))
+        .map((name) => [name, String(search[name])]),
+    ),
+});
+
+const newStudyRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/studies/new",
+  component: lazyRouteComponent(() => import("./pages/studyNew/page"), "NewStudyPage"),
+  validateSearch: (search: Record<string, unknown>): { from?: string } =>
+    text(search["from"]) ? { from: String(search["from"]) } : {},
+});
+
+const studyRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/studies/$study",
+  component: lazyRouteComponent(() => import("./pages/study/page"), "StudyPage"),
+});
+
+const studyTab = <Name extends string>(path: Name, load: () => Promise<Record<string, unknown>>, name: string) =>
+  createRoute({
+    getParentRoute: () => studyRoute,
+    path,
+    component: lazyRouteComponent(load as () => Promise<Record<string, never>>, name),
+  });
+
+const studyTabs = [
+  studyTab("/", () => import("./pages/study/overview"), "StudyOverview"),
+  studyTab("/parameters", () => import("./pages/study/parameters"), "Parameters"),
+  createRoute({
+    getParentRoute: () => studyRoute,
+    path: "/trials",
+    component: lazyRouteComponent(() => import("./pages/study/trials"), "Trials"),
+    validateSearch: (search: Record<string, unknown>): { trial?: number; sort?: string; state?: string } => ({
+      ...(Number(search["trial"]) > 0 ? { trial: Number(search["trial"]) } : {}),
+      ...(text(search["sort"]) ? { sort: String(search["sort"]) } : {}),
+      ...(text(search["state"]) ? { state: String(search["state"]) } : {}),
+    }),
+  }),
+  studyTab("/curves", () => import("./pages/study/curves"), "Curves"),
+  studyTab("/spec", () => import("./pages/study/spec"), "StudySpecTab"),
+];
+
 const submitRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/submit",
@@ -188,6 +238,9 @@ const routeTree = rootRoute.addChildren([
     indexRoute,
     jobsRoute,
     jobRoute.addChildren(jobTabs),
+    studiesRoute,
+    newStudyRoute,
+    studyRoute.addChildren(studyTabs),
     submitRoute,
     compareRoute,
     queueRoute,

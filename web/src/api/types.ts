@@ -61,3 +61,15 @@ export type Explanation = Schemas["ExplanationView"];
 export type Simulation = Schemas["SimulationStatusView"];
 export type SimulationResult = Schemas["SimulationView"];
 export type SimulationReport = Schemas["SimulationReportView"];
+
+export type Study = Schemas["StudyView"];
+export type StudyDetail = Schemas["StudyDetail"];
+export type StudyState = Study["state"];
+export type StudySpec = StudyDetail["spec"];
+export type StudyPage = Schemas["Page_StudyView_"];
+export type Trial = Schemas["TrialView"];
+export type TrialColumns = Schemas["TrialColumns"];
+export type TrialCurve = Schemas["TrialCurve"];
+export type StudyImportance = Schemas["StudyImportance"];
+export type StudyPrediction = Schemas["StudyPrediction"];
+export type Parameter = StudySpec["parameters"][string];

@@ -206,6 +206,7 @@ function useShortcuts(): void {
 
 const PLACES: Record<string, string> = {
   j: "/jobs",
+  y: "/studies",
   q: "/queue",
   c: "/cluster",
   p: "/projects",

@@ -5,6 +5,7 @@ import {
   Boxes,
   ChevronsUpDown,
   CircleUserRound,
+  FlaskConical,
   HardDrive,
   KeyRound,
   LayoutList,
@@ -39,6 +40,7 @@ interface Place {
 
 export const WORK: readonly Place[] = [
   { to: "/jobs", label: "Jobs", icon: LayoutList },
+  { to: "/studies", label: "Studies", icon: FlaskConical },
   { to: "/queue", label: "Queue", icon: ListOrdered },
   { to: "/cluster", label: "Cluster", icon: Server },
 ];

@@ -22,6 +22,7 @@ const LOOKS: Record<string, [LucideIcon, string]> = {
   running: [CircleDot, "blue"],
   paused: [CirclePause, "violet"],
   cancelling: [LoaderCircle, "grey"],
+  stopping: [LoaderCircle, "grey"],
   succeeded: [CircleCheck, "green"],
   failed: [CircleX, "red"],
   cancelled: [Ban, "grey"],
@@ -33,7 +34,7 @@ const LOOKS: Record<string, [LucideIcon, string]> = {
 
 export function State({ state, pill = false }: { state: string; pill?: boolean }) {
   const [Icon, tone] = LOOKS[state] ?? [CircleDashed, "grey"];
-  const moves = state === "starting" || state === "cancelling";
+  const moves = state === "starting" || state === "cancelling" || state === "stopping";
   return (
     <span className={`state tone-${tone}${pill ? " pill" : ""}`}>
       <Icon size={14} className={moves ? "spin" : ""} aria-hidden="true" />

@@ -79,3 +79,44 @@ export function specYaml(spec: object): string {
   const ordered = Object.fromEntries(Object.entries(found).sort(([a], [b]) => place(a) - place(b)));
   return stringify(ordered, { lineWidth: 0, flowCollectionPadding: false });
 }
+
+const STUDY_DEFAULTS: Record<string, unknown> = { scale: "linear", algorithm: "auto", measurement: "best", arguments: true };
+const STUDY_ORDER = [
+  "name",
+  "project",
+  "template",
+  "parameters",
+  "constraints",
+  "metric",
+  "goal",
+  "metrics",
+  "algorithm",
+  "budget",
+];
+
+/** A study's canonical spec as somebody would have written it. */
+export function studyYaml(spec: object): string {
+  const { template, metrics, ...rest } = spec as { template?: object | null; metrics?: { name: string; goal: string }[] };
+  const stated = (value: unknown): unknown => {
+    if (Array.isArray(value)) return value.map(stated);
+    if (!isObject(value)) return value;
+    const kept = Object.entries(value).filter(([key, item]) => {
+      const isEmpty = typeof item === "object" && item !== null && Object.keys(item).length === 0;
+      return item !== null && item !== undefined && !isEmpty && STUDY_DEFAULTS[key] !== item;
+    });
+    return Object.fromEntries(kept.map(([key, item]) => [key, stated(item)]));
+  };
+  const job = (template ? plain(template) : {}) as Record<string, unknown>;
+  delete job["name"];
+  delete job["project"];
+  const first = metrics?.[0];
+  const found: Record<string, unknown> = {
+    ...(stated(rest) as Record<string, unknown>),
+    ...(template ? { template: job } : {}),
+    ...(metrics?.length === 1 && first ? { metric: first.name, goal: first.goal } : { metrics }),
+  };
+  if (found["project"] === "default") delete found["project"];
+  const place = (key: string) => (STUDY_ORDER.includes(key) ? STUDY_ORDER.indexOf(key) : STUDY_ORDER.length);
+  const ordered = Object.fromEntries(Object.entries(found).sort(([a], [b]) => place(a) - place(b)));
+  return stringify(ordered, { lineWidth: 0, flowCollectionPadding: false });
+}

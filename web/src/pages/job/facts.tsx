@@ -26,6 +26,20 @@ export function Facts({ job }: { job: JobDetail }) {
       <dl className="facts">
         <dt>Id</dt>
         <dd className="mono">{job.id}</dd>
+        {job.trial && (
+          <>
+            <dt>Trial</dt>
+            <dd>
+              <Link to="/studies/$study/trials" params={{ study: job.trial.study_id }} search={{ trial: job.trial.number }}>
+                {job.trial.number}
+              </Link>{" "}
+              of{" "}
+              <Link to="/studies/$study" params={{ study: job.trial.study_id }}>
+                {job.trial.study}
+              </Link>
+            </dd>
+          </>
+        )}
         <dt>Submitted</dt>
         <dd>
           <LocalTime at={job.created_at} />

@@ -1,0 +1,104 @@
+import { keepPreviousData, queryOptions, type QueryClient } from "@tanstack/react-query";
+import { laidOverColumns, type Trials, NO_TRIALS } from "~/lib/trials";
+import { api, got } from "./client";
+import type { StudyDetail, StudyState } from "./types";
+
+/* Every read about studies. A study that has ended is asked for calmly. */
+
+const LIVE_MS = 2_000;
+const CALM_MS = 10_000;
+
+export const studyKeys = {
+  all: ["studies"] as const,
+  one: (id: string) => ["study", id] as const,
+};
+
+export const isStudyOver = (state: string | undefined): boolean =>
+  state !== undefined && ["succeeded", "failed", "cancelled"].includes(state);
+
+export interface StudyFilters {
+  q?: string;
+  state?: string;
+  project?: string;
+  user?: string;
+}
+
+export const readStudies = (filters: StudyFilters, cursor: string | null, limit: number, signal?: AbortSignal) => {
+  const list = (text: string | undefined) => (text ?? "").split(",").filter(Boolean);
+  const query = {
+    limit,
+    ...(cursor ? { cursor } : {}),
+    ...(filters.q ? { search: filters.q } : {}),
+    state: list(filters.state) as StudyState[],
+    project: list(filters.project),
+    user: list(filters.user),
+  };
+  return got(api.GET("/api/v1/studies", { params: { query }, ...(signal ? { signal } : {}) }));
+};
+
+export const studyQuery = (id: string) =>
+  queryOptions({
+    queryKey: studyKeys.one(id),
+    queryFn: () => got(api.GET("/api/v1/studies/{study}", { params: { path: { study: id } } })) as Promise<StudyDetail>,
+    refetchInterval: (query) => (isStudyOver(query.state.data?.state) ? CALM_MS : LIVE_MS),
+  });
+
+export const studyBestQuery = (id: string, ended: number) =>
+  queryOptions({
+    queryKey: [...studyKeys.one(id), "best", ended],
+    queryFn: () => got(api.GET("/api/v1/studies/{study}/best", { params: { path: { study: id } } })),
+    placeholderData: keepPreviousData,
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+
+/** All trials in columns. Read whole once; then only what has changed since. */
+export const trialsQuery = (id: string, isOver: boolean, client: QueryClient) => {
+  const queryKey = [...studyKeys.one(id), "trials"];
+  return queryOptions({
+    queryKey,
+    queryFn: async () => {
+      const known = client.getQueryData<Trials>(queryKey) ?? NO_TRIALS;
+      const query = known.until ? { since: known.until } : {};
+      const told = await got(api.GET("/api/v1/studies/{study}/columns", { params: { path: { study: id }, query } }));
+      return laidOverColumns(known, told);
+    },
+    structuralSharing: false,
+    refetchInterval: isOver ? CALM_MS : LIVE_MS,
+    staleTime: 1_000,
+  });
+};
+
+export const importanceQuery = (id: string, metric: string | undefined, results: number) =>
+  queryOptions({
+    queryKey: [...studyKeys.one(id), "importance", metric ?? "", results],
+    queryFn: () =>
+      got(
+        api.GET("/api/v1/studies/{study}/importance", {
+          params: { path: { study: id }, query: metric === undefined ? {} : { metric } },
+        }),
+      ),
+    placeholderData: keepPreviousData,
+    staleTime: Number.POSITIVE_INFINITY,
+    retry: 1,
+  });
+
+export const predictionQuery = (id: string, more: number | undefined, results: number) =>
+  queryOptions({
+    queryKey: [...studyKeys.one(id), "prediction", more ?? 0, results],
+    queryFn: () =>
+      got(
+        api.GET("/api/v1/studies/{study}/prediction", {
+          params: { path: { study: id }, query: more === undefined ? {} : { more } },
+        }),
+      ),
+    placeholderData: keepPreviousData,
+    staleTime: Number.POSITIVE_INFINITY,
+    retry: 1,
+  });
+
+export const curvesQuery = (id: string, isOver: boolean) =>
+  queryOptions({
+    queryKey: [...studyKeys.one(id), "curves"],
+    queryFn: () => got(api.GET("/api/v1/studies/{study}/curves", { params: { path: { study: id }, query: { limit: 60 } } })),
+    refetchInterval: isOver ? false : 5_000,
+  });

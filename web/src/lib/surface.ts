@@ -1,0 +1,39 @@
+/* What lies between the trials: a field of values, each a mean of its neighbours by how near they are. */
+
+export interface Known {
+  /** From 0 to 1, like `y`. */
+  x: number;
+  y: number;
+  value: number;
+}
+
+const POWER = 3;
+/** Farther than this from every trial nothing is drawn. */
+const REACH = 0.22;
+
+export function surface(known: readonly Known[], side: number): (number | null)[] {
+  const cells: (number | null)[] = [];
+  for (let row = 0; row < side; row += 1) {
+    for (let column = 0; column < side; column += 1) {
+      const [x, y] = [(column + 0.5) / side, (row + 0.5) / side];
+      let [sum, weights, least] = [0, 0, Number.POSITIVE_INFINITY];
+      for (const point of known) {
+        const far = Math.hypot(point.x - x, point.y - y);
+        const weight = 1 / (far + 0.02) ** POWER;
+        sum += weight * point.value;
+        weights += weight;
+        least = Math.min(least, far);
+      }
+      cells.push(least <= REACH && weights > 0 ? sum / weights : null);
+    }
+  }
+  return cells;
+}
+
+/** Each value's place from worst (0) to best (1) among all, by rank: one far outlier takes no colour from the others. */
+export function ranked(values: readonly number[], isLessBetter: boolean): (value: number) => number {
+  const sorted = [...values].sort((a, b) => (isLessBetter ? b - a : a - b));
+  const place = new Map<number, number>();
+  for (const [i, value] of sorted.entries()) place.set(value, sorted.length < 2 ? 1 : i / (sorted.length - 1));
+  return (value) => place.get(value) ?? 0.5;
+}

@@ -1,0 +1,215 @@
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { FilterX, FlaskConical, Plus, Search } from "lucide-react";
+import { projectsQuery } from "~/api/queries";
+import { readStudies, studyKeys, type StudyFilters } from "~/api/studies";
+import type { Study } from "~/api/types";
+import { Bones, Empty, Failure, PageHead } from "~/components/parts";
+import { State } from "~/components/state";
+import { Ago } from "~/components/time";
+import { listed, toggled } from "~/lib/filters";
+import { counted, number } from "~/lib/format";
+import { FilterMenu } from "~/pages/jobs/filterMenu";
+
+const route = getRouteApi("/shell/studies");
+const STATES = ["running", "paused", "stopping", "succeeded", "failed", "cancelled"];
+const PAGE = 50;
+const LIVE_MS = 2_000;
+
+/** All studies that one may see, newest first. */
+export function StudiesPage() {
+  const filters: StudyFilters = route.useSearch();
+  const navigate = useNavigate({ from: "/studies" });
+  const { data: projects } = useQuery(projectsQuery);
+  const query = useInfiniteQuery({
+    queryKey: [...studyKeys.all, filters],
+    queryFn: ({ pageParam, signal }) => readStudies(filters, pageParam || null, PAGE, signal),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
+    refetchInterval: (now) => ((now.state.data?.pages.length ?? 1) > 4 ? 5 * LIVE_MS : LIVE_MS),
+  });
+  const studies = query.data?.pages.flatMap((page) => page.items) ?? [];
+  const isFiltered = Object.keys(filters).length > 0;
+  const filter = (change: { [name in keyof StudyFilters]?: string | undefined }) =>
+    void navigate({
+      search: (before) => Object.fromEntries(Object.entries({ ...before, ...change }).filter(([, value]) => value)),
+      replace: true,
+    });
+
+  return (
+    <div className="page-body">
+      <PageHead title="Studies">
+        <Link to="/studies/new" className="button primary">
+          <Plus size={15} aria-hidden="true" /> Create a study
+        </Link>
+      </PageHead>
+      <div className="filters">
+        <label className="search filter-search">
+          <span className="only-read">Search studies</span>
+          <Search size={14} aria-hidden="true" />
+          <input
+            type="search"
+            className="input"
+            placeholder="Search by name or id"
+            defaultValue={filters.q ?? ""}
+            onChange={(event) => filter({ q: event.target.value })}
+          />
+        </label>
+        <FilterMenu
+          label="State"
+          items={STATES}
+          chosen={listed(filters.state)}
+          toggle={(state) => filter({ state: toggled(filters.state, state) })}
+        />
+        {(projects?.length ?? 0) > 1 && (
+          <FilterMenu
+            label="Project"
+            items={(projects ?? []).map((project) => project.name)}
+            chosen={listed(filters.project)}
+            toggle={(project) => filter({ project: toggled(filters.project, project) })}
+          />
+        )}
+        {listed(filters.user).map((user) => (
+          <button key={user} type="button" className="button small" onClick={() => filter({ user: toggled(filters.user, user) })}>
+            by {user} <span aria-hidden="true">×</span>
+            <span className="only-read">remove this filter</span>
+          </button>
+        ))}
+        {isFiltered && (
+          <button type="button" className="button quiet small" onClick={() => void navigate({ search: {}, replace: true })}>
+            <FilterX size={14} aria-hidden="true" /> Clear
+          </button>
+        )}
+      </div>
+      {query.error !== null && <Failure error={query.error} retry={() => void query.refetch()} />}
+      {query.isPending ? (
+        <section className="card">
+          <div className="body">
+            <Bones rows={6} height={22} />
+          </div>
+        </section>
+      ) : studies.length === 0 && query.error === null ? (
+        <section className="card">
+          <Empty icon={FlaskConical} title={isFiltered ? "No study is like that" : "No study yet"}>
+            <p>
+              {isFiltered
+                ? "Take a filter away to see more."
+                : "A study searches over parameters: it runs many jobs of one template and finds the best."}
+            </p>
+          </Empty>
+        </section>
+      ) : (
+        <section className="card">
+          <div role="table" aria-label="Studies">
+            <div role="rowgroup" className="grid-head">
+              <div role="row" className="grid-row study-row">
+                <div role="columnheader">Name</div>
+                <div role="columnheader">State</div>
+                <div role="columnheader">Trials</div>
+                <div role="columnheader">Best</div>
+                <div role="columnheader">Created</div>
+              </div>
+            </div>
+            <div role="rowgroup">
+              {studies.map((study) => (
+                <Row key={study.id} study={study} byUser={(user) => filter({ user })} />
+              ))}
+            </div>
+          </div>
+          {query.hasNextPage && (
+            <div className="body row">
+              <button
+                type="button"
+                className="button"
+                disabled={query.isFetchingNextPage}
+                onClick={() => void query.fetchNextPage()}
+              >
+                Show more
+              </button>
+            </div>
+          )}
+        </section>
+      )}
+    </div>
+  );
+}
+
+function Row({ study, byUser }: { study: Study; byUser: (user: string) => void }) {
+  const { best } = study;
+  const [metric] = study.metrics ?? [];
+  return (
+    <div role="row" className="grid-row study-row">
+      <div role="cell" className="c-name">
+        <Link to="/studies/$study" params={{ study: study.id }} className="job-name cut" title={study.name}>
+          {study.name}
+        </Link>
+        <span className="dimmer small cut">{study.project}</span>
+      </div>
+      <div role="cell">
+        <State state={study.state} pill />
+      </div>
+      <div role="cell">
+        <Progress study={study} />
+      </div>
+      <div role="cell" className="dim cut">
+        {best && metric ? (
+          <span title={pointOf(best.parameters)}>
+            <span className="strong num">
+              {metric} {number(best.result?.[metric])}
+            </span>{" "}
+            <span className="dimmer">{pointOf(best.parameters)}</span>
+          </span>
+        ) : study.reason || study.note ? (
+          <span className="two-lines" title={study.reason || study.note}>
+            {study.reason || study.note}
+          </span>
+        ) : (
+          <span className="dimmer">none yet</span>
+        )}
+      </div>
+      <div role="cell" className="c-age dim">
+        <Ago at={study.created_at} />
+        <button type="button" className="tag cut" title={`Only those of ${study.user}`} onClick={() => byUser(study.user)}>
+          {study.user}
+        </button>
+      </div>
+    </div>
+  );
+}
+
+/** How many trials are over, run and have failed. */
+export function Progress({ study }: { study: Study }) {
+  const of = (state: string) => study.trials?.[state] ?? 0;
+  const made = Object.values(study.trials ?? {}).reduce((sum, count) => sum + count, 0);
+  const over = made - of("running");
+  const whole = Math.max(study.budget_trials ?? made, made, 1);
+  const parts = [
+    ["green", of("succeeded")],
+    ["grey", of("stopped") + of("cancelled")],
+    ["red", of("failed")],
+    ["cyan", of("running")],
+  ] as const;
+  const more = [
+    of("running") ? `${of("running")} run` : "",
+    of("stopped") ? `${of("stopped")} stopped early` : "",
+    of("failed") ? `${of("failed")} failed` : "",
+  ].filter(Boolean);
+  return (
+    <span className="study-progress">
+      <span className="num dim">
+        {over.toLocaleString()} of {study.budget_trials ? counted(study.budget_trials, "trial") : "any number"}
+        {more.length > 0 && <span className="dimmer"> · {more.join(", ")}</span>}
+      </span>
+      <span className="meter" aria-hidden="true">
+        {parts.map(([tone, count]) => (
+          <span key={tone} className={`fill-${tone}`} style={{ width: `${(100 * count) / whole}%` }} />
+        ))}
+      </span>
+    </span>
+  );
+}
+
+export const pointOf = (parameters: Record<string, unknown>): string =>
+  Object.entries(parameters)
+    .map(([name, value]) => `${name}=${number(value)}`)
+    .join(" ");

@@ -1,0 +1,151 @@
+import { useQuery } from "@tanstack/react-query";
+import { useMemo, useState } from "react";
+import { predictionQuery } from "~/api/studies";
+import type { StudyDetail } from "~/api/types";
+import { Plot } from "~/components/plot";
+import { Card } from "~/components/parts";
+import { number } from "~/lib/format";
+import { bestSoFar, type Goal, numberAxis, rangeOf, type TrialRow, valueOf } from "~/lib/trials";
+
+interface HistoryProps {
+  study: StudyDetail;
+  rows: readonly TrialRow[];
+  results: number;
+  metric: { name: string; goal: Goal };
+  pick: (trial: number) => void;
+  tell: (trial: number) => string;
+}
+
+/** Each trial's value in order, the best so far, and what more trials would bring; or how far the best was from the best of all. */
+export function History({ study, rows, results, metric, pick, tell }: HistoryProps) {
+  const [isRegret, setRegret] = useState(false);
+  const { data: ahead } = useQuery(predictionQuery(study.id, undefined, results));
+  const plot = useMemo(() => {
+    const grew = bestSoFar(rows, metric.name, metric.goal);
+    const best = grew.y.at(-1);
+    const last = rows.at(-1)?.number ?? 1;
+    const points = (ahead?.points ?? []).map((point) => ({ ...point, x: last + point.more }));
+    const values = rows.map((row) => valueOf(row, metric.name)).filter((value) => value !== null);
+    if (isRegret && best !== undefined) {
+      const regret = grew.y.map((value) => Math.abs(value - best));
+      const above = regret.filter((value) => value > 0);
+      const high = Math.max(...above, Number.MIN_VALUE);
+      const low = Math.min(...above, high);
+      const isLog = high / low > 20;
+      return {
+        x: numberAxis(1, Math.max(2, last)),
+        y: isLog ? numberAxis(low / 1.5, high * 1.5, "log") : numberAxis(0, high > Number.MIN_VALUE ? high * 1.05 : 1),
+        points: [],
+        // A logarithm has no zero: there the line ends.
+        lines: [{ points: grew.x.map((x, i) => [x, regret[i]] as const), hue: 1, isStepped: true }],
+        bands: [],
+      };
+    }
+    const range = rangeOf([...values, ...(points.length > 0 ? points.flatMap((point) => [point.low, point.high]) : [])]);
+    return {
+      x: numberAxis(0, Math.max(2, points.at(-1)?.x ?? last) * 1.01),
+      y: numberAxis(range?.low ?? 0, range?.high ?? 1),
+      points: rows.map((row) => ({
+        number: row.number,
+        x: row.number,
+        y: valueOf(row, metric.name),
+        hue: row.state === "stopped" ? 1 : 0,
+        isHollow: row.state === "stopped",
+      })),
+      lines: [
+        { points: grew.x.map((x, i) => [x, grew.y[i]] as const), hue: 2, isStepped: true },
+        ...(points.length > 0 && best !== undefined
+          ? [
+              {
+                points: [[last, best] as const, ...points.map((point) => [point.x, point.likely] as const)],
+                hue: 3,
+                isDashed: true,
+              },
+            ]
+          : []),
+      ],
+      bands:
+        points.length > 0 && best !== undefined
+          ? [
+              {
+                x: [last, ...points.map((point) => point.x)],
+                low: [best, ...points.map((point) => point.low)],
+                high: [best, ...points.map((point) => point.high)],
+                hue: 3,
+              },
+            ]
+          : [],
+    };
+  }, [rows, metric.name, metric.goal, ahead, isRegret]);
+  const best = study.best;
+  const failed = study.trials?.["failed"] ?? 0;
+  const has = (state: string) => rows.some((row) => row.state === state);
+  return (
+    <Card
+      title={isRegret ? "Regret" : metric.name}
+      flush
+      aside={
+        <select
+          className="input auto"
+          aria-label="What is shown"
+          value={isRegret ? "regret" : "value"}
+          onChange={(event) => setRegret(event.target.value === "regret")}
+        >
+          <option value="value">values and best so far</option>
+          <option value="regret">regret</option>
+        </select>
+      }
+    >
+      {results === 0 ? (
+        <div className="body">
+          <p className="dim">
+            {rows.length === 0
+              ? "No trial has begun yet."
+              : failed > 0
+                ? `No trial has a result; ${failed} failed.`
+                : "No trial has a result yet."}
+          </p>
+        </div>
+      ) : (
+        <>
+          <div className="plot-body">
+            <Plot
+              label={`${metric.name} of ${results} trials in order; ${best ? `the best is ${number(best.result?.[metric.name])}, of trial ${best.number}` : "none yet"}`}
+              height={280}
+              {...plot}
+              tell={tell}
+              pick={pick}
+            />
+          </div>
+          <div className="keys" aria-hidden="true">
+            {isRegret ? (
+              <span className="key-1">
+                <i className="stroke" /> how far the best so far was from the best of all
+              </span>
+            ) : (
+              <>
+                <span className="key-0">
+                  <i /> a trial
+                </span>
+                {has("stopped") && (
+                  <span className="key-1">
+                    <i /> stopped early
+                  </span>
+                )}
+                <span className="key-2">
+                  <i className="stroke" /> best so far
+                </span>
+                {(ahead?.points ?? []).length > 0 && (
+                  <span className="key-3">
+                    <i className="band" /> likely ahead, with 80 %
+                  </span>
+                )}
+                {failed > 0 && <span className="dimmer">{failed} failed, not shown</span>}
+              </>
+            )}
+          </div>
+        </>
+      )}
+    </Card>
+  );
+}

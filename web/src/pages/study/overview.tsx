@@ -1,0 +1,282 @@
+import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { CircleAlert, CircleCheck, TriangleAlert } from "lucide-react";
+import { useState } from "react";
+import { importanceQuery, isStudyOver, predictionQuery, studyBestQuery } from "~/api/studies";
+import type { StudyDetail, Trial } from "~/api/types";
+import { Bones, Card, Failure, Sentence } from "~/components/parts";
+import { LocalTime } from "~/components/time";
+import { counted, duration, ended, number } from "~/lib/format";
+import { Front } from "./front";
+import { History } from "./history";
+import { useStudy } from "./use";
+
+/** How far it is, what it found, and what matters. */
+export function StudyOverview() {
+  const { id, study, metrics, rows, results, isPending, error, refetch, pick, tell } = useStudy();
+  if (study === undefined) return null;
+  const [metric] = metrics;
+  return (
+    <div className="page-body">
+      <Situation study={study} />
+      {error !== null && rows.length === 0 && <Failure error={error} retry={() => void refetch()} />}
+      <div className="columns">
+        <div className="stack large">
+          {isPending ? (
+            <Bones rows={6} height={30} />
+          ) : (
+            metric && <History study={study} rows={rows} results={results} metric={metric} pick={pick} tell={tell} />
+          )}
+          {metrics.length > 1 && <Front metrics={metrics} rows={rows} pick={pick} tell={tell} />}
+          <Importance id={id} study={study} results={results} />
+        </div>
+        <div className="stack large">
+          <Best study={study} results={results} />
+          <Ahead id={id} results={results} study={study} />
+          <StudyFacts study={study} />
+        </div>
+      </div>
+    </div>
+  );
+}
+
+/** How it ended, or what a person should know while it runs. */
+function Situation({ study }: { study: StudyDetail }) {
+  const text = study.note || study.reason;
+  if (!text) return null;
+  const [tone, Icon] = study.note
+    ? (["warn", TriangleAlert] as const)
+    : study.state === "failed"
+      ? (["bad", CircleAlert] as const)
+      : study.state === "succeeded"
+        ? (["good", CircleCheck] as const)
+        : (["", CircleAlert] as const);
+  return (
+    <div className={`note ${tone}`}>
+      <Icon size={16} aria-hidden="true" />
+      <div>
+        <Sentence text={ended(text)} />
+      </div>
+    </div>
+  );
+}
+
+function Best({ study, results }: { study: StudyDetail; results: number }) {
+  const { data, error, refetch } = useQuery(studyBestQuery(study.id, results));
+  const [first] = data?.trials ?? [];
+  const several = (data?.trials.length ?? 0) > 1;
+  return (
+    <Card title={several ? `The best: a front of ${data?.trials.length}` : "The best"}>
+      {error !== null && <Failure error={error} retry={() => void refetch()} />}
+      {first === undefined ? (
+        <p className="dim">No trial has a result yet.</p>
+      ) : several ? (
+        <ul className="stack tight">
+          {data?.trials.slice(0, 8).map((trial) => (
+            <li key={trial.number} className="row">
+              <TrialLink study={study.id} trial={trial} />
+              <span className="num dim cut">
+                {(study.metrics ?? []).map((metric) => `${metric} ${number(trial.result?.[metric])}`).join(", ")}
+              </span>
+            </li>
+          ))}
+        </ul>
+      ) : (
+        <dl className="facts">
+          <dt>Trial</dt>
+          <dd className="row wrapping">
+            <TrialLink study={study.id} trial={first} />
+            {first.job && (
+              <Link to="/jobs/$job" params={{ job: first.job }} className="dim small">
+                its job
+              </Link>
+            )}
+          </dd>
+          {(study.metrics ?? []).map((metric) => (
+            <Pair key={metric} name={metric} value={first.result?.[metric]} isStrong />
+          ))}
+          {Object.entries(first.parameters).map(([name, value]) => (
+            <Pair key={name} name={name} value={value} />
+          ))}
+        </dl>
+      )}
+    </Card>
+  );
+}
+
+function Pair({ name, value, isStrong = false }: { name: string; value: unknown; isStrong?: boolean }) {
+  return (
+    <>
+      <dt>{name}</dt>
+      <dd className={`num${isStrong ? " strong" : ""}`} title={String(value)}>
+        {number(value)}
+      </dd>
+    </>
+  );
+}
+
+function TrialLink({ study, trial }: { study: string; trial: Trial }) {
+  return (
+    <Link to="/studies/$study/trials" params={{ study }} search={{ trial: trial.number }}>
+      trial {trial.number}
+    </Link>
+  );
+}
+
+/** Which parameters matter. */
+function Importance({ id, study, results }: { id: string; study: StudyDetail; results: number }) {
+  const metrics = study.metrics ?? [];
+  const [metric, setMetric] = useState("");
+  const { data, error, isPending, refetch } = useQuery(importanceQuery(id, metric || undefined, results));
+  return (
+    <Card
+      title="Which parameters matter"
+      aside={
+        metrics.length > 1 && (
+          <select
+            className="input auto"
+            aria-label="For which metric"
+            value={metric}
+            onChange={(event) => setMetric(event.target.value)}
+          >
+            <option value="">all metrics together</option>
+            {metrics.map((name) => (
+              <option key={name}>{name}</option>
+            ))}
+          </select>
+        )
+      }
+    >
+      {error !== null && !data ? (
+        <Failure error={error} retry={() => void refetch()} />
+      ) : isPending ? (
+        <Bones rows={3} />
+      ) : data?.reason ? (
+        <p className="dim">{data.reason}</p>
+      ) : (
+        <div className="stack">
+          <dl className="weights">
+            {(data?.parameters ?? []).map((one) => (
+              <Weight key={one.name} name={one.name} part={one.importance} trials={one.trials} of={data?.trials ?? 0} />
+            ))}
+          </dl>
+          <p className="dimmer small">How differently the best tenth of the trials lies along each parameter from all of them.</p>
+        </div>
+      )}
+    </Card>
+  );
+}
+
+function Weight({ name, part, trials, of }: { name: string; part: number; trials: number; of: number }) {
+  return (
+    <>
+      <dt>{name}</dt>
+      <dd className="meter" aria-hidden="true">
+        <span style={{ width: `${100 * part}%` }} />
+      </dd>
+      <dd className="num">
+        {Math.round(100 * part)} %{trials < of && <span className="dimmer small"> in {trials.toLocaleString()}</span>}
+      </dd>
+    </>
+  );
+}
+
+/** What more trials would bring, in words. */
+function Ahead({ id, study, results }: { id: string; study: StudyDetail; results: number }) {
+  const { data, error, refetch } = useQuery(predictionQuery(id, undefined, results));
+  const last = data?.points?.at(-1);
+  const chance = data?.chance ?? 0;
+  return (
+    <Card title="What more trials would bring">
+      {error !== null && !data ? (
+        <Failure error={error} retry={() => void refetch()} />
+      ) : data === undefined ? (
+        <Bones rows={2} />
+      ) : last === undefined ? (
+        <p className="dim">{data.reason}</p>
+      ) : (
+        <div className="stack tight">
+          <p>
+            After {counted(last.more, "more trial")} the best {data.metric} is likely{" "}
+            <span className="strong num">{number(last.likely)}</span>, with 80 % between{" "}
+            <span className="num">{number(last.low)}</span> and <span className="num">{number(last.high)}</span>. With{" "}
+            {Math.round(100 * chance)} % any is better than now.
+          </p>
+          <p className="dimmer small">
+            Extrapolated from the newer half of the trials. Of {counted(data.checked ?? 0, "such answer")} in this study's past{" "}
+            {data.held} held.{isStudyOver(study.state) ? " Extend the study to have them." : ""}
+          </p>
+        </div>
+      )}
+    </Card>
+  );
+}
+
+function StudyFacts({ study }: { study: StudyDetail }) {
+  const { spec } = study;
+  const { budget, stopping } = spec;
+  const limits = [
+    budget.trials != null ? counted(budget.trials, "trial") : "",
+    budget.max_time != null ? duration(budget.max_time) : "",
+    budget.gpu_hours != null ? `${number(budget.gpu_hours)} GPU-hours` : "",
+    budget.failed_trials != null ? `${counted(budget.failed_trials, "trial")} may fail` : "",
+  ].filter(Boolean);
+  return (
+    <Card title="Study">
+      <dl className="facts">
+        <dt>Id</dt>
+        <dd className="mono">{study.id}</dd>
+        <dt>Created</dt>
+        <dd>
+          <LocalTime at={study.created_at} />
+        </dd>
+        {study.finished_at && (
+          <>
+            <dt>Ended</dt>
+            <dd>
+              <LocalTime at={study.finished_at} />
+            </dd>
+          </>
+        )}
+        <dt>Goal</dt>
+        <dd>{spec.metrics.map((metric) => `${metric.goal} ${metric.name}`).join(", ")}</dd>
+        <dt>Algorithm</dt>
+        <dd>{study.algorithm}</dd>
+        <dt>Budget</dt>
+        <dd>
+          {limits.join(", ")}, {budget.parallel ?? 1} at once
+        </dd>
+        <dt>Early stopping</dt>
+        <dd>{stopping ? stopping.rule : "none"}</dd>
+        {(study.gpu_hours ?? 0) > 0 && (
+          <>
+            <dt>GPU-hours</dt>
+            <dd className="num">{number(study.gpu_hours)}</dd>
+          </>
+        )}
+        {(spec.warm_start ?? []).length > 0 && (
+          <>
+            <dt>Learnt from</dt>
+            <dd className="row wrapping">
+              {(spec.warm_start ?? []).map((other) => (
+                <Link key={other} to="/studies/$study" params={{ study: other }} className="mono">
+                  {other}
+                </Link>
+              ))}
+            </dd>
+          </>
+        )}
+        <dt>Trials</dt>
+        <dd>
+          {spec.template ? (
+            <Link to="/jobs" search={{ label: `study=${study.name}` }}>
+              their jobs
+            </Link>
+          ) : (
+            "a program asks for points and tells results"
+          )}
+        </dd>
+      </dl>
+    </Card>
+  );
+}

@@ -1,0 +1,198 @@
+import { type PointerEvent, useEffect, useMemo, useRef, useState } from "react";
+import { Card } from "~/components/parts";
+import { coloursOf } from "~/components/plot";
+import { useTheme } from "~/lib/theme";
+import { ranked } from "~/lib/surface";
+import { type Axis, numberAxis, parameterAxis, rangeOf, thinned, valueOf } from "~/lib/trials";
+import { useWidth } from "~/lib/width";
+import type { ChartProps } from "./parameters";
+
+const LINES = 1_500; // trials at most: more would be one grey cloth
+const HEIGHT = 300;
+const ROOM = 120; // px an axis needs; many parameters scroll
+const [TOP, BOTTOM, SIDE] = [30, 12, 56];
+const NEAR = 9; // px
+const FONT = "11px Inter Variable, sans-serif";
+
+interface Thread {
+  number: number;
+  /** On each axis; below the lowest where a trial has no such parameter. */
+  places: readonly (number | null)[];
+  good: number;
+}
+
+/** All parameters beside each other, a line a trial, the best on top. */
+export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
+  const [box, width] = useWidth<HTMLDivElement>();
+  const canvas = useRef<HTMLCanvasElement>(null);
+  const theme = useTheme();
+  const [shown, setShown] = useState<{ number: number; left: number; top: number } | null>(null);
+  const [part, setPart] = useState("all");
+  const plot = useMemo(() => {
+    const known = rows.filter((row) => valueOf(row, metric.name) !== null);
+    const values = known.map((row) => valueOf(row, metric.name) ?? 0);
+    const good = ranked(values, metric.goal === "minimize");
+    const range = rangeOf(values);
+    const axes: { name: string; axis: Axis }[] = [
+      ...Object.entries(parameters).map(([name, parameter]) => ({ name, axis: parameterAxis(parameter) })),
+      { name: metric.name, axis: numberAxis(range?.low ?? 0, range?.high ?? 1) },
+    ];
+    const least = part === "all" ? 0 : part === "quarter" ? 0.75 : 0.95;
+    const threads = thinned(known, metric.name, metric.goal, LINES)
+      .map((row): Thread => {
+        const value = valueOf(row, metric.name) ?? 0;
+        const places = axes.map(({ name, axis }, i) => axis.place(i === axes.length - 1 ? value : row.parameters[name]));
+        return { number: row.number, places, good: good(value) };
+      })
+      .filter((thread) => thread.good >= least)
+      .sort((a, b) => a.good - b.good);
+    return { axes, threads, count: known.length };
+  }, [rows, metric.name, metric.goal, parameters, part]);
+  const inner = Math.max(width, plot.axes.length * ROOM);
+  const at = (axis: number, place: number | null): [number, number] => {
+    const step = (inner - 2 * SIDE) / Math.max(1, plot.axes.length - 1);
+    const room = HEIGHT - TOP - BOTTOM - 14;
+    const kept = place === null ? -0.07 : Math.min(1, Math.max(0, place));
+    return [SIDE + axis * step, TOP + (1 - kept) * room];
+  };
+
+  useEffect(() => {
+    const element = canvas.current;
+    const context = element?.getContext("2d");
+    if (!element || !context || width === 0) return;
+    const ratio = window.devicePixelRatio || 1;
+    element.width = Math.round(inner * ratio);
+    element.height = Math.round(HEIGHT * ratio);
+    context.scale(ratio, ratio);
+    const colours = coloursOf(element);
+    const draw = (thread: Thread) => {
+      context.beginPath();
+      for (const [i, place] of thread.places.entries()) {
+        const [x, y] = at(i, place);
+        if (i === 0) context.moveTo(x, y);
+        else {
+          const [before] = at(i - 1, null);
+          const [, from] = at(i - 1, thread.places[i - 1] ?? null);
+          const middle = (before + x) / 2;
+          context.bezierCurveTo(middle, from, middle, y, x, y);
+        }
+      }
+      context.strokeStyle = colours.ramp(thread.good);
+      context.stroke();
+    };
+    context.lineWidth = 1.2;
+    context.globalAlpha = Math.max(0.18, Math.min(0.8, 60 / Math.max(1, plot.threads.length)));
+    for (const thread of plot.threads) {
+      if (thread.good > 0.9) context.globalAlpha = 0.85;
+      draw(thread);
+    }
+    context.globalAlpha = 1;
+    const told = plot.threads.find((thread) => thread.number === shown?.number);
+    if (told) {
+      context.lineWidth = 3;
+      draw(told);
+    }
+    context.font = FONT;
+    for (const [i, { name, axis }] of plot.axes.entries()) {
+      const [x, top] = at(i, 1);
+      const [, bottom] = at(i, 0);
+      context.strokeStyle = colours.text;
+      context.lineWidth = 1;
+      context.beginPath();
+      context.moveTo(Math.round(x) + 0.5, top);
+      context.lineTo(Math.round(x) + 0.5, bottom);
+      context.stroke();
+      context.fillStyle = colours.text;
+      context.textAlign = "center";
+      context.textBaseline = "top";
+      const room = (inner - 2 * SIDE) / Math.max(1, plot.axes.length - 1) - 8;
+      let words = name;
+      while (words.length > 2 && context.measureText(words).width > room) words = `${words.slice(0, -2)}…`;
+      context.fillText(words, x, 8);
+      context.textAlign = i === plot.axes.length - 1 ? "left" : "right";
+      context.textBaseline = "middle";
+      for (const tick of axis.ticks) {
+        if (tick.at < -0.01 || tick.at > 1.01) continue;
+        const [, y] = at(i, tick.at);
+        const text = tick.text.length > 9 ? `${tick.text.slice(0, 8)}…` : tick.text;
+        const across = x + (i === plot.axes.length - 1 ? 6 : -6);
+        // Readable over the lines that pass behind it.
+        context.strokeStyle = colours.ground;
+        context.lineWidth = 4;
+        context.strokeText(text, across, y);
+        context.fillText(text, across, y);
+      }
+    }
+    void theme;
+  });
+
+  const find = (event: PointerEvent<HTMLCanvasElement>) => {
+    const place = event.currentTarget.getBoundingClientRect();
+    const [x, y] = [event.clientX - place.left, event.clientY - place.top];
+    const step = (inner - 2 * SIDE) / Math.max(1, plot.axes.length - 1);
+    const i = Math.min(plot.axes.length - 2, Math.max(0, Math.floor((x - SIDE) / step)));
+    const part = Math.min(1, Math.max(0, (x - SIDE) / step - i));
+    const eased = part * part * (3 - 2 * part);
+    let best: { number: number; left: number; top: number } | null = null;
+    let least = NEAR;
+    for (const thread of plot.threads) {
+      const [, from] = at(i, thread.places[i] ?? null);
+      const [, to] = at(i + 1, thread.places[i + 1] ?? null);
+      const far = Math.abs(from + (to - from) * eased - y);
+      if (far <= least) {
+        least = far;
+        best = { number: thread.number, left: x, top: y };
+      }
+    }
+    return best;
+  };
+  return (
+    <Card
+      title="All parameters together"
+      flush
+      aside={
+        <select className="input auto" aria-label="Which trials" value={part} onChange={(event) => setPart(event.target.value)}>
+          <option value="all">all trials</option>
+          <option value="quarter">the best quarter</option>
+          <option value="twentieth">the best twentieth</option>
+        </select>
+      }
+    >
+      <div className="table-box" role="region" tabIndex={0} aria-label="All parameters together">
+        <div className="plot clickable plot-body" ref={box}>
+          <canvas
+            ref={canvas}
+            role="img"
+            aria-label={`${plot.threads.length} of ${plot.count} trials as lines over ${plot.axes.map(({ name }) => name).join(", ")}`}
+            style={{ height: HEIGHT, width: inner }}
+            onPointerMove={(event) => setShown(find(event))}
+            onPointerLeave={() => setShown(null)}
+            onClick={(event) => {
+              const found = find(event as unknown as PointerEvent<HTMLCanvasElement>);
+              if (found) pick(found.number);
+            }}
+          />
+          {shown && (
+            <div
+              className="plot-tip"
+              style={{
+                top: Math.max(0, shown.top - 60),
+                ...(shown.left > inner / 2 ? { right: inner - shown.left + 16 } : { left: shown.left + 16 }),
+              }}
+            >
+              <b>Trial {shown.number}</b>
+              {tell(shown.number)}
+            </div>
+          )}
+        </div>
+      </div>
+      <div className="keys">
+        <span>
+          worst <span className="ramp" aria-hidden="true" /> best, by rank
+        </span>
+        <span className="dimmer">a line below an axis: the trial has no such parameter</span>
+        {plot.count > LINES && <span className="dimmer">the best fifth of {LINES.toLocaleString()} and others evenly</span>}
+      </div>
+    </Card>
+  );
+}
