@@ -30,6 +30,7 @@ IMAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "base": ("trainmaster/base", "worker_images", ()),
     "torch": ("trainmaster/torch:cpu", "worker_images", ()),
     "torch-cuda": ("trainmaster/torch:cuda", "worker_images", ("--build-arg", "DEVICE=cuda")),
+    "serving": ("trainmaster/serving:cpu", "worker_images", ()),
     "tensorflow": ("trainmaster/tensorflow:cpu", "worker_images", ()),
 }
 # One environment for each training framework whose scripts the tests run as real jobs: no two of them go into one.
@@ -73,6 +74,7 @@ TYPED = (
     "sdk/trainmaster",
     "worker_images/runtime/trainmaster_runtime",
     "worker_images/train/trainmaster_train",
+    "worker_images/serving/trainmaster_serving",
 )
 
 
@@ -209,7 +211,7 @@ def openapi(_arguments: list[str]) -> int:
 
 
 def images(arguments: list[str]) -> int:
-    """Build worker images: ``images [runtime|base|torch|torch-cuda|tensorflow …] [--wheels FOLDER]``; alone: the small
+    """Build worker images: ``images [runtime|base|torch|torch-cuda|serving|tensorflow …] [--wheels FOLDER]``; alone: the small
     and the CPU ones. Wheels in FOLDER are taken before those of an index.
     """
     words = list(arguments)

@@ -76,7 +76,7 @@ class Sights:
             case "exited" | "dead":
                 return self._end(container, key)
             case state:
-                return self._life(container, key, is_paused=state == "paused")
+                return self._life(container, key, is_paused=state == "paused", address=_address_of(summary))
 
     def forget(self, attempt: AttemptId) -> None:
         """Its containers are gone."""
@@ -113,7 +113,7 @@ class Sights:
 
     # Running
 
-    def _life(self, container: str, key: ReplicaKey, *, is_paused: bool) -> Observation:
+    def _life(self, container: str, key: ReplicaKey, *, is_paused: bool, address: str) -> Observation:
         known = self._get(container, key)
         if known.end is None and known.is_told_dead:
             found = self._engine.container(container)
@@ -128,7 +128,7 @@ class Sights:
         is_changing = bool(status.facts) and status.facts["world"] < known.told
         known.is_starting = status.phase is not Phase.RUNNING or is_changing
         detail = "It is paused (`docker pause`)." if is_paused else status.detail
-        facts = {"container": container[:12], **status.facts}
+        facts = {"container": container[:12], **({"address": address} if address else {}), **status.facts}
         return Observation(key, status.phase, status.started_at, None, detail, facts)
 
     def _look(self, container: str, known: _Known) -> None:
@@ -223,3 +223,9 @@ def _precise(text: str) -> datetime:
     whole, _, rest = text.partition(".")
     digits = "".join(char for char in rest if char.isdigit())[:6]
     return datetime.fromisoformat(f"{whole}.{digits:0<6}+00:00")
+
+
+def _address_of(summary: Mapping[str, Any]) -> str:
+    """Of a container in its attempt's network, which is the only one that it has; empty while it has none."""
+    networks = (summary.get("NetworkSettings") or {}).get("Networks") or {}
+    return next((str(one["IPAddress"]) for one in networks.values() if one and one.get("IPAddress")), "")

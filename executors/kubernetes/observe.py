@@ -297,6 +297,8 @@ class _Reading:
 
     def _show(self, phase: Phase, detail: str = "", *, exit_: ReplicaExit | None = None) -> Observation:
         facts: dict[str, Any] = {"pod": self.name, "namespace": self.pod["metadata"]["namespace"]}
+        if phase is Phase.RUNNING and self.status.get("podIP"):
+            facts["address"] = self.status["podIP"]  # for who asks a serving replica
         if self.world is not None:
             # kubelet asks one that joins until it has said once that it is ready (the Pod's startup probe).
             is_ready = self.world == 0 and "running" in self.main and self._has_passed_startup()

@@ -1,4 +1,5 @@
-"""The network policy of an attempt: a gang talks to itself, to DNS and to the API, and nobody else talks to it.
+"""The network policy of an attempt: a gang talks to itself, to DNS and to the API, and nobody else talks to it, but for
+the platform, which hands requests on to a server of a model.
 
 A policy cannot say "whoever has the same label value as I", so there is one per attempt; its Service owns it, and it
 goes with it.
@@ -18,8 +19,9 @@ from executors.kubernetes.client import Json, path
 
 _GROUP: Final = "networking.k8s.io/v1"
 _DNS: Final = ({"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53})
-# How the platform's own chart labels its API pods.
-_API_PODS: Final = {"app.kubernetes.io/name": "trainmaster", "app.kubernetes.io/component": "api"}
+# How the platform's own chart labels its pods, and its API's.
+_PLATFORM_PODS: Final = {"app.kubernetes.io/name": "trainmaster"}
+_API_PODS: Final = {**_PLATFORM_PODS, "app.kubernetes.io/component": "api"}
 _API_PORT_NAME: Final = "http"
 
 
@@ -62,7 +64,7 @@ def render_policy(
         "spec": {
             **gang,
             "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": [gang]}],
+            "ingress": [{"from": [gang]}, *_from_platform(order)],
             # DNS by its port alone: a node's own cache answers from an address that no selector finds.
             "egress": [
                 {"to": [gang]},
@@ -72,6 +74,15 @@ def render_policy(
             ],
         },
     }
+
+
+def _from_platform(order: ReplicaOrder) -> list[Json]:
+    """To the port of one that serves a model, from the platform's own pods: its API asks for predictions, its scheduler for health."""
+    port = order.env.get("AIP_HTTP_PORT", "")
+    if not port.isdigit():
+        return []
+    pods = {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(_PLATFORM_PODS)}}
+    return [{"from": [pods], "ports": [{"protocol": "TCP", "port": int(port)}]}]
 
 
 def _to_api(api_url: str) -> list[Json]:

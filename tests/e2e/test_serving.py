@@ -34,9 +34,7 @@ def test_two_versions_a_rolling_update_under_load_and_the_way_back(platform: Any
     unready = cli("endpoint", "predict", "sums", "[[1, 2]]")
     assert unready.returncode != 0
     assert "nothing is deployed to it" in unready.stderr
-    made = cli(
-        "endpoint", "deploy", "sums", "output/default/models/one", "--wait", "--cpu", "100m", "--ready-timeout", "120"
-    )
+    made = cli("endpoint", "deploy", "sums", "output/default/models/one", "--wait", "--ready-timeout", "120")
     assert made.returncode == 0, made.stdout + made.stderr
     assert platform.client.predict("sums", [[1, 2], [3, 4.5]]) == pytest.approx([3.0, 7.5])
 
@@ -59,13 +57,11 @@ def test_two_versions_a_rolling_update_under_load_and_the_way_back(platform: Any
             "sums",
             "output/default/models/ten",
             "--wait",
-            "--cpu",
-            "100m",
             "--reason",
             "ten times better",
         )
         assert updated.returncode == 0, updated.stdout + updated.stderr
-        bad = cli("endpoint", "deploy", "sums", "output/default/models/broken", "--wait", "--cpu", "100m")
+        bad = cli("endpoint", "deploy", "sums", "output/default/models/broken", "--wait")
         assert bad.returncode == 1
         assert "Revision 3 never got ready, so revision 2 serves on" in bad.stdout
         assert platform.client.predict("sums", [[1, 1]]) == pytest.approx([20.0])
@@ -85,13 +81,19 @@ def test_two_versions_a_rolling_update_under_load_and_the_way_back(platform: Any
     (output / "questions" / "a.jsonl").write_text("".join(f"[{n}, 1]\n" for n in range(25)) + "nonsense\n")
     batch = cli(
         "batch-predict", "output/default/models/ten/model.skops", "output/default/questions", "--replicas", "2",
-        "--shard-size", "10", "--output", "output/default/answers", "--wait", "--cpu", "100m",
+        "--shard-size", "10", "--output", "output/default/answers", "--wait",
     )  # fmt: skip
     assert batch.returncode == 0, batch.stdout + batch.stderr
     lines = [
-        json.loads(line) for path in sorted((output / "answers").glob("predictions-*.jsonl")) for line in path.open()
+        json.loads(line)
+        for path in sorted((output / "answers").glob("predictions-*.jsonl"))
+        for line in path.read_text().splitlines()
     ]
     assert [line["prediction"] for line in lines] == pytest.approx([10.0 * (n + 1) for n in range(25)])
-    (error,) = (json.loads(line) for path in (output / "answers").glob("errors-*.jsonl") for line in path.open())
+    (error,) = (
+        json.loads(line)
+        for path in (output / "answers").glob("errors-*.jsonl")
+        for line in path.read_text().splitlines()
+    )
     assert error["instance"] == "nonsense"
     cli("endpoint", "delete", "sums")

@@ -85,6 +85,9 @@ def test_a_running_container_is_running_since_its_start():
     seen = seen_of(pod(phase="Running", main={"running": {"startedAt": at(20)}}))
     assert (seen.phase, seen.started_at, seen.exit) == (Phase.RUNNING, NOW - timedelta(seconds=20), None)
     assert seen.facts == {"pod": "att-1-worker-0-g1", "namespace": "jobs"}
+    addressed = pod(phase="Running", main={"running": {"startedAt": at(20)}})
+    addressed["status"]["podIP"] = "10.1.2.3"
+    assert seen_of(addressed).facts["address"] == "10.1.2.3"
 
 
 def test_the_record_is_the_best_witness():

@@ -110,6 +110,14 @@ def test_a_gang_talks_to_itself_to_dns_and_to_the_api():
     ]
 
 
+def test_a_server_of_a_model_is_reached_by_the_platforms_own_pods_at_its_port_alone():
+    _, rule = policy(replace(ORDER, env={**ORDER.env, "AIP_HTTP_PORT": "8080"}))["spec"]["ingress"]
+    assert rule == {
+        "from": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "trainmaster"}}}],
+        "ports": [{"protocol": "TCP", "port": 8080}],
+    }
+
+
 def test_the_policy_goes_with_the_attempts_service():
     metadata = policy()["metadata"]
     assert metadata["name"] == "att-1"

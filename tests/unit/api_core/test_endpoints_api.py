@@ -1,0 +1,174 @@
+"""Endpoints over REST: deployed or refused in words that name the field, and asked through the proxy."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from core.bell import TOPIC_ENDPOINT
+from core.db.engine import SessionFactory, unit_of_work
+from core.db.tables import Event, ServingReplica
+from core.settings import Settings
+
+URL = "/api/v1/projects/default/endpoints"
+DEPLOYED = f"{URL}/sums/deployments"
+
+
+class _Model(http.server.BaseHTTPRequestHandler):
+    """Sums the instances; refuses what is none; says which headers it got."""
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        try:
+            value = {"predictions": [sum(one) for one in json.loads(body)["instances"]]}
+            status = 200
+        except TypeError:
+            value, status = {"error": "no numbers"}, 400
+        answer = json.dumps({**value, "has_token": "Authorization" in self.headers}).encode()
+        self.send_response(status)
+        for name, text in (
+            ("Content-Type", "application/json"),
+            ("Set-Cookie", "a=b"),
+            ("Content-Length", len(answer)),
+        ):
+            self.send_header(name, str(text))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def model() -> Iterator[str]:
+    """The address of a replica."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Model)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture
+def endpoint(client: TestClient, settings: Settings) -> dict[str, Any]:
+    """With one deployed model, of which nothing runs yet."""
+    folder = settings.home / "output" / "default" / "m"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.skops").touch()
+    assert client.post(URL, json={"name": "sums"}).status_code == 201
+    answer = client.post(DEPLOYED, json={"model": "output/default/m/model.skops"})
+    assert answer.status_code == 200, answer.text
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+def run_replica(sessions: SessionFactory, submit: Any, deployment: str, address: str, *, revision: int = 1) -> None:
+    """What the control loop does when one is ready."""
+    with unit_of_work(sessions) as session:
+        now = session.query(Event).order_by(Event.id.desc()).first().at  # type: ignore[union-attr]
+    job = submit()
+    with unit_of_work(sessions) as session:
+        session.add(
+            ServingReplica(
+                id=f"serving-{job}", deployment_id=deployment, revision=revision, job_id=job, state="ready",
+                address=address, created_at=now, ready_at=now,
+            )
+        )  # fmt: skip
+
+
+def test_a_file_is_deployed_as_its_folder_and_the_scheduler_is_rung_for(endpoint: dict[str, Any], bell: Any) -> None:
+    (one,) = endpoint["deployments"]
+    assert (one["state"], one["traffic"], one["wanted"], one["stable"]) == ("deploying", 100, 1, None)
+    spec = one["revision_list"][0]["spec"]
+    assert (spec["model"], spec["model_file"]) == ("output/default/m", "model.skops")
+    assert (TOPIC_ENDPOINT, endpoint["id"]) in bell.rings
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"model": "output/default/none"}, "model"),
+        ({"model": "nowhere/m"}, "model"),
+        ({"model": "output/default/m", "image": "me/server"}, "image"),
+        ({"model": "output/default/m", "resources": {"cpu": "many"}}, "resources.cpu"),
+        ({"model": "output/default/m", "env": {"TRAINMASTER_X": "1"}}, "env.TRAINMASTER_X"),
+        ({"model": "output/default/m", "port": 8080}, "port"),
+        ({"model": "output/default/m", "max_surge": 0}, "max_surge"),
+        ({"model": "output/default/m", "deployment": "b", "traffic": 1}, "traffic"),
+    ],
+)
+def test_what_cannot_be_deployed_is_refused_by_its_field(
+    client: TestClient, endpoint: dict[str, Any], body: dict[str, Any], field: str
+) -> None:
+    assert endpoint["name"] == "sums"
+    answer = client.post(DEPLOYED, json=body)
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["field"] == field
+    assert len(client.get(f"{URL}/sums").json()["deployments"][0]["revision_list"]) == 1
+
+
+def test_a_rollback_wants_the_last_one_that_served(client: TestClient, endpoint: dict[str, Any]) -> None:
+    assert endpoint["name"] == "sums"
+    refused = client.post(f"{DEPLOYED}/default/rollback")
+    assert refused.status_code == 409
+    assert "ever served" in refused.json()["detail"]
+    client.post(DEPLOYED, json={"model": "output/default/m"})
+    back = client.post(f"{DEPLOYED}/default/rollback", json={"revision": 1}).json()
+    assert back["deployments"][0]["wanted"] == 1
+    assert client.post(f"{DEPLOYED}/default/rollback", json={"revision": 9}).json()["field"] == "revision"
+
+
+def test_requests_reach_a_ready_replica_and_its_answers_are_marked(
+    client: TestClient, endpoint: dict[str, Any], sessions: SessionFactory, submit: Any, model: str
+) -> None:
+    run_replica(sessions, submit, endpoint["deployments"][0]["id"], model)
+    answer = client.post(f"{URL}/sums:predict", json={"instances": [[1, 2], [3, 4]]})
+    # The user's token stays here, and the model's cookies there.
+    assert answer.json() == {"predictions": [3, 7], "has_token": False}
+    assert answer.headers["trainmaster-answered-by"] == "model"
+    assert (answer.headers["trainmaster-revision"], "set-cookie" in answer.headers) == ("1", False)
+    refused = client.post(f"{URL}/sums:rawPredict?deployment=default", json={"instances": [["a"]]})
+    assert (refused.status_code, refused.json()["error"]) == (400, "no numbers")
+
+
+def test_a_replica_that_refuses_is_passed_by(
+    client: TestClient, endpoint: dict[str, Any], sessions: SessionFactory, submit: Any, model: str
+) -> None:
+    for address in ("127.0.0.1:1", "127.0.0.1:2", model):
+        run_replica(sessions, submit, endpoint["deployments"][0]["id"], address)
+    for _ in range(5):
+        assert client.post(f"{URL}/sums:predict", json={"instances": [[1]]}).status_code == 200
+
+
+def test_without_a_ready_replica_it_says_why(client: TestClient, endpoint: dict[str, Any]) -> None:
+    assert endpoint["name"] == "sums"
+    answer = client.post(f"{URL}/sums:predict", json={"instances": [[1]]})
+    assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "unavailable", "2")
+    assert answer.json()["detail"] == "Endpoint 'sums' has no ready replica: default is deploying."
+    other = client.post(f"{URL}/sums:predict?deployment=other", json={"instances": [[1]]})
+    assert "it has no deployed model 'other', but default" in other.json()["detail"]
+
+
+def test_a_body_that_is_too_large_is_refused(client: TestClient, endpoint: dict[str, Any]) -> None:
+    assert endpoint["name"] == "sums"
+    answer = client.post(f"{URL}/sums:predict", content=b"x", headers={"Content-Length": str(2**40)})
+    assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
+    assert "batch prediction" in answer.json()["detail"]
+
+
+def test_a_batch_prediction_is_a_job(client: TestClient, endpoint: dict[str, Any]) -> None:
+    assert endpoint["name"] == "sums"
+    body = {"model": "output/default/m", "input": "output/default/m/model.skops", "replicas": 3}
+    job = client.post("/api/v1/projects/default/batch-predictions", json=body).json()
+    assert (job["spec"]["contract"], job["spec"]["roles"]["worker"]["replicas"]) == ("serving", 3)
+    assert "--instances-file" in job["spec"]["args"]
+    wrong = client.post("/api/v1/projects/default/batch-predictions", json={**body, "input": "output/default/none"})
+    assert (wrong.status_code, wrong.json()["field"]) == (422, "input")

@@ -1,0 +1,174 @@
+"""The platform's server: what it reads without running anything, what it refuses, and how it answers."""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trainmaster_serving import batch
+from trainmaster_serving.errors import BadInstances, ModelProblem
+from trainmaster_serving.http_server import ModelServer
+from trainmaster_serving.models import find_model, load_model
+
+
+class Doubles:
+    """A model of numbers."""
+
+    def predict(self, instances: Any, parameters: Any) -> list[Any]:
+        if not all(isinstance(one, (int, float)) for one in instances):
+            raise BadInstances("instances: this model takes numbers")
+        return [one * parameters.get("by", 2) for one in instances]
+
+
+@pytest.mark.parametrize(
+    ("files", "kind"),
+    [
+        (["model.pt2"], "torch"),
+        (["a.joblib"], "sklearn"),
+        (["saved_model.pb", "keras.pkl"], "tensorflow"),
+        (["model.pt", "optimizer.pt"], "torch"),
+        (["m.ubj", "readme.txt"], "xgboost"),
+    ],
+)
+def test_a_model_is_known_by_its_name(tmp_path: Path, files: list[str], kind: str) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    assert find_model(str(tmp_path))[0] == kind
+
+
+def test_several_models_or_none_are_told_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ModelProblem, match="holds no model: it has nothing"):
+        find_model(str(tmp_path))
+    (tmp_path / "a.pt").touch()
+    (tmp_path / "b.pt").touch()
+    with pytest.raises(ModelProblem, match=r"several models \(a.pt, b.pt\)"):
+        find_model(str(tmp_path))
+
+
+class Evil:
+    """A pickle that would write a file."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def __reduce__(self) -> Any:
+        return (open, (self.place, "w"))
+
+
+@pytest.mark.parametrize("name", ["model.pkl", "model.joblib", "model.pt", "model.skops"])
+def test_no_file_runs_code_unless_it_is_trusted(tmp_path: Path, name: str) -> None:
+    marker = tmp_path / "ran"
+    (tmp_path / name).write_bytes(pickle.dumps(Evil(str(marker))))
+    with pytest.raises(ModelProblem):
+        load_model(str(tmp_path))
+    assert not marker.exists()
+
+
+@pytest.fixture
+def asked() -> Iterator[Any]:
+    server = ModelServer(("127.0.0.1", 0), "/health", "/predict")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+
+    def ask(method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=5)
+        try:
+            connection.request(method, path, body, encode_chunked=isinstance(body, list))
+            answer = connection.getresponse()
+            return answer.status, json.loads(answer.read())
+        finally:
+            connection.close()
+
+    ask.server = server  # type: ignore[attr-defined]
+    yield ask
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_it_is_ready_when_its_model_is(asked: Any) -> None:
+    assert asked("GET", "/health") == (503, {"error": "the model is being read"})
+    asked.server.model = Doubles()
+    assert asked("GET", "/health")[0] == 200
+    asked.server.is_leaving = True
+    assert asked("GET", "/health")[0] == 503
+
+
+def test_it_answers_in_vertex_ais_shape(asked: Any) -> None:
+    asked.server.model = Doubles()
+    assert asked("POST", "/predict", '{"instances": [1, 2.5]}') == (200, {"predictions": [2, 5.0]})
+    assert asked("POST", "/predict", '{"instances": [1], "parameters": {"by": 3}}') == (200, {"predictions": [3]})
+    assert asked("POST", "/predict", [b'{"instances"', b": [4]}"]) == (200, {"predictions": [8]})
+    assert asked("POST", "/predict", '{"instances": []}') == (200, {"predictions": []})
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [("nonsense", "no JSON"), ("[1]", "must be an object"), ('{"instances": ["a"]}', "takes numbers")],
+)
+def test_a_bad_request_is_told_what_is_wrong(asked: Any, body: str, words: str) -> None:
+    asked.server.model = Doubles()
+    status, answer = asked("POST", "/predict", body)
+    assert status == 400
+    assert words in answer["error"]
+
+
+def run_batch(monkeypatch: pytest.MonkeyPatch, folder: Path, **more: Any) -> None:
+    monkeypatch.setattr(batch, "load_model", lambda *_: Doubles())
+    options = {
+        "instances": str(folder / "in"), "instances_file": "", "format": "auto", "batch_size": 4, "shard_size": 10,
+        "output": str(folder / "out"), "index": 0, "count": 1, "model": "", "model_file": "", "framework": "auto",
+        "trust_code": False, **more,
+    }  # fmt: skip
+    assert batch.run_batch(argparse.Namespace(**options)) == 0
+
+
+def lines(folder: Path, kind: str) -> list[Any]:
+    return [
+        json.loads(line)
+        for path in sorted((folder / "out").glob(f"{kind}-*"))
+        for line in path.read_text().splitlines()
+    ]
+
+
+def test_replicas_share_the_shards_and_one_that_was_lost_does_only_what_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text("".join(f"{number}\n" for number in range(25)) + '"text"\nnonsense\n')
+    run_batch(monkeypatch, tmp_path, index=1, count=2)
+    assert [one["prediction"] for one in lines(tmp_path, "predictions")] == list(range(20, 40, 2))
+    run_batch(monkeypatch, tmp_path, index=0, count=2)
+    assert [one["prediction"] for one in lines(tmp_path, "predictions")] == list(range(0, 50, 2))
+    assert [one["error"][:22] for one in lines(tmp_path, "errors")] == [
+        "no JSON: Expecting val",
+        "instances: this model ",
+    ]
+    lost = tmp_path / "out" / "predictions-00001.jsonl"
+    lost.unlink()
+    others = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("predictions-*")}
+    run_batch(monkeypatch, tmp_path)
+    assert lost.exists()
+    assert {path: path.stat().st_mtime_ns for path in others} == others
+
+
+def test_predictions_of_other_instances_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text("1\n")
+    run_batch(monkeypatch, tmp_path)
+    (tmp_path / "in" / "a.jsonl").write_text("1\n2\n")
+    with pytest.raises(ModelProblem, match="choose another output"):
+        run_batch(monkeypatch, tmp_path)
+
+
+def test_rows_of_csv_are_objects_with_numbers(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('x,name\n1,"a, b"\n2.5,\n')
+    rows = [json.loads(text) for _, text in batch.read_rows([str(tmp_path / "a.csv")], "auto")]
+    assert rows == [{"x": 1, "name": "a, b"}, {"x": 2.5, "name": ""}]

@@ -1,0 +1,67 @@
+"""What is done for a deployed model: the decisions themselves, without a database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from core.domain.serving.rollout import Deployed, Revision, Server, backoff, plan
+from core.domain.serving.states import DeploymentState, ServingState
+
+NOW = datetime(2026, 11, 22, 12, tzinfo=UTC)
+TEN = timedelta(seconds=10)
+
+
+def revision(number: int, **more: object) -> Revision:
+    fields = {"ready_timeout": TEN, "drain": timedelta(seconds=5), "max_surge": 1, "max_unavailable": 0, **more}
+    return Revision(number, **fields)  # type: ignore[arg-type]
+
+
+def server(name: str, of: int, state: ServingState = ServingState.READY, **more: object) -> Server:
+    fields = {"created_at": NOW - TEN, "runs_since": NOW - TEN / 2, "is_healthy": state is ServingState.READY, **more}
+    return Server(name, of, state, **fields)  # type: ignore[arg-type]
+
+
+def deployed(*servers: Server, wanted: int = 2, replicas: int = 2, **rules: object) -> Deployed:
+    revisions = (revision(1, stable_at=NOW), revision(2, **rules))
+    return Deployed(DeploymentState.ACTIVE, replicas, wanted, 1, revisions, servers)
+
+
+def test_an_update_begins_with_one_more() -> None:
+    steps = plan(deployed(server("a", 1), server("b", 1)), NOW)
+    assert (steps.start, steps.cancel, steps.servers) == (1, {}, {})
+
+
+def test_an_update_without_room_begins_with_one_less() -> None:
+    steps = plan(deployed(server("a", 1), server("b", 1), max_surge=0, max_unavailable=1), NOW)
+    assert [one.state for one in steps.servers.values()] == [ServingState.DRAINING]
+    assert steps.start == 1  # in the place of the one that drains
+
+
+def test_asked_again_nothing_more_is_begun() -> None:
+    starting = server("c", 2, ServingState.STARTING, runs_since=None, is_healthy=None)
+    assert not plan(deployed(server("a", 1), server("b", 1), starting), NOW)
+
+
+def test_an_old_one_drains_when_a_new_one_is_ready_and_ends_after_its_time() -> None:
+    steps = plan(deployed(server("a", 1), server("b", 1), server("c", 2)), NOW)
+    assert steps.servers["a"].state is ServingState.DRAINING
+    assert steps.cancel == {}
+    later = plan(deployed(steps.servers["a"], server("b", 1), server("c", 2)), NOW + timedelta(seconds=5))
+    assert list(later.cancel) == ["a"]
+
+
+def test_going_back_keeps_those_of_the_old_revision_that_run() -> None:
+    steps = plan(deployed(server("a", 1), server("b", 2), wanted=1), NOW)
+    assert steps.start == 1
+    assert "a" not in steps.servers
+
+
+def test_waiting_in_the_queue_is_no_failure() -> None:
+    waits = server("c", 2, ServingState.STARTING, runs_since=None, is_healthy=None, created_at=NOW - timedelta(days=2))
+    steps = plan(deployed(server("a", 1), server("b", 1), waits), NOW)
+    assert steps.deployed.revision(2).failures == 0
+    assert not steps
+
+
+def test_back_off_doubles_and_has_an_end() -> None:
+    assert [backoff(failures).total_seconds() for failures in (1, 2, 3, 20, 10_000)] == [1, 2, 4, 300, 300]
