@@ -126,7 +126,8 @@ def read_rows(paths: Sequence[str], kind: str) -> Iterator[Row]:
 
 def shards(rows: Iterator[Row], size: int, index: int, count: int) -> Iterator[Tuple[int, List[Row]]]:
     """This replica's shards with their numbers, in order."""
-    number, held = 0, []  # type: int, List[Row]
+    number = 0
+    held: List[Row] = []
     for place, row in enumerate(rows):
         if place // size != number:
             if held:
@@ -140,7 +141,8 @@ def shards(rows: Iterator[Row], size: int, index: int, count: int) -> Iterator[T
 
 def predict_shard(model: Model, rows: Sequence[Row], batch_size: int) -> Tuple[List[Any], List[Any]]:
     """Lines of the predictions, and of the errors. An instance that spoils its batch is found by asking one by one."""
-    predictions, errors = [], []  # type: List[Any], List[Any]
+    predictions: List[Any] = []
+    errors: List[Any] = []
     good = []
     for name, text in rows:
         try:
@@ -151,7 +153,7 @@ def predict_shard(model: Model, rows: Sequence[Row], batch_size: int) -> Tuple[L
         batch = good[begin : begin + batch_size]
         instances = [instance for _, instance in batch]
         try:
-            answers = model.predict(instances, {})  # type: List[Any]
+            answers = model.predict(instances, {})
         except BadInstances:
             for name, instance in batch:
                 line, problem = _alone(model, instance)

@@ -66,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     timeout = _IDLE_S
-    server: ModelServer
+    server: ModelServer  # pyright: ignore[reportIncompatibleVariableOverride] (the base knows any server)
 
     def setup(self) -> None:
         super().setup()

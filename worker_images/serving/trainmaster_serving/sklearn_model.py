@@ -36,7 +36,7 @@ class SklearnModel:
         if missing:
             raise BadInstances("instances: they have no %s, which the model was trained with" % ", ".join(missing[:10]))
         try:
-            import pandas as pd
+            import pandas as pd  # pyright: ignore[reportMissingImports] (where it is)
         except ImportError:
             return array([[one[name] for name in order] for one in instances])
         return pd.DataFrame({name: named[name] for name in order})

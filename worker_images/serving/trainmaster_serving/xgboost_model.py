@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Sequence
 
-import xgboost
+import xgboost  # pyright: ignore[reportMissingImports] (of the image)
 
 from trainmaster_serving.errors import BadInstances, ModelProblem
 from trainmaster_serving.values import array, by_instance, columns
