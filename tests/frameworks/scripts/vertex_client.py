@@ -117,7 +117,7 @@ seen["local"] = content("local/model/workerpool0-0.json")
 seen["pipe"] = [content(f"pipe/model/workerpool{number}-0.json") for number in (0, 1)]
 model.wait()
 again = aiplatform.Model(model.resource_name)
-seen["model"] = [again.display_name, again.version_id, again.version_aliases, again.uri.startswith("gs://")]
+seen["model"] = [again.display_name, again.version_id, list(again.version_aliases), again.uri.startswith("gs://")]
 seen["models"] = [each.display_name for each in aiplatform.Model.list(filter='display_name="A model"')]
 again.versioning_registry.add_version_aliases(["prod"], version="1")
 seen["versions"] = [sorted(each.version_aliases) for each in again.versioning_registry.list_versions()]
