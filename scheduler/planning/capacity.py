@@ -206,7 +206,7 @@ class Capacity:
         if self.fragments is not None:
             self.fragments.changed(number)
         if self.spare is not None:
-            self.spare.follow(number)
+            self.spare.stale.add(number)
 
     def _note_shared(self, number: int) -> None:
         shares = self.shares[number]

@@ -148,6 +148,8 @@ class Keeping:
         """What bound gangs may use of ``capacity``; it follows when that changes."""
         if capacity.spare is None:
             capacity.spare = Spare(capacity, self)
+        elif capacity.spare.stale:
+            capacity.spare.follow()
         return capacity.spare
 
     def kept(self, capacity: Capacity) -> tuple[Ints, Ints]:
@@ -211,9 +213,12 @@ class Keeping:
 
 
 class Spare(Capacity):
-    """What is free of ``base`` and kept for no GPU. Only gangs without GPUs look at it."""
+    """What is free of ``base`` and kept for no GPU. Only gangs without GPUs look at it, through :meth:`Keeping.room`.
 
-    __slots__ = ("base", "rule")
+    ``stale``: nodes of which another amount is free in ``base`` since somebody looked.
+    """
+
+    __slots__ = ("base", "rule", "stale")
 
     def __init__(self, base: Capacity, rule: Keeping) -> None:
         cpu, memory = rule.kept(base)
@@ -225,18 +230,26 @@ class Spare(Capacity):
         self.shares = base.shares
         self.base = base
         self.rule = rule
+        self.stale: set[int] = set()
 
     @property
     def cpu_shares(self) -> Ints:
         return self.rule.shares_left
 
-    def follow(self, number: int) -> None:
-        """Another amount is free on a node of ``base`` now."""
+    def follow(self) -> None:
+        """See what is free in ``base`` now."""
+        over = None if self.base.over is None else self.rule.room(self.base.over)
+        for number in self.stale:
+            self._see(number, over)
+        self.stale.clear()
+        self.asked = None
+
+    def _see(self, number: int, over: Capacity | None) -> None:
         base = self.base
-        left = base.cpu[number], base.memory[number], base.gpus[number], base.shares[number]
-        cpu, memory, _, _ = self.rule.beside(number, left)
-        if base.over is not None:
-            over = self.rule.room(base.over)
+        cpu, memory = base.cpu[number], base.memory[number]
+        if base.cluster.models_of[number]:
+            cpu, memory, _, _ = self.rule.beside(number, (cpu, memory, base.gpus[number], base.shares[number]))
+        if over is not None:
             cpu, memory = min(cpu, over.cpu[number]), min(memory, over.memory[number])
         if cpu > self.cpu[number] or memory > self.memory[number]:
             self.refused.clear()
@@ -244,7 +257,6 @@ class Spare(Capacity):
         self.memory[number] = memory
         self.cpus[number] = cpu
         self.memories[number] = memory
-        self.asked = None
 
     def tightest_spare(self, request: Request, pool: Pool) -> int | None:
         """As in ``base``, of those nodes where it leaves what is kept."""
