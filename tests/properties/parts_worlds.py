@@ -14,7 +14,9 @@ from scheduler.planning.policy import Policy, QueueOrder
 from scheduler.simulator.world import World
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-POLICY = Policy(order=QueueOrder.FIFO, is_fair=False, preempts_priority=False, reclaims=False, shrinks=False)
+POLICY = Policy(
+    order=QueueOrder.FIFO, is_fair=False, preempts_priority=False, reclaims=False, shrinks=False, keeps_for_gpus=False
+)
 PARTS = (100, 250, 300, 400, 500, 650, 999)
 
 

@@ -17,8 +17,8 @@ from scheduler.simulator.world import World
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 # Two of one family, so that one wish may mean two models.
 MODELS = ("a100-sxm4-80gb", "h100-80gb-hbm3", "a100-pcie-40gb")
-# Whoever runs stays: what preemption may do has properties of its own.
-NOBODY_GOES = Policy(preempts_priority=False, reclaims=False, shrinks=False)
+# Whoever runs stays, and nothing is kept for GPUs: what preemption may do, and what is kept, have properties of their own.
+NOBODY_GOES = Policy(preempts_priority=False, reclaims=False, shrinks=False, keeps_for_gpus=False)
 WISHES = ((), ("H100",), ("A100",), ("A100-80GB",), ("A100", "H100"), ("h100", "NVIDIA A100-PCIE-40GB"), ("A100-8",))
 
 

@@ -230,6 +230,7 @@ def any_booking(chance: Random, nodes: list[NodeView]) -> Booking:
 
 def any_policy(chance: Random, *, slices: bool = True) -> Policy:
     return Policy(
+        keeps_for_gpus=False,  # has properties of its own
         order=chance.choice(list(QueueOrder)),
         is_fair=chance.random() < 0.7,
         usage_weight=chance.choice([0.0, 0.0, 0.5]),

@@ -65,6 +65,7 @@ def worlds(draw: st.DrawFn, *, with_queue: bool = True) -> World:
 def test_no_growth_breaks_a_promise_and_planning_again_grows_nothing_more(world: World) -> None:
     # World.apply checks each line: no node over-committed, no replica twice, at most as many as the gang may have,
     # only its elastic role, selectors and models respected.
+    world.policy = replace(world.policy, keeps_for_gpus=True)
     world.apply(plan(world.snapshot(NOW)), NOW)
     for node in world.nodes.values():
         assert min(node.free.cpu_milli, node.free.memory_bytes, *node.free.gpus.values(), 0) >= 0

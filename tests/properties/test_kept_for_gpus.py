@@ -22,6 +22,7 @@ from tests.properties.planner_worlds import NOBODY_GOES, NOW, assignment
 
 MODELS = ("A100", "H100")
 NEVER = {ReasonCode.NEVER_FITS, ReasonCode.TOO_LARGE, ReasonCode.NO_MATCHING_NODE, ReasonCode.NO_NODES}
+KEEPS = replace(NOBODY_GOES, keeps_for_gpus=True)
 often = settings(max_examples=80, deadline=None)
 
 
@@ -56,7 +57,7 @@ def job(name: str, wanted: Gang, chance: Random) -> QueuedGang:
     return QueuedGang(JobId(name), name, "p", "u", 50, at, wanted, wanted.shape(), limit)
 
 
-def busy(seed: int, policy: Policy = NOBODY_GOES) -> Snapshot:
+def busy(seed: int, policy: Policy = KEEPS) -> Snapshot:
     """Some jobs run, and some more wait, about half of them without GPUs."""
     chance = Random(seed)
     world = World(cluster(chance), policy=replace(policy, keeps_for_gpus=False))

@@ -37,7 +37,7 @@ from tests.properties.preemption_worlds import OfModels, Story, any_policy
 
 SEQUENCES = int(os.environ.get("TRAINMASTER_SEQUENCES", "100"))
 CHUNK = 50
-BY_PRIORITY = Policy(order=QueueOrder.FIFO, is_fair=False, reclaims=False, min_run_time_s=60.0)
+BY_PRIORITY = Policy(order=QueueOrder.FIFO, is_fair=False, reclaims=False, min_run_time_s=60.0, keeps_for_gpus=False)
 _NEVER = {ReasonCode.NEVER_FITS, ReasonCode.TOO_LARGE, ReasonCode.NO_MATCHING_NODE, ReasonCode.NO_NODES}
 
 

@@ -41,7 +41,9 @@ from scheduler.simulator.world import World
 from tests.properties.planner_worlds import NOW, any_snapshots, busy_snapshot
 from tests.properties.test_share_and_quota_properties import worlds
 
-IN_LINE = Policy(order=QueueOrder.FIFO, is_fair=False, preempts_priority=False, reclaims=False, shrinks=False)
+IN_LINE = Policy(
+    order=QueueOrder.FIFO, is_fair=False, preempts_priority=False, reclaims=False, shrinks=False, keeps_for_gpus=False
+)
 WORLDS = st.one_of(any_snapshots(), st.integers(0, 1 << 30).map(lambda seed: busy_snapshot(Random(seed))))
 # In the order `fair-finish` the work of all that waits counts for what is long.
 SERVED = [order for order in QueueOrder if order is not QueueOrder.FAIR_FINISH]
@@ -111,7 +113,7 @@ def test_without_a_job_that_may_start_nowhere_everybody_starts_and_waits_as_plan
 def test_in_one_line_without_a_job_for_which_no_place_is_kept_everybody_starts_as_planned(
     snapshot: Snapshot, order: QueueOrder, is_fair: bool
 ) -> None:
-    policy = Policy(order=order, is_fair=is_fair, preempts_priority=False, reclaims=False)
+    policy = Policy(order=order, is_fair=is_fair, preempts_priority=False, reclaims=False, keeps_for_gpus=False)
     snapshot = replace(snapshot, policy=policy)
     with demand_of(snapshot):
         made = plan(snapshot)
