@@ -14,7 +14,7 @@ from trainmaster.studies import Fidelity, Population, Space, StudySpec
 
 from core.db.tables import Job, Trial
 from core.domain.errors import InvalidRequest
-from core.domain.studies.heirs import Exploit, RungResult, exploits, perturbed, promotions
+from core.domain.studies.heirs import Exploit, RungResult, exploits, promotions
 from core.domain.studies.results import Result
 from core.domain.studies.states import TrialState
 from core.domain.studies.stopping import Curve
@@ -22,6 +22,7 @@ from core.storage.resuming import resume_path, with_resume_mount
 from scheduler.control.studies.facts import StudyFacts
 from scheduler.control.studies.history import History
 from scheduler.tuning import Observed, Proposal, startup_trials
+from scheduler.tuning.perturb import perturbed
 
 
 @dataclass(frozen=True, slots=True)

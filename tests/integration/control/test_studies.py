@@ -42,7 +42,7 @@ def test_trials_are_jobs_and_their_metrics_the_results(lab: Lab) -> None:
         assert trial.result == {"score": trial.parameters["x"]}
         assert (job.name, job.state) == (f"search-{trial.number}", "succeeded")
         order = lab.orders[job.id]
-        assert order.command == f"train --x {json.dumps(trial.parameters['x'])}"
+        assert order.command == f"train --x={json.dumps(trial.parameters['x'])}"
         assert order.env["CLOUD_ML_TRIAL_ID"] == order.env["TRAINMASTER_TRIAL"] == str(trial.number)
         assert json.loads(order.files["/data/.trainmaster/parameters.json"]) == trial.parameters
         assert job.spec["labels"] == {"study": "search", "trial": str(trial.number)}

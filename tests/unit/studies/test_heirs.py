@@ -9,8 +9,9 @@ import pytest
 from trainmaster.spec import SpecError
 from trainmaster.studies import Fidelity, Goal, Population, Space, parse_study
 
-from core.domain.studies.heirs import RungResult, exploits, perturbed, promotions
+from core.domain.studies.heirs import RungResult, exploits, promotions
 from core.domain.studies.stopping import make_curve
+from scheduler.tuning.perturb import perturbed
 
 STUDY: dict[str, Any] = {
     "name": "search",
