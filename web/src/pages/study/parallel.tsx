@@ -83,7 +83,7 @@ export function Parallel({ rows, metric, parameters, pick, tell }: ChartProps) {
     context.lineWidth = 1.2;
     context.globalAlpha = Math.max(0.18, Math.min(0.8, 60 / Math.max(1, plot.threads.length)));
     for (const thread of plot.threads) {
-      if (thread.good > 0.9) context.globalAlpha = 0.85;
+      if (thread.good > 0.9) context.globalAlpha = Math.max(0.3, Math.min(0.85, 80 / plot.threads.length));
       draw(thread);
     }
     context.globalAlpha = 1;

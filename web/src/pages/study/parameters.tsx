@@ -72,6 +72,7 @@ function Slices({ rows, metric, parameters, pick, tell }: ChartProps) {
         x: parameterAxis(parameter),
         y,
         points: having.map((row) => ({ number: row.number, x: row.parameters[name], y: valueOf(row, metric.name), hue: 0 })),
+        count: known.reduce((sum, row) => sum + (row.parameters[name] === undefined ? 0 : 1), 0),
         isPart: parameter.when !== undefined && Object.keys(parameter.when).length > 0,
       };
     });
@@ -83,7 +84,7 @@ function Slices({ rows, metric, parameters, pick, tell }: ChartProps) {
           <div key={slice.name}>
             <h3>
               {slice.name} {slice.x.isLog && <span className="dimmer small">log</span>}
-              {slice.isPart && <span className="dimmer small"> in {counted(slice.points.length, "trial")}</span>}
+              {slice.isPart && <span className="dimmer small"> in {counted(slice.count, "trial")}</span>}
             </h3>
             <Plot
               label={`${metric.name} over ${slice.name}, of ${slice.points.length} trials`}
