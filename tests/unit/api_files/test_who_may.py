@@ -170,21 +170,32 @@ _CREATED: dict[str, dict[str, Any]] = {
         "trainingTaskDefinition": _TASK,
         "trainingTaskInputs": {"workerPoolSpecs": [_POOL]},
     },
+    "hyperparameterTuningJobs": {
+        "displayName": "x",
+        "maxTrialCount": 2,
+        "parallelTrialCount": 1,
+        "studySpec": {
+            "metrics": [{"metricId": "loss", "goal": "MINIMIZE"}],
+            "parameters": [{"parameterId": "x", "doubleValueSpec": {"minValue": 0, "maxValue": 1}}],
+        },
+        "trialJobSpec": {"workerPoolSpecs": [_POOL]},
+    },
 }
 
 
-def _of_collection(name: str, live: str, ended: str) -> dict[str, Case]:
+def _of_collection(name: str, live: str, ended: str, gone: tuple[str, dict[str, int]]) -> dict[str, Case]:
     one, located = f"{_PARENT}/{name}/{{resource}}", f"{_LOCATED}/{name}"
     operation = f"{one}/operations/{{operation}}"
+    deleted, looks = gone
     return {
         f"POST {_PARENT}/{name}": case(VERTEX_MEMBER, located, json=_CREATED[name]),
         f"GET {_PARENT}/{name}": case(VERTEX_READER, located),
         f"GET {one}": case(VERTEX_READER, f"{located}/{live}"),
         f"POST {one}:{{action}}": case(VERTEX_MEMBER, f"{located}/{live}:cancel"),
         f"DELETE {one}": case(VERTEX_MEMBER, f"{located}/{ended}"),
-        f"GET {operation}": case(VERTEX_MEMBER, f"{located}/{ended}/operations/delete"),
+        f"GET {operation}": case(looks, f"{located}/{deleted}/operations/delete"),
         f"GET {operation.replace('/v1', '/ui', 1)}": case(
-            VERTEX_MEMBER, f"{located}/{ended}/operations/delete".replace("/v1", "/ui", 1)
+            looks, f"{located}/{deleted}/operations/delete".replace("/v1", "/ui", 1)
         ),
     }
 
@@ -213,8 +224,9 @@ MODELS = {
 }
 VERTEX: dict[str, Case] = {
     **MODELS,
-    **_of_collection("customJobs", "job-1", "job-done"),
-    **_of_collection("trainingPipelines", "job-paused", "job-over"),
+    **_of_collection("customJobs", "job-1", "job-done", ("job-done", VERTEX_MEMBER)),
+    **_of_collection("trainingPipelines", "job-paused", "job-over", ("job-over", VERTEX_MEMBER)),
+    **_of_collection("hyperparameterTuningJobs", "study-tuning", "study-tuned", ("study-cut", {**VERTEX_READER, "reader": 403})),
     **{
         f"{method} {_PARENT}/{{rest:path}}": case(NOT_SERVED, f"{_LOCATED}/endpoints")
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -544,6 +556,15 @@ def furnish_studies(session: Session, now: datetime) -> None:
             Study(
                 id=f"study-{name}", project_id="project-vision", user_id="user-member", name=name, spec=spec, seed=1,
                 state=state, trial_count=1, prepared=[ready], created_at=now, started_at=now, updated_at=now,
+            )
+        )  # fmt: skip
+    told = {"location": "us-central1", "displayName": "x", "labels": {}, "body": {}}
+    for name, state in (("tuning", "running"), ("tuned", "succeeded"), ("cut", "cancelled")):
+        session.add(
+            Study(
+                id=f"study-{name}", project_id="project-vision", user_id="user-member", name=name,
+                spec={**spec, "vertex": told}, seed=1, state=state, created_at=now, started_at=now, updated_at=now,
+                deleted_at=now if name == "cut" else None,
             )
         )  # fmt: skip
     session.flush()
