@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-PACKAGES = ("sdk", "worker_images/runtime", "worker_images/train", ".")
+PACKAGES = ("sdk", "worker_images/runtime", "worker_images/train", "worker_images/serving", ".")
 # The examples train with torch; this version is pinned because its CPU build needs no other package.
 TORCH = "torch==2.13.0"
 WHEELS = "trainmaster/wheels"

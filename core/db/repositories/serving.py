@@ -126,7 +126,7 @@ def hosts_and_ports(session: Session, job_ids: Sequence[str]) -> dict[str, tuple
     )
     found: dict[str, tuple[str, int]] = {}
     for job_id, layout, facts in session.execute(query):
-        (first, *_) = Layout.from_json(layout).replicas
+        (first, *_) = Layout.from_json(layout or []).replicas
         found[job_id] = (str((facts or {}).get("address") or first.host), first.ports.framework)
     return found
 

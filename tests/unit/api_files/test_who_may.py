@@ -226,7 +226,9 @@ VERTEX: dict[str, Case] = {
     **MODELS,
     **_of_collection("customJobs", "job-1", "job-done", ("job-done", VERTEX_MEMBER)),
     **_of_collection("trainingPipelines", "job-paused", "job-over", ("job-over", VERTEX_MEMBER)),
-    **_of_collection("hyperparameterTuningJobs", "study-tuning", "study-tuned", ("study-cut", {**VERTEX_READER, "reader": 403})),
+    **_of_collection(
+        "hyperparameterTuningJobs", "study-tuning", "study-tuned", ("study-cut", {**VERTEX_READER, "reader": 403})
+    ),
     **{
         f"{method} {_PARENT}/{{rest:path}}": case(NOT_SERVED, f"{_LOCATED}/endpoints")
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
