@@ -37,6 +37,8 @@ from scheduler.control.studies.cancel import cancel_job
 
 # Jobs that one round begins for one deployment: the next round begins the others.
 _BEGUN_AT_ONCE: Final = 25
+# Asking all replicas of an endpoint takes no longer: the lease must outlive it, and others wait for this thread.
+_ASKING_S: Final = 5.0
 
 
 class EndpointRound:
@@ -73,9 +75,13 @@ class EndpointRound:
             server.id: (one.addresses[server.id], one.specs[server.revision].health_route)
             for one in self.facts.deployments
             for server in one.deployed.servers
-            if server.id in one.addresses and server.state.is_up and not server.is_over
+            if one.deployed.state is not DeploymentState.UNDEPLOYING
+            and server.id in one.addresses
+            and server.state.is_up
+            and not (server.is_over or server.is_cancelled)
         }
-        return ask_all(self._probe, asked)
+        within_s = min(_ASKING_S, self.control.lease_ttl.total_seconds() / 3)
+        return ask_all(self._probe, asked, within_s=within_s)
 
     def _keep(self, facts: DeploymentFacts, heard: Mapping[str, Health]) -> bool:
         """Do for one deployment what is due; whether anything began or ended."""

@@ -30,6 +30,7 @@ class Lab:
         self.sick: set[str] = set()
         self.dying: set[str] = set()
         self.orders: dict[str, ReplicaOrder] = {}  # by address
+        self.asked: list[str] = []  # addresses
         self.fewest_ready = 99
         plane.engine.script_for = self._scripted
         self.keeper = EndpointKeeper(plane.control, SERVER, self._probe)
@@ -42,6 +43,7 @@ class Lab:
 
     def _probe(self, address: str, route: str) -> Health:
         assert route == "/health"
+        self.asked.append(address)
         is_ready = self.orders[address].env["VERSION"] not in self.sick
         return Health(
             is_ready, "ready" if is_ready else "its health route /health answers 503: the model is being read"
@@ -282,6 +284,19 @@ def test_undeploying_ends_all_and_a_deleted_endpoint_is_gone(lab: Lab) -> None:
     assert (lab.live_jobs, lab.deployment.state) == ([], "ended")
     assert lab.plane.one(Endpoint).deleted_at is not None
     assert lab.story[-2:] == ["deployment.ended", "endpoint.deleted"]
+
+
+def test_what_is_undeployed_or_cancelled_is_not_asked(lab: Lab) -> None:
+    lab.create(replicas=2)
+    lab.until([1, 1])
+    lab.plane.want(lab.live_jobs[0], "cancel")
+    lab.asked.clear()
+    lab.keeper.keep("endpoint-1")
+    assert len(set(lab.asked)) == 1
+    lab.set(state="undeploying")
+    lab.asked.clear()
+    lab.keeper.keep("endpoint-1")
+    assert lab.asked == []
 
 
 def test_a_preempted_replica_is_no_target_until_it_runs_again(lab: Lab) -> None:

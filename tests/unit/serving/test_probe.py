@@ -1,0 +1,114 @@
+"""Asking replicas for their health: whatever a server does, the answer comes in time."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from scheduler.control.serving.probe import Health, ask, ask_all
+
+Serve = Callable[[Callable[[socket.socket], object]], str]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Begins a server of one connection, and gives its address."""
+    threads, listeners = [], []
+
+    def begin(answer: Callable[[socket.socket], object]) -> str:
+        listener = socket.create_server(("127.0.0.1", 0))
+
+        def run() -> None:
+            try:
+                stream, _ = listener.accept()
+                with stream:
+                    stream.recv(4096)
+                    answer(stream)
+            except OSError:
+                pass  # the other side has gone
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        threads.append(thread)
+        listeners.append(listener)
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+    yield begin
+    for listener in listeners:
+        listener.close()
+    for thread in threads:
+        thread.join(5)
+
+
+def _drip(*, until_s: float) -> Callable[[socket.socket], object]:
+    """A header that never ends, byte by byte."""
+
+    def answer(stream: socket.socket) -> None:
+        stream.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+        end = time.monotonic() + until_s
+        while time.monotonic() < end:
+            stream.sendall(b"a")
+            time.sleep(0.02)
+
+    return answer
+
+
+def test_a_server_that_drips_its_answer_is_given_up_at_the_deadline(serve: Serve) -> None:
+    address, begun = serve(_drip(until_s=3)), time.monotonic()
+    assert ask(address, "/health", timeout_s=0.2) == Health(
+        False, "its health route /health did not answer within 0.2 s."
+    )
+    assert time.monotonic() - begun < 1
+
+
+def test_headers_without_end_are_not_kept(serve: Serve) -> None:
+    address = serve(lambda stream: stream.sendall(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 50_000))
+    health = ask(address, "/health")
+    assert not health.is_ready
+    assert "headers of its answer are too long" in health.words
+
+
+@pytest.mark.parametrize(
+    ("answer", "health"),
+    [
+        (b"HTTP/1.0 200 OK\r\n\r\n", Health(True, "ready")),
+        (b"HTTP/1.1 200\r\nContent-Length: 9\r\n\r\nwell then", Health(True, "ready")),
+        (
+            b"HTTP/1.1 503 Busy\r\nContent-Length: 7\r\n\r\nreading and more",
+            Health(False, "its health route /h answers 503: reading"),
+        ),
+        (b"HTTP/1.1 404 No\r\n\r\n", Health(False, "its health route /h answers 404.")),
+        (b"SSH-2.0-x\r\n\r\n", Health(False, "its health route /h cannot be asked: what it answers is not HTTP.")),
+        (b"", Health(False, "its health route /h cannot be asked: it closed the connection.")),
+    ],
+)
+def test_what_a_server_answers_is_told(serve: Serve, answer: bytes, health: Health) -> None:
+    assert ask(serve(lambda stream: stream.sendall(answer)), "/h") == health
+
+
+def test_nobody_listens_yet() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    assert ask(f"127.0.0.1:{port}", "/h").words == "nothing listens at its port yet."
+
+
+def test_of_many_those_that_answer_in_time_are_known() -> None:
+    go_on = threading.Event()
+
+    def probe(address: str, route: str) -> Health:
+        if address == "slow":
+            go_on.wait(5)
+        return Health(True, route)
+
+    asked = {"a": ("quick", "/a"), "b": ("slow", "/b"), "c": ("quick", "/c")}
+    try:
+        begun = time.monotonic()
+        heard = ask_all(probe, asked, within_s=0.2)
+        assert time.monotonic() - begun < 2
+    finally:
+        go_on.set()
+    assert heard == {"a": Health(True, "/a"), "c": Health(True, "/c")}
