@@ -39,7 +39,9 @@ class EndpointAccess:
             Endpoint.deleted_at.is_(None),
             or_(Endpoint.name == self.ref, Endpoint.id == self.ref),
         )
-        row = session.execute(query.with_for_update() if is_changing else query).scalar_one_or_none()
+        # A name may be another one's id: what has the name is meant.
+        query = query.order_by((Endpoint.name == self.ref).desc()).limit(1)
+        row = session.scalars(query.with_for_update() if is_changing else query).one_or_none()
         if row is None:
             names = select(Endpoint.name).where(Endpoint.project_id == member.project_id, Endpoint.deleted_at.is_(None))
             meant = suggest(self.ref, session.scalars(names.limit(200)))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import func, select
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
 from trainmaster.wire.serving import (
     BatchPredictRequest,
     DeployRequest,
@@ -45,19 +46,18 @@ class Draft:
 
 def create(work: Work, caller: Caller, member: Member, body: EndpointCreate) -> Endpoint:
     """Raises ``Conflict``: the project has one of this name."""
-    query = select(func.count()).where(
-        Endpoint.project_id == member.project_id, Endpoint.name == body.name, Endpoint.deleted_at.is_(None)
-    )
-    if work.session.execute(query).scalar_one():
-        raise Conflict(
-            f"Project {member.project!r} has an endpoint {body.name!r} already; deploy to it, or choose another name."
-        )
     row = Endpoint(
         id=new_id("endpoint"), project_id=member.project_id, user_id=caller.user_id, name=body.name,
         description=body.description, created_at=work.now, updated_at=work.now,
     )  # fmt: skip
-    work.session.add(row)
-    work.session.flush()
+    try:
+        with work.session.begin_nested():
+            work.session.add(row)
+    except IntegrityError:
+        raise Conflict(
+            f"Project {member.project!r} has an endpoint {body.name!r} already; deploy to it, or choose another name.",
+            field="name",
+        ) from None
     tell(work, caller, row, "endpoint.created")
     return row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Index, Integer, Text
+from sqlalchemy import ForeignKey, Index, Integer, Text, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from core.db.tables.base import Base
@@ -28,7 +28,14 @@ class Endpoint(Base):
     deleting_at: Mapped[datetime | None]
     deleted_at: Mapped[datetime | None]
     __table_args__ = (
-        Index("ix_endpoints_project_id_name", "project_id", "name"),
+        Index(
+            "uq_endpoints_project_id_name",
+            "project_id",
+            "name",
+            unique=True,
+            sqlite_where=text("deleted_at IS NULL"),
+            postgresql_where=text("deleted_at IS NULL"),
+        ),
         Index("ix_endpoints_created_at", "created_at", "id"),
     )
 

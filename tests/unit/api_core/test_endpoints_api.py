@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import IntegrityError
 from starlette.testclient import TestClient
 
 from core.bell import TOPIC_ENDPOINT
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.tables import Event, ServingReplica
+from core.db.tables import Endpoint, Event, ServingReplica
 from core.settings import Settings
 
 URL = "/api/v1/projects/default/endpoints"
@@ -113,6 +114,27 @@ def test_what_cannot_be_deployed_is_refused_by_its_field(
     assert answer.status_code == 422, answer.text
     assert answer.json()["field"] == field
     assert len(client.get(f"{URL}/sums").json()["deployments"][0]["revision_list"]) == 1
+
+
+def test_a_name_is_the_projects_only_one_until_it_is_deleted(client: TestClient, endpoint: dict[str, Any]) -> None:
+    again = client.post(URL, json={"name": "sums"})
+    assert (again.status_code, again.json()["field"]) == (409, "name")
+    # A name that is another one's id: what has the name is meant, for reading and for changing.
+    assert client.post(URL, json={"name": endpoint["id"], "description": "b"}).status_code == 201
+    assert client.get(f"{URL}/{endpoint['id']}").json()["description"] == "b"
+    assert client.delete(f"{URL}/{endpoint['id']}").status_code < 300
+    assert client.get(f"{URL}/sums").json()["id"] == endpoint["id"]
+
+
+def test_two_endpoints_of_one_name_cannot_be_written(sessions: SessionFactory, endpoint: dict[str, Any]) -> None:
+    with pytest.raises(IntegrityError), unit_of_work(sessions) as session:
+        first = session.get_one(Endpoint, endpoint["id"])
+        session.add(
+            Endpoint(
+                id="endpoint-2", project_id=first.project_id, user_id=first.user_id, name=first.name,
+                created_at=first.created_at, updated_at=first.created_at,
+            )
+        )  # fmt: skip
 
 
 def test_a_rollback_wants_the_last_one_that_served(client: TestClient, endpoint: dict[str, Any]) -> None:

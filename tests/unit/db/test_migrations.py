@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import sqlite3
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -73,6 +74,25 @@ def test_nodes_of_the_first_form_keep_all_and_have_no_labels_of_admins(tmp_path:
     engine = make_engine(url)
     assert "admin_labels" not in {column["name"] for column in inspect(engine).get_columns("nodes")}
     engine.dispose()
+
+
+def test_endpoints_of_one_name_are_told_apart_by_their_ids(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'a.sqlite3'}"
+    upgrade(url, "0022")
+    raw = sqlite3.connect(tmp_path / "a.sqlite3")  # without the keys of projects and users
+    at = "2026-11-22 07:00:00"
+    raw.executemany(
+        "insert into endpoints (id, project_id, user_id, name, description, created_at, updated_at, deleted_at) "
+        "values (?, ?, 'u', 'a', '', ?, ?, ?)",
+        [("e1", "p", at, at, at), ("e2", "p", at, at, None), ("e3", "p", at, at, None), ("e4", "q", at, at, None)],
+    )
+    raw.commit()
+    raw.close()
+    upgrade(url)
+    raw = sqlite3.connect(tmp_path / "a.sqlite3")
+    names = raw.execute("select id, name from endpoints order by id").fetchall()
+    raw.close()
+    assert names == [("e1", "a"), ("e2", "a"), ("e3", "e3"), ("e4", "a")]
 
 
 def test_two_starts_at_once_migrate_once(tmp_path: Path) -> None:
