@@ -24,7 +24,10 @@ Model = Annotated[
 ]
 Deployment = Annotated[str, typer.Option("--deployment", "-d", help="Name of the deployed model.")]
 TrustCode = Annotated[
-    bool, typer.Option("--trust-code", help="The model's files may run code when they are read (pickle, joblib).")
+    bool,
+    typer.Option(
+        "--trust-code", help="The model's files may run code when they are read (pickle, joblib, torch.export)."
+    ),
 ]
 FrameworkName = Annotated[
     str, typer.Option("--framework", help="torch, sklearn, tensorflow or xgboost; else by the file's name.")

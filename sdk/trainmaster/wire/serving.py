@@ -25,8 +25,8 @@ _Model = Field(
 _Framework: Any = Field(default="auto", description="What reads the model; `auto` goes by the names of its files.")
 _Trust = Field(
     default=False,
-    description="Whether files of the model may run code of whoever wrote them when they are read (pickle, joblib, and skops "
-    "types that are not known). Only true for models whose author you trust.",
+    description="Whether files of the model may run code of whoever wrote them when they are read (pickle, joblib, torch.export, "
+    "and skops types that are not known). Only true for models whose author you trust.",
 )
 _Image = Field(
     default=None,

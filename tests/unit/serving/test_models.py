@@ -7,6 +7,7 @@ import http.client
 import json
 import pickle
 import threading
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,32 @@ def test_no_file_runs_code_unless_it_is_trusted(tmp_path: Path, name: str) -> No
     marker = tmp_path / "ran"
     (tmp_path / name).write_bytes(pickle.dumps(Evil(str(marker))))
     with pytest.raises(ModelProblem):
+        load_model(str(tmp_path))
+    assert not marker.exists()
+
+
+def test_an_exported_program_is_not_unpickled_unless_it_is_trusted(tmp_path: Path) -> None:
+    """Its archive says that a weight is a pickle, which torch's loader believes."""
+    pytest.importorskip("torch")
+    marker = tmp_path / "ran"
+    lists, dicts = ("inputs", "outputs", "nodes"), ("tensor_values", "sym_int_values", "sym_bool_values")
+    graph = {**{name: [] for name in lists}, **{name: {} for name in dicts}}
+    module = {"graph": graph, "signature": {"input_specs": [], "output_specs": []}, "module_call_graph": []}
+    version = {"major": 8, "minor": 1}
+    program = {"graph_module": module, "opset_version": {}, "range_constraints": {}, "schema_version": version}
+    weight = {"path_name": "weight_0", "is_param": True, "use_pickle": True, "tensor_meta": None}
+    with zipfile.ZipFile(tmp_path / "model.pt2", "w") as archive:
+        for name, content in {
+            "version": "3",
+            "archive_format": "pt2",
+            "archive_version": "0",
+            "models/model.json": json.dumps(program),
+            "data/sample_inputs/model.pt": "",
+            "data/weights/model_weights_config.json": json.dumps({"config": {"a": weight}}),
+            "data/weights/weight_0": pickle.dumps(Evil(str(marker))),
+        }.items():
+            archive.writestr(f"model/{name}", content)
+    with pytest.raises(ModelProblem, match="deploy with trust_code"):
         load_model(str(tmp_path))
     assert not marker.exists()
 

@@ -1,4 +1,4 @@
-"""torch: programs of ``torch.export`` and TorchScript, which bring their module with them; state dicts on trust alone."""
+"""torch: TorchScript, which brings its module with it; programs of ``torch.export`` and state dicts on trust alone."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TorchModel:
 def load(path: str, trust_code: bool) -> TorchModel:
     """Raises ``ModelProblem``."""
     if path.endswith(".pt2"):
-        return TorchModel(_exported(path))
+        return TorchModel(_exported(path, trust_code))
     if _is_torchscript(path):
         try:
             with warnings.catch_warnings():
@@ -76,7 +76,14 @@ def load(path: str, trust_code: bool) -> TorchModel:
     return TorchModel(_with_weights(path, trust_code))
 
 
-def _exported(path: str) -> Any:
+def _exported(path: str, trust_code: bool) -> Any:
+    # torch's own loader unpickles what the archive says is pickled, evaluates its sizes and guards as Python, and loads
+    # compiled libraries; no look at the archive beforehand could tell that none of it does harm.
+    if not trust_code:
+        raise ModelProblem(
+            "%s is a program of torch.export, which may run code of its author's as it is read; deploy with trust_code if "
+            "you trust its author, or save the model with torch.jit.save." % path
+        )
     try:
         return torch.export.load(path).module()
     except Exception as error:  # whatever the archive holds instead
@@ -98,8 +105,8 @@ def _with_weights(path: str, trust_code: bool) -> Any:
     factory = os.path.join(os.path.dirname(path), _FACTORY)
     if not os.path.isfile(factory):
         raise ModelProblem(
-            "%s has weights alone, and nothing says what module they are of: save the model with torch.export.save or "
-            "torch.jit.save, or put a %s with make_model() beside it." % (path, _FACTORY)
+            "%s has weights alone, and nothing says what module they are of: save the model with torch.jit.save or "
+            "torch.export.save, or put a %s with make_model() beside it." % (path, _FACTORY)
         )
     if not trust_code:
         raise ModelProblem(
