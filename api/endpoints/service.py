@@ -25,6 +25,7 @@ from core.db.repositories.events import append_event
 from core.db.tables import Deployment, DeploymentRevision, Endpoint
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, TrainmasterError
 from core.domain.serving.jobs import batch_job, holder_of, replica_job
+from core.domain.serving.ports import read_port
 from core.domain.serving.states import DeploymentState
 from core.ids import new_id
 from core.own_server import own_server
@@ -32,6 +33,7 @@ from core.registry.versions import hold, ready
 from core.storage.volumes import split_location, tree_of
 
 _MOST_DEPLOYMENTS: Final = 20  # of one endpoint
+_DIGITS: Final = 10  # that no version's number has
 # Where a deploy request and the job that it becomes have different words for one thing.
 _FIELDS: Final = {"input": "model", "roles.worker.resources": "resources", "mounts.0": "input"}
 
@@ -82,6 +84,11 @@ def check_deploy(platform: Platform, access: EndpointAccess, body: DeployRequest
         raise InvalidRequest(
             "port: plain processes share one address, and each is given its port in AIP_HTTP_PORT; take `port` away.",
             field="port",
+        )
+    own_port = body.env.get("AIP_HTTP_PORT")
+    if own_port is not None and read_port(own_port) is None:
+        raise InvalidRequest(
+            f"env.AIP_HTTP_PORT: {own_port[:20]!r} is no port from 1 to 65535.", field="env.AIP_HTTP_PORT"
         )
     given = body.model_dump(exclude={"deployment", "replicas", "traffic", "reason", "model"})
     has_own = body.image is None and body.command is None
@@ -309,8 +316,13 @@ def _find_model(platform: Platform, member: Member, model: str) -> _Place:
         location, file = _folder_of(platform, model, field="model")
         return _Place(location, file, model)
     with platform.read() as work:
-        found = ready(work.session, member.project_id, name, int(ref) if ref.isdigit() else ref)
+        found = ready(work.session, member.project_id, name, _version(ref))
     return _Place(f"{found.volume}/{found.path}", "", f"{name}@{found.version}", found.id)
+
+
+def _version(ref: str) -> int | str:
+    """A number, or else an alias."""
+    return int(ref) if ref.isascii() and ref.isdecimal() and len(ref) < _DIGITS else ref
 
 
 def _folder_of(platform: Platform, location: str, *, field: str) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+from core.domain.serving.ports import read_port
 from executors.base import ReplicaOrder
 from executors.containers import labels, names
 from executors.kubernetes.client import Json, path
@@ -78,11 +79,11 @@ def render_policy(
 
 def _from_platform(order: ReplicaOrder) -> list[Json]:
     """To the port of one that serves a model, from the platform's own pods: its API asks for predictions, its scheduler for health."""
-    port = order.env.get("AIP_HTTP_PORT", "")
-    if not port.isdigit():
+    port = read_port(order.env.get("AIP_HTTP_PORT", ""))
+    if port is None:
         return []
     pods = {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(_PLATFORM_PODS)}}
-    return [{"from": [pods], "ports": [{"protocol": "TCP", "port": int(port)}]}]
+    return [{"from": [pods], "ports": [{"protocol": "TCP", "port": port}]}]
 
 
 def _to_api(api_url: str) -> list[Json]:

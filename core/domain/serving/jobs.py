@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from trainmaster.wire.serving import BatchPredictRequest, ServingSpec
 
+from core.domain.serving.ports import read_port
+
 # Where an image's server listens unless it is told otherwise, as on Vertex AI:
 # https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements#image
 IMAGE_PORT: Final = 8080
@@ -27,8 +29,7 @@ def holder_of(endpoint: str, deployment: str) -> str:
 
 def container_port(spec: ServingSpec) -> int:
     """Where a container of this revision listens."""
-    own = spec.env.get("AIP_HTTP_PORT", "")
-    return int(own) if own.isdigit() else spec.port or IMAGE_PORT
+    return read_port(spec.env.get("AIP_HTTP_PORT", "")) or spec.port or IMAGE_PORT
 
 
 def replica_job(

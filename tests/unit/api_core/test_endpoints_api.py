@@ -102,6 +102,8 @@ def test_a_file_is_deployed_as_its_folder_and_the_scheduler_is_rung_for(endpoint
         ({"model": "output/default/m", "resources": {"cpu": "many"}}, "resources.cpu"),
         ({"model": "output/default/m", "env": {"TRAINMASTER_X": "1"}}, "env.TRAINMASTER_X"),
         ({"model": "output/default/m", "port": 8080}, "port"),
+        ({"model": "output/default/m", "env": {"AIP_HTTP_PORT": "\u00b2"}}, "env.AIP_HTTP_PORT"),
+        ({"model": "output/default/m", "env": {"AIP_HTTP_PORT": "65536"}}, "env.AIP_HTTP_PORT"),
         ({"model": "output/default/m", "max_surge": 0}, "max_surge"),
         ({"model": "output/default/m", "deployment": "b", "traffic": 1}, "traffic"),
     ],
@@ -114,6 +116,13 @@ def test_what_cannot_be_deployed_is_refused_by_its_field(
     assert answer.status_code == 422, answer.text
     assert answer.json()["field"] == field
     assert len(client.get(f"{URL}/sums").json()["deployments"][0]["revision_list"]) == 1
+
+
+@pytest.mark.parametrize("version", ["\u00b2", "9" * 30])
+def test_a_version_that_is_no_number_is_not_found(client: TestClient, endpoint: dict[str, Any], version: str) -> None:
+    assert endpoint["name"] == "sums"
+    answer = client.post(DEPLOYED, json={"model": f"digits@{version}"})
+    assert answer.status_code == 404, answer.text
 
 
 def test_a_name_is_the_projects_only_one_until_it_is_deleted(client: TestClient, endpoint: dict[str, Any]) -> None:

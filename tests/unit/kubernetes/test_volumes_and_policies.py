@@ -118,6 +118,11 @@ def test_a_server_of_a_model_is_reached_by_the_platforms_own_pods_at_its_port_al
     }
 
 
+def test_a_port_that_is_none_opens_nothing():
+    only = policy(replace(ORDER, env={**ORDER.env, "AIP_HTTP_PORT": "\u00b2"}))["spec"]["ingress"]
+    assert len(only) == 1
+
+
 def test_the_policy_goes_with_the_attempts_service():
     metadata = policy()["metadata"]
     assert metadata["name"] == "att-1"

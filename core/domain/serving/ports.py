@@ -1,0 +1,15 @@
+"""Ports that users write as text."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_MOST: Final = 65_535
+_DIGITS: Final = 5
+
+
+def read_port(text: str) -> int | None:
+    """``None``: it is none from 1 to 65535 in plain digits (``str.isdigit`` also holds for digits that ``int`` refuses)."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+        return None
+    return int(text) if 1 <= int(text) <= _MOST else None
