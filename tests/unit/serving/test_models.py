@@ -77,21 +77,22 @@ def test_an_exported_program_is_not_unpickled_unless_it_is_trusted(tmp_path: Pat
     pytest.importorskip("torch")
     marker = tmp_path / "ran"
     lists, dicts = ("inputs", "outputs", "nodes"), ("tensor_values", "sym_int_values", "sym_bool_values")
-    graph = {**{name: [] for name in lists}, **{name: {} for name in dicts}}
+    graph: dict[str, Any] = {**{name: [] for name in lists}, **{name: {} for name in dicts}}
     module = {"graph": graph, "signature": {"input_specs": [], "output_specs": []}, "module_call_graph": []}
     version = {"major": 8, "minor": 1}
     program = {"graph_module": module, "opset_version": {}, "range_constraints": {}, "schema_version": version}
     weight = {"path_name": "weight_0", "is_param": True, "use_pickle": True, "tensor_meta": None}
+    entries: dict[str, str | bytes] = {
+        "version": "3",
+        "archive_format": "pt2",
+        "archive_version": "0",
+        "models/model.json": json.dumps(program),
+        "data/sample_inputs/model.pt": "",
+        "data/weights/model_weights_config.json": json.dumps({"config": {"a": weight}}),
+        "data/weights/weight_0": pickle.dumps(Evil(str(marker))),
+    }
     with zipfile.ZipFile(tmp_path / "model.pt2", "w") as archive:
-        for name, content in {
-            "version": "3",
-            "archive_format": "pt2",
-            "archive_version": "0",
-            "models/model.json": json.dumps(program),
-            "data/sample_inputs/model.pt": "",
-            "data/weights/model_weights_config.json": json.dumps({"config": {"a": weight}}),
-            "data/weights/weight_0": pickle.dumps(Evil(str(marker))),
-        }.items():
+        for name, content in entries.items():
             archive.writestr(f"model/{name}", content)
     with pytest.raises(ModelProblem, match="deploy with trust_code"):
         load_model(str(tmp_path))
@@ -199,3 +200,62 @@ def test_rows_of_csv_are_objects_with_numbers(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('x,name\n1,"a, b"\n2.5,\n')
     rows = [json.loads(text) for _, text in batch.read_rows([str(tmp_path / "a.csv")], "auto")]
     assert rows == [{"x": 1, "name": "a, b"}, {"x": 2.5, "name": ""}]
+
+
+@pytest.mark.parametrize(
+    ("cell", "value"),
+    [
+        ("-7", -7), ("2.50", 2.5), ("1e-3", 0.001), ("0", 0), ("inf", float("inf")), ("00123", "00123"),
+        ("1_000", "1_000"), ("1e999", "1e999"), ("+49", "+49"), ("\u0661", "\u0661"), (" 1", " 1"), ("9" * 5000, "9" * 5000),
+    ],
+)  # fmt: skip
+def test_a_cell_is_a_number_where_it_is_written_as_one(tmp_path: Path, cell: str, value: object) -> None:
+    (tmp_path / "a.csv").write_text(f"x\n{cell}\n", encoding="utf-8")
+    ((_, text),) = batch.read_rows([str(tmp_path / "a.csv")], "auto")
+    found = json.loads(text)["x"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_what_is_not_finite_is_null_in_all_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text("NaN\n[Infinity]\n2\n")
+    run_batch(monkeypatch, tmp_path)
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    for kind, instances in (("predictions", [None, 2]), ("errors", [[None]])):
+        text = (tmp_path / "out" / f"{kind}-00000.jsonl").read_text()
+        assert [json.loads(line, parse_constant=refuse)["instance"] for line in text.splitlines()] == instances
+
+
+def test_replicas_of_one_process_number_share_a_folder_without_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text("".join(f"{number}\n" for number in range(200)))
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("no hard links here")
+
+    monkeypatch.setattr("os.link", refuse)
+    replicas = [
+        threading.Thread(target=run_batch, args=(monkeypatch, tmp_path), kwargs={"index": index, "count": 4})
+        for index in (0, 1, 2, 3)
+    ]
+    for one in replicas:
+        one.start()
+    for one in replicas:
+        one.join()
+    assert [one["prediction"] for one in lines(tmp_path, "predictions")] == list(range(0, 400, 2))
+    assert not list((tmp_path / "out").glob("*.part"))
+
+
+def test_a_manifest_that_was_never_written_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text("1\n")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "batch.json").touch()
+    monkeypatch.setattr(batch, "_MANIFEST_WAIT_S", 0.0)
+    run_batch(monkeypatch, tmp_path)
+    assert json.loads((tmp_path / "out" / "batch.json").read_text())["files"] == 1

@@ -15,9 +15,13 @@ import csv
 import gzip
 import hashlib
 import json
+import math
 import os
+import re
+import secrets
+import threading
 import time
-from typing import Any, Dict, Iterator, List, Optional, Sequence, TextIO, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, TextIO, Tuple
 
 from trainmaster_serving.errors import BadInstances, ModelProblem
 from trainmaster_serving.models import Model, load_model
@@ -28,7 +32,12 @@ _PREDICTIONS = "predictions-%05d.jsonl"
 _ERRORS = "errors-%05d.jsonl"
 # Says what input the shards are of.
 _MANIFEST = "batch.json"
+_MANIFEST_WAIT_S = 5.0
 _TOLD_EVERY_S = 10.0
+# JSON's numbers alone: 00123 and 1_000 are names of something. And what is missing, as other tools write it.
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<fraction>\.[0-9]+)?(?P<exponent>[eE][+-]?[0-9]+)?", re.ASCII)
+_NOT_FINITE = ("nan", "NaN", "inf", "-inf", "Infinity", "-Infinity")
+_DIGITS = 300  # of a number
 Row = Tuple[str, str]  # its file, and a line of it as text (CSV: as JSON already)
 
 
@@ -49,7 +58,7 @@ def run_batch(options: argparse.Namespace) -> int:
     """The exit code. Raises ``ModelProblem``: the model or the input cannot be read, or the output is of another input."""
     paths = find_files(options.instances, options.instances_file, options.format)
     os.makedirs(options.output, exist_ok=True)
-    demand_same_input(options.output, paths, options.shard_size)
+    demand_same_input(options.output, paths, options.shard_size, options.index)
     model = load_model(options.model, options.model_file, options.framework, options.trust_code)
     done, failed, told_s = 0, 0, time.monotonic()
     for number, rows in shards(read_rows(paths, options.format), options.shard_size, options.index, options.count):
@@ -58,8 +67,8 @@ def run_batch(options: argparse.Namespace) -> int:
             continue
         predictions, errors = predict_shard(model, rows, options.batch_size)
         if errors:
-            _write(os.path.join(options.output, _ERRORS % number), errors)
-        _write(place, predictions)  # last: it says that the shard is done
+            _write(os.path.join(options.output, _ERRORS % number), errors, options.index)
+        _write(place, predictions, options.index)  # last: it says that the shard is done
         done, failed = done + len(predictions), failed + len(errors)
         if time.monotonic() - told_s >= _TOLD_EVERY_S:
             told_s = time.monotonic()
@@ -87,7 +96,7 @@ def find_files(folder: str, file: str, kind: str) -> List[str]:
     return sorted(found)
 
 
-def demand_same_input(output: str, paths: Sequence[str], shard_size: int) -> None:
+def demand_same_input(output: str, paths: Sequence[str], shard_size: int, index: int) -> None:
     """Write down what the shards are of. Raises ``ModelProblem``: the output has those of another input."""
     about = hashlib.sha256()
     for path in paths:
@@ -97,18 +106,30 @@ def demand_same_input(output: str, paths: Sequence[str], shard_size: int) -> Non
     place = os.path.join(output, _MANIFEST)
     try:
         # Of all replicas that begin one makes it, and the others compare.
-        with open("%s.%d" % (place, os.getpid()), "w") as stream:
-            json.dump(own, stream)
-        os.link(stream.name, place)
+        with open(place, "x", encoding="utf-8") as stream:
+            stream.write(json.dumps(own))
+        return
     except FileExistsError:
-        with open(place) as stream:
-            there = json.load(stream)
-        if there != own:
-            raise ModelProblem(
-                "The output holds predictions of other instances, or in shards of another size; choose another output."
-            ) from None
-    finally:
-        os.unlink("%s.%d" % (place, os.getpid()))
+        there = _manifest(place)
+    if there is None:
+        _write(place, [own], index)  # who made it was killed at once
+    elif there != own:
+        raise ModelProblem(
+            "The output holds predictions of other instances, or in shards of another size; choose another output."
+        )
+
+
+def _manifest(place: str) -> Any:
+    """What the shards are of; ``None``: nobody has written it down, although there was time to."""
+    end = time.monotonic() + _MANIFEST_WAIT_S
+    while True:
+        try:
+            with open(place, encoding="utf-8") as stream:
+                return json.load(stream)
+        except ValueError:
+            if time.monotonic() >= end:
+                return None
+        threading.Event().wait(0.05)
 
 
 def read_rows(paths: Sequence[str], kind: str) -> Iterator[Row]:
@@ -170,14 +191,19 @@ def _alone(model: Model, instance: Any) -> Tuple[Dict[str, Any], Dict[str, Any]]
         return {}, {"instance": instance, "error": str(error)}
 
 
-def _value(text: Optional[str]) -> Any:
-    """A cell: a number where it reads as one."""
-    for kind in (int, float):
-        try:
-            return kind(text or "")
-        except ValueError:
-            pass
-    return text
+def _value(text: Any) -> Any:
+    """A cell: a number where it is written as one."""
+    if not isinstance(text, str):
+        return text  # a row that is too short or too long
+    if text in _NOT_FINITE:
+        return float(text)
+    found = _NUMBER.fullmatch(text) if len(text) <= _DIGITS else None
+    if found is None:
+        return text
+    if not (found["fraction"] or found["exponent"]):
+        return int(text)
+    number = float(text)
+    return number if math.isfinite(number) else text
 
 
 def _bare(path: str) -> str:
@@ -193,10 +219,17 @@ def _open(path: str) -> TextIO:
         raise ModelProblem("%s cannot be read: %s." % (path, error.strerror)) from error
 
 
-def _write(place: str, lines: Sequence[Any]) -> None:
-    beside = "%s.%d.part" % (place, os.getpid())
-    with open(beside, "w", encoding="utf-8") as stream:
-        stream.writelines(json.dumps(line) + "\n" for line in lines)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(beside, place)
+def _write(place: str, lines: Sequence[Any], index: int) -> None:
+    """All of it or nothing. Replicas share the folder, and in containers each may be process 1."""
+    beside = "%s.%d-%s.part" % (place, index, secrets.token_hex(8))
+    try:
+        with open(beside, "x", encoding="utf-8") as stream:
+            stream.writelines(json.dumps(plain(line), allow_nan=False) + "\n" for line in lines)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(beside, place)
+    finally:
+        try:
+            os.unlink(beside)
+        except FileNotFoundError:
+            pass  # it is in its place
