@@ -27,7 +27,8 @@ def cloned_spec(session: Session, caller: Caller, original: Study, body: StudyCl
     Raises:
         InvalidSpec: every mistake in it.
     """
-    spec = original.spec
+    # What other doors, such as Vertex AI's, keep beside the spec belongs to the original alone.
+    spec = {key: item for key, item in original.spec.items() if key in StudySpec.model_fields}
     raw = changed_spec(spec, body.changes)
     if body.changes.get("name") is None:
         raw["name"] = free_name(session, caller, original)

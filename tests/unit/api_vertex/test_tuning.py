@@ -79,6 +79,18 @@ def test_it_becomes_a_study(client: TestClient) -> None:
     assert study["template"]["env"]["CLOUD_ML_HP_METRIC_TAG"] == "accuracy"
 
 
+def test_it_is_cloned_as_any_study(client: TestClient) -> None:
+    told = sent(client, tuning(), KIND)
+    url = f"/api/v1/studies/{told['name'].rpartition('/')[2]}/clone"
+    made = client.post(url, json={"changes": {"budget": {"trials": 2}}})
+    assert made.status_code == 201, made.text
+    spec = made.json()["spec"]
+    assert (spec["name"], spec["budget"]["trials"], spec["metrics"][0]["name"]) == ("my-search-2", 2, "accuracy")
+    assert spec["parameters"] == study_of(client, told)["parameters"]
+    shown = client.get(f"{PARENT}/{KIND}").json()[KIND]
+    assert [one["name"] for one in shown] == [told["name"]]
+
+
 def test_zeros_are_left_out_and_the_last_measurement_is_the_default(client: TestClient) -> None:
     study = study_of(client, sent(client, tuning({"parameterId": "x", "doubleValueSpec": {"maxValue": 1.0}}), KIND))
     assert (study["parameters"]["x"]["min"], study["parameters"]["x"]["max"]) == (0, 1)
