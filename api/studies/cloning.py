@@ -33,8 +33,7 @@ def cloned_spec(session: Session, caller: Caller, original: Study, body: StudyCl
     if body.changes.get("name") is None:
         raw["name"] = free_name(session, caller, original)
     if body.warm_start:
-        earlier = raw.get("warm_start") or ()
-        raw["warm_start"] = list(dict.fromkeys([*earlier, original.id]))
+        raw["warm_start"] = _with_study(raw.get("warm_start"), original.id)
     try:
         return parse_study(raw)
     except SpecError as error:
@@ -54,11 +53,21 @@ def changed_spec(spec: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
     if changes.keys() & {"metric", "goal"} and "metrics" not in changes:
         (first, *_) = raw.pop("metrics")
         raw = {"metric": first["name"], "goal": first["goal"], **raw}
-    for name, parameter in (changes.get("parameters") or {}).items():
+    parameters = changes.get("parameters")
+    # What is no mapping is refused with the whole.
+    for name, parameter in parameters.items() if isinstance(parameters, Mapping) else ():
         # Of another type than before, nothing of what it was fits.
         if isinstance(parameter, Mapping) and "type" in parameter and name in spec["parameters"]:
             raw["parameters"][name] = dict(parameter)
     return {key: item for key, item in raw.items() if item is not None}
+
+
+def _with_study(earlier: Any, study_id: str) -> Any:
+    """The studies to start from, this one too. What is no list of them stays, and is refused with the whole."""
+    named = [earlier] if isinstance(earlier, str) else [] if earlier is None else earlier
+    if not isinstance(named, list | tuple) or study_id in named:
+        return named
+    return [*named, study_id]
 
 
 def _template(spec: Any, changes: Any) -> Any:

@@ -190,6 +190,31 @@ def test_a_clone_has_changes_a_free_name_and_may_start_warm(
     assert {one["path"] for one in wrong.json()["errors"]} == {"parameters.lr", "budget"}
 
 
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"parameters": [1]}, "parameters"),
+        ({"parameters": "x"}, "parameters"),
+        ({"warm_start": 5}, "warm_start"),
+        ({"warm_start": [["search"]]}, "warm_start"),
+        ({"warm_start": {"study": "search"}}, "warm_start"),
+    ],
+)
+def test_changes_of_a_wrong_kind_are_refused_by_field(
+    client: TestClient, search: str, changes: dict[str, Any], field: str
+) -> None:
+    refused = client.post(f"{URL}/search/clone", json={"changes": changes, "warm_start": True})
+    assert refused.status_code == 422, refused.text
+    assert [one["path"] for one in refused.json()["errors"]] == [field]
+
+
+def test_one_earlier_study_may_be_named_without_a_list(client: TestClient, search: str) -> None:
+    client.post(URL, json={"spec": {**SPEC, "name": "earlier"}}).raise_for_status()
+    body = {"changes": {"warm_start": "earlier"}, "warm_start": True, "dry_run": True}
+    dry = client.post(f"{URL}/search/clone", json=body)
+    assert (dry.status_code, dry.json().get("warm_start")) == (200, ["earlier", search]), dry.text
+
+
 def test_a_clones_trials_do_not_write_where_the_originals_did(client: TestClient) -> None:
     spec = {**SPEC, "name": "jobs", "template": {"command": "train", "output": "output/mine", "workers": 2}}
     client.post(URL, json={"spec": spec}).raise_for_status()
