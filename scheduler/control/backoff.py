@@ -22,6 +22,11 @@ def retry_delay(tries: int) -> timedelta:
     return _doubled(tries - 1, timedelta(milliseconds=200), timedelta(seconds=30))
 
 
+def copy_delay(failures: int) -> timedelta:
+    """The wait after the n-th failure in a row to copy a model, counted from 1: 2 s, 4 s … 5 min."""
+    return _doubled(failures - 1, timedelta(seconds=2), _LONGEST)
+
+
 def _doubled(times: int, first: timedelta, longest: timedelta) -> timedelta:
     # 2**16 is beyond every limit used here: no overflow for a job that failed a thousand times.
     return min(longest, first * (1 << min(times, 16)))

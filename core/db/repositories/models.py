@@ -106,10 +106,10 @@ def files_of(session: Session, version_id: str) -> list[KnownFile]:
     ]
 
 
-def due_versions(session: Session, *, limit: int = 200) -> Sequence[str]:
-    """Ids of those that something is to be done to, the oldest first: copied, deleted, or begun since their job has ended."""
+def due_versions(session: Session, *, limit: int = 200) -> list[tuple[str, str]]:
+    """Ids and states of those that something is to be done to, the oldest first: copied, deleted, or begun since their job has ended."""
     query = (
-        select(ModelVersion.id)
+        select(ModelVersion.id, ModelVersion.state)
         .join(Job, Job.id == ModelVersion.job_id)
         .where(
             or_(
@@ -120,7 +120,8 @@ def due_versions(session: Session, *, limit: int = 200) -> Sequence[str]:
             )
         )
     )
-    return session.scalars(query.order_by(ModelVersion.created_at, ModelVersion.id).limit(limit)).all()
+    found = session.execute(query.order_by(ModelVersion.created_at, ModelVersion.id).limit(limit))
+    return [(row.id, row.state) for row in found]
 
 
 def move_version(

@@ -44,7 +44,7 @@ class ModelVersion(Base):
 
     ``source``: {"kind", "job", "path"}, as ``trainmaster.wire.models.ModelSource``; ``source_volume`` and ``source_path``:
     the folder that its files are read below, until it is ready. ``volume`` and ``path``: where the copy lies. ``wanted``:
-    {"aliases"}, set when it is ready. ``tries``: how often it was taken up since a byte was last copied.
+    {"aliases"}, set when it is ready. ``tries``: how often it was taken up since a file was last copied whole.
     """
 
     __tablename__ = "model_versions"

@@ -10,20 +10,19 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 import structlog
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
 
 from core.db import leases
 from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
 from core.db.repositories import models
-from core.db.tables import Checkpoint, Job, Model, ModelAlias, ModelFile, ModelHold, ModelVersion, Project, Volume
-from core.domain.errors import Conflict, NotFound, StaleWrite, TrainmasterError, Unavailable
+from core.db.tables import Job, ModelAlias, ModelFile, ModelHold, ModelVersion
+from core.domain.errors import NotFound, StaleWrite, TrainmasterError, Unavailable
 from core.domain.models import VersionEvent, VersionState
 from core.domain.states import JobState
 from core.registry.lineage import lineage_of
@@ -32,9 +31,10 @@ from core.registry.versions import By, tell
 from core.storage.outputs import job_output
 from core.storage.registry import Draft, KnownFile, PlannedFile, digest_of
 from core.storage.tree import Tree
-from core.storage.volumes import tree_of
 from scheduler.control import fence
 from scheduler.control.context import Control
+from scheduler.control.models.facts import Facts, load_facts, registry_volume
+from scheduler.control.models.rests import Rests
 
 log = structlog.get_logger(__name__)
 
@@ -56,17 +56,6 @@ class Stopped(Exception):
     """The process goes down: what is copied is there for the next one."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    version: ModelVersion
-    model: Model
-    job: Job
-    project: str
-    told: frozenset[str]
-    planned: list[PlannedFile]
-    known: dict[str, KnownFile]
-
-
 class Registrar:
     """Works on what is registered and deleted, in threads; one per process."""
 
@@ -79,6 +68,8 @@ class Registrar:
         self._is_stopping = False
         self._lock = threading.Lock()
         self._active: set[str] = set()
+        # By version and state: what is deleted instead does not wait for what it failed at before.
+        self._rests = Rests(control.clock)
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
@@ -101,16 +92,18 @@ class Registrar:
             thread.join(_STOP_WITHIN_S)
 
     def work(self) -> None:
-        """Do all that is to be done now, but what others are at.
+        """Do all that is to be done now, but what others are at and what rests after a failure.
 
         Raises:
             Unavailable: the database is away.
         """
         with unit_of_work(self._control.sessions, read_only=True) as session:
             due = models.due_versions(session)
-        for version_id in due:
+        for version_id, state in due:
             if self._is_stopping:
                 return
+            if not self._rests.is_due((version_id, state)):
+                continue
             with self._lock:
                 if version_id in self._active:
                     continue
@@ -136,7 +129,7 @@ class Registrar:
     def _work_on(self, version_id: str) -> None:
         control = self._control
         with unit_of_work(control.sessions) as session:
-            facts = _load(session, version_id)
+            facts = load_facts(session, version_id)
             if facts is None or facts.version.state in _SETTLED:
                 return
             lease = leases.acquire(
@@ -146,10 +139,11 @@ class Registrar:
                 return
             tries = facts.version.tries + 1
             session.execute(update(ModelVersion).where(ModelVersion.id == version_id).values(tries=tries))
-        held = _Held(control, lease)
+        held = _Held(control, lease, tries)
         try:
-            self._advance(held, facts, tries)
+            self._advance(held, facts)
         except StaleWrite as stale:
+            self._rests.forget((version_id, facts.version.state))
             log.debug("version.stale", version=version_id, why=str(stale))
             return  # somebody else is at it, or has deleted it: the next look tells
         except Stopped:
@@ -159,7 +153,8 @@ class Registrar:
         except Unavailable:
             pass  # it expires by itself
 
-    def _advance(self, held: _Held, facts: _Facts, tries: int) -> None:
+    def _advance(self, held: _Held, facts: Facts) -> None:
+        key = facts.version.id, facts.version.state
         try:
             match VersionState(facts.version.state):
                 case VersionState.WAITING:
@@ -173,15 +168,19 @@ class Registrar:
         except (StaleWrite, Stopped):
             raise
         except Unavailable as away:
-            self._note(held, facts, f"{away.sentence} It is tried again.")
+            self._put_off(held, facts, away.sentence)
         except TrainmasterError as error:
             self._fail(held, facts, error.sentence)
         except Exception:
             log.exception("version.failed", version=facts.version.id)
-            if tries >= _MOST_TRIES:
+            if held.tries >= _MOST_TRIES:
                 self._fail(held, facts, _BUG)
+            else:
+                self._rests.note_failure(key)
+        else:
+            self._rests.forget(key)
 
-    def _begin(self, held: _Held, facts: _Facts) -> None:
+    def _begin(self, held: _Held, facts: Facts) -> None:
         """Its job has ended."""
         state = JobState(facts.job.state)
         if state is not JobState.SUCCEEDED:
@@ -195,11 +194,11 @@ class Registrar:
             )
         self._rung.set()
 
-    def _remove(self, held: _Held, facts: _Facts) -> None:
+    def _remove(self, held: _Held, facts: Facts) -> None:
         version = facts.version
         with unit_of_work(self._control.sessions, read_only=True) as session:
             try:
-                volume: Tree | None = _volume(session, version.volume)
+                volume: Tree | None = registry_volume(session, version.volume)
             except NotFound:
                 volume = None  # an admin removed it: its files are his now
         if volume is not None:
@@ -213,11 +212,12 @@ class Registrar:
                 update(ModelVersion).where(ModelVersion.id == version.id).values(deleted_at=self._control.clock())
             )
 
-    def _fail(self, held: _Held, facts: _Facts, reason: str) -> None:
+    def _fail(self, held: _Held, facts: Facts, reason: str) -> None:
         state = VersionState(facts.version.state)
         if state is VersionState.DELETING:
-            self._note(held, facts, reason)
+            self._put_off(held, facts, reason)
             return
+        self._rests.forget((facts.version.id, state.value))
         with held.fenced() as session:
             now = self._control.clock()
             models.move_version(session, facts.version.id, state, VersionEvent.FAIL, now, reason=reason)
@@ -226,15 +226,27 @@ class Registrar:
             tell(session, now, facts.model, by, "version.failed", version=facts.version.number, reason=reason)
         log.info("version.failed", version=facts.version.id, why=reason)
         with unit_of_work(self._control.sessions, read_only=True) as session:
-            volume = _volume(session, facts.version.volume)
+            volume = registry_volume(session, facts.version.volume)
         # Room for others; what a kill leaves here goes when the version is deleted.
         Draft(volume, facts.project, facts.version.id, held.lease.token).remove()
 
-    def _note(self, held: _Held, facts: _Facts, reason: str) -> None:
+    def _put_off(self, held: _Held, facts: Facts, reason: str) -> None:
+        """Nothing of the version is wrong: it is not counted as a try, and not given up, but tried less and less often."""
+        version = facts.version
+        count, wait = self._rests.note_failure((version.id, version.state))
+        log.warning("version.put_off", version=version.id, why=reason, times=count, wait_s=wait.total_seconds())
+        often = "It is tried again" if count == 1 else f"It was tried {count} times and is tried again"
         with held.fenced() as session:
             session.execute(
-                update(ModelVersion).where(ModelVersion.id == facts.version.id).values(reason=reason, tries=0)
+                update(ModelVersion)
+                .where(ModelVersion.id == version.id)
+                .values(reason=f"{reason} {often} in {wait.total_seconds():.0f} s.", tries=max(0, held.tries - 1))
             )
+
+    def note_progress(self, held: _Held, version: ModelVersion) -> None:
+        """A file is whole: failures from now on are counted anew."""
+        held.tries = 0
+        self._rests.forget((version.id, version.state))
 
     def step(self, name: str) -> None:
         """Before each step. Raises ``Stopped``: it is time to go."""
@@ -248,11 +260,12 @@ class Registrar:
 
 
 class _Held:
-    """The lease, renewed as long as there is work."""
+    """The lease, renewed as long as there is work. ``tries``: as the version's."""
 
-    def __init__(self, control: Control, lease: HeldLease) -> None:
+    def __init__(self, control: Control, lease: HeldLease, tries: int) -> None:
         self.control = control
         self.lease = lease
+        self.tries = tries
         self._until_s = time.monotonic() + control.lease_ttl.total_seconds() / 3
 
     def fenced(self) -> AbstractContextManager[Session]:
@@ -268,7 +281,7 @@ class _Held:
 class _Registration:
     """Of one version, from wherever an earlier one was stopped."""
 
-    def __init__(self, registrar: Registrar, held: _Held, facts: _Facts) -> None:
+    def __init__(self, registrar: Registrar, held: _Held, facts: Facts) -> None:
         self._registrar = registrar
         self._control = held.control
         self._held = held
@@ -282,7 +295,7 @@ class _Registration:
     def run(self) -> None:
         with unit_of_work(self._control.sessions, read_only=True) as session:
             output = job_output(session, self._facts.job)
-            volume = _volume(session, self._version.volume)
+            volume = registry_volume(session, self._version.volume)
         planned = self._facts.planned or self._plan(output)
         draft = Draft(volume, self._facts.project, self._version.id, self._held.lease.token)
         self._registrar.step("take over")
@@ -344,7 +357,9 @@ class _Registration:
     def _write_down(self) -> None:
         self._registrar.step("write down")
         with self._held.fenced() as session:
-            self._set(session, self._control.clock(), done_bytes=self._done_bytes, tries=0)
+            # Pieces of a file that never gets whole are no progress: only a whole one lets tries begin anew.
+            whole = {"tries": 0} if self._unwritten else {}
+            self._set(session, self._control.clock(), done_bytes=self._done_bytes, **whole)
             if self._unwritten:
                 session.execute(
                     update(ModelFile),
@@ -353,6 +368,8 @@ class _Registration:
                         for file in self._unwritten
                     ],
                 )
+        if self._unwritten:
+            self._registrar.note_progress(self._held, self._version)
         self._done |= {file.path: file for file in self._unwritten}
         self._unwritten = []
         self._noted_s = time.monotonic()
@@ -387,30 +404,3 @@ class _Registration:
         )
         if hit.rowcount != 1:  # type: ignore[attr-defined]
             raise StaleWrite("the version was deleted while it was registered")
-
-
-def _load(session: Session, version_id: str) -> _Facts | None:
-    row = session.execute(
-        select(ModelVersion, Model, Job, Project.name)
-        .join(Model, Model.id == ModelVersion.model_id)
-        .join(Job, Job.id == ModelVersion.job_id)
-        .join(Project, Project.id == ModelVersion.project_id)
-        .where(ModelVersion.id == version_id, ModelVersion.deleted_at.is_(None))
-    ).one_or_none()
-    if row is None:
-        return None
-    version, model, job, project = row
-    told = session.scalars(select(Checkpoint.path).where(Checkpoint.job_id == job.id))
-    files = session.scalars(select(ModelFile).where(ModelFile.version_id == version_id).order_by(ModelFile.path)).all()
-    planned = [PlannedFile(file.path, file.source, file.size_bytes, file.mtime_ns) for file in files]
-    known = {file.path: KnownFile(file.path, file.size_bytes, file.sha256) for file in files if file.sha256}
-    return _Facts(version, model, job, project, frozenset(told), planned, known)
-
-
-def _volume(session: Session, name: str) -> Tree:
-    volume = session.execute(select(Volume).where(Volume.name == name)).scalar_one_or_none()
-    if volume is None:
-        raise NotFound(f"The registry's volume {name!r} is not registered any more.")
-    if volume.is_read_only:
-        raise Conflict(f"The registry's volume {name!r} is read-only.")
-    return tree_of(volume)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -17,8 +19,10 @@ from core.db.tables import Event, Job, ModelAlias, ModelChange, ModelFile, Model
 from core.domain.models import VersionEvent, VersionState
 from core.registry.sources import Asked
 from core.registry.versions import By, Told, ready, register_from_job
+from core.storage import registry
 from executors.fake import ProcessKilled
 from scheduler.control.context import Control
+from scheduler.control.models import registrar
 from scheduler.control.models.registrar import Registrar
 
 FILES = {"a.txt": b"a", "sub/b.bin": b"b" * 5000, "sub/deep/c.bin": b"c" * 70}
@@ -229,6 +233,64 @@ def test_a_volume_that_is_away_is_waited_for(lab: Lab) -> None:
     lab.plane.engine.advance(timedelta(seconds=20))
     lab.registrar().work()
     assert (lab.version.state, lab.version.reason) == ("ready", "")
+
+
+class BadBlock:
+    """Reading from byte 3,000 of a file on raises ``error``, until it is mended."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+        self.reads = 0
+        self.error: Exception | None = error
+        self._pread = os.pread
+        monkeypatch.setattr(os, "pread", self)
+        monkeypatch.setattr(registry, "_CHUNK", 1000)
+        monkeypatch.setattr(registrar, "_NOTE_EVERY_S", -1.0)  # each piece is written down
+
+    def __call__(self, fd: int, size: int, at: int) -> bytes:
+        if at >= 3000 and self.error is not None:
+            self.reads += 1
+            raise self.error
+        return self._pread(fd, size, at)
+
+
+def test_a_file_that_fails_late_is_not_copied_for_ever(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.register()
+    bad = BadBlock(monkeypatch, RuntimeError("nobody foresaw it"))
+    process = lab.registrar()
+    for _ in range(9):
+        process.work()
+        lab.plane.engine.advance(timedelta(minutes=5))
+    # The first time another file got whole before it.
+    assert (lab.version.state, bad.reads) == ("failed", 6)
+    assert "which is a bug" in lab.version.reason
+
+
+def test_a_disk_that_fails_is_read_less_and_less_often(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.register()
+    bad = BadBlock(monkeypatch, OSError(errno.EIO, "bad block"))
+    process = lab.registrar()
+    for _ in range(50):
+        process.work()
+        lab.plane.engine.advance(timedelta(seconds=2))
+    assert (lab.version.state, bad.reads) == ("registering", 6)  # after 0, 2, 6, 14, 30 and 62 s
+    assert lab.version.reason.endswith("It was tried 6 times and is tried again in 64 s.")
+    bad.error = None
+    lab.plane.engine.advance(timedelta(seconds=64))
+    process.work()
+    assert (lab.version.state, lab.version.reason) == ("ready", "")
+    lab.demand_whole_or_nothing()
+
+
+def test_what_is_deleted_meanwhile_does_not_wait(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.register()
+    BadBlock(monkeypatch, OSError(errno.EIO, "bad block"))
+    process = lab.registrar()
+    process.work()
+    version_id, now = lab.version.id, lab.plane.engine.now
+    with unit_of_work(lab.plane.sessions) as session:
+        move_version(session, version_id, VersionState.REGISTERING, VersionEvent.DELETE, now)
+    process.work()
+    assert lab.version.deleted_at is not None
 
 
 def test_a_file_written_to_meanwhile_fails_it(lab: Lab) -> None:

@@ -1,0 +1,56 @@
+"""What is known of a version when it is taken up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.db.tables import Checkpoint, Job, Model, ModelFile, ModelVersion, Project, Volume
+from core.domain.errors import Conflict, NotFound
+from core.storage.registry import KnownFile, PlannedFile
+from core.storage.tree import Tree
+from core.storage.volumes import tree_of
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """``told``: paths of the job's checkpoints. ``planned``: all files; ``known``: those that are copied, by path."""
+
+    version: ModelVersion
+    model: Model
+    job: Job
+    project: str
+    told: frozenset[str]
+    planned: list[PlannedFile]
+    known: dict[str, KnownFile]
+
+
+def load_facts(session: Session, version_id: str) -> Facts | None:
+    """``None``: it is deleted."""
+    row = session.execute(
+        select(ModelVersion, Model, Job, Project.name)
+        .join(Model, Model.id == ModelVersion.model_id)
+        .join(Job, Job.id == ModelVersion.job_id)
+        .join(Project, Project.id == ModelVersion.project_id)
+        .where(ModelVersion.id == version_id, ModelVersion.deleted_at.is_(None))
+    ).one_or_none()
+    if row is None:
+        return None
+    version, model, job, project = row
+    told = session.scalars(select(Checkpoint.path).where(Checkpoint.job_id == job.id))
+    files = session.scalars(select(ModelFile).where(ModelFile.version_id == version_id).order_by(ModelFile.path)).all()
+    planned = [PlannedFile(file.path, file.source, file.size_bytes, file.mtime_ns) for file in files]
+    known = {file.path: KnownFile(file.path, file.size_bytes, file.sha256) for file in files if file.sha256}
+    return Facts(version, model, job, project, frozenset(told), planned, known)
+
+
+def registry_volume(session: Session, name: str) -> Tree:
+    """Raises ``NotFound`` or ``Conflict``: it cannot be written to."""
+    volume = session.execute(select(Volume).where(Volume.name == name)).scalar_one_or_none()
+    if volume is None:
+        raise NotFound(f"The registry's volume {name!r} is not registered any more.")
+    if volume.is_read_only:
+        raise Conflict(f"The registry's volume {name!r} is read-only.")
+    return tree_of(volume)
