@@ -43,7 +43,7 @@ def update_project(project: ProjectAdmin, body: ProjectUpdate, platform: Platfor
 
 @router.delete("/{project}", operation_id="delete_project", summary="Delete a project", status_code=204)
 def delete_project(project: ProjectAdmin, platform: PlatformDep) -> None:
-    """Refused while jobs have not ended. Files stay where they are."""
+    """Refused while it has jobs or studies that have not ended, models being registered, or endpoints. Files stay."""
     with platform.write() as work:
         service.remove(work, project.caller, project.load(work.session))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, func, select
+from typing import Final
+
+from sqlalchemy import Select, delete, func, select
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 from trainmaster.wire.admin import MemberView, ProjectCreate, ProjectUpdate, ProjectView
 from trainmaster.wire.base import Page
 
@@ -12,12 +15,17 @@ from api.paging import PageQuery, rows_by_name
 from api.work import Work
 from core.bell import TOPIC_TICK
 from core.db.repositories.events import append_event
-from core.db.tables import BookingRow, Job, Membership, Project, Usage, User
+from core.db.tables import BookingRow, Endpoint, Job, Membership, Model, ModelVersion, Project, Study, Usage, User
 from core.domain.errors import Conflict, Forbidden, NotFound
+from core.domain.models import VersionState
 from core.domain.states import JobState
+from core.domain.studies.states import StudyState
 from core.ids import new_id
 
-_ENDED = [state.value for state in JobState if state.is_terminal]
+_ENDED: Final = [state.value for state in JobState if state.is_terminal]
+_OVER: Final = [state.value for state in StudyState if state.is_terminal]
+_UNDERWAY: Final = [VersionState.WAITING.value, VersionState.REGISTERING.value]
+_NAMED: Final = 3  # of each kind, in a refusal
 
 
 def list_projects(work: Work, caller: Caller, page: PageQuery) -> Page[ProjectView]:
@@ -71,17 +79,14 @@ def remove(work: Work, caller: Caller, project: Project) -> None:
     with it, and its reservations are deleted: other projects may use the nodes again at once.
 
     Raises:
-        Conflict: jobs have not ended.
+        Conflict: jobs or studies have not ended, models are being registered, or there are endpoints.
     """
-    live = work.session.execute(
-        select(func.count())
-        .select_from(Job)
-        .where(Job.project_id == project.id, Job.state.not_in(_ENDED), Job.deleted_at.is_(None))
-    ).scalar_one()
-    if live:
+    found = _in_the_way(work.session, project.id)
+    if found:
+        listed = found[0] if len(found) == 1 else f"{', '.join(found[:-1])} and {found[-1]}"
         raise Conflict(
-            f"Project {project.name} has {live} job{'s' if live > 1 else ''} that {'have' if live > 1 else 'has'} not ended; "
-            "cancel them or wait, then delete the project."
+            f"Project {project.name} has {listed}; cancel, stop or delete what is there, or wait for its end, then delete the "
+            "project."
         )
     reserved = list(
         work.session.scalars(delete(BookingRow).where(BookingRow.project_id == project.id).returning(BookingRow.name))
@@ -93,6 +98,48 @@ def remove(work: Work, caller: Caller, project: Project) -> None:
     project.deleted_at = work.now
     # The name becomes free; "~" cannot be part of one.
     project.name = f"{project.name}~{project.id}"
+
+
+def _in_the_way(session: Session, project_id: str) -> list[str]:
+    """What would go on in a project that is deleted, or could not be got at any more, in words."""
+    found: list[str] = []
+    jobs = session.scalars(
+        select(func.count())
+        .select_from(Job)
+        .where(Job.project_id == project_id, Job.state.not_in(_ENDED), Job.deleted_at.is_(None))
+    ).one()
+    if jobs:
+        found.append(f"{jobs} job{'s that have' if jobs > 1 else ' that has'} not ended")
+    named: list[tuple[str, str, Select[str]]] = [
+        (
+            "study that has not ended", "studies that have not ended",
+            select(Study.name).where(
+                Study.project_id == project_id, Study.state.not_in(_OVER), Study.deleted_at.is_(None)
+            ),
+        ),
+        (
+            "model being registered", "models being registered",
+            select(Model.name).where(
+                Model.id.in_(
+                    select(ModelVersion.model_id).where(
+                        ModelVersion.project_id == project_id,
+                        ModelVersion.state.in_(_UNDERWAY),
+                        ModelVersion.deleted_at.is_(None),
+                    )
+                )
+            ),
+        ),
+        (
+            "endpoint", "endpoints",
+            select(Endpoint.name).where(Endpoint.project_id == project_id, Endpoint.deleted_at.is_(None)),
+        ),
+    ]  # fmt: skip
+    for one, many, query in named:
+        names = sorted(session.scalars(query))
+        if names:
+            more = ["…"] if len(names) > _NAMED else []
+            found.append(f"{len(names)} {one if len(names) == 1 else many} ({', '.join([*names[:_NAMED], *more])})")
+    return found
 
 
 def list_members(work: Work, project: Project, page: PageQuery) -> Page[MemberView]:

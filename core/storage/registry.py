@@ -169,12 +169,13 @@ class Draft:
     it yet writes elsewhere.
     """
 
-    def __init__(self, volume: Tree, project: str, version_id: str, token: int) -> None:
+    def __init__(self, volume: Tree, place: str, token: int) -> None:
+        """``place``: where the version is to lie, as :func:`place_of` told when it was made."""
         self._volume = volume
-        self._drafts = f"{FOLDER}/{project}/{_DRAFTS}"
-        self._id = version_id
-        self._place = place_of(project, version_id)
-        self._own = f"{self._drafts}/{version_id}.{token}"
+        above, _, self._id = place.rpartition("/")
+        self._drafts = f"{above}/{_DRAFTS}"
+        self._place = place
+        self._own = f"{self._drafts}/{self._id}.{token}"
 
     def take_over(self) -> None:
         """Begin, or go on with what an earlier holder has copied."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from core.db.tables import Checkpoint, Job, Model, ModelFile, ModelVersion, Project, Volume
+from core.db.tables import Checkpoint, Job, Model, ModelFile, ModelVersion, Volume
 from core.domain.errors import Conflict, NotFound
 from core.storage.registry import KnownFile, PlannedFile
 from core.storage.tree import Tree
@@ -21,7 +21,6 @@ class Facts:
     version: ModelVersion
     model: Model
     job: Job
-    project: str
     told: frozenset[str]
     planned: list[PlannedFile]
     known: dict[str, KnownFile]
@@ -30,20 +29,19 @@ class Facts:
 def load_facts(session: Session, version_id: str) -> Facts | None:
     """``None``: it is deleted."""
     row = session.execute(
-        select(ModelVersion, Model, Job, Project.name)
+        select(ModelVersion, Model, Job)
         .join(Model, Model.id == ModelVersion.model_id)
         .join(Job, Job.id == ModelVersion.job_id)
-        .join(Project, Project.id == ModelVersion.project_id)
         .where(ModelVersion.id == version_id, ModelVersion.deleted_at.is_(None))
     ).one_or_none()
     if row is None:
         return None
-    version, model, job, project = row
+    version, model, job = row
     told = session.scalars(select(Checkpoint.path).where(Checkpoint.job_id == job.id))
     files = session.scalars(select(ModelFile).where(ModelFile.version_id == version_id).order_by(ModelFile.path)).all()
     planned = [PlannedFile(file.path, file.source, file.size_bytes, file.mtime_ns) for file in files]
     known = {file.path: KnownFile(file.path, file.size_bytes, file.sha256) for file in files if file.sha256}
-    return Facts(version, model, job, project, frozenset(told), planned, known)
+    return Facts(version, model, job, frozenset(told), planned, known)
 
 
 def registry_volume(session: Session, name: str) -> Tree:

@@ -203,7 +203,7 @@ class Registrar:
                 volume = None  # an admin removed it: its files are his now
         if volume is not None:
             self.step("remove")
-            Draft(volume, facts.project, version.id, held.lease.token).remove()
+            Draft(volume, version.path, held.lease.token).remove()
         self.step("forget")
         with held.fenced() as session:
             for table in (ModelAlias, ModelHold, ModelFile):
@@ -228,7 +228,7 @@ class Registrar:
         with unit_of_work(self._control.sessions, read_only=True) as session:
             volume = registry_volume(session, facts.version.volume)
         # Room for others; what a kill leaves here goes when the version is deleted.
-        Draft(volume, facts.project, facts.version.id, held.lease.token).remove()
+        Draft(volume, facts.version.path, held.lease.token).remove()
 
     def _put_off(self, held: _Held, facts: Facts, reason: str) -> None:
         """Nothing of the version is wrong: it is not counted as a try, and not given up, but tried less and less often."""
@@ -297,7 +297,7 @@ class _Registration:
             output = job_output(session, self._facts.job)
             volume = registry_volume(session, self._version.volume)
         planned = self._facts.planned or self._plan(output)
-        draft = Draft(volume, self._facts.project, self._version.id, self._held.lease.token)
+        draft = Draft(volume, self._version.path, self._held.lease.token)
         self._registrar.step("take over")
         draft.take_over()
         self._done = {path: file for path, file in self._done.items() if draft.has(file)}

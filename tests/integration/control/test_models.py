@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from core.db.engine import unit_of_work
 from core.db.repositories.models import move_version
-from core.db.tables import Event, Job, ModelAlias, ModelChange, ModelFile, ModelVersion, Volume
+from core.db.tables import Event, Job, ModelAlias, ModelChange, ModelFile, ModelVersion, Project, Volume
 from core.domain.models import VersionEvent, VersionState
 from core.registry.sources import Asked
 from core.registry.versions import By, Told, ready, register_from_job
@@ -291,6 +291,20 @@ def test_what_is_deleted_meanwhile_does_not_wait(lab: Lab, monkeypatch: pytest.M
         move_version(session, version_id, VersionState.REGISTERING, VersionEvent.DELETE, now)
     process.work()
     assert lab.version.deleted_at is not None
+
+
+def test_it_lies_where_its_row_says_whatever_the_project_is_called_now(lab: Lab) -> None:
+    lab.register()
+    with unit_of_work(lab.plane.sessions) as session:
+        session.get_one(Project, "project-1").name = "renamed"
+    lab.registrar().work()
+    assert lab.version.state == "ready"
+    lab.demand_whole_or_nothing()
+    version_id, place, now = lab.version.id, lab.place(), lab.plane.engine.now
+    with unit_of_work(lab.plane.sessions) as session:
+        move_version(session, version_id, VersionState.READY, VersionEvent.DELETE, now)
+    lab.registrar().work()
+    assert (lab.version.deleted_at is not None, place.exists()) == (True, False)
 
 
 def test_a_file_written_to_meanwhile_fails_it(lab: Lab) -> None:

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select, update
 
 from core.db.engine import unit_of_work
-from core.db.tables import Attempt, Event, Node, Replica, Secret
+from core.db.tables import Attempt, Endpoint, Event, Model, ModelVersion, Node, Replica, Secret, Study
 from core.domain.errors import InvalidSpec
 from core.secrets import UnreadableSecret, open_secrets, unseal
 
@@ -67,6 +67,40 @@ def test_a_project_with_live_jobs_is_not_deleted(house: Any) -> None:
     assert answer.status_code == 409
     assert "1 job that has not ended" in answer.json()["detail"]
     house.set_state("job-1", "succeeded")
+    assert house.call("owner", "DELETE", "/projects/vision").status_code == 204
+
+
+def test_a_project_is_not_deleted_under_what_lives_in_it(house: Any) -> None:
+    house.set_state("job-1", "succeeded")
+    now = house.now
+    by = {"project_id": "project-vision", "user_id": "user-owner", "created_at": now, "updated_at": now}
+    search = Study(id="study-1", name="search", spec={}, seed=1, state="paused", started_at=now, **by)
+    model = Model(id="model-1", name="digits", **by)
+    version = ModelVersion(
+        id="version-1", model_id="model-1", number=1, state="registering", job_id="job-1", source={}, volume="output",
+        path=".models/vision/version-1", **by,
+    )  # fmt: skip
+    doors = [Endpoint(id=f"endpoint-{name}", name=name, **by) for name in ("a", "b", "c", "d", "gone")]
+    doors[-1].deleted_at = now
+    with unit_of_work(house.sessions) as session:
+        session.add_all([search, model, *doors])
+        session.flush()
+        session.add(version)
+    answer = house.call("owner", "DELETE", "/projects/vision")
+    assert answer.status_code == 409
+    assert answer.json()["detail"].startswith(
+        "Project vision has 1 study that has not ended (search), 1 model being registered (digits) and "
+        "4 endpoints (a, b, c, …); "
+    )
+    with unit_of_work(house.sessions) as session:
+        session.get_one(Study, "study-1").state = "cancelled"
+        session.get_one(ModelVersion, "version-1").state = "ready"
+        session.execute(
+            update(Endpoint).where(Endpoint.deleted_at.is_(None), Endpoint.name != "a").values(deleted_at=now)
+        )
+    assert "has 1 endpoint (a); " in house.call("owner", "DELETE", "/projects/vision").json()["detail"]
+    with unit_of_work(house.sessions) as session:
+        session.get_one(Endpoint, "endpoint-a").deleted_at = now
     assert house.call("owner", "DELETE", "/projects/vision").status_code == 204
 
 
