@@ -14,22 +14,18 @@ from starlette.responses import Response, StreamingResponse
 
 from api.files.service import media_type_of
 from api.ranges import ByteRange, OpenFileResponse, attachment, parse_range
-from core.domain.errors import NotFound, TrainmasterError
-from core.registry.versions import ReadyVersion
+from core.domain.errors import TrainmasterError
+from core.registry.versions import ReadyFile, ReadyVersion
 from core.storage.registry import KnownFile
 from core.storage.tree import Tree
 
 _CHUNK: Final = 2**20
 
 
-def file_answer(tree: Tree, version: ReadyVersion, path: str) -> Response:
-    """Raises ``NotFound``: the version has no such file."""
-    known = next((file for file in version.manifest if file.path == path), None)
-    if known is None:
-        raise NotFound(f"Version {version.version} of model {version.model!r} has no file {path!r}.")
-    name = path.rpartition("/")[2]
-    fd = tree.open_file(f"{version.path}/{path}")
-    return OpenFileResponse(fd, media_type=media_type_of(name), name=name, headers={"X-Content-SHA256": known.sha256})
+def file_answer(tree: Tree, file: ReadyFile) -> Response:
+    name = file.path.rpartition("/")[2]
+    headers = {"X-Content-SHA256": file.known.sha256}
+    return OpenFileResponse(tree.open_file(file.path), media_type=media_type_of(name), name=name, headers=headers)
 
 
 def archive_answer(tree: Tree, version: ReadyVersion, request: Request) -> Response:

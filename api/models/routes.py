@@ -236,8 +236,11 @@ def download_version_file(
     version: Version, model: ModelViewer, platform: PlatformDep, path: Annotated[str, Query(max_length=4096)]
 ) -> Response:
     """`X-Content-SHA256` tells the hash of the whole file."""
-    tree, found = _ready(platform, model, version)
-    return content.file_answer(tree, found, path)
+    with platform.read() as work:
+        project_id = model.member(work.session).project_id
+        found = versions.ready_file(work.session, project_id, model.name, version, path)
+        tree = tree_of(_volume(work, found.volume))
+    return content.file_answer(tree, found)
 
 
 @router.get(

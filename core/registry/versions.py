@@ -66,6 +66,15 @@ class ReadyVersion:
     lineage: ModelLineage
 
 
+@dataclass(frozen=True, slots=True)
+class ReadyFile:
+    """A file of such a version. ``path``: on the volume; ``known.path``: in the version."""
+
+    volume: str
+    path: str
+    known: KnownFile
+
+
 def ready(session: Session, project_id: str, model: str, ref: str | int) -> ReadyVersion:
     """The version of this number or alias; ``latest``: the newest that is ready.
 
@@ -73,10 +82,7 @@ def ready(session: Session, project_id: str, model: str, ref: str | int) -> Read
         NotFound: there is no such model, version or alias.
         Conflict: it is not ready.
     """
-    row = find_version(session, demand_model(session, project_id, model), ref)
-    if row.state != VersionState.READY:
-        hint = f": {row.reason}" if row.reason else "; wait until it is ready."
-        raise Conflict(f"Version {row.number} of model {model!r} is {row.state}{hint}")
+    row = _demand_ready(session, project_id, model, ref)
     lineage = ModelLineage.model_validate(row.lineage or {})
     image = lineage.images.get("chief") or next(iter(lineage.images.values()), None)
     return ReadyVersion(
@@ -93,6 +99,28 @@ def ready(session: Session, project_id: str, model: str, ref: str | int) -> Read
         manifest=tuple(models.files_of(session, row.id)),
         lineage=lineage,
     )
+
+
+def ready_file(session: Session, project_id: str, model: str, ref: str | int, path: str) -> ReadyFile:
+    """One file of what :func:`ready` finds, without reading of the others.
+
+    Raises:
+        NotFound: there is no such model, version, alias or file.
+        Conflict: the version is not ready.
+    """
+    row = _demand_ready(session, project_id, model, ref)
+    known = models.file_of(session, row.id, path)
+    if known is None:
+        raise NotFound(f"Version {row.number} of model {model!r} has no file {path!r}.")
+    return ReadyFile(row.volume, f"{row.path}/{path}", known)
+
+
+def _demand_ready(session: Session, project_id: str, model: str, ref: str | int) -> ModelVersion:
+    row = find_version(session, demand_model(session, project_id, model), ref)
+    if row.state != VersionState.READY:
+        hint = f": {row.reason}" if row.reason else "; wait until it is ready."
+        raise Conflict(f"Version {row.number} of model {model!r} is {row.state}{hint}")
+    return row
 
 
 def hold(session: Session, version_id: str, holder: str, now: datetime) -> None:

@@ -106,6 +106,14 @@ def files_of(session: Session, version_id: str) -> list[KnownFile]:
     ]
 
 
+def file_of(session: Session, version_id: str, path: str) -> KnownFile | None:
+    """The file of this path, once it is copied."""
+    if "\0" in path:  # PostgreSQL cannot compare with it
+        return None
+    found = session.get(ModelFile, (version_id, path))
+    return None if found is None or found.sha256 is None else KnownFile(path, found.size_bytes, found.sha256)
+
+
 def due_versions(session: Session, *, limit: int = 200) -> list[tuple[str, str]]:
     """Ids and states of those that something is to be done to, the oldest first: copied, deleted, or begun since their job has ended."""
     query = (

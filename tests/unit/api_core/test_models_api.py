@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 
 from core.bell import TOPIC_MODELS, NullBell
 from core.db.engine import SessionFactory, unit_of_work
+from core.db.repositories import models
 from core.db.repositories.metrics import StreamKey, add_metrics
 from core.db.tables import Checkpoint, Event, Job, ModelVersion, Project
 from core.domain.errors import Conflict, NotFound
@@ -332,6 +333,22 @@ def test_downloads_go_on_where_they_broke_off(registry: Registry) -> None:
     )
     assert (piece.status_code, piece.content) == (206, b"weights")
     assert registry.client.get(f"{URL}/digits/versions/1/files/content?path=../x").status_code == 404
+
+
+def test_one_file_is_sent_without_reading_of_the_others(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    registry.register()
+
+    def all_of_them(*_: object) -> None:
+        raise AssertionError("a version may have 10,000 files")
+
+    monkeypatch.setattr(models, "files_of", all_of_them)
+    content = f"{URL}/digits/versions/1/files/content"
+    sent = registry.client.get(content, params={"path": "variables/a.txt"})
+    assert (sent.status_code, sent.content) == (200, b"a")
+    assert sent.headers["X-Content-SHA256"] == hashlib.sha256(b"a").hexdigest()
+    assert registry.client.get(content, params={"path": "variables/a.txt\0"}).status_code == 404
+    gone = registry.client.get(content, params={"path": "variables"})
+    assert (gone.status_code, gone.json()["detail"]) == (404, "Version 1 of model 'digits' has no file 'variables'.")
 
 
 def test_who_uses_a_version_gets_it_whole_or_a_word(registry: Registry, sessions: SessionFactory) -> None:
