@@ -41,7 +41,10 @@ class Start:
 
 
 def due_heirs(session: Session, facts: StudyFacts, history: History, room: int) -> list[Start]:
-    """At most ``room`` trials that go on from others: of a halving who is promoted, of a population who stands for a worse one."""
+    """At most ``room`` trials that go on from others: of a halving who is promoted, of a population who stands for a worse one.
+
+    Whoever stands for a member of which no better one has a checkpoint any more is not among them: see :func:`fresh_room`.
+    """
     if facts.spec.fidelity is not None:
         return _promoted(session, facts, facts.spec.fidelity, history, room)
     if facts.spec.population is not None:
@@ -49,14 +52,17 @@ def due_heirs(session: Session, facts: StudyFacts, history: History, room: int) 
     return []
 
 
-def fresh_room(facts: StudyFacts, history: History, room: int) -> int:
-    """How many of ``room`` may be new points: of a population only its first members, and others for those that failed."""
+def fresh_room(facts: StudyFacts, room: int, heirs: int) -> int:
+    """How many of ``room`` may be new points, where ``heirs`` of it go on from others.
+
+    Of a population only its first members, and others for those that failed, or gave way to an heir that cannot begin: the
+    checkpoints that it was to go on from are gone.
+    """
     if facts.spec.population is None:
-        return room
-    counts = facts.spent.counts
-    lost = counts.get(TrialState.FAILED, 0) + counts.get(TrialState.CANCELLED, 0) - _cancelled_for_heirs(history)
-    fresh = facts.trial_count - len(_memos(facts, history))
-    return max(0, min(room, facts.spec.budget.parallel + lost - fresh))
+        return room - heirs
+    # What runs, and what trained to its own end: what lacks to the population's size is to be made up for.
+    members = facts.spent.running + facts.spent.counts.get(TrialState.SUCCEEDED, 0)
+    return max(0, min(room, facts.spec.budget.parallel - members) - heirs)
 
 
 def as_begun(spec: StudySpec, proposal: Proposal) -> Proposal:
@@ -146,11 +152,6 @@ def _memos(facts: StudyFacts, history: History) -> dict[int, Mapping[str, Any]]:
     """Of all trials that went on from others, by number."""
     own = {trial.number: trial.memo for trial in facts.running if trial.memo.get("parent") is not None}
     return {**history.memos, **own}
-
-
-def _cancelled_for_heirs(history: History) -> int:
-    """Members that ended for an heir before they told anything that counts: they are no loss."""
-    return sum(number not in history.by_number for number in history.gave_way)
 
 
 def _checkpoint_of(session: Session, study_id: str, numbers: Sequence[int]) -> tuple[int, Job, str] | None:

@@ -224,7 +224,7 @@ class StudyRound:
         facts = self.facts
         with unit_of_work(self.control.sessions, read_only=True) as session:
             heirs = inherit.due_heirs(session, facts, self._history, room)
-        room = inherit.fresh_room(facts, self._history, room - len(heirs))
+        room = inherit.fresh_room(facts, room, len(heirs))
         ready = [Proposal(dict(one["parameters"]), dict(one["memo"])) for one in facts.prepared[:room]]
         rest = facts.prepared[len(ready) :]
         drawn = self._draw(room - len(ready), ready) if len(ready) < room else []

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from core.db.engine import unit_of_work
@@ -177,6 +177,22 @@ def test_nobody_gives_way_where_no_better_one_has_a_checkpoint(lab: Lab, monkeyp
     for _ in range(6):
         nursery.turn()
     assert [trial.state for trial in lab.trials] == ["running"] * 4
+
+
+def test_where_the_checkpoints_are_gone_a_new_member_takes_the_place(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.create(**POPULATION)
+    nursery = Nursery(lab)
+    while all(trial.stop is None for trial in lab.trials):
+        nursery.turn()
+    monkeypatch.setattr("tests.integration.control.test_study_heirs.save", lambda *_: None)
+    with unit_of_work(lab.plane.sessions) as session:
+        session.execute(delete(Checkpoint))
+    for _ in range(3):
+        nursery.turn()
+    trials = lab.trials
+    assert [trial.state for trial in trials] == ["stopped" if trial.stop else "running" for trial in trials]
+    assert sum(trial.state == "running" for trial in trials) == 4
+    assert not any("parent" in trial.memo for trial in trials)
 
 
 def test_a_process_that_dies_between_the_end_and_the_heir_makes_one_heir(lab: Lab) -> None:
