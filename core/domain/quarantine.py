@@ -127,7 +127,8 @@ def judge(
     for node in nodes:
         if node.is_quarantined and node.name not in changes.releases:
             left = [one for one in node.causes if one.job_id not in elsewhere]
-            if node.causes and not _enough(left, policy):
+            # Only the setting may have grown: that takes back nothing.
+            if len(left) < len(node.causes) and not _enough(left, policy):
                 changes.releases[node.name] = _refuted(node, elsewhere)
                 changes.refuted.add(node.name)
     by_node: dict[str, list[Failure]] = {}

@@ -67,6 +67,15 @@ def test_a_quarantine_that_turns_out_to_be_the_jobs_fault_is_lifted() -> None:
     assert not made.quarantines
 
 
+def test_a_setting_that_grows_releases_nothing_and_what_is_refuted_then_does() -> None:
+    causes = tuple(failed("n0", job, 5) for job in "abc")
+    nodes = (Suspect("n0", is_quarantined=True, causes=causes, until=NOW + timedelta(hours=1)), *FOUR[1:])
+    made = decide(causes, nodes, quarantine_failures=5)
+    assert not made.releases
+    assert not made.refuted
+    assert set(decide([*causes, failed("n1", "b")], nodes, quarantine_failures=5).releases) == {"n0"}
+
+
 def test_one_reboot_ends_many_jobs_and_is_one_loss() -> None:
     assert not decide([failed("n0", name, 10, loss=True) for name in "abcd"]).quarantines
     again = [failed("n0", name, ago, loss=True) for name, ago in (("a", 50), ("b", 50), ("c", 30), ("d", 10))]
