@@ -38,6 +38,8 @@ log = structlog.get_logger(__name__)
 _KEEP: Final = timedelta(seconds=LONGEST_WINDOW_S) + timedelta(days=1)
 # How often it is asked anew whether a suspected node may be quarantined by now.
 _AGAIN: Final = timedelta(seconds=5)
+# How often all is looked at anew while there are failures or quarantines, whether anything seems new or not.
+_AT_LEAST: Final = timedelta(minutes=1)
 _MARKED: Final = or_(Node.quarantined_at.is_not(None), Node.suspicion.is_not(None))
 _MARKS: Final = (
     select(Node.name, Node.quarantined_at, Node.trusted_since, Node.suspicion.is_not(None).label("is_suspected"))
@@ -53,27 +55,43 @@ class Judge:
         self._seen: tuple[Any, ...] | None = None
         self._at: datetime | None = None
         self._next: datetime | None = None
+        self._asked: tuple[tuple[Any, ...], datetime, datetime | None] | None = None
 
     def is_due(self, session: Session, now: datetime) -> bool:
-        """Whether a failure, the policy or a quarantine is new, or time has changed something."""
-        newest = newest_failure(session)
+        """Whether a failure, the policy or a quarantine is new, or time has changed something.
+
+        It stays due until :meth:`note_done`: what was not committed has not been decided.
+        """
+        failures = failures_seen(session)
         marks = session.execute(_MARKS).all()
-        if newest is None and not marks:
+        if not failures[0] and not marks:
             return False
         policy = session.execute(select(func.max(PolicyRow.generation))).scalar_one()
-        seen = (newest, policy, tuple(map(tuple, marks)))
+        seen = (failures, policy, tuple(map(tuple, marks)))
         is_over = self._next is not None and now >= self._next
-        # A suspicion waits for other nodes, too.
-        is_waiting = any(row.is_suspected for row in marks) and (self._at is None or now - self._at >= _AGAIN)
-        if seen == self._seen and not is_over and not is_waiting:
+        # A suspicion waits for other nodes, too; and no fact may be overlooked for good.
+        patience = _AGAIN if any(row.is_suspected for row in marks) else _AT_LEAST
+        is_late = self._at is None or now - self._at >= patience
+        if seen == self._seen and not is_over and not is_late:
             return False
-        self._seen, self._at, self._next = seen, now, next_change(session, now)
+        self._asked = seen, now, next_change(session, now)
         return True
 
+    def note_done(self) -> None:
+        """What it was due for is decided and committed."""
+        if self._asked is not None:
+            self._seen, self._at, self._next = self._asked
 
-def newest_failure(session: Session) -> int | None:
-    """Another one whenever a failure was written: a tick must look then."""
-    return session.execute(select(func.max(NodeFailure.id))).scalar_one()
+
+def failures_seen(session: Session) -> tuple[int, int | None, datetime | None]:
+    """Others whenever failures were written or removed: a tick must look then. The first: how many there are.
+
+    The newest id alone is no sign: a lower one may be committed later, and SQLite gives ids again.
+    """
+    count, newest, at = session.execute(
+        select(func.count(), func.max(NodeFailure.id), func.max(NodeFailure.at))
+    ).one()
+    return count, newest, at
 
 
 def next_change(session: Session, now: datetime) -> datetime | None:

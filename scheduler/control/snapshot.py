@@ -22,7 +22,7 @@ from scheduler.control.accounts import changed_usage, load_rules, rules_fingerpr
 from scheduler.control.estimates import Estimates, of_stopped
 from scheduler.control.fleet import Fleet, raw_nodes, usage_of
 from scheduler.control.growing import load_growing
-from scheduler.control.quarantine import newest_failure, next_change
+from scheduler.control.quarantine import failures_seen, next_change
 from scheduler.control.running import STOP_GRACE_S, late_after_limit, limit_in_sight, load_running, running_rows
 from scheduler.planning.durations import Traits
 from scheduler.planning.measure import turns_had
@@ -117,7 +117,7 @@ def fingerprint(session: Session) -> tuple[Any, ...]:
         tuple(holders),
         raw_nodes(session),
         rules_fingerprint(session),
-        newest_failure(session),
+        failures_seen(session),
     )
 
 

@@ -153,6 +153,7 @@ class Ticker:
         if is_due:  # before anything is placed where something broke
             with turn.write() as session:
                 quarantine.decide(session, control.clock())
+            self._judge.note_done()
         for job_id, event in wishes:
             self._settle_wish(turn, job_id, event)
         with unit_of_work(control.sessions, read_only=True, is_snapshot=True) as session:

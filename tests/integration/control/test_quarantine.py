@@ -14,7 +14,7 @@ from core.domain.resources import Amounts
 from executors.base import NodeInfo
 from executors.fake import Script
 from scheduler.control.nodes import sync_nodes
-from scheduler.control.quarantine import decide, forget_failures
+from scheduler.control.quarantine import Judge, decide, forget_failures
 
 ECC = Script(exit_code=1, log_tail="RuntimeError: CUDA error: uncorrectable ECC error encountered")
 EIO = Script(exit_code=1, log_tail="OSError: [Errno 5] Input/output error")
@@ -161,6 +161,57 @@ def test_killed_between_the_end_and_the_quarantine_the_next_control_plane_decide
     fleet.advance(30)
     assert len(told(fleet, "node.quarantined")) == 1
     assert on(fleet, "job-a") == ["node-0", "node-1"]
+
+
+def broken_once(fleet) -> None:
+    fleet.submit("a", cpu=8, max_restarts=3)
+    fleet.settle()
+    fleet.engine.advance(timedelta(seconds=11))
+    fleet.reconciler.reconcile(fleet.one(Attempt, job_id="job-a").id)
+
+
+def test_a_decision_that_could_not_be_written_is_made_by_the_next_tick(fleet, monkeypatch):
+    broken_once(fleet)
+
+    def fail(session, now):
+        decide(session, now)
+        raise OSError("the database went away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("scheduler.control.quarantine.decide", fail)
+        with pytest.raises(OSError, match="went away"):
+            fleet.ticker.tick()
+    assert not shut(fleet)
+    fleet.ticker.tick()
+    assert set(shut(fleet)) == {"node-0"}
+
+
+def test_it_is_due_for_each_failure_whatever_its_id_and_at_least_once_a_minute(fleet):
+    broken_once(fleet)
+    judge, now = Judge(), fleet.engine.now
+
+    def is_due(seconds: float = 0) -> bool:
+        with unit_of_work(fleet.sessions) as session:
+            due = judge.is_due(session, now + timedelta(seconds=seconds))
+        judge.note_done()
+        return due
+
+    assert is_due()
+    assert not is_due(59)
+    assert is_due(60)
+    with unit_of_work(fleet.sessions) as session:
+        session.execute(update(NodeFailure).values(at=now + timedelta(seconds=1)))  # another one with the same id
+    assert is_due(61)
+    with unit_of_work(fleet.sessions) as session:
+        one = session.scalars(select(NodeFailure)).one()
+        session.add(
+            NodeFailure(
+                id=one.id - 1, node="node-1", job_id="job-a", attempt_id=one.attempt_id, replica="worker-0",
+                at=now - timedelta(seconds=1), error=one.error, is_certain=True, is_loss=False,
+            )
+        )  # fmt: skip
+    assert is_due(62)
+    assert not is_due(63)
 
 
 def test_two_that_decide_at_once_write_it_once(fleet):
