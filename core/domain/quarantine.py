@@ -1,7 +1,7 @@
 """When a node takes no new work because jobs end there for reasons of the machine. Pure: facts in, changes out.
 
 The same facts always give the same answer, whoever asks and however often. Three things keep the innocent out: ends that
-are the program's own are no facts here (:mod:`core.domain.faults`); a job that fails in this way on two nodes counts for
+are the program's own are no facts here (:mod:`core.domain.faults`); a job that fails in the same way on two nodes counts for
 none of them; and of the nodes of one kind only a part is quarantined at once, never the last that takes work.
 """
 
@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from math import floor
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+from core.domain.faults import REFUSED
 from core.domain.policy import Policy
 
 # What ends within this of another loss of the node is the same loss: a reboot ends all that runs there.
@@ -21,6 +22,9 @@ _ONE_LOSS: Final = timedelta(minutes=5)
 _FORGIVEN: Final = timedelta(days=7)
 _LONGEST: Final = timedelta(days=365)
 _TOLD: Final = 5
+
+# The node, the job, the sort of fault, and which it is if it is certain
+_Claim: TypeAlias = tuple[str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +130,14 @@ def judge(
         return changes
     for node in nodes:
         if node.is_quarantined and node.name not in changes.releases:
-            left = [one for one in node.causes if one.job_id not in elsewhere]
+            left = [one for one in node.causes if _claim(one) not in elsewhere]
             # Only the setting may have grown: that takes back nothing.
             if len(left) < len(node.causes) and not _enough(left, policy):
                 changes.releases[node.name] = _refuted(node, elsewhere)
                 changes.refuted.add(node.name)
     by_node: dict[str, list[Failure]] = {}
     for one in failures:
-        if one.job_id not in elsewhere and one.at > now - window:
+        if _claim(one) not in elsewhere and one.at > now - window:
             by_node.setdefault(one.node, []).append(one)
     found: list[tuple[bool, datetime, Suspect, tuple[Failure, ...]]] = []
     for node in nodes:
@@ -181,20 +185,41 @@ def until_text(until: datetime | None) -> str:
 # The parts
 
 
-def _everywhere(failures: Iterable[Failure], window: timedelta) -> dict[str, set[str]]:
-    """Jobs that failed on several nodes within the window, with these nodes: that is no node's fault."""
+def _sort(one: Failure) -> str:
+    """What can be compared: the loss of another node says nothing about what a program met here."""
+    if one.is_loss:
+        return "loss"
+    return "refusal" if one.error == REFUSED.error else "words"
+
+
+def _claim(one: Failure) -> _Claim:
+    return one.node, one.job_id, _sort(one), one.error if one.is_certain else ""
+
+
+def _refutes(one: Failure, other: Failure) -> bool:
+    """Whether ``one`` shows that ``other``, of the same job on another node, is no fault of that node."""
+    if other.is_certain:
+        return one.is_certain and one.error == other.error
+    return _sort(one) == _sort(other)
+
+
+def _everywhere(failures: Iterable[Failure], window: timedelta) -> dict[_Claim, set[str]]:
+    """What a job met on several nodes within the window, with the other nodes: that is no node's fault."""
     by_job: dict[str, list[Failure]] = {}
     for one in failures:
         by_job.setdefault(one.job_id, []).append(one)
-    found: dict[str, set[str]] = {}
-    for job_id, ends in by_job.items():
+    found: dict[_Claim, set[str]] = {}
+    for ends in by_job.values():
         ends.sort(key=lambda one: (one.at, one.node))
         for i, first in enumerate(ends):
             for second in ends[i + 1 :]:
                 if second.at - first.at > window:
                     break
-                if second.node != first.node:
-                    found.setdefault(job_id, set()).update((first.node, second.node))
+                if second.node == first.node:
+                    continue
+                for one, other in ((first, second), (second, first)):
+                    if _refutes(one, other):
+                        found.setdefault(_claim(other), set()).add(one.node)
     return found
 
 
@@ -232,9 +257,9 @@ def _enough(causes: Sequence[Failure], policy: Policy) -> bool:
     return any(one.is_certain for one in causes) or len(causes) >= policy.quarantine_failures
 
 
-def _refuted(node: Suspect, elsewhere: Mapping[str, set[str]]) -> str:
-    job = next(one for one in node.causes if one.job_id in elsewhere)
-    others = ", ".join(sorted(elsewhere[job.job_id] - {node.name})[:_TOLD])
+def _refuted(node: Suspect, elsewhere: Mapping[_Claim, set[str]]) -> str:
+    job = next(one for one in node.causes if _claim(one) in elsewhere)
+    others = ", ".join(sorted(elsewhere[_claim(job)])[:_TOLD])
     return f"job {job.job} failed so on {others}, too, so it is not this node's fault"
 
 

@@ -57,6 +57,26 @@ def test_a_job_that_fails_on_two_nodes_counts_for_none() -> None:
     assert set(decide([both[0], replace(both[1], job_id="b")]).quarantines) == {"n0"}  # the other only for its share
 
 
+def test_only_the_same_certain_fault_elsewhere_takes_back_a_certain_one() -> None:
+    ecc = failed("n0", "a", 5, certain=True)
+    xid = replace(failed("n1", "a", certain=True), error="Xid 79, the GPU has fallen off the bus")
+    refusal = replace(failed("n1", "a"), error=faults.REFUSED.error)
+    nodes = (Suspect("n0", is_quarantined=True, causes=(ecc,), until=NOW + timedelta(hours=1)), *FOUR[1:])
+    for other in (failed("n1", "a"), failed("n1", "a", loss=True), refusal, xid):
+        assert set(decide([ecc, other]).quarantines) == {"n0"}
+        assert not decide([ecc, other], nodes).releases
+
+
+def test_a_loss_or_a_refusal_elsewhere_takes_back_only_its_like() -> None:
+    words = [failed("n0", job, 5) for job in "abc"]
+    losses = [failed("n0", job, ago, loss=True) for job, ago in zip("abc", (50, 30, 10), strict=True)]
+    refusals = [replace(one, error=faults.REFUSED.error) for one in words]
+    for kind in (words, losses, refusals):
+        for like in (words, losses, refusals):
+            other = replace(like[0], node="n1")
+            assert set(decide([*kind, other]).quarantines) == (set() if kind is like else {"n0"})
+
+
 def test_a_quarantine_that_turns_out_to_be_the_jobs_fault_is_lifted() -> None:
     cause = failed("n0", "a", 5, certain=True)
     nodes = (Suspect("n0", is_quarantined=True, causes=(cause,), until=NOW + timedelta(hours=1)), *FOUR[1:])
