@@ -368,11 +368,12 @@ def _from_log(facts: ExitFacts) -> Verdict:
                 if found:
                     hint = rule.hint.format(who=facts.who, role=facts.role, **found.groupdict())
                     sentence = f"{facts.who} {ending}: {_quote(line)} – {hint}."
-                    fault = faults.fault_in(line) if rule.kind is ExitKind.HARDWARE else None
+                    fault = None
+                    if rule.kind is ExitKind.HARDWARE:
+                        fault = faults.fault_in(line, is_exception=line is exception)
                     if fault is not None and line is not exception and exception is not None:
-                        fault = replace(
-                            fault, is_certain=False
-                        )  # a program that failed in its own words may print anything
+                        # A program that failed in its own words may print anything.
+                        fault = replace(fault, is_certain=False)
                     return Verdict(
                         rule.kind, sentence, _signature(facts, line), rule.is_hopeless, rule.is_consequence, fault
                     )

@@ -3,6 +3,7 @@
 Xids are the errors that NVIDIA's driver writes to the kernel's log. What each asks for is NVIDIA's own word
 (https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html): *reset the GPU* or *restart the machine* is a
 certain fault; *restart the application* and *check the application* blame the program; all others are only suspicious.
+Other programs number their transactions with an xid: only what is in the driver's own words is certain.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _XID_NAMES: Final = {
 }
 
 _XID: Final = r"\b[Xx][Ii][Dd]\b(?: errors?)?:?\s*(?:\([^)]*\))?\s*:?\s*"
+# As in "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+_IN_DRIVERS_WORDS: Final = re.compile(r"\bNVRM\b|\bXid \(PCI:")
 _OF_PROGRAMS: Final = "|".join(map(str, sorted(_PROGRAM_XIDS)))
 _XID_NUMBER: Final = re.compile(rf"{_XID}(\d{{1,3}})\b")
 
@@ -78,18 +81,26 @@ class Fault:
     is_certain: bool = False
     is_loss: bool = False
 
+    @property
+    def is_xid(self) -> bool:
+        return self.error.startswith("Xid ")
+
 
 NODE_LOST: Final = Fault("the node was lost", is_loss=True)
 REFUSED: Final = Fault("the node refused the start")
 
 
-def fault_in(line: str) -> Fault | None:
-    """The fault that ``line`` of a log, or a sentence of an engine, tells of."""
+def fault_in(line: str, *, is_exception: bool = False) -> Fault | None:
+    """The fault that ``line`` of a log, or a sentence of an engine, tells of.
+
+    ``is_exception``: the program raised it: what Xid it names there, it may have from anywhere.
+    """
     found = _XID_NUMBER.search(line)
     number = int(found.group(1)) if found else 0
     if found and number not in _PROGRAM_XIDS:
         name = _XID_NAMES.get(number)
-        return Fault(f"Xid {number}, {name}" if name else f"Xid {number}", is_certain=number in _RESET_XIDS)
+        is_certain = number in _RESET_XIDS and not is_exception and _IN_DRIVERS_WORDS.search(line) is not None
+        return Fault(f"Xid {number}, {name}" if name else f"Xid {number}", is_certain)
     for pattern, error, is_certain in _COMPILED:
         if pattern.search(line):
             return Fault(error, is_certain)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Final, cast
 
@@ -312,6 +312,8 @@ class AttemptWriter:
 
     def _blame(self, member: Member, at: datetime, fault: Fault) -> None:
         """Of its node: written with the end itself, so that no kill comes between the two."""
+        if fault.is_xid and not member.gpus:
+            fault = replace(fault, is_certain=False)  # it had none of the driver's devices: it may have read this anywhere
         row = {
             "node": member.node,
             "job_id": self.job.id,

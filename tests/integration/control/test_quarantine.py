@@ -132,6 +132,15 @@ def test_three_suspicious_ends_of_different_jobs_quarantine_and_a_users_own_neve
     )
 
 
+def test_an_xid_is_certain_only_of_who_had_a_gpu(plane):
+    plane.engine.script("worker", Script(exit_code=1, log_tail="NVRM: Xid (PCI:0000:3b:00): 79, fallen off the bus"))
+    plane.submit("a", cpu=1, max_restarts=0)
+    plane.submit("b", cpu=1, gpus=1, max_restarts=0)
+    plane.settle()
+    plane.advance(11)
+    assert {one.job_id: one.is_certain for one in plane.all(NodeFailure)} == {"job-a": False, "job-b": True}
+
+
 def test_a_job_that_fails_everywhere_leaves_all_nodes_open(fleet):
     fleet.broken = {f"node-{number}": ECC for number in range(4)}
     fleet.submit("a", cpu=8, max_restarts=5)

@@ -157,7 +157,10 @@ def test_switched_off_nothing_new_is_quarantined_and_what_is_ends_in_time() -> N
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "uncorrectable ECC error", True),
         ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", "Xid 79, the GPU has fallen off the bus", True),
         ("NVRM: Xid (PCI:0000:3b:00): 94, pid=7, Contained", "Xid 94, contained memory error", False),
-        ("[kernel] Xid 119", "Xid 119, the GPU's own processor does not answer", True),
+        ("[kernel] NVRM: Xid 119", "Xid 119, the GPU's own processor does not answer", True),
+        ("[kernel] Xid 119", "Xid 119, the GPU's own processor does not answer", False),
+        ("java.io.IOException: Xid out of order. Got Xid 48 with err -101", "Xid 48, uncorrectable ECC error", False),
+        ("rolled back transaction xid 120", "Xid 120, the GPU's own processor failed", False),
         ("Failed to initialize NVML: Driver/library version mismatch", "error of the GPUs' driver", False),
         ("OSError: [Errno 5] Input/output error: '/data/data/x'", "input/output error", False),
     ],
@@ -199,6 +202,12 @@ def test_what_a_program_prints_before_it_fails_in_its_own_words_is_no_certain_fa
     fault = classify(ExitFacts("worker-0", "worker", ExitCause.EXITED, 1, NOW, "", log)).fault
     assert fault is not None
     assert not fault.is_certain
+
+
+def test_an_xid_in_a_programs_own_exception_is_no_certain_fault() -> None:
+    line = "RuntimeError: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+    fault = classify(ExitFacts("worker-0", "worker", ExitCause.EXITED, 1, NOW, "", line)).fault
+    assert fault == faults.Fault("Xid 79, the GPU has fallen off the bus", is_certain=False)
 
 
 def test_an_engine_and_a_lost_node_blame_the_machine_and_the_control_loop_does_not() -> None:
