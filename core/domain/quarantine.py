@@ -66,13 +66,15 @@ class Failure:
 class Suspect:
     """A node as the rule sees it. ``kind``: equal for nodes that can stand in for one another.
 
-    ``takes_work``: it is ready and nobody has closed it. ``causes``: of the quarantine that it is in, ``()`` if in none.
+    ``takes_work``: it is ready and nobody has closed it. ``causes``: of the quarantine that it is in, and ``until`` when; or of
+    the one that it was let out of since no other node took work (``is_let_out``); ``()`` if of none.
     """
 
     name: str
     kind: tuple[Any, ...] = ()
     takes_work: bool = True
     is_quarantined: bool = False
+    is_let_out: bool = False
     causes: tuple[Failure, ...] = ()
     until: datetime | None = None
     trusted_since: datetime | None = None
@@ -90,20 +92,27 @@ class Quarantine:
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """It would be quarantined but for ``why_not``, which goes on after "but". Over at ``until``."""
+    """It would be quarantined but for ``why_not``, which goes on after "but". Over at ``until``.
+
+    ``is_let_out``: it was quarantined, and is again when another node takes work.
+    """
 
     causes: tuple[Failure, ...]
     why_not: str
     until: datetime
+    is_let_out: bool = False
 
 
 @dataclass(slots=True)
 class Changes:
-    """By node. ``releases``: why, a sentence; ``is_refuted`` among them: those that should not have been quarantined."""
+    """By node. ``releases``: why, a sentence; among them ``refuted``: those that should not have been quarantined, and
+    ``let_out``: those that are only suspected from now on, since no other one takes work.
+    """
 
     quarantines: dict[str, Quarantine] = field(default_factory=dict)
     releases: dict[str, str] = field(default_factory=dict)
     refuted: set[str] = field(default_factory=set)
+    let_out: set[str] = field(default_factory=set)
     suspicions: dict[str, Suspicion] = field(default_factory=dict)
 
 
@@ -135,15 +144,21 @@ def judge(
             if len(left) < len(node.causes) and not _enough(left, policy):
                 changes.releases[node.name] = _refuted(node, elsewhere)
                 changes.refuted.add(node.name)
+    for name in _let_out(nodes, changes.releases):
+        changes.releases[name] = "no other node of its kind does, so it is no more than suspected until one does"
+        changes.let_out.add(name)
     by_node: dict[str, list[Failure]] = {}
     for one in failures:
         if _claim(one) not in elsewhere and one.at > now - window:
             by_node.setdefault(one.node, []).append(one)
     found: list[tuple[bool, datetime, Suspect, tuple[Failure, ...]]] = []
     for node in nodes:
-        if node.is_quarantined:
+        if node.is_quarantined and node.name not in changes.let_out:
             continue
         causes = _causes(node, by_node.get(node.name, ()), successes.get(node.name), policy)
+        kept = _kept(node, elsewhere, policy, now)
+        if kept and (not causes or kept[-1].is_certain):
+            causes = kept
         if causes:
             found.append((not causes[-1].is_certain, causes[-1].at, node, causes))
     shut = {node.name for node in nodes if node.is_quarantined} - changes.releases.keys()
@@ -151,7 +166,9 @@ def judge(
     for _, _, node, causes in sorted(found, key=lambda one: (one[0], one[1], one[2].name)):
         why_not = _why_not(node, nodes, shut, policy)
         if why_not:
-            changes.suspicions[node.name] = Suspicion(causes, why_not, causes[0].at + window)
+            is_kept = bool(_kept(node, elsewhere, policy, now))
+            until = (node.until or now + _FORGIVEN) if is_kept else causes[0].at + window
+            changes.suspicions[node.name] = Suspicion(causes, why_not, until, is_kept)
             continue
         shut.add(node.name)
         is_again = node.trusted_since is not None and now - node.trusted_since < _FORGIVEN
@@ -234,6 +251,31 @@ def _causes(node: Suspect, ends: Iterable[Failure], success: datetime | None, po
         return (certain,)
     counted = _incidents(one for one in fresh if success is None or one.at > success)
     return tuple(counted) if len(counted) >= policy.quarantine_failures else ()
+
+
+def _let_out(nodes: Sequence[Suspect], releases: Collection[str]) -> list[str]:
+    """Of each kind of which only quarantined nodes take work, the one that is least surely broken."""
+    by_kind: dict[tuple[Any, ...], list[Suspect]] = {}
+    for node in nodes:
+        if node.takes_work:
+            by_kind.setdefault(node.kind, []).append(node)
+    found = []
+    for alike in by_kind.values():
+        if all(one.is_quarantined and one.name not in releases for one in alike):
+            surely = {one.name: sum(cause.is_certain for cause in one.causes) for one in alike}
+            found.append(min(alike, key=lambda one: (surely[one.name], len(one.causes), one.name)).name)
+    return found
+
+
+def _kept(
+    node: Suspect, elsewhere: Mapping[_Claim, set[str]], policy: Policy, now: datetime
+) -> tuple[Failure, ...]:
+    """Why it goes back into quarantine as soon as another node takes work; ``()``: it need not."""
+    is_over = node.until is not None and node.until <= now
+    if is_over or not (node.is_let_out or node.is_quarantined):
+        return ()
+    left = tuple(one for one in node.causes if _claim(one) not in elsewhere)
+    return node.causes if len(left) == len(node.causes) else left if _enough(left, policy) else ()
 
 
 def _incidents(ends: Iterable[Failure]) -> list[Failure]:

@@ -115,7 +115,7 @@ def decide(session: Session, now: datetime) -> list[str]:
     by_name = {node.name: node for node in nodes}
     changed = [name for name, one in changes.quarantines.items() if _quarantine(session, by_name[name], one, now)]
     for name, why in changes.releases.items():
-        if _release(session, by_name[name], why, now, is_refuted=name in changes.refuted):
+        if _release(session, by_name[name], why, changes, now):
             changed.append(name)
     changed += _suspicions(session, nodes, changes, now)
     return changed
@@ -133,14 +133,17 @@ def forget_failures(session: Session, now: datetime) -> int:
 def _suspect(node: Node) -> Suspect:
     labels = labels_of(node)
     models = tuple(sorted(model for model, count in (node.allocatable.get("gpus") or {}).items() if count))
-    causes = (node.quarantine or {}).get("causes", ())
+    suspicion = node.suspicion or {}
+    is_let_out = bool(suspicion.get("is_let_out"))
+    causes = (suspicion if is_let_out else node.quarantine or {}).get("causes", ())
     return Suspect(
         name=node.name,
         kind=(labels.get("pool", ""), models),
         takes_work=node.is_ready and not node.is_cordoned and not node.condition,
         is_quarantined=node.quarantined_at is not None,
+        is_let_out=is_let_out,
         causes=tuple(Failure.from_json(node.name, one) for one in causes),
-        until=node.quarantined_until,
+        until=datetime.fromisoformat(suspicion["until"]) if is_let_out else node.quarantined_until,
         trusted_since=node.trusted_since,
         count=node.quarantine_count,
     )
@@ -189,9 +192,14 @@ def _quarantine(session: Session, node: Node, made: Quarantine, now: datetime) -
     return True
 
 
-def _release(session: Session, node: Node, why: str, now: datetime, *, is_refuted: bool) -> bool:
-    count = node.quarantine_count - 1 if is_refuted else node.quarantine_count
-    values = {**_OPEN, "trusted_since": now, "quarantine_count": count}
+def _release(session: Session, node: Node, why: str, changes: Changes, now: datetime) -> bool:
+    is_let_out = node.name in changes.let_out
+    values = {**_OPEN, "trusted_since": now}
+    if is_let_out or node.name in changes.refuted:
+        values["quarantine_count"] = node.quarantine_count - 1
+    if is_let_out:  # trusted no more than before
+        left = changes.suspicions.get(node.name)
+        values |= {"trusted_since": node.trusted_since, "suspicion": _suspicion(node.name, left) if left else None}
     if not _write(session, node, values):
         return False
     _tell(session, node.name, "node.released", f"Node {node.name} takes work again: {why}.", now, {})
@@ -201,7 +209,7 @@ def _release(session: Session, node: Node, why: str, now: datetime, *, is_refute
 def _suspicions(session: Session, nodes: Sequence[Node], changes: Changes, now: datetime) -> list[str]:
     changed = []
     for node in nodes:
-        if node.name in changes.quarantines:
+        if node.name in changes.quarantines or node.name in changes.let_out:
             continue
         one = changes.suspicions.get(node.name)
         new = None if one is None else _suspicion(node.name, one)
@@ -218,6 +226,7 @@ def _suspicion(name: str, one: Suspicion) -> dict[str, Any]:
     return {
         "sentence": sentence,
         "why_not": one.why_not,
+        "is_let_out": one.is_let_out,
         "until": one.until.isoformat(),
         "causes": [cause.to_json() for cause in one.causes],
     }

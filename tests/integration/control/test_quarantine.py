@@ -287,6 +287,30 @@ def test_it_survives_restarts_and_another_look_at_the_nodes_and_an_elapsed_suspe
     assert set(shut(fleet)) == {"node-1"}
 
 
+def test_the_last_that_is_left_is_let_out_and_goes_back_when_another_takes_work(fleet):
+    broken_once(fleet)
+    fleet.settle()
+    first = fleet.one(Node, name="node-0")
+    assert first.quarantined_until is not None
+    cordon = update(Node).where(Node.name != "node-0")
+    with unit_of_work(fleet.sessions) as session:
+        session.execute(cordon.values(is_cordoned=True))
+    fleet.advance(61)
+    node = fleet.one(Node, name="node-0")
+    assert not shut(fleet)
+    assert "it is the last node of its kind that takes work" in node.suspicion["sentence"]
+    (told_so,) = told(fleet, "node.released")
+    assert "no other node of its kind does" in told_so
+    fleet.advance(2 * 3600)  # longer than the window
+    assert fleet.one(Node, name="node-0").suspicion == node.suspicion
+    with unit_of_work(fleet.sessions) as session:
+        session.execute(cordon.values(is_cordoned=False))
+    fleet.advance(6)
+    again = fleet.one(Node, name="node-0")
+    assert again.quarantine == first.quarantine
+    assert again.quarantine_count == first.quarantine_count == 1
+
+
 def test_policy_switches_it_off_and_old_failures_are_forgotten(fleet):
     with unit_of_work(fleet.sessions) as session:
         seen = KeptPolicy(None, {})  # type: ignore[arg-type]

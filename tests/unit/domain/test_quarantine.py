@@ -117,6 +117,28 @@ def test_no_more_than_a_share_and_never_the_last_that_takes_work() -> None:
     assert "the last node of its kind" in decide(every[:1], other).suspicions["n0"].why_not
 
 
+def test_where_only_quarantined_nodes_are_left_the_least_surely_broken_is_let_out_until_another_takes_work() -> None:
+    until = NOW + timedelta(hours=1)
+    sure = replace(FOUR[0], is_quarantined=True, until=until, causes=(failed("n0", "a", 90, certain=True),))
+    less = replace(FOUR[1], is_quarantined=True, until=until, causes=tuple(failed("n1", job, 90) for job in "bcd"))
+    gone = tuple(replace(node, takes_work=False) for node in FOUR[2:])
+    assert not decide([], (sure, less, *FOUR[2:])).releases
+    made = decide([], (sure, less, *gone))
+    assert (set(made.releases), made.let_out, made.refuted) == ({"n1"}, {"n1"}, set())
+    assert "no other node of its kind does" in made.releases["n1"]
+    (left,) = made.suspicions.values()
+    assert (left.causes, left.until, left.is_let_out) == (less.causes, until, True)
+    out = replace(less, is_quarantined=False, is_let_out=True)
+    made = decide([], (sure, out, *gone))
+    assert not made.releases
+    assert made.suspicions == {"n1": left}
+    assert set(decide([], (sure, out, *FOUR[2:]), quarantine_share=0.5).quarantines) == {"n1"}
+    ended = decide([], (sure, replace(out, until=NOW), *FOUR[2:]), quarantine_share=0.5)
+    assert not ended.quarantines
+    assert not ended.suspicions
+    assert not decide([], (replace(sure, takes_work=False), *gone)).releases  # it would be of no use
+
+
 def test_what_may_be_taken_goes_to_the_certain_faults_first() -> None:
     suspicious = [failed("n0", name, ago) for name, ago in (("a", 40), ("b", 30), ("c", 20))]
     made = decide([*suspicious, failed("n3", "d", certain=True)])
