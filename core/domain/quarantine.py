@@ -190,6 +190,11 @@ def told(causes: Sequence[Failure], hidden: Collection[str] = ()) -> str:
     return f"{len(causes)} jobs in a row ended for what looks like its fault: {shown}{more}"
 
 
+def errors_text(causes: Iterable[Failure]) -> str:
+    """What happened there, for readers who may know of no job: ``input/output error, Xid 94``."""
+    return ", ".join(dict.fromkeys(one.error for one in causes))
+
+
 def at_text(at: datetime) -> str:
     """A moment in sentences that are kept: they say the same whenever they are read."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
