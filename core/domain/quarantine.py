@@ -22,6 +22,8 @@ _ONE_LOSS: Final = timedelta(minutes=5)
 _FORGIVEN: Final = timedelta(days=7)
 _LONGEST: Final = timedelta(days=365)
 _TOLD: Final = 5
+# Of more than that the newest are kept, or as many as the policy asks for.
+_MOST_CAUSES: Final = 20
 
 # The node, the job, the sort of fault, and which it is if it is certain
 _Claim: TypeAlias = tuple[str, str, str, str]
@@ -255,7 +257,9 @@ def _causes(node: Suspect, ends: Iterable[Failure], success: datetime | None, po
     if certain is not None:
         return (certain,)
     counted = _incidents(one for one in fresh if success is None or one.at > success)
-    return tuple(counted) if len(counted) >= policy.quarantine_failures else ()
+    if len(counted) < policy.quarantine_failures:
+        return ()
+    return tuple(counted[-max(_MOST_CAUSES, int(policy.quarantine_failures)) :])
 
 
 def _let_out(nodes: Sequence[Suspect], releases: Collection[str]) -> list[str]:
@@ -272,9 +276,7 @@ def _let_out(nodes: Sequence[Suspect], releases: Collection[str]) -> list[str]:
     return found
 
 
-def _kept(
-    node: Suspect, elsewhere: Mapping[_Claim, set[str]], policy: Policy, now: datetime
-) -> tuple[Failure, ...]:
+def _kept(node: Suspect, elsewhere: Mapping[_Claim, set[str]], policy: Policy, now: datetime) -> tuple[Failure, ...]:
     """Why it goes back into quarantine as soon as another node takes work; ``()``: it need not."""
     is_over = node.until is not None and node.until <= now
     if is_over or not (node.is_let_out or node.is_quarantined):

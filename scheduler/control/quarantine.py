@@ -88,9 +88,7 @@ def failures_seen(session: Session) -> tuple[int, int | None, datetime | None]:
 
     The newest id alone is no sign: a lower one may be committed later, and SQLite gives ids again.
     """
-    count, newest, at = session.execute(
-        select(func.count(), func.max(NodeFailure.id), func.max(NodeFailure.at))
-    ).one()
+    count, newest, at = session.execute(select(func.count(), func.max(NodeFailure.id), func.max(NodeFailure.at))).one()
     return count, newest, at
 
 
@@ -213,10 +211,12 @@ def _suspicions(session: Session, nodes: Sequence[Node], changes: Changes, now: 
             continue
         one = changes.suspicions.get(node.name)
         new = None if one is None else _suspicion(node.name, one)
-        if new == node.suspicion or not _write(session, node, {"suspicion": new}):
+        old = node.suspicion
+        if new == old or not _write(session, node, {"suspicion": new}):
             continue
         changed.append(node.name)
-        if one is not None and new is not None:
+        # It would be told with each failure otherwise.
+        if one is not None and new is not None and (old is None or old["why_not"] != one.why_not):
             _tell(session, node.name, "node.suspected", new["sentence"], now, _jobs(one.causes))
     return changed
 

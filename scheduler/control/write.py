@@ -313,7 +313,9 @@ class AttemptWriter:
     def _blame(self, member: Member, at: datetime, fault: Fault) -> None:
         """Of its node: written with the end itself, so that no kill comes between the two."""
         if fault.is_xid and not member.gpus:
-            fault = replace(fault, is_certain=False)  # it had none of the driver's devices: it may have read this anywhere
+            fault = replace(
+                fault, is_certain=False
+            )  # it had none of the driver's devices: it may have read this anywhere
         row = {
             "node": member.node,
             "job_id": self.job.id,

@@ -287,6 +287,21 @@ def test_it_survives_restarts_and_another_look_at_the_nodes_and_an_elapsed_suspe
     assert set(shut(fleet)) == {"node-1"}
 
 
+def test_a_suspicion_is_told_once_and_keeps_the_newest_causes(plane):
+    plane.engine.script("worker", EIO)
+    for number in range(4):
+        plane.submit(f"io-{number}", cpu=1, max_restarts=0)
+    plane.settle()
+    plane.advance(11)
+    (first,) = told(plane, "node.suspected")
+    for number in range(4, 6):
+        plane.submit(f"io-{number}", cpu=1, max_restarts=0)
+        plane.settle()
+        plane.advance(11)
+    assert len(plane.one(Node).suspicion["causes"]) == 6
+    assert told(plane, "node.suspected") == [first]
+
+
 def test_the_last_that_is_left_is_let_out_and_goes_back_when_another_takes_work(fleet):
     broken_once(fleet)
     fleet.settle()

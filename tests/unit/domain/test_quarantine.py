@@ -44,6 +44,12 @@ def test_suspicious_ends_count_by_different_jobs_within_the_window() -> None:
     assert set(decide(two, quarantine_failures=2).quarantines) == {"n0"}
 
 
+def test_the_newest_causes_are_kept_and_never_fewer_than_the_policy_asks_for() -> None:
+    many = [failed("n0", f"job-{ago}", ago) for ago in range(59, 0, -1)]
+    assert decide(many).quarantines["n0"].causes == tuple(many[-20:])
+    assert decide(many, quarantine_failures=30).quarantines["n0"].causes == tuple(many[-30:])
+
+
 def test_a_success_between_them_takes_back_what_was_only_suspected() -> None:
     three = [failed("n0", "a", 30), failed("n0", "b", 20), failed("n0", "c", 5)]
     success = {"n0": NOW - timedelta(minutes=10)}
