@@ -31,7 +31,7 @@ _XID_NAMES: Final = {
 }
 
 _XID: Final = r"\b[Xx][Ii][Dd]\b(?: errors?)?:?\s*(?:\([^)]*\))?\s*:?\s*"
-# As in "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+# How the driver begins a line in the kernel log, or names the device.
 _IN_DRIVERS_WORDS: Final = re.compile(r"\bNVRM\b|\bXid \(PCI:")
 _OF_PROGRAMS: Final = "|".join(map(str, sorted(_PROGRAM_XIDS)))
 _XID_NUMBER: Final = re.compile(rf"{_XID}(\d{{1,3}})\b")

@@ -139,16 +139,7 @@ def judge(
             changes.releases[node.name] = "its time is over"
     if not policy.quarantines:
         return changes
-    for node in nodes:
-        if node.is_quarantined and node.name not in changes.releases:
-            left = [one for one in node.causes if _claim(one) not in elsewhere]
-            # Only the setting may have grown: that takes back nothing.
-            if len(left) < len(node.causes) and not _enough(left, policy):
-                changes.releases[node.name] = _refuted(node, elsewhere)
-                changes.refuted.add(node.name)
-    for name in _let_out(nodes, changes.releases):
-        changes.releases[name] = "no other node of its kind does, so it is no more than suspected until one does"
-        changes.let_out.add(name)
+    _open(changes, nodes, elsewhere, policy)
     by_node: dict[str, list[Failure]] = {}
     for one in failures:
         if _claim(one) not in elsewhere and one.at > now - window:
@@ -260,6 +251,20 @@ def _causes(node: Suspect, ends: Iterable[Failure], success: datetime | None, po
     if len(counted) < policy.quarantine_failures:
         return ()
     return tuple(counted[-max(_MOST_CAUSES, int(policy.quarantine_failures)) :])
+
+
+def _open(changes: Changes, nodes: Sequence[Suspect], elsewhere: Mapping[_Claim, set[str]], policy: Policy) -> None:
+    """Release before their time those whose causes are refuted, and then those without which nobody takes work."""
+    for node in nodes:
+        if node.is_quarantined and node.name not in changes.releases:
+            left = [one for one in node.causes if _claim(one) not in elsewhere]
+            # Only the setting may have grown: that takes back nothing.
+            if len(left) < len(node.causes) and not _enough(left, policy):
+                changes.releases[node.name] = _refuted(node, elsewhere)
+                changes.refuted.add(node.name)
+    for name in _let_out(nodes, changes.releases):
+        changes.releases[name] = "no other node of its kind does, so it is no more than suspected until one does"
+        changes.let_out.add(name)
 
 
 def _let_out(nodes: Sequence[Suspect], releases: Collection[str]) -> list[str]:
