@@ -141,11 +141,12 @@ class Rights:
     def may_lend(self, job: QueuedGang, other: QueuedGang) -> bool:
         """Whether ``job``, for which room is held, will have the right to the place of ``other`` if that starts there now.
 
-        Only where both are of one project, or shares do not count: shares may be others by then.
+        Only where both are of one project, or shares do not count: shares may be others by then. And not once ``job`` has
+        starved.
         """
         policy = self.policy
-        if not other.is_preemptible:
-            return False
+        if not other.is_preemptible or self._has_starved(job):
+            return False  # jobs that end before their time is over might come one after the other for ever
         if job.priority != other.priority:
             return job.priority > other.priority and policy.preempts_priority
         if not policy.takes_turns or (policy.is_fair and job.project != other.project):
@@ -156,7 +157,7 @@ class Rights:
     def _will_pass(self, job: QueuedGang, other: QueuedGang) -> bool:
         """Whether ``job`` comes before ``other``, which is of its level now, once that has had all that the level allows.
 
-        So ``job`` waits for that at most once per job and level; starved, it comes before all of them.
+        So ``job`` waits for that at most once per job and level.
         """
         by_level = self.policy.order is QueueOrder.ATTAINED_SERVICE or job.estimate is other.estimate is None
         if self.policy.order is QueueOrder.FIFO or not by_level:
@@ -305,8 +306,8 @@ class Rights:
         return self._are_equal(job, gang) and self._had_by(job) < self._had_by(gang)
 
     def _will_have_had_less(self, job: QueuedGang, there: RunningGang) -> bool:
-        """Whether that holds when ``there``, which starts now, has run for its turn. Room of one that has starved is not lent."""
-        if not self._are_equal(job, there) or self._has_starved(job):
+        """Whether that holds when ``there``, which starts now, has run for its turn."""
+        if not self._are_equal(job, there):
             return False
         turns, queued_at, job_id = self._had_of(there)
         return self._had_by(job) < (turns + 1, queued_at, job_id)

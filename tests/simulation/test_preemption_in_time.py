@@ -196,6 +196,32 @@ def test_room_that_is_held_for_a_wide_gang_is_lent_until_the_rest_of_it_is_free(
     assert _ends(outcome) == {"a": 100.0, "wide": 190.0, "lent": 392.0}
 
 
+@pytest.mark.parametrize(
+    ("policy", "priority"),
+    [
+        ({"order": "fifo", "time_slice_s": None, "rotation_s": "2m"}, 50),
+        ({"order": "attained-service", "time_slice_s": None, "rotation_s": "2m"}, 50),
+        ({"order": "attained-service", "time_slice_s": "2m", "levels_gpu_s": [240]}, 50),
+        ({"order": "fifo", "time_slice_s": "2m"}, 50),
+        ({"order": "fifo", "time_slice_s": "2m", "min_run_time_s": "2m"}, 60),
+    ],
+)
+def test_a_wide_gang_does_not_lend_its_room_for_ever_to_jobs_that_are_shorter_than_a_turn(
+    policy: dict[str, Any], priority: int
+) -> None:
+    jobs = [
+        {"name": "first", "gpus": 1, "duration": "25s"},
+        {"name": "wide", "at": "1s", "gpus": 2, "duration": "10s", "priority": priority},
+        # More of them than there is time for, and never do two of them end together.
+        {"name": "short", "count": 60, "every": "20s", "gpus": 1, "duration": "50s"},
+    ]
+    nodes = [{"name": "n", "gpus": {"H100": 2}}]
+    outcome = _run(nodes=nodes, jobs=jobs, policy={**TURNS, "starvation_s": "10m", **policy}, until="20m")
+    started_s = outcome.jobs["wide"].started_s
+    assert started_s is not None
+    assert 601 <= started_s <= 651
+
+
 def test_the_order_fair_finish_lets_a_long_one_run_in_time() -> None:
     nodes = [{"name": "n", "gpus": {"H100": 2}}]
     jobs = [
