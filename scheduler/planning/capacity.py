@@ -163,7 +163,8 @@ class Capacity:
             self.fragments = Fragments(self, typical) if typical.requests else None
         return self.fragments
 
-    def copy(self) -> Capacity:
+    def copy(self, over: Capacity | None = None) -> Capacity:
+        """A twin that may be changed. ``over``: that of which it is a part, itself; else a copy of what this is a part of."""
         twin = Capacity.__new__(Capacity)
         twin.cluster = self.cluster
         twin.cpus = self.cpus.copy()
@@ -179,7 +180,8 @@ class Capacity:
         twin.fragments = None if self.fragments is None else self.fragments.copy(twin)
         twin.asked = None
         twin.keeping = self.keeping
-        twin.spare = twin.over = None
+        twin.spare = None
+        twin.over = over if over is not None else None if self.over is None else self.over.copy()
         return twin
 
     def put(self, number: int, cpu: int, memory: int, gpus: Mapping[str, int], shares: Shares | None = None) -> None:

@@ -58,7 +58,7 @@ def more(left: Left, request: Request, model: str | None, members: int) -> Left:
 
 
 class Clearing:
-    """``room``: ``base`` without the pieces that are away.
+    """``room``: ``base`` without the pieces that are away; and so is what ``room`` is a part of, if ``base`` is a part.
 
     Args:
         base: is not changed.
@@ -69,6 +69,8 @@ class Clearing:
         self.base = base
         self.room = base.copy()
         self.closed = closed
+        # Of what is free in all, more is kept for GPUs where GPUs become free, whoever gets them.
+        self._unseen = closed if self._over is None else frozenset[int]()
         self._away: dict[int, dict[tuple[str, int], Piece]] = {}  # node -> pieces
         self._taken: dict[int, list[Held]] = {}
 
@@ -87,7 +89,7 @@ class Clearing:
         """Take these away; those that are away already change nothing."""
         touched: set[int] = set()
         for piece in pieces:
-            for number in {held[0] for held in piece.held} - self.closed:
+            for number in {held[0] for held in piece.held} - self._unseen:
                 self._away.setdefault(number, {})[piece.key] = piece
                 touched.add(number)
         self._show(touched)
@@ -107,11 +109,20 @@ class Clearing:
             self._taken.setdefault(held[0], []).append(held)
         self._show({held[0] for held in used})
 
+    @property
+    def _over(self) -> Capacity | None:
+        """What ``base`` is a part of, where that matters."""
+        return None if self.base.keeping is None else self.base.over
+
     def after(self, number: int, pieces: Iterable[Piece]) -> Left:
         """What is free on one node without ``pieces`` too."""
-        base, whole = self.base, self.base.cluster.nodes[number]
+        away: Mapping[tuple[str, int], Piece] = {} if number in self.closed else self._away.get(number, {})
+        return self._without(self.base, number, {**away, **{piece.key: piece for piece in pieces}})
+
+    def _without(self, base: Capacity, number: int, gone: Mapping[tuple[str, int], Piece]) -> Left:
+        """What ``base`` has free on one node without those that are gone, and beside what was promised."""
+        whole = base.cluster.nodes[number]
         left: Left = (base.cpu[number], base.memory[number], base.gpus[number], base.shares[number])
-        gone: dict[tuple[str, int], Piece] = {**self._away.get(number, {}), **{piece.key: piece for piece in pieces}}
         whole_gangs = {job_id for job_id, index in gone if index < 0}
         for (job_id, index), piece in gone.items():
             if index >= 0 and job_id in whole_gangs:
@@ -127,6 +138,8 @@ class Clearing:
     def _show(self, numbers: Iterable[int]) -> None:
         for number in sorted(numbers):
             self.room.put(number, *self.after(number, ()))
+            if self._over is not None and self.room.over is not None:
+                self.room.over.put(number, *self._without(self._over, number, self._away.get(number, {})))
 
 
 def _at_most(left: Left, whole: NodeView, base: Capacity, number: int) -> Left:

@@ -92,9 +92,7 @@ class Ledger:
         at = bisect_left(self.opens_s, reservation.opens_s)
         if at == len(self.opens_s) or self.opens_s[at] != reservation.opens_s:
             self.opens_s.insert(at, reservation.opens_s)
-            view = self.views[at].copy()
-            view.over = self.free
-            self.views.insert(at + 1, view)
+            self.views.insert(at + 1, self.views[at].copy(over=self.free))
         for view in self.views[at + 1 :]:
             for number in reservation.beside:
                 self._show(view, number, is_held=True)

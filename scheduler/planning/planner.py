@@ -262,7 +262,6 @@ class _Planning:
             return
         level = self.ledger.level(job.holds_s)
         free = self.ledger.views[level].copy()
-        free.over = self.ledger.free.copy() if level else None
         narrow = self.sights.narrowed(sight)
         for number in () if narrow is None else narrow.hidden:
             free.put(number, 0, 0, {}, {})

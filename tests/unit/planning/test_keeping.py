@@ -195,6 +195,39 @@ def test_nobody_is_stopped_for_what_is_kept() -> None:
     assert [one.job_id for one in off.preempts] == ["small"]
 
 
+def behind_a_promise(*queued: QueuedGang) -> Plan:
+    """In five hours ``wide`` has all GPUs and ``large`` the node cpu-1. Who ends later may use 28 CPUs of gpu-1 beside that, but
+    until then these are kept for the GPUs that are free.
+    """
+    nodes = [
+        node("gpu-1", 64, 8, free=Amounts(44_000, 200 * GIB, {"H100": 8})),
+        node("gpu-2", 64, 8, free=Amounts(16_000, 200 * GIB, {"H100": 0})),
+        node("cpu-1", 40, free=Amounts(0, 200 * GIB)),
+        node("cpu-2", 20, free=Amounts(0, 200 * GIB)),
+    ]
+    fixed = {"is_preemptible": False, "started_at": NOW - timedelta(hours=1)}
+    trains = runs("trains", replace(asks(6, 1), replicas=8), "gpu-2", minutes=300, **fixed)
+    running = (
+        runs("stays", asks(20), "gpu-1", **fixed),
+        replace(trains, nodes=trains.nodes * 8, gpu_models=("H100",) * 8),
+        runs("ends", asks(40), "cpu-1", minutes=300, **fixed),
+        replace(runs("victim", asks(20), "cpu-2", started_at=NOW - timedelta(hours=1)), priority=0),
+    )
+    wide = job("wide", replace(asks(2, 1), replicas=16), age=300, priority=60)
+    large = job("large", asks(40), age=200, priority=60)
+    return planned(nodes, wide, large, *queued, running=running)
+
+
+def test_nobody_is_stopped_for_what_is_kept_beside_what_is_held_for_others() -> None:
+    made = behind_a_promise(job("me", replace(asks(20), replicas=2)))
+    assert not made.preempts
+    assert made.waits[JobId("me")].code is ReasonCode.KEPT_FOR_GPUS
+
+
+def test_somebody_is_stopped_where_that_helps_beside_what_is_kept_and_held_for_others() -> None:
+    assert [one.job_id for one in behind_a_promise(job("me", asks(20))).preempts] == ["victim"]
+
+
 def test_a_job_with_gpus_takes_the_place_of_one_without_as_ever() -> None:
     bare = runs("bare", asks(36), "gpu-07", started_at=NOW - timedelta(hours=1))
     made = planned(
