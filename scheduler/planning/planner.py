@@ -77,7 +77,11 @@ class _Planning:
         self.cluster = Cluster(node for node in snapshot.nodes if node.is_schedulable)
         self.empty = EmptyCluster(self.cluster)
         self.free = Capacity.free(self.cluster)
-        typical = cache(lambda: Typical.of_snapshot(snapshot, self.cluster, self._can_ever_run))
+        typical = cache(
+            lambda: Typical.of_snapshot(
+                self.sights.with_hope(snapshot, self.refusals.of), self.cluster, self._can_ever_run
+            )
+        )
         self.free.expect(typical)
         self.keeping = Keeping(self.cluster, typical, self.empty)
         self.holdings = Holdings(self.cluster, snapshot.running)

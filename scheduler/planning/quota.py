@@ -6,7 +6,7 @@ limited model only in part, it is placed on its other models whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -244,6 +244,13 @@ class Quotas:
         self._known[key] = (changes, answer)
         return answer
 
+    def at_best(self, job: QueuedGang) -> Allowed | Excess:
+        """The same if its project held nothing at all."""
+        if job.project not in self._limited:
+            return _ALLOWED
+        need = self._shares.likely(job.gang, job.shape)
+        return self._look(job.project, job.user, job.gang.roles, need, held_of=lambda _: 0)
+
     def look_at_replica(self, project: str, user: str, role: GangRole) -> Allowed | Excess:
         """The same for one more replica of a job that runs."""
         if project not in self._limited:
@@ -275,11 +282,19 @@ class Quotas:
         held = shares.user_held.get((project, limit.user), {}) if limit.user else shares.held.get(project, {})
         return amount_in(held, limit.key)
 
-    def _look(self, project: str, user: str, roles: Sequence[GangRole], need: Mapping[str, int]) -> Allowed | Excess:
+    def _look(
+        self,
+        project: str,
+        user: str,
+        roles: Sequence[GangRole],
+        need: Mapping[str, int],
+        held_of: Callable[[Limit], int] | None = None,
+    ) -> Allowed | Excess:
+        held_of = held_of or self._held
         exceeded: list[Excess] = []
         narrowing: list[tuple[Excess, frozenset[str]]] = []
         for limit in self.limits_of(project, user):
-            held = self._held(limit)
+            held = held_of(limit)
             if "/" not in limit.key:
                 needed = need[limit.key]
                 if needed and held + needed > limit.most:

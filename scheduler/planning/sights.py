@@ -13,7 +13,7 @@ from scheduler.planning.bookings import Bookings
 from scheduler.planning.cluster import Cluster
 from scheduler.planning.demand import Demand, Group, demand_of
 from scheduler.planning.model import QueuedGang, Snapshot
-from scheduler.planning.quota import Excess, Quotas
+from scheduler.planning.quota import Allowed, Excess, Quotas
 from scheduler.planning.shares import Shares
 
 
@@ -56,6 +56,33 @@ class Sights:
             return allowed
         run_time_s = job.holds_s
         return self._named(job, Narrow(self.bookings.hidden(job.project, run_time_s), allowed.without))
+
+    def with_hope(self, snapshot: Snapshot, refusal: Callable[[str, Demand], object | None]) -> Snapshot:
+        """``snapshot`` without the jobs with GPUs that their limits never let start, whatever is given back.
+
+        That does not hang on who holds what: it stays so whoever starts.
+
+        Args:
+            refusal: of a demand in a sight by the empty cluster; ``None`` if that could hold it.
+        """
+        if self.quotas.is_empty:
+            return snapshot
+        known: dict[tuple[str, str, str], bool] = {}
+
+        def has_hope(job: QueuedGang) -> bool:
+            key = (job.project, job.user, job.shape)
+            found = known.get(key)
+            if found is None:
+                # Whether one without GPUs can run may hang on what is typical, for which this is asked.
+                allowed = self.quotas.at_best(job) if job.gang.gpu_milli else Allowed()
+                found = not isinstance(allowed, Excess)
+                if isinstance(allowed, Allowed) and allowed.without:
+                    sight = self._named(job, Narrow(frozenset(), allowed.without))
+                    found = refusal(sight, self.demand(job, sight)) is None
+                known[key] = found
+            return found
+
+        return replace(snapshot, queued=tuple(job for job in snapshot.queued if has_hope(job)))
 
     def later(self, job: QueuedGang, sight: str) -> str:
         """The sight in which a reservation may be made: without all nodes that are ever booked for others."""

@@ -12,11 +12,24 @@ from core.domain.errors import InvalidRequest
 from core.domain.ids import JobId, NodeId
 from core.domain.policy import parse_policy
 from core.domain.resources import Amounts, Gang, GangRole, Request
-from scheduler.planning import NodeView, Plan, Policy, QueuedGang, Reason, ReasonCode, RunningGang, Snapshot, plan
+from scheduler.planning import (
+    Account,
+    NodeView,
+    Plan,
+    Policy,
+    QueuedGang,
+    Quota,
+    Reason,
+    ReasonCode,
+    RunningGang,
+    Snapshot,
+    plan,
+)
 from scheduler.planning.forecast import forecast
 from scheduler.planning.fragments import Typical
 from scheduler.planning.keeping import per_gpu
 from scheduler.planning.options import OptionCode
+from scheduler.planning.shares import GPUS, JOBS, of_model
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 GIB = 2**30
@@ -39,6 +52,9 @@ def job(
     wanted = Gang(roles, **more)
     at = NOW - timedelta(seconds=age)
     return QueuedGang(JobId(name), name, "p", "u", priority, at, wanted, wanted.shape(), limit)
+
+
+EIGHTS = Gang((GangRole("worker", 2, Request(64_000, GIB, 8)),))
 
 
 def runs(name: str, role: GangRole, on: str, minutes: float | None = None, **more: Any) -> RunningGang:
@@ -116,6 +132,37 @@ def test_for_gpus_of_a_model_that_nobody_asks_for_nothing_is_kept() -> None:
         waits,
     )
     assert places(made)["me"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("quota", "keeps"),
+    [
+        (Quota(), True),
+        (Quota(limit={GPUS: 0}), False),
+        (Quota(limit={GPUS: 15_000}), False),
+        (Quota(limit={GPUS: 16_000}), True),
+        (Quota(limit={JOBS: 0}), False),
+        (Quota(limit={JOBS: 1}), True),  # used up: it starts after that one
+        (Quota(user_limit={GPUS: 0}), False),
+        (Quota(user_limits={"v": {GPUS: 0}}), True),
+        (Quota(limit={of_model("H100"): 0}), False),
+        # It may have A100s, and of these there are not enough; or there are.
+        (Quota(limit={of_model("H100"): 15_000, of_model("A100"): 8_000}), False),
+        (Quota(limit={of_model("A100"): 0}), True),
+    ],
+)
+def test_nothing_is_kept_for_jobs_that_their_quota_never_lets_start(quota: Quota, keeps: bool) -> None:
+    nodes = [
+        *(node(f"h-{number}", 64, 8) for number in range(2)),
+        node("a-1", 64, 8, model="A100"),
+        node("cpu-1", 64, free=Amounts(0, 0)),
+    ]
+    never = QueuedGang(JobId("never"), "never", "q", "u", 50, NOW, EIGHTS, EIGHTS.shape())
+    runs_one = replace(runs("one", asks(64), "cpu-1"), project="q")
+    accounts = (Account("q", quota=quota),)
+    me = job("me", asks(50), age=60)
+    made = plan(Snapshot(NOW, tuple(nodes), (me, never), (runs_one,), accounts=accounts))
+    assert ("me" not in places(made)) == keeps
 
 
 def test_one_that_could_never_run_otherwise_takes_the_last_cpus() -> None:
