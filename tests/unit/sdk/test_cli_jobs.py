@@ -202,7 +202,7 @@ def test_an_empty_list_says_which_filter_hides_the_jobs(cli: Invoke, server: Any
 
 def test_states_and_contracts_complete() -> None:
     assert complete_state("ca") == ["cancelling", "cancelled"]
-    assert complete_contract("") == ["default", "uai", "mxnet"]
+    assert complete_contract("") == ["default", "uai", "mxnet", "serving"]
 
 
 def test_what_others_wrote_moves_no_cursor(cli: Invoke, server: Any, job_json: Any, page: Any) -> None:
