@@ -32,6 +32,14 @@ IMAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "torch-cuda": ("trainmaster/torch:cuda", "worker_images", ("--build-arg", "DEVICE=cuda")),
     "serving": ("trainmaster/serving:cpu", "worker_images", ()),
     "tensorflow": ("trainmaster/tensorflow:cpu", "worker_images", ()),
+    "serving-tensorflow": (
+        "trainmaster/serving:tensorflow",
+        "worker_images",
+        (
+            *("--build-arg", "BASE=trainmaster/tensorflow:cpu"),
+            *("--build-arg", "READS=trainmaster_serving.tensorflow_model"),
+        ),
+    ),
 }
 # One environment for each training framework whose scripts the tests run as real jobs: no two of them go into one.
 # Each is a list of pip's arguments, in order.
@@ -44,9 +52,13 @@ FRAMEWORKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "jax": (("jax==0.10.2",),),
     "mlflow": (("mlflow==3.17.2", "scikit-learn==1.9.1"),),
     # Clients alone; setuptools, since the SDK packs a user's script with the interpreter that it runs in. hypertune is what
-    # its scripts report with (https://pypi.org/project/cloudml-hypertune; the `hypertune` there is another project's).
-    "vertex": (("google-cloud-aiplatform==2.7.0", "setuptools", "cloudml-hypertune"),),
-    "vertex1": (("google-cloud-aiplatform==1.165.1", "setuptools", "cloudml-hypertune"),),
+    # its scripts report with (https://pypi.org/project/cloudml-hypertune; the `hypertune` there is another project's). pandas, as
+    # its experiments are read back.
+    "vertex": (("google-cloud-aiplatform==2.7.0", "setuptools", "cloudml-hypertune", "pandas"),),
+    "vertex1": (("google-cloud-aiplatform==1.165.1", "setuptools", "cloudml-hypertune", "pandas"),),
+    "vertex-bridge": (("-e", "./sdk[vertex-bridge]"),),  # as who runs the bridge installs it
+    "kubeflow": (("kubeflow==0.5.0",),),  # a client alone, with Kubernetes' own
+    "ray": (("ray[default]==2.60.0",),),  # its client alone is used, which needs that extra
 }
 FRAMEWORKS_FOLDER = ROOT / ".frameworks"
 LINTED = (
@@ -75,6 +87,7 @@ TYPED = (
     "worker_images/runtime/trainmaster_runtime",
     "worker_images/train/trainmaster_train",
     "worker_images/serving/trainmaster_serving",
+    "worker_images/serving/trainmaster_automl",
 )
 
 
@@ -211,8 +224,8 @@ def openapi(_arguments: list[str]) -> int:
 
 
 def images(arguments: list[str]) -> int:
-    """Build worker images: ``images [runtime|base|torch|torch-cuda|serving|tensorflow …] [--wheels FOLDER]``; alone: the small
-    and the CPU ones. Wheels in FOLDER are taken before those of an index.
+    """Build worker images: ``images [runtime|base|torch|torch-cuda|serving|tensorflow|serving-tensorflow …] [--wheels FOLDER]``;
+    alone: the small and the CPU ones. Wheels in FOLDER are taken before those of an index.
     """
     words = list(arguments)
     wheels = None
@@ -247,8 +260,8 @@ def images(arguments: list[str]) -> int:
 
 
 def frameworks(arguments: list[str]) -> int:
-    """Make the environments in which ``tests/frameworks`` run TensorFlow, MXNet, XGBoost, JAX, MLflow and Vertex AI's SDK:
-    ``frameworks [tf215|tf|mxnet|xgboost|jax|mlflow|vertex|vertex1 …]``; alone: all of them, 5.5 GB. What is there already is left as it is.
+    """Make the environments in which ``tests/frameworks`` run TensorFlow, MXNet, XGBoost, JAX, MLflow, Vertex AI's SDK, Kubeflow's and Ray's:
+    ``frameworks [tf215|tf|mxnet|xgboost|jax|mlflow|vertex|vertex1|vertex-bridge|kubeflow|ray …]``; alone: all of them, 5.8 GB. What is there already is left as it is.
     """
     if unknown := [word for word in arguments if word not in FRAMEWORKS]:
         return say(f"{unknown[0]}: unknown. usage: python3 dev.py frameworks [{'|'.join(FRAMEWORKS)} …]")

@@ -9,6 +9,7 @@ import sys
 import uvicorn
 
 from api.closing import DrainingServer
+from api.connections import Connection
 from api.main import create_app
 from core.settings import BadSettings, get_settings
 from core.structured_log import configure_logging
@@ -25,6 +26,7 @@ def main() -> None:
         app,
         host=settings.host,
         port=settings.port,
+        http=Connection,
         log_level=settings.log_level.lower(),
         log_config=None,  # as everybody else's lines
         access_log=False,  # /metrics tells rates and latencies; a line per request would cost more than the request

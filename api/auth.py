@@ -19,6 +19,7 @@ from fastapi import Depends, Path, Request
 from sqlalchemy import Select, select, update
 from sqlalchemy.orm import Session
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import HTTPConnection
 from trainmaster.spec.suggest import suggest
 
 from api.work import Platform, PlatformDep
@@ -159,7 +160,7 @@ async def forget_callers(request: Request) -> AsyncIterator[None]:
         request.app.state.callers.clear()
 
 
-def _presented_token(request: Request) -> tuple[str, bool]:
+def _presented_token(request: HTTPConnection) -> tuple[str, bool]:
     """The token and whether it came as a cookie, which a foreign page may have made the browser send."""
     header = request.headers.get("authorization")
     if header is not None:
@@ -200,7 +201,22 @@ async def authenticate(request: Request, platform: Platform) -> Caller:
     return await caller_of_token(request, platform, token)
 
 
-async def caller_of_token(request: Request, platform: Platform, token: str) -> Caller:
+async def bearer_caller(connection: HTTPConnection, platform: Platform) -> Caller:
+    """The caller of a connection that brings its token itself; a cookie does not count, which any page makes a browser send.
+
+    Raises:
+        Forbidden: it may not even read. Else like ``authenticate``.
+    """
+    token, is_cookie = _presented_token(connection)
+    if is_cookie:
+        raise Unauthenticated("This needs a token: send `Authorization: Bearer <token>`.")
+    found = await caller_of_token(connection, platform, token)
+    if not found.may(Scope.READ):
+        raise Forbidden("This needs a token of scope read; log in with another one.")
+    return found
+
+
+async def caller_of_token(request: HTTPConnection, platform: Platform, token: str) -> Caller:
     """Whose token this is. Raises like ``authenticate``."""
     if token.startswith(ATTEMPT_PREFIX):
         raise Unauthenticated("This is an attempt's token, good only for reports of its replicas; use a user's token.")

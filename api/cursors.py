@@ -11,7 +11,7 @@ import orjson
 
 from core.domain.errors import InvalidRequest
 
-_LIMIT: Final = 500  # characters; ours have at most 100
+_LIMIT: Final = 2_000  # characters; those that hold a name of 128 letters of any script have the most
 
 
 def make_cursor(*parts: str | int) -> str:

@@ -19,11 +19,12 @@ from api.known_volumes import KnownVolumes
 from api.metrics.recorder import Recorder
 from api.middleware import Delivery, Envelope, Gate
 from api.openapi import describe
+from api.optuna.storages import Storages
 from api.pages.routes import page
 from api.tensorboard.links import SightCache
 from api.tensorboard.viewers import Viewers
 from api.version import VERSION
-from api.vertex.table import table_of
+from api.vertex.table import environment_entries
 from api.work import Platform
 from core.bell import Bell, make_bell
 from core.db.engine import SessionFactory, make_engine, make_sessions
@@ -45,12 +46,12 @@ def create_app(
     """The application. Opens no connection before the first request; the tables must exist (``python -m migrations``).
 
     Raises:
-        BadSettings: the administrator's table for Vertex AI's clients cannot be read.
+        BadSettings: what the environment says of Vertex AI's names cannot be read.
     """
     if sessions is None:
         engine = make_engine(settings.resolved_database_url, pool_size=settings.database_pool_size)
         sessions = make_sessions(engine)
-    table_of(settings)  # one that cannot be read is told now, not to who submits a job
+    environment_entries(settings)  # one that cannot be read is told now, not to who submits a job
     recorder = Recorder()
     closing = Closing(drain_s=settings.drain_s)
     platform = Platform(
@@ -71,6 +72,7 @@ def create_app(
         async with app.state.viewers.lifetime(), app.state.proxy.lifetime():
             yield
         app.state.insides.close()
+        app.state.optuna.close()
         platform.sessions.kw["bind"].dispose()
 
     app = FastAPI(
@@ -88,6 +90,7 @@ def create_app(
     app.state.viewers = Viewers(settings)
     app.state.proxy = Proxy(platform)
     app.state.insides = Insides(settings.home / "inspection")
+    app.state.optuna = Storages(settings)
     app.state.closing = closing
     problems.install(app, page)
     # The last added is the outermost.

@@ -13,6 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.closing import Closing
+from api.lengths import content_length
 from api.metrics.recorder import Recorder
 from api.problems import response_to, unexpected_response
 from core.domain.errors import ClientTooOld, PayloadTooLarge
@@ -20,6 +21,15 @@ from core.domain.errors import ClientTooOld, PayloadTooLarge
 CLIENT_HEADER: Final = "trainmaster-client"
 OLDEST_CLIENT: Final = (0, 1)  # major, minor
 BODY_LIMIT_BYTES: Final = 4 * 2**20  # the largest real body: 1,000 report items; a spec is at most 1 MiB
+_FOREIGN: Final = (
+    "/v1/",
+    "/v1beta1/",
+    "/mlflow/",
+    "/storage/",
+    "/batch/",
+    "/kubernetes/",
+    "/ray/",
+)  # of clients of other systems
 _REQUEST_ID: Final = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
 _VERSION: Final = re.compile(r"^(\d{1,6})\.(\d{1,6})")
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -105,14 +115,17 @@ class Gate:
         too_large = PayloadTooLarge(
             f"The body is larger than {BODY_LIMIT_BYTES // 2**20} MiB; upload files as an archive."
         )
-        length = headers.get("content-length", "")
-        if length.isdigit() and int(length) > BODY_LIMIT_BYTES:
+        announced = content_length(headers.get("content-length", "")) or 0
+        is_foreign = scope["path"].startswith(_FOREIGN)
+        if announced > BODY_LIMIT_BYTES and not is_foreign:
             await response_to(too_large, request_id)(scope, receive, send)
             return
         received = 0
 
         async def bounded() -> Message:
             nonlocal received
+            if announced > BODY_LIMIT_BYTES:
+                raise too_large  # to the route that would read it, and that has its client's shape of an error
             message = await receive()
             received += len(message.get("body", b""))
             if received > BODY_LIMIT_BYTES:
@@ -124,14 +137,17 @@ class Gate:
 
 def _is_upload(scope: Scope) -> bool:
     """Archive chunks are streamed to disk and have a limit of their own; so are artifacts, which a job might as well
-    write into its output itself, and objects of a bucket, which is a volume that jobs write to.
+    write into its output itself, and objects of a bucket, which is a volume that jobs write to. Packages of Ray's clients
+    become archives.
     """
-    path: str = scope["path"]
+    path, method = str(scope["path"]), str(scope["method"])
     if path.startswith("/upload/storage/v1/"):
-        return scope["method"] in {"POST", "PUT"}
-    if scope["method"] == "POST" and is_prediction(path):
+        return method in {"POST", "PUT"}
+    if method == "POST" and is_prediction(path):
         return True
-    return scope["method"] == "PUT" and path.startswith(("/api/v1/archives/", "/mlflow/api/2.0/mlflow-artifacts/"))
+    if path.startswith("/ray/") and "/api/packages/" in path:
+        return method == "PUT"
+    return method == "PUT" and path.startswith(("/api/v1/archives/", "/mlflow/api/2.0/mlflow-artifacts/"))
 
 
 def is_prediction(path: str) -> bool:

@@ -66,22 +66,20 @@ def response_to(error: TrainmasterError, request_id: str | None) -> Response:
     return problem_response(problem_of(error, request_id), headers)
 
 
-def unexpected_response(error: BaseException, request_id: str | None) -> Response:
-    """What the client gets for everything else: our bug, or a full disk."""
+def unexpected(error: BaseException, request_id: str | None) -> TrainmasterError:
+    """What a client is told of everything else, in our words: of our bug, which is logged here, or of a full disk."""
     if isinstance(error, OSError) and error.errno in _NO_SPACE:
-        full = InsufficientStorage("The platform's disk is full; free some space and try again.")
-        return response_to(full, request_id)
+        return InsufficientStorage("The platform's disk is full; free some space and try again.")
     # As a text of our own making: a renderer that shows local variables would show secrets.
     log.error("request.failed", request_id=request_id, traceback="".join(traceback.format_exception(error)))
-    return problem_response(
-        Problem(
-            title=_title(500),
-            status=500,
-            code="internal",
-            detail=f"Something in the platform failed; tell its admin the request id {request_id}.",
-            request_id=request_id,
-        )
-    )
+    return TrainmasterError(f"Something in the platform failed; tell its admin the request id {request_id}.")
+
+
+def unexpected_response(error: BaseException, request_id: str | None) -> Response:
+    told = unexpected(error, request_id)
+    if isinstance(told, InsufficientStorage):
+        return response_to(told, request_id)
+    return problem_response(problem_of(told, request_id))
 
 
 def install(app: FastAPI, page: Callable[[], Response]) -> None:

@@ -17,7 +17,9 @@ NOUNS: Final = (
     "runtime",
     "jobs",
     "studies",
+    "automl",
     "endpoints",
+    "optuna",
     "forecasts",
     "queue",
     "attempts",
@@ -34,6 +36,7 @@ NOUNS: Final = (
     "quotas",
     "projects",
     "policy",
+    "vertex_table",
     "reservations",
     "simulations",
     "secrets",
@@ -44,7 +47,7 @@ NOUNS: Final = (
     "health",
 )
 # At the root.
-ROOTS: Final = ("metrics", "mlflow", "gcs", "vertex", "tensorboard", "pages")
+ROOTS: Final = ("metrics", "mlflow", "gcs", "vertex", "kubeflow", "ray", "tensorboard", "pages")
 
 
 def include_all(app: FastAPI) -> None:

@@ -123,4 +123,17 @@ def _demand_plain(value: Any) -> None:
         if not below:
             return
         level = below
-    raise InvalidRequest(f"The body is nested deeper than {DEPTH_LIMIT} levels; flatten it.", field="body")
+    field = _deepest(value)
+    raise InvalidRequest(f"{field}: the body is nested deeper than {DEPTH_LIMIT} levels; flatten it.", field=field)
+
+
+def _deepest(value: Any) -> str:
+    """Where a body that is nested too deep is so: the first names on the way there."""
+    waiting: list[tuple[Any, tuple[str, ...], int]] = [(value, (), 0)]
+    while waiting:
+        item, path, depth = waiting.pop()
+        if depth >= DEPTH_LIMIT:
+            return ".".join(path)[:200] or "body"
+        below = item.items() if isinstance(item, dict) else enumerate(item) if isinstance(item, list) else ()
+        waiting.extend((part, (*path, str(name)) if len(path) < 4 else path, depth + 1) for name, part in below)
+    return "body"

@@ -9,9 +9,10 @@ from typing import Any, ClassVar, TypeAlias
 from fastapi.exceptions import RequestValidationError
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from api.problems import request_id_of, unexpected
 from api.routing import StrictRoute
 from core.domain.errors import StaleWrite, TrainmasterError, Unauthenticated
 
@@ -20,7 +21,7 @@ Codes: TypeAlias = tuple[tuple[type[TrainmasterError], int, str], ...]
 
 
 class TranslatedRoute(StrictRoute):
-    """Answers every error of ours as another system would. A bug of ours is answered as everywhere else."""
+    """Answers every error of ours as another system would, our own bugs included."""
 
     codes: ClassVar[Codes]
     otherwise: ClassVar[str]  # the code of what no line of ``codes`` names
@@ -40,25 +41,31 @@ class TranslatedRoute(StrictRoute):
             try:
                 return await handle(request)
             except TrainmasterError as error:
-                return self._refused(error)
+                return self.refused(error)
             except RequestValidationError as error:
                 return self.refusal(400, self.invalid, _mistakes(error))
             except HTTPException as error:  # what reading the body raises
                 if isinstance(error.__cause__, TrainmasterError):
-                    return self._refused(error.__cause__)
+                    return self.refused(error.__cause__)
                 return self.refusal(400, self.unreadable, "The body cannot be read; send UTF-8 encoded JSON.")
             except StaleWrite:
                 return self.refusal(*self.stale, "This changed in the same moment by somebody else; try again.")
             except (DataError, UnicodeEncodeError):
                 message = "The request holds a value that cannot be kept (a NUL character)."
                 return self.refusal(400, self.invalid, message)
+            except ClientDisconnect:
+                raise  # nobody is there to be told
+            except Exception as error:  # noqa: BLE001 (the edge: a client of another system cannot read our problems)
+                return self.refused(unexpected(error, request_id_of(request)))
 
         return in_their_words
 
-    def _refused(self, error: TrainmasterError) -> Response:
-        known = ((status, code) for kind, status, code in self.codes if isinstance(error, kind))
-        status, code = next(known, (error.status, self.otherwise))
-        response = self.refusal(status, code, error.sentence)
+    @classmethod
+    def refused(cls, error: TrainmasterError) -> Response:
+        """What an error of ours is in that system."""
+        known = ((status, code) for kind, status, code in cls.codes if isinstance(error, kind))
+        status, code = next(known, (error.status, cls.otherwise))
+        response = cls.refusal(status, code, error.sentence)
         if error.retry_after_s is not None:
             response.headers["Retry-After"] = str(math.ceil(error.retry_after_s))
         if status == Unauthenticated.status:

@@ -15,6 +15,7 @@ from typing import Annotated, Final, TypeVar
 from anyio import CapacityLimiter, to_thread
 from fastapi import Depends, Request
 from sqlalchemy.orm import Session
+from starlette.requests import HTTPConnection
 
 from api.known_volumes import KnownVolumes
 from api.metrics.recorder import Recorder
@@ -82,7 +83,7 @@ class Platform:
             self.bell.ring(topic, key)
 
 
-def get_platform(request: Request) -> Platform:
+def get_platform(request: HTTPConnection) -> Platform:
     platform: Platform = request.app.state.platform
     return platform
 

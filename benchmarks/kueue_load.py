@@ -48,6 +48,7 @@ from scheduler.control.context import Control
 from scheduler.control.nodes import sync_nodes
 from scheduler.control.reconcile import Reconciler
 from scheduler.control.tick import Ticker
+from scheduler.pace import Pace
 
 GIB = 2**30
 PRIORITIES = {50: 25, 100: 50, 200: 100}  # ours go to 100
@@ -183,11 +184,14 @@ class Scheduler:
             heapq.heappush(self._later, (when, attempt_id))
 
     def keep_ticking(self) -> None:
-        while not self.over.is_set():
+        pace = Pace()  # as the service does
+        while not self.over.wait(pace.left_s):
             self.bells.tick.wait(0.02)
             self.bells.tick.clear()
             begin_s = time.perf_counter()
-            if not self.ticker.tick().is_skipped:
+            with pace.run():
+                report = self.ticker.tick()
+            if not report.is_skipped:
                 self.tick_s.append(time.perf_counter() - begin_s)
 
     def keep_reconciling(self) -> None:

@@ -47,6 +47,9 @@ class Settings(BaseSettings):
     model_limit_bytes: int = Field(
         default=2**40, gt=0, description="Largest version of a model that may be registered: all of its files."
     )
+    object_limit_bytes: int = Field(
+        default=2**40, gt=0, description="Largest object that may be uploaded to a bucket, by Cloud Storage's clients."
+    )
     default_volume: str = Field(default="output", description="Volume of jobs that name no output.")
     first_volumes: str = Field(
         default="",
@@ -108,12 +111,28 @@ class Settings(BaseSettings):
         default="trainmaster/serving:cpu",
         description="Brings the platform's own server of models, for endpoints and batch predictions without an image.",
     )
+    tensorflow_serving_image: str = Field(
+        default="",
+        description="The same for models of TensorFlow. Empty: serving_image where that is stated, else trainmaster/serving:tensorflow.",
+    )
     predict_limit_bytes: int = Field(default=32 * 2**20, gt=0, description="Largest body of a request to an endpoint.")
+    predict_open_limit: int = Field(
+        default=1000,
+        ge=2,
+        description="Requests to endpoints that one API process has open at once, at most; an endpoint gets no more than are free "
+        "besides.",
+    )
+    predict_unread_s: float = Field(
+        default=60.0,
+        gt=0,
+        description="A model's answer of which who asked takes nothing for so long is cut off: it holds the room of another request.",
+    )
     region: str = Field(default="local", description="What jobs are told as CLOUD_ML_REGION.")
     vertex: str = Field(
         default="",
         description="What Vertex AI's machine types, accelerators, images and locations are here, as a JSON object, laid over "
-        "the built-in one: docs/howto/vertex.md.",
+        "the built-in one, and below the one that administrators store while the platform runs (`trainmaster vertex-table`): "
+        "docs/howto/vertex.md.",
     )
     vertex_open_staging: Literal["loopback", "anywhere", "never"] = Field(
         default="loopback",
@@ -208,6 +227,13 @@ class Settings(BaseSettings):
         if value.upper() not in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"):
             raise ValueError("write DEBUG, INFO, WARNING, ERROR or CRITICAL")
         return value.upper()
+
+    @property
+    def serving_image_for_tensorflow(self) -> str:
+        if self.tensorflow_serving_image:
+            return self.tensorflow_serving_image
+        # Whoever states one image may well have made one that reads everything.
+        return self.serving_image if "serving_image" in self.model_fields_set else "trainmaster/serving:tensorflow"
 
     @property
     def resolved_database_url(self) -> str:

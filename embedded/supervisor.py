@@ -29,7 +29,7 @@ from embedded.lock import HomeLock, write_up_file
 
 log = structlog.get_logger()
 
-READY_WITHIN_S: Final = 60.0
+READY_WITHIN_S: Final = 120.0
 STOP_WITHIN_S: Final = 15.0
 # An API that answers nothing for this many looks in a row is stuck, not slow.
 _HEALTH_EVERY_S: Final = 5.0

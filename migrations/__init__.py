@@ -10,7 +10,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, make_url, text
+from sqlalchemy import Connection, Engine, event, make_url, text
 
 from core.db.engine import make_engine
 
@@ -52,6 +52,10 @@ def _with_lock(database_url: str, migrate: Callable[[Config], object]) -> None:
     if database_url.startswith("sqlite") and file:
         Path(file).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     engine = make_engine(database_url)
+    if engine.dialect.name == "sqlite":
+        # SQLite alters a table by writing it anew and dropping the old one, which would count as deleting all its rows.
+        # It can be said outside of a transaction alone: https://www.sqlite.org/lang_altertable.html#otheralter
+        event.listen(engine, "connect", lambda connection, _record: connection.execute("PRAGMA foreign_keys=OFF"))
     try:
         # On SQLite our engine begins every transaction with the write lock, which serves as the lock here.
         with engine.begin() as connection:

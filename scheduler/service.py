@@ -38,6 +38,7 @@ from scheduler.control.sweep import expire_waiting, housekeep, sweep_executor
 from scheduler.control.tick import Ticker
 from scheduler.executor_factory import make_executor
 from scheduler.gate import Crowd, Solo
+from scheduler.pace import Pace
 from scheduler.volume_check import refused_volumes
 from scheduler.watch import Watch
 
@@ -103,10 +104,12 @@ class Service:
         )
         self._looks = Crowd(self._look_at, hands=_LOOKERS, at_once=_LOOKS_AT_ONCE)
         self._solo_tick = Solo()
+        self._tick_pace = Pace()
         self._solo_forecast = Solo()
         self._solo_look = Solo()
         self._rung_s: dict[AttemptId, float] = {}
         self._timers: set[datetime] = set()
+        self._is_resting = False
         self._timer_lock = threading.Lock()
 
     def tick(self) -> None:
@@ -241,7 +244,12 @@ class Service:
         self.forecaster.answer()
 
     def _tick(self) -> None:
-        report = self.ticker.tick()
+        left_s = self._tick_pace.left_s
+        if left_s > 0:
+            self._tick_after(left_s)
+            return
+        with self._tick_pace.run():
+            report = self.ticker.tick()
         if report.next_look is not None:
             self._tick_at(report.next_look)
 
@@ -251,14 +259,27 @@ class Service:
             if at in self._timers or len(self._timers) > 100:
                 return
             self._timers.add(at)
-        left_s = max(0.0, (at - utc_now()).total_seconds())
+        self._ring_in(max(0.0, (at - utc_now()).total_seconds()), at)
+
+    def _tick_after(self, left_s: float) -> None:
+        """Ring the tick when it has rested, once for all who have rung meanwhile."""
+        with self._timer_lock:
+            if self._is_resting:
+                return
+            self._is_resting = True
+        self._ring_in(left_s, None)
+
+    def _ring_in(self, left_s: float, at: datetime | None) -> None:
         timer = threading.Timer(left_s, self._ring_tick, (at,))
         timer.daemon = True
         timer.start()
 
-    def _ring_tick(self, at: datetime) -> None:
+    def _ring_tick(self, at: datetime | None) -> None:
         with self._timer_lock:
-            self._timers.discard(at)
+            if at is None:
+                self._is_resting = False
+            else:
+                self._timers.discard(at)
         self.control.bell.ring(TOPIC_TICK)
 
 

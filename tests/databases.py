@@ -19,6 +19,8 @@ def empty(engine: Engine) -> None:
         for table in tables:
             if table in filled:
                 connection.execute(text(f"delete from {table}"))  # noqa: S608 (our own tables)
-        counted = text("select sequencename from pg_sequences where last_value is not null")
+        counted = text(
+            "select sequencename from pg_sequences where last_value is not null and schemaname = current_schema()"
+        )
         for name in connection.execute(counted).scalars().all():
             connection.execute(text(f"alter sequence {name} restart"))

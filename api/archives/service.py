@@ -8,6 +8,7 @@ from trainmaster.wire.jobs import ArchiveView
 from api.auth import Caller
 from api.work import Platform, Work
 from core.db.tables import Archive
+from core.db.upsert import insert_into
 from core.storage.archives import ArchiveStore, Upload
 
 
@@ -54,15 +55,14 @@ def _note_complete(work: Work, caller: Caller, upload: Upload) -> None:
     ).scalar_one_or_none()
     if known is not None:
         return
-    work.session.merge(
-        Archive(
-            digest=upload.digest,
-            size_bytes=upload.size_bytes,
-            received_bytes=upload.size_bytes,
-            is_complete=True,
-            user_id=caller.user_id,
-            created_at=work.now,
-            used_at=work.now,
-        )
-    )
-    work.session.flush()
+    values = {
+        "size_bytes": upload.size_bytes,
+        "received_bytes": upload.size_bytes,
+        "is_complete": True,
+        "user_id": caller.user_id,
+        "created_at": work.now,
+        "used_at": work.now,
+    }
+    # Two may bring the same archive at once.
+    fresh = insert_into(work.session, Archive).values(digest=upload.digest, **values)
+    work.session.execute(fresh.on_conflict_do_update(index_elements=["digest"], set_=values))

@@ -14,15 +14,24 @@ from typing import Final
 import httpx
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
 
 from api.endpoints.access import EndpointAccess
+from api.endpoints.admission import Admission, room_of
 from api.endpoints.balance import Balancer
+from api.endpoints.upstream import Body, Handed, send, too_large
 from api.endpoints.views import not_ready_words
+from api.lengths import content_length
 from api.work import Platform
 from core.db.repositories.serving import Target, targets_of
-from core.domain.errors import InvalidRequest, ModelTooSlow, ModelUnreachable, PayloadTooLarge, Unavailable
+from core.domain.errors import (
+    InvalidRequest,
+    ModelTooSlow,
+    ModelUnreachable,
+    RequestTooSlow,
+    TrainmasterError,
+    Unavailable,
+)
 
 # For how long a process goes by what it read of an endpoint's replicas. A replica that drains gets its last new request
 # this much later at most, which is less than the shortest `drain_s`.
@@ -32,7 +41,6 @@ _STALE_TTL: Final = timedelta(seconds=60)
 _KEPT: Final = 1_000  # endpoints
 _TRIES: Final = 3
 _CONNECT_S: Final = 2.0
-_AT_ONCE: Final = 1_000
 # Servers end idle connections after 2 to 5 s; ours must not reuse one in that very moment.
 _IDLE_S: Final = 1.0
 _RETRY_AFTER_S: Final = 2.0
@@ -46,9 +54,9 @@ _ASKED: Final = (
     "tracestate",
 )
 _TOLD: Final = ("content-type", "content-encoding", "content-length", "retry-after")
-_ENDPOINT_HEADER: Final = "Trainmaster-Deployment"
+DEPLOYMENT_HEADER: Final = "Trainmaster-Deployment"
 _REVISION_HEADER: Final = "Trainmaster-Revision"
-_REPLICA_HEADER: Final = "Trainmaster-Replica"
+REPLICA_HEADER: Final = "Trainmaster-Replica"
 ANSWERED_BY: Final = "Trainmaster-Answered-By"
 _CLIENT_GONE: Final = 499  # nginx's word for it; nobody reads it
 
@@ -66,6 +74,7 @@ class Proxy:
 
     def __init__(self, platform: Platform) -> None:
         self._platform = platform
+        self._admission = Admission(room_of(platform.settings.predict_open_limit))
         self._balancer = Balancer(time.monotonic, Random())  # noqa: S311 (which of equals is asked)
         self._known: dict[tuple[str, str], _Known] = {}
         self._reading: dict[tuple[str, str], asyncio.Lock] = {}
@@ -84,28 +93,63 @@ class Proxy:
 
         Raises:
             NotFound, Forbidden: as ``EndpointAccess.load``.
-            Unavailable: no replica is ready; the sentence says what they wait for.
-            ModelTooSlow, ModelUnreachable, PayloadTooLarge, InvalidRequest
+            Unavailable: no replica is ready, and the sentence says what they wait for; or too many requests are open.
+            ModelTooSlow, ModelUnreachable, RequestTooSlow, PayloadTooLarge, InvalidRequest
         """
         limit = self._platform.settings.predict_limit_bytes
-        length = request.headers.get("content-length", "")
-        if length.isdigit() and int(length) > limit:
-            raise _too_large(limit)
+        if (content_length(request.headers.get("content-length", "")) or 0) > limit:
+            raise too_large(limit)
         known = await self._find(access)
-        body = _Body(request, limit)
+        told = self._platform.recorder.predictions.begin(access.project, known.name)
+        try:
+            async with AsyncExitStack() as stack:
+                stack.enter_context(self._admission.enter(known.endpoint_id, known.name))
+                stack.enter_context(told.open())
+                answer = await self._try(request, Body(request, limit), known, deployment, stack)
+                if answer is None:
+                    return Response(status_code=_CLIENT_GONE)
+                target, upstream = answer
+                told.answered(target.deployment, upstream.status_code)
+                headers = {name: upstream.headers[name] for name in _TOLD if name in upstream.headers}
+                return Handed(
+                    upstream,
+                    stack.pop_all(),
+                    {**headers, **_about(target)},
+                    told,
+                    unread_s=self._platform.settings.predict_unread_s,
+                )
+        except TrainmasterError as error:
+            told.refused(error.status)
+            raise
+
+    async def _try(
+        self, request: Request, body: Body, known: _Known, deployment: str | None, stack: AsyncExitStack
+    ) -> tuple[Target, httpx.Response] | None:
+        """Who answered, and with what, its body unread; ``stack`` lets both go. ``None``: who asked has gone away.
+
+        Raises:
+            Unavailable: no replica took it.
+            ModelTooSlow, ModelUnreachable, RequestTooSlow, PayloadTooLarge, InvalidRequest
+        """
         tried: set[str] = set()
         while len(tried) < _TRIES:
             target = self._balancer.choose(known.targets, deployment=deployment, without=tried)
             if target is None:
                 break
             tried.add(target.replica_id)
-            try:
-                return await self._ask(request, body, target)
-            except ClientDisconnect:
-                return Response(status_code=_CLIENT_GONE)
-            except (httpx.ConnectError, httpx.ConnectTimeout):
-                # Nothing of the request has left: another replica may have it.
-                self._balancer.avoid(target)
+            async with AsyncExitStack() as trial:
+                trial.enter_context(self._balancer.using(target))
+                try:
+                    upstream = await self._ask(request, body, target)
+                except ClientDisconnect:
+                    return None
+                except (httpx.ConnectError, httpx.ConnectTimeout):
+                    # Nothing of the request has left: another replica may have it.
+                    self._balancer.avoid(target)
+                    continue
+                trial.push_async_callback(upstream.aclose)
+                await stack.enter_async_context(trial.pop_all())
+                return target, upstream
         words = await run_in_threadpool(self._words, known, deployment)
         if tried:
             words = f"{len(tried)} of its replicas refused the connection; {words}"
@@ -113,39 +157,39 @@ class Proxy:
             f"Endpoint {known.name!r} has no ready replica: {words.rstrip('.')}.", retry_after_s=_RETRY_AFTER_S
         )
 
-    async def _ask(self, request: Request, body: _Body, target: Target) -> Response:
+    async def _ask(self, request: Request, body: Body, target: Target) -> httpx.Response:
+        """Raises ``httpx.ConnectError``, ``httpx.ConnectTimeout``: it was not asked. ``ClientDisconnect``, and as ``_try``."""
         headers = {name: request.headers[name] for name in _ASKED if name in request.headers}
         headers["X-Request-ID"] = request.scope["state"]["request_id"]
-        async with AsyncExitStack() as stack:
-            stack.enter_context(self._balancer.using(target))
-            client = self._http()
-            asked = client.build_request(
+        try:
+            asked = self._http().build_request(
                 "POST",
                 f"http://{target.address}{target.predict_route}",
                 headers=headers,
                 content=body.stream(),
+                # A connection of the pool is never waited for: what may be open at once is counted before.
                 timeout=httpx.Timeout(target.timeout_s, connect=_CONNECT_S),
             )
-            try:
-                async with asyncio.timeout(target.timeout_s + _CONNECT_S):
-                    answer = await client.send(asked, stream=True)
-            except (httpx.ConnectError, httpx.ConnectTimeout):
-                raise
-            except (TimeoutError, httpx.TimeoutException) as error:
-                raise ModelTooSlow(
-                    f"The model {target.deployment!r} did not answer within {target.timeout_s:g} s; ask for less at once, or "
-                    "deploy it with a larger timeout_s."
+            return await send(self._http(), asked, body, within_s=target.timeout_s + _CONNECT_S)
+        except (httpx.ConnectError, httpx.ConnectTimeout):
+            raise
+        except (TimeoutError, httpx.TimeoutException) as error:
+            if not body.is_whole and not isinstance(error, httpx.WriteTimeout):
+                raise RequestTooSlow(
+                    f"The request's body did not come whole within {target.timeout_s:g} s; send less at once, or deploy "
+                    f"{target.deployment!r} with a larger timeout_s."
                 ) from error
-            except httpx.InvalidURL as error:
-                raise InvalidRequest(f"The predict route of {target.deployment!r} is no path.") from error
-            except httpx.HTTPError as error:
-                raise ModelUnreachable(
-                    f"A replica of {target.deployment!r} broke off while it was asked; whether it did what it was asked is "
-                    "not known. If asking twice is harmless, try again."
-                ) from error
-            stack.push_async_callback(answer.aclose)
-            told = {name: answer.headers[name] for name in _TOLD if name in answer.headers}
-            return _Handed(answer, stack.pop_all(), {**told, **_about(target)})
+            raise ModelTooSlow(
+                f"The model {target.deployment!r} did not answer within {target.timeout_s:g} s; ask for less at once, or "
+                "deploy it with a larger timeout_s."
+            ) from error
+        except httpx.InvalidURL as error:
+            raise InvalidRequest(f"The predict route of {target.deployment!r} is no path.") from error
+        except httpx.HTTPError as error:
+            raise ModelUnreachable(
+                f"A replica of {target.deployment!r} broke off while it was asked; whether it did what it was asked is "
+                "not known. If asking twice is harmless, try again."
+            ) from error
 
     async def _find(self, access: EndpointAccess) -> _Known:
         """The endpoint's replicas, a moment old at most. The caller's right to it is proved each time."""
@@ -187,53 +231,19 @@ class Proxy:
 
     def _http(self) -> httpx.AsyncClient:
         if self._client is None:
-            limits = httpx.Limits(max_connections=_AT_ONCE, max_keepalive_connections=100, keepalive_expiry=_IDLE_S)
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=_IDLE_S)
             self._client = httpx.AsyncClient(limits=limits, trust_env=False, follow_redirects=False)
         return self._client
-
-
-class _Body:
-    """The request's body, counted; what of it has been read cannot be read again, but a refused connection reads none."""
-
-    def __init__(self, request: Request, limit: int) -> None:
-        self._request, self._limit = request, limit
-
-    async def stream(self) -> AsyncIterator[bytes]:
-        received = 0
-        async for chunk in self._request.stream():
-            received += len(chunk)
-            if received > self._limit:
-                raise _too_large(self._limit)
-            yield chunk
-
-
-class _Handed(StreamingResponse):
-    """The answer of a replica as it comes. However its sending ends, the replica is let go."""
-
-    def __init__(self, answer: httpx.Response, stack: AsyncExitStack, headers: dict[str, str]) -> None:
-        super().__init__(answer.aiter_raw(), answer.status_code, headers)
-        self._stack = stack
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self._stack:
-            await super().__call__(scope, receive, send)
 
 
 def _about(target: Target) -> dict[str, str]:
     """Who answered; and what keeps an answer from being a page of the platform's, whatever is in it."""
     return {
         ANSWERED_BY: "model",
-        _ENDPOINT_HEADER: target.deployment,
+        DEPLOYMENT_HEADER: target.deployment,
         _REVISION_HEADER: str(target.revision),
-        _REPLICA_HEADER: target.replica_id,
+        REPLICA_HEADER: target.replica_id,
         "Content-Security-Policy": "sandbox; default-src 'none'",
         "X-Content-Type-Options": "nosniff",
         "Cache-Control": "no-store",
     }
-
-
-def _too_large(limit: int) -> PayloadTooLarge:
-    return PayloadTooLarge(
-        f"The body is larger than {limit / 2**20:g} MiB (TRAINMASTER_PREDICT_LIMIT_BYTES); ask for fewer instances at once, "
-        "or use a batch prediction."
-    )

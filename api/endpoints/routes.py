@@ -24,8 +24,9 @@ from api.endpoints import service
 from api.endpoints.access import EndpointAccess, EndpointMember, EndpointViewer
 from api.endpoints.proxy import Proxy
 from api.endpoints.views import endpoint_detail, endpoint_views
+from api.jobs.routes import REPLAYED, IdempotencyKey
 from api.jobs.schemas import load_detail
-from api.jobs.service import submit
+from api.jobs.service import digest_of, submit
 from api.paging import PageQuery, read_position
 from api.routing import new_router
 from api.work import PlatformDep
@@ -150,15 +151,21 @@ async def raw_predict(request: Request, endpoint: EndpointViewer, deployment: As
     operation_id="batch_predict",
     summary="Predict for all instances of some files",
     status_code=201,
+    response_model=JobDetail,
 )
-def batch_predict(body: BatchPredictRequest, project: ProjectMember, platform: PlatformDep) -> JobDetail:
+def batch_predict(
+    body: BatchPredictRequest, project: ProjectMember, platform: PlatformDep, key: IdempotencyKey = None
+) -> Response:
     """A job: its replicas share the instances, and one that is lost goes on where its last whole output file ended."""
     with platform.read() as work:
         member = project.caller.member_of(work.session, project.name, project.role)
     submission = service.check_batch(platform, project.caller, member, body)
+    digest = digest_of("batch", {"project": member.project_id, **body.model_dump(mode="json")})
     with platform.write() as work:
-        done = submit(work, project.caller, submission, key=None, digest="")
-        return load_detail(work.session, work.session.get_one(Job, done.job_id), work.now)
+        done = submit(work, project.caller, submission, key=key, digest=digest)
+        content = load_detail(work.session, work.session.get_one(Job, done.job_id), work.now).model_dump_json()
+    headers = {"Location": f"/api/v1/jobs/{done.job_id}", **({REPLAYED: "true"} if done.row is None else {})}
+    return Response(content, 201, headers, media_type="application/json")
 
 
 async def _hand_on(request: Request, access: EndpointAccess, deployment: str | None) -> Response:

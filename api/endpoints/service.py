@@ -17,6 +17,7 @@ from trainmaster.wire.serving import (
 
 from api.auth import Caller, Member
 from api.endpoints.access import EndpointAccess
+from api.endpoints.images import own_image
 from api.jobs.service import Submission, canonical, check_in_transaction, check_submission
 from api.work import Platform, Work
 from core.bell import TOPIC_ENDPOINT
@@ -98,7 +99,7 @@ def check_deploy(platform: Platform, access: EndpointAccess, body: DeployRequest
         model_file=place.file,
         model_name=place.name,
         version_id=place.version_id,
-        server_image=platform.settings.serving_image if has_own and not is_process else None,
+        server_image=own_image(platform, place.location, place.file, body.framework) if has_own else None,
     )
     raw = replica_job(
         spec,
@@ -111,8 +112,19 @@ def check_deploy(platform: Platform, access: EndpointAccess, body: DeployRequest
     return Draft(spec, _checked(platform, access.caller, raw))
 
 
-def deploy(work: Work, access: EndpointAccess, body: DeployRequest, draft: Draft) -> Deployment:
-    """A new deployed model or the next revision of one that is there."""
+def deploy(
+    work: Work,
+    access: EndpointAccess,
+    body: DeployRequest,
+    draft: Draft,
+    *,
+    split_when_ready: dict[str, int] | None = None,
+) -> Deployment:
+    """A new deployed model or the next revision of one that is there.
+
+    ``split_when_ready``: the parts of all deployed models from when this new one has got ready on; until then all goes as
+    before.
+    """
     endpoint, _ = access.load(work.session, is_changing=True)
     _named(lambda: check_in_transaction(work, draft.submission))
     others = list(serving.live_deployments(work.session, [endpoint.id]))
@@ -128,7 +140,7 @@ def deploy(work: Work, access: EndpointAccess, body: DeployRequest, draft: Draft
         found = Deployment(
             id=new_id("deployment"), endpoint_id=endpoint.id, name=body.deployment, state=DeploymentState.ACTIVE.value,
             generation=1, replicas=body.replicas or 1, traffic=traffic, wanted=1, stable=None, created_at=work.now,
-            updated_at=work.now,
+            updated_at=work.now, split_when_ready=split_when_ready,
         )  # fmt: skip
         work.session.add(found)
         work.session.flush()
@@ -211,8 +223,9 @@ def set_traffic(work: Work, access: EndpointAccess, wanted: dict[str, int]) -> E
     if sum(wanted.values()) != 100:
         raise InvalidRequest(f"traffic: the parts are {sum(wanted.values())} together; make them 100.", field="traffic")
     for name, row in rows.items():
-        if row.traffic != wanted.get(name, 0):
-            _change(work, row, traffic=wanted.get(name, 0))
+        # The last word counts: what was to become of the traffic later is not asked for any more.
+        if row.traffic != wanted.get(name, 0) or row.split_when_ready is not None:
+            _change(work, row, traffic=wanted.get(name, 0), split_when_ready=None)
     words = ", ".join(f"{name} {part} %" for name, part in wanted.items())
     tell(work, access.caller, endpoint, "endpoint.traffic_set", words)
     return endpoint
@@ -255,7 +268,7 @@ def check_batch(platform: Platform, caller: Caller, member: Member, body: BatchP
         model_file=model.file,
         instances=instances,
         instances_file=instances_file,
-        image=body.image or (None if is_process else platform.settings.serving_image),
+        image=body.image or own_image(platform, model.location, model.file, body.framework),
         own_server=own_server() if is_process else None,
     )
     return _checked(platform, caller, raw)

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from anyio import CancelScope
-from fastapi import Request
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import HTTPConnection
 
 from api.work import Platform
 from core.db.repositories.events import newest_event_id
@@ -19,7 +19,7 @@ from core.domain.errors import TrainmasterError
 _LOOK_S: Final = 0.25
 
 
-def watch_of(request: Request, platform: Platform) -> EventWatch:
+def watch_of(request: HTTPConnection, platform: Platform) -> EventWatch:
     """The one watch of this process."""
     state = request.app.state
     if not hasattr(state, "event_watch"):

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
-from api.translated import Codes, TranslatedRoute
+from api.translated import Codes
 from core.domain.errors import (
     Conflict,
     Forbidden,
@@ -29,13 +29,18 @@ class ConditionNotMet(Conflict):
     """``ifGenerationMatch`` and its kind: the object is not as the client knew it."""
 
 
+class NotChanged(ConditionNotMet):
+    """Who reads has it already."""
+
+
 class NotServed(InvalidRequest):
     """A part of Cloud Storage that volumes do not have."""
 
 
 # The first that fits. Not 401 for a token that is none: on that Google's client tries to refresh it, and its user reads of
 # missing refresh fields instead of what is wrong.
-_REASONS: Final[Codes] = (
+REASONS: Final[Codes] = (
+    (NotChanged, 304, "notModified"),
     (ConditionNotMet, 412, "conditionNotMet"),
     (NotServed, 501, "notImplemented"),
     (Unauthenticated, 403, "forbidden"),
@@ -52,19 +57,3 @@ _REASONS: Final[Codes] = (
 
 def answer(body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
     return Response(orjson.dumps(body), 200, dict(headers or {}), media_type="application/json")
-
-
-class StorageRoute(TranslatedRoute):
-    """Answers every error of ours as Cloud Storage would."""
-
-    codes = _REASONS
-    otherwise = "internalError"
-    invalid = "invalid"
-    unreadable = "parseError"
-    stale = (409, "conflict")
-
-    @classmethod
-    def refusal(cls, status: int, code: str, message: str) -> Response:
-        errors = [{"message": message, "domain": "global", "reason": code}]
-        body = orjson.dumps({"error": {"code": status, "message": message, "errors": errors}})
-        return Response(body, status, media_type="application/json")

@@ -1,15 +1,19 @@
-"""Who speaks Cloud Storage: users by their tokens, and Vertex AI's SDK without one, where it cannot send it."""
+"""Who speaks Cloud Storage: users by their tokens, jobs' scripts by their attempts', and Vertex AI's SDK without one, where it cannot send it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
 
-from api.auth import Caller, Scope, authenticate, require
-from api.work import PlatformDep
+from api.auth import Caller, Scope, attempt_or_caller
+from api.gcs import buckets
+from api.gcs.scripts import script_bucket, script_buckets
+from api.work import Platform, PlatformDep
 from core.domain.errors import Forbidden, Unauthenticated
+from core.domain.ids import AttemptId
 
 # As `aiplatform.utils` names what it stages: aiplatform-<time>-<package>.tar.gz.
 PACKAGE: Final = re.compile(
@@ -23,16 +27,42 @@ _FORWARDED: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 _OF_PAGES: Final = ("origin", "sec-fetch-site")
 
 
-async def _uploader(request: Request, platform: PlatformDep) -> Caller | None:
+# An attempt's id: its script, which may use what its job has mounted.
+Asker = Caller | AttemptId
+
+
+def find_bucket(platform: Platform, who: Asker, name: str, *, writes: bool = False) -> buckets.Bucket:
+    """The bucket of this name, if ``who`` may read or, with ``writes``, write there. Raises ``NotFound``, ``Forbidden``."""
+    if isinstance(who, Caller):
+        return buckets.find_bucket(platform, who, name, writes=writes)
+    return script_bucket(platform, who, name, writes=writes)
+
+
+def bucket_names(platform: Platform, who: Asker) -> list[str]:
+    return buckets.bucket_names(platform, who) if isinstance(who, Caller) else script_buckets(platform, who)
+
+
+def _asker(scope: Scope) -> Callable[..., Awaitable[Asker]]:
+    async def asker(request: Request, platform: PlatformDep) -> Asker:
+        return await _demanded(request, platform, scope)
+
+    return asker
+
+
+async def _demanded(request: Request, platform: Platform, scope: Scope) -> Asker:
+    found = await attempt_or_caller(request, platform)
+    if isinstance(found, Caller) and not found.may(scope):
+        raise Forbidden(f"This needs a token of scope {scope}; log in with another one.")
+    return found
+
+
+async def _uploader(request: Request, platform: PlatformDep) -> Asker | None:
     """``None``: who may stage a new package without a token.
 
     ``CustomJob.from_local_script`` of Vertex AI's SDK sends none to a storage emulator, whatever credentials it was given.
     """
     if "authorization" in request.headers or "cookie" in request.headers:
-        found = await authenticate(request, platform)
-        if not found.may(Scope.WRITE):
-            raise Forbidden("This needs a token of scope write; log in with another one.")
-        return found
+        return await _demanded(request, platform, Scope.WRITE)
     setting = platform.settings.vertex_open_staging
     is_here = request.client is not None and request.client.host in _LOOPBACK
     is_direct = not any(name in request.headers for name in (*_FORWARDED, *_OF_PAGES))
@@ -41,6 +71,6 @@ async def _uploader(request: Request, platform: PlatformDep) -> Caller | None:
     raise Unauthenticated("This needs a token; `trainmaster vertex-env` tells how Google's client sends one.")
 
 
-StorageReader = Annotated[Caller, Depends(require(Scope.READ))]
-StorageWriter = Annotated[Caller, Depends(require(Scope.WRITE))]
-Uploader = Annotated[Caller | None, Depends(_uploader)]
+StorageReader = Annotated[Asker, Depends(_asker(Scope.READ))]
+StorageWriter = Annotated[Asker, Depends(_asker(Scope.WRITE))]
+Uploader = Annotated[Asker | None, Depends(_uploader)]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import os
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 import google_crc32c
 
 from core.domain.errors import InvalidRequest
 
 _BLOCK: Final = 2**20
+_WORDS: Final = {4: "a CRC32C", 16: "an MD5"}
+_SIZES: Final = {"crc32c": 4, "md5": 16}  # bytes
 
 
 class Checksums:
@@ -35,11 +40,56 @@ class Checksums:
     def md5(self) -> str:
         return base64.b64encode(self._md5.digest()).decode()
 
-    def compare(self, crc32c: str | None, md5: str | None) -> None:
+    def compare(self, *told: Told) -> None:
         """Raises ``InvalidRequest`` in Cloud Storage's own words where what the client told is another one."""
-        for name, told, real in (("CRC32C", crc32c, self.crc32c), ("MD5 hash", md5, self.md5)):
-            if told and told != real:
-                raise InvalidRequest(f'Provided {name} "{told}" doesn\'t match calculated {name} "{real}".')
+        for one in told:
+            for name, theirs, real in (("CRC32C", one.crc32c, self.crc32c), ("MD5 hash", one.md5, self.md5)):
+                if theirs is not None and theirs != real:
+                    raise InvalidRequest(f'Provided {name} "{theirs}" doesn\'t match calculated {name} "{real}".')
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a client says that the checksums are; ``None`` where it says nothing."""
+
+    crc32c: str | None = None
+    md5: str | None = None
+
+
+def told_in_metadata(told: Mapping[str, Any]) -> Told:
+    """Raises ``InvalidRequest`` for what is none."""
+    return Told(_read(told.get("crc32c"), "crc32c", 4), _read(told.get("md5Hash"), "md5Hash", 16))
+
+
+def told_in_headers(headers: Mapping[str, str]) -> Told:
+    """Of ``x-goog-hash: crc32c=…,md5=…`` and ``Content-MD5``. Raises ``InvalidRequest`` for what is none.
+
+    https://cloud.google.com/storage/docs/xml-api/reference-headers#xgooghash
+    """
+    found: dict[str, str] = {}
+    for part in headers.get("x-goog-hash", "").split(","):
+        name, _, value = part.strip().partition("=")
+        if name and name.lower() not in _SIZES:
+            raise InvalidRequest(f"x-goog-hash: '{name[:50]}' is not served; crc32c and md5 are.", field="x-goog-hash")
+        if name:
+            found[name.lower()] = value
+    md5 = headers.get("content-md5")
+    if md5 is not None and found.setdefault("md5", md5.strip()) != md5.strip():
+        raise InvalidRequest("Content-MD5 and the MD5 of x-goog-hash differ.", field="content-md5")
+    crc32c, md5 = (_read(found.get(name), f"the request's {name}", _SIZES[name]) for name in ("crc32c", "md5"))
+    return Told(crc32c, md5)
+
+
+def _read(value: Any, name: str, size: int) -> str | None:
+    """``size``: in bytes."""
+    if value is None or value == "":
+        return None
+    try:
+        if isinstance(value, str) and len(base64.b64decode(value, validate=True)) == size:
+            return value
+    except (binascii.Error, ValueError):
+        pass
+    raise InvalidRequest(f"Invalid value for {name}: {_WORDS[size]} is {size} bytes in base64.", field=name)
 
 
 def checksums_of(fd: int) -> Checksums:

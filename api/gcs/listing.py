@@ -54,7 +54,7 @@ def list_objects(bucket: Bucket, query: Query) -> Listed:
         if name <= query.after:
             continue
         if len(page.items) + len(page.prefixes) >= query.limit:
-            page.token = base64.urlsafe_b64encode(last.encode()).decode()
+            page.token = page_token(last)
             break
         if entry is None:
             page.prefixes.append(name)
@@ -62,6 +62,11 @@ def list_objects(bucket: Bucket, query: Query) -> Listed:
             page.items.append((name, entry))
         last = name
     return page
+
+
+def page_token(last: str) -> str:
+    """Of what comes behind this name."""
+    return base64.urlsafe_b64encode(last.encode()).decode()
 
 
 def read_token(token: str) -> str:
@@ -73,6 +78,9 @@ def read_token(token: str) -> str:
 
 def _walk(bucket: Bucket, query: Query) -> Iterator[tuple[str, Entry | None]]:
     """Names in order with their entries; ``None`` for what the delimiter makes one of all below it."""
+    if bucket.within is not None:
+        yield from _of_folders(bucket, bucket.within, query)
+        return
     if bucket.owners is None:
         yield from _below(bucket.tree(), "", "", query, 0)
         return
@@ -85,6 +93,21 @@ def _walk(bucket: Bucket, query: Query) -> Iterator[tuple[str, Entry | None]]:
                 yield head, None
             continue
         yield from _below(bucket.top.below(owner), "", head, query, 1)
+
+
+def _of_folders(bucket: Bucket, folders: frozenset[str], query: Query) -> Iterator[tuple[str, Entry | None]]:
+    """As ``_walk``, of a bucket in which only ``folders`` are to be seen, none of which lies in another."""
+    last = ""
+    for head in sorted(f"{folder}/" for folder in folders):
+        if not _may_hold(head, query):
+            continue
+        if query.delimiter and len(head) > len(query.prefix):
+            name = head[: head.index("/", len(query.prefix)) + 1]
+            if name != last and bucket.tree().exists(head.rstrip("/")):
+                last = name
+                yield name, None
+            continue
+        yield from _below(bucket.tree().below(head.rstrip("/")), "", head, query, 1)
 
 
 def _below(tree: Tree, folder: str, head: str, query: Query, depth: int) -> Iterator[tuple[str, Entry | None]]:

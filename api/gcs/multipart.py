@@ -24,15 +24,26 @@ class Multipart:
             raise InvalidRequest("A multipart upload is multipart/related, with a boundary.", field="content-type")
         self._mark = b"--" + boundary.encode()
         self._pending = b""
+        self._fed_bytes = 0
+        self._head_bytes = 0
         self.metadata: Any = None
+
+    def least_bytes(self, body_bytes: int | None) -> int | None:
+        """Of the object, where the whole body has so many; once ``metadata`` is there."""
+        return None if body_bytes is None else max(0, body_bytes - self._head_bytes - self._tail_bytes)
+
+    @property
+    def _tail_bytes(self) -> int:
+        """At most: a line break, mark, two dashes, line break, and whatever blanks stand behind."""
+        return len(self._mark) + 64
 
     def feed(self, data: bytes) -> bytes:
         """Those bytes of the object that are sure to be its own; the body's last ones come with :meth:`end`."""
         self._pending += data
+        self._fed_bytes += len(data)
         if self.metadata is None and not self._read_head():
             return b""
-        # Line break, mark, two dashes, line break, and whatever blanks stand behind.
-        kept = len(self._mark) + 64
+        kept = self._tail_bytes
         sure, self._pending = self._pending[:-kept], self._pending[-kept:]
         return sure
 
@@ -58,6 +69,7 @@ class Multipart:
         except orjson.JSONDecodeError as error:
             raise InvalidRequest("The first part, the object's metadata, is not JSON.", field="body") from error
         self._pending = self._pending[blank:]
+        self._head_bytes = self._fed_bytes - len(self._pending)
         return True
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from api.files.service import media_type_of
-from api.gcs.answers import ConditionNotMet
+from api.gcs.answers import ConditionNotMet, NotChanged
 from api.gcs.buckets import Bucket, object_path
 from api.gcs.checksums import Checksums, checksums_of
 from core.domain.errors import NotFound
@@ -17,14 +17,19 @@ from core.storage.tree import Entry, LeavesVolume
 
 # A checksum is of all bytes: those of a larger file are told only when it was just written.
 CHECKED_BYTES: Final = 64 * 2**20
+METAGENERATION: Final = 1  # what is said of an object never changes without it
+_NOT_HELD: Final = "At least one of the pre-conditions you specified did not hold."
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """``ifGenerationMatch`` and ``ifGenerationNotMatch``; 0 is an object that is not there."""
+    """``ifGenerationMatch`` and its kind; generation 0 is an object that is not there. ``generation``: which one is meant."""
 
     match: int | None = None
     not_match: int | None = None
+    meta_match: int | None = None
+    meta_not_match: int | None = None
+    generation: int | None = None
 
     @property
     def is_new_alone(self) -> bool:
@@ -32,9 +37,34 @@ class Condition:
 
     def demand(self, entry: Entry | None) -> None:
         """Raises ``ConditionNotMet``."""
+        self._demand_match(entry)
         own = 0 if entry is None else generation_of(entry)
-        if (self.match is not None and self.match != own) or (self.not_match is not None and self.not_match == own):
-            raise ConditionNotMet("At least one of the pre-conditions you specified did not hold.")
+        if self.not_match == own or (self.meta_not_match is not None and entry is None) or self._is_known_by_meta:
+            raise ConditionNotMet(_NOT_HELD)
+
+    def demand_bucket(self) -> None:
+        """As ``demand_read``, of a bucket, which has no generations."""
+        if self.meta_match not in (None, METAGENERATION):
+            raise ConditionNotMet(_NOT_HELD)
+        if self._is_known_by_meta:
+            raise NotChanged("Not modified.")
+
+    def demand_read(self, entry: Entry) -> None:
+        """The same for who reads. Raises ``ConditionNotMet``, of which ``NotChanged`` where the client has it already."""
+        self._demand_match(entry)
+        if self.not_match == generation_of(entry) or self._is_known_by_meta:
+            raise NotChanged("Not modified.")
+
+    @property
+    def _is_known_by_meta(self) -> bool:
+        return self.meta_not_match == METAGENERATION
+
+    def _demand_match(self, entry: Entry | None) -> None:
+        own = 0 if entry is None else generation_of(entry)
+        if self.match is not None and self.match != own:
+            raise ConditionNotMet(_NOT_HELD)
+        if self.meta_match is not None and (entry is None or self.meta_match != METAGENERATION):
+            raise ConditionNotMet(_NOT_HELD)
 
 
 def generation_of(entry: Entry) -> int:
@@ -54,6 +84,18 @@ def find_object(bucket: Bucket, name: str) -> Entry:
     if entry.is_dir != name.endswith("/"):
         raise missing(bucket, name)
     return entry
+
+
+def find_generation(bucket: Bucket, name: str, generation: int | None) -> Entry:
+    """The same, of this generation where one is told: nothing is kept of earlier ones."""
+    entry = find_object(bucket, name)
+    if generation is not None and generation != generation_of(entry):
+        raise NotFound(f"No such object: {bucket.name}/{name}#{generation}")
+    return entry
+
+
+def etag_of(entry: Entry) -> str:
+    return f"{entry.inode:x}-{entry.size_bytes:x}-{entry.mtime_ns:x}"
 
 
 def find_or_none(bucket: Bucket, name: str) -> Entry | None:
@@ -88,7 +130,7 @@ def sums_of(bucket: Bucket, name: str) -> Checksums | None:
 
 
 def delete_object(bucket: Bucket, name: str, condition: Condition) -> None:
-    condition.demand(find_object(bucket, name))
+    condition.demand(find_generation(bucket, name, condition.generation))
     tree, path = bucket.place(object_path(name), makes=True)
     if name.endswith("/"):
         return  # folders are made and go with what is in them
@@ -109,11 +151,11 @@ def object_view(bucket: Bucket, name: str, entry: Entry, sums: Checksums | None,
         "name": name,
         "bucket": bucket.name,
         "generation": generation,
-        "metageneration": "1",
+        "metageneration": str(METAGENERATION),
         "contentType": media_type_of(name),
         "storageClass": "STANDARD",
         "size": str(entry.size_bytes),
-        "etag": f"{entry.inode:x}-{entry.mtime_ns:x}",
+        "etag": etag_of(entry),
         "timeCreated": changed,
         "updated": changed,
         "selfLink": f"{url}/storage/v1/b/{place}",

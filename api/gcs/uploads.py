@@ -14,7 +14,6 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from types import TracebackType
@@ -23,14 +22,25 @@ from typing import Any, Final, Self
 import orjson
 
 from api.gcs.answers import ConditionNotMet
+from api.gcs.bounds import Meter
 from api.gcs.buckets import UPLOADS, Bucket, object_path
-from api.gcs.checksums import Checksums, checksums_of
+from api.gcs.checksums import Checksums, Told, checksums_of, told_in_metadata
 from api.gcs.objects import Condition, find_object, find_or_none
-from core.domain.errors import InvalidRequest, NotFound, TrainmasterError, Unavailable
+from api.gcs.told import demand_served
+from core.domain.errors import (
+    InsufficientStorage,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    TrainmasterError,
+    Unavailable,
+)
 from core.storage.tree import Entry
 
 # As long as Cloud Storage keeps a session: https://cloud.google.com/storage/docs/resumable-uploads#introduction
 _KEPT_S: Final = 7 * 24 * 3600
+# Beside a draft: the size of the whole, as the first piece that knew it said.
+_TOTAL: Final = ".total"
 _RANGE: Final = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18}|\*)")
 
 
@@ -44,45 +54,48 @@ class Wanted:
     md5: str | None = None
     match: int | None = None
     not_match: int | None = None
+    meta_match: int | None = None
+    meta_not_match: int | None = None
+    total_bytes: int | None = None  # as its beginning told
     draft: str = ""
     is_open: bool = False  # begun without a token
 
     @property
     def condition(self) -> Condition:
-        return Condition(self.match, self.not_match)
+        return Condition(self.match, self.not_match, self.meta_match, self.meta_not_match)
+
+    @property
+    def sums(self) -> Told:
+        return Told(self.crc32c, self.md5)
 
 
-def wanted_of(bucket: str, query: Mapping[str, str], told: Any) -> Wanted:
-    """From the query, and the object's metadata as JSON. Raises ``InvalidRequest``."""
+def wanted_of(bucket: str, name_told: str, condition: Condition, told: Any) -> Wanted:
+    """From the query (``name_told``, which comes before the metadata's), and the object's metadata as JSON.
+
+    Raises ``InvalidRequest``, of which ``NotServed`` names what would be dropped.
+    """
     if not isinstance(told, dict):
         raise InvalidRequest("The object's metadata is no JSON object.")
-    name = told.get("name") or query.get("name")
+    name = name_told or told.get("name")
     if not isinstance(name, str) or not name:
         raise InvalidRequest("Required: the object's name.", field="name")
     object_path(name)
-    match, not_match = (_generation(query, key) for key in ("ifGenerationMatch", "ifGenerationNotMatch"))
-    crc32c, md5 = (told.get(key) if isinstance(told.get(key), str) else None for key in ("crc32c", "md5Hash"))
-    return Wanted(bucket, name, crc32c, md5, match, not_match)
-
-
-def condition_of(query: Mapping[str, str]) -> Condition:
-    return Condition(_generation(query, "ifGenerationMatch"), _generation(query, "ifGenerationNotMatch"))
-
-
-def _generation(query: Mapping[str, str], key: str) -> int | None:
-    text = query.get(key)
-    if text is None:
-        return None
-    if not re.fullmatch(r"[0-9]{1,18}", text):
-        raise InvalidRequest(f"Invalid argument: {key} is a generation's number.", field=key)
-    return int(text)
+    demand_served(told, bucket)
+    sums = told_in_metadata(told)
+    meta = condition.meta_match, condition.meta_not_match
+    return Wanted(bucket, name, sums.crc32c, sums.md5, condition.match, condition.not_match, *meta)
 
 
 class Insertion:
-    """One upload in one request: ``with Insertion(…) as upload: upload.write(…)``; the object is there at the block's end."""
+    """One upload in one request: ``with Insertion(…) as upload: upload.write(…)``; the object is there at the block's end.
 
-    def __init__(self, bucket: Bucket, wanted: Wanted) -> None:
+    ``told``: by the request's headers. Writing raises what ``meter`` raises, and then nothing is kept.
+    """
+
+    def __init__(self, bucket: Bucket, wanted: Wanted, told: Told, meter: Meter) -> None:
         self.sums = Checksums()
+        self._told = told
+        self._meter = meter
         self._bucket = bucket
         self._wanted = wanted
 
@@ -94,6 +107,7 @@ class Insertion:
         return self
 
     def write(self, data: bytes) -> None:
+        self._meter.count(len(data))
         self.sums.update(data)
         _write(self._fd, data)
 
@@ -102,7 +116,7 @@ class Insertion:
     ) -> None:
         try:
             if error is None:
-                self.sums.compare(self._wanted.crc32c, self._wanted.md5)
+                self.sums.compare(self._wanted.sums, self._told)
         except TrainmasterError as wrong:
             with suppress(TrainmasterError):
                 self._file.__exit__(type(wrong), wrong, wrong.__traceback__)
@@ -179,11 +193,13 @@ def piece_of(header: str | None) -> Piece:
 class Continuation:
     """The draft of a session, held against others: ``with Continuation(…) as upload``.
 
-    ``size_bytes``: what has come so far. Entering raises ``NotFound`` where the draft is gone.
+    ``size_bytes``: what has come so far. Entering raises ``NotFound`` where the draft is gone. What is too large, or finds no
+    room, is forgotten with all that has come of it.
     """
 
-    def __init__(self, bucket: Bucket, wanted: Wanted, piece: Piece) -> None:
-        self._bucket, self._wanted, self._piece = bucket, wanted, piece
+    def __init__(self, bucket: Bucket, wanted: Wanted, piece: Piece, meter: Meter) -> None:
+        self._bucket, self._wanted, self._piece, self._meter = bucket, wanted, piece, meter
+        self._total = wanted.total_bytes if piece.total is None else piece.total
         self._path = f"{UPLOADS}/{wanted.draft}"
         self.size_bytes = 0
         self._skips = 0
@@ -200,30 +216,93 @@ class Continuation:
             raise Unavailable("Another request writes to this upload; try again.", retry_after_s=1.0) from None
         self.size_bytes = os.fstat(self._fd).st_size
         # What came twice is not written twice; what would leave a hole is not written at all.
+        self._before = self.size_bytes
+        self._received = 0
         self._skips = self.size_bytes - self._piece.start
         os.lseek(self._fd, 0, os.SEEK_END)
+        try:
+            self._demand_one_total()
+        except BaseException:
+            self._file.__exit__(None, None, None)
+            raise
         return self
 
+    def _demand_one_total(self) -> None:
+        """Raises ``InvalidRequest`` where an earlier piece, or the upload's beginning, told another size of the whole."""
+        total = self._piece.total
+        if total is None:
+            return
+        if total < self.size_bytes:
+            raise InvalidRequest(
+                f"Invalid Content-Range: {self.size_bytes} bytes have come, and the whole has {total}.",
+                field="content-range",
+            )
+        begun = total if self._wanted.total_bytes is None else self._wanted.total_bytes
+        with self._bucket.tree().draft(f"{self._path}{_TOTAL}") as fd:
+            told = os.pread(fd, 32, 0) or b"%d" % begun
+            if int(told) != total:
+                raise InvalidRequest(
+                    f"Invalid Content-Range: the whole has {total} bytes, and earlier had {int(told)}.",
+                    field="content-range",
+                )
+            os.pwrite(fd, told, 0)
+
+    def announce(self, body_bytes: int | None) -> None:
+        """Before the body is read, which has so many bytes. Raises ``PayloadTooLarge``, ``InsufficientStorage``."""
+        if self._piece.asks_only:
+            return
+        length = body_bytes if self._piece.length is None else self._piece.length
+        least = None if length is None else self._piece.start + length
+        self._meter.announce(least if self._total is None else self._total, there_bytes=self.size_bytes)
+
+    def demand_announced(self) -> None:
+        """At the body's end. Raises ``InvalidRequest`` where it is not as long as its Content-Range says, or longer than the
+        whole; nothing of it is kept.
+        """
+        if self._piece.length is not None and self._received != self._piece.length:
+            self._refuse_length()
+        if self._total is not None and self.size_bytes > self._total:
+            os.ftruncate(self._fd, self._before)
+            raise InvalidRequest(
+                f"The whole has {self._total} bytes, as X-Upload-Content-Length says, and more have come.",
+                field="x-upload-content-length",
+            )
+
+    def _refuse_length(self) -> None:
+        os.ftruncate(self._fd, self._before)
+        raise InvalidRequest(
+            f"Content-Range announces {self._piece.length} bytes, and the body has another length.",
+            field="content-range",
+        )
+
     def write(self, data: bytes) -> None:
+        self._received += len(data)
+        announced = 0 if self._piece.asks_only else self._piece.length
+        if announced is not None and self._received > announced:
+            self._refuse_length()
         if self._skips < 0:
             return
         rest, self._skips = data[self._skips :], max(0, self._skips - len(data))
+        self._meter.count(len(rest))
         _write(self._fd, rest)
         self.size_bytes += len(rest)
 
     def is_whole(self) -> bool:
         """Whether all has come: as told by the total or, where nobody told a length, by the body's own end."""
         piece = self._piece
-        if piece.total is not None:
-            return self.size_bytes >= piece.total
+        if self._total is not None:
+            return self.size_bytes >= self._total
         return piece.length is None and not piece.asks_only
 
-    def finish(self) -> tuple[Entry, Checksums]:
-        """Have it stand in its place. Raises ``InvalidRequest`` for a wrong checksum, and forgets the draft then."""
+    def finish(self, told: Told) -> tuple[Entry, Checksums]:
+        """Have it stand in its place. ``told``: by the headers of the last piece, of all of it.
+
+        Raises ``InvalidRequest`` for a wrong checksum, and forgets the draft then.
+        """
         wanted = self._wanted
         sums = checksums_of(self._fd)
         try:
-            sums.compare(wanted.crc32c, wanted.md5)
+            sums.compare(wanted.sums, told)
         except InvalidRequest:
             self.drop()
             raise
@@ -233,15 +312,23 @@ class Continuation:
             self._bucket.tree().publish(self._path, tree, path, replaces=not wanted.condition.is_new_alone)
         except FileExistsError:
             raise ConditionNotMet("At least one of the pre-conditions you specified did not hold.") from None
+        self._bucket.tree().delete(f"{self._path}{_TOTAL}")
         return find_object(self._bucket, wanted.name), sums
 
     def drop(self) -> None:
         self._bucket.tree().delete(self._path)
+        self._bucket.tree().delete(f"{self._path}{_TOTAL}")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.__exit__(kind, error, trace)
+        try:
+            self._file.__exit__(kind, error, trace)
+        except InsufficientStorage:  # what the file system itself says
+            self.drop()
+            raise
+        if isinstance(error, PayloadTooLarge | InsufficientStorage):
+            self.drop()
 
 
 def _mac(key: bytes, text: str) -> str:

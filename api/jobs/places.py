@@ -98,6 +98,10 @@ class _Checker:
         if owner == MODELS and writes:
             self._add(field, f"{volume}/{path} holds registered models, which never change", "mount it read-only")
             return False
+        if not path and writes and self.caller.is_admin:  # nobody else gets the whole of it at all
+            hint = f"name a folder in it, such as {volume}/{self.member.project}"
+            self._add(field, f"the whole of {volume} has registered models in it, which never change", hint)
+            return False
         if self.caller.is_admin:
             return True
         is_own = owner in own or is_place_of(path, own)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from sqlalchemy import select, update
 from trainmaster.spec import JobSpec, SpecError, parse_spec, parse_spec_text
 from trainmaster.spec.priorities import priority_words
@@ -18,6 +17,7 @@ from api.auth import Caller, Member
 from api.jobs.places import Output, check_places
 from api.work import Platform, Work
 from core.bell import TOPIC_TICK
+from core.db.json import dump_json
 from core.db.repositories.new_jobs import JobOrder, new_job
 from core.db.repositories.submission import KeyClaim, NewJob, write_job
 from core.db.tables import Archive, Job, Project, Secret
@@ -144,8 +144,7 @@ def check_in_transaction(work: Work, submission: Submission) -> None:
 
 def digest_of(kind: str, content: Mapping[str, Any]) -> str:
     """Equal for requests that ask for the same."""
-    text = orjson.dumps([kind, content], option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
-    return hashlib.sha256(text).hexdigest()
+    return hashlib.sha256(dump_json([kind, content], sorts_keys=True)).hexdigest()
 
 
 def _new_job(work: Work, caller: Caller, submission: Submission) -> NewJob:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, Final
 
@@ -155,6 +156,25 @@ def delete(work: Work, caller: Caller, job: Job) -> None:
         raise Conflict(f"The last attempt of job {job.name!r} is still being cleaned up; try again in a moment.")
     set_job(work.session, job, deleted_at=work.now, updated_at=work.now)
     tell(work, caller, job, "job.deleted", "")
+
+
+def delete_ended(work: Work, caller: Caller, job: Job, refusal: Callable[[], str]) -> bool:
+    """The same for other systems' clients, in their words; false while its last processes are still being cleaned up.
+
+    Args:
+        refusal: what is said where it has not ended; asked for once ``job`` is locked and read anew.
+
+    Raises:
+        Conflict: it has not ended.
+    """
+    lock(work.session, job)
+    try:
+        delete(work, caller, job)
+    except Conflict as refused:
+        if not JobState(job.state).is_terminal:
+            raise Conflict(refusal()) from refused
+        return False
+    return True
 
 
 def lock(session: Session, job: Job) -> None:

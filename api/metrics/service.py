@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
@@ -19,22 +19,34 @@ from core.domain.states import JobState, ReplicaState
 
 
 def render(platform: Platform) -> bytes:
-    """The text that Prometheus reads. While the database is away, the process's own metrics and ``database_up 0``."""
+    """The text that Prometheus reads. While the database is away, the process's own metrics and ``database_up 0``.
+
+    What this process counted says so by its label ``process``: behind a load balancer each look may meet another one, and
+    counters of several that look like one would seem to jump.
+    """
     try:
         with platform.read() as work:
             families = _families(work)
     except TrainmasterError:
         families = [_gauge("database_up", "Whether the database answers.", 0)]
     registry = CollectorRegistry()
-    registry.register(_Ready(families))
-    return generate_latest(registry) + generate_latest(platform.recorder.registry)
+    recorder = platform.recorder
+    registry.register(_Ready([*families, *_labelled(recorder.registry.collect(), process=recorder.process)]))
+    return generate_latest(registry)
+
+
+def _labelled(families: Iterable[Metric], **labels: str) -> Iterator[Metric]:
+    for family in families:
+        own = Metric(family.name, family.documentation, family.type)
+        own.samples = [one._replace(labels={**one.labels, **labels}) for one in family.samples]
+        yield own
 
 
 class _Ready(Collector):
-    def __init__(self, families: Iterable[GaugeMetricFamily]) -> None:
+    def __init__(self, families: Iterable[Metric]) -> None:
         self._families = list(families)
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[Metric]:
         return self._families
 
 

@@ -50,7 +50,7 @@ class ScriptAccess:
 
         Raises:
             NotFound: there is no such attempt any more.
-            AttemptEnded: a minute ago or longer, or its job was deleted.
+            AttemptEnded: a minute ago or longer, or its job or its project was deleted.
         """
         place, ended_at = _place_of(session, self.attempt_id)
         if ended_at is not None and now - ended_at > _LATE:
@@ -108,16 +108,18 @@ def roles_of(gang: dict[str, Any]) -> dict[str, int]:
 
 def _place_of(session: Session, attempt_id: AttemptId) -> tuple[Place, datetime | None]:
     row = session.execute(
-        select(Attempt.number, Attempt.ended_at, Job, Project.name)
+        select(Attempt.number, Attempt.ended_at, Job, Project.name, Project.deleted_at)
         .join(Job, Job.id == Attempt.job_id)
         .join(Project, Project.id == Job.project_id)
         .where(Attempt.id == attempt_id)
     ).one_or_none()
     if row is None:
         raise NotFound("There is no attempt of this token any more.")
-    number, ended_at, job, project = row
+    number, ended_at, job, project, project_deleted_at = row
     if job.deleted_at is not None:
         raise AttemptEnded("The job of this token was deleted; its scripts log no more.")
+    if project_deleted_at is not None:  # what a late call made anew would be nobody's
+        raise AttemptEnded("The project of this token's job was deleted; its scripts log no more.")
     place = Place(
         attempt_id, number, job.id, job.name, job.project_id, project, job.user_id, roles_of(job.gang)
     )  # fmt: skip

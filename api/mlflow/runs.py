@@ -262,8 +262,11 @@ def note_model(row: MlflowRun, model_json: str) -> None:
     """
     try:
         history = [*orjson.loads(row.tags.get("mlflow.log-model.history", "[]")), orjson.loads(model_json)]
+        orjson.dumps(history)  # TypeError: nested deeper than can be written again
     except (orjson.JSONDecodeError, TypeError) as error:
-        raise InvalidRequest("model_json is no JSON, or the tag mlflow.log-model.history is not.") from error
+        raise InvalidRequest(
+            "model_json is no JSON that can be kept, or the tag mlflow.log-model.history is none.", field="model_json"
+        ) from error
     while len(text := orjson.dumps(history).decode()) > TAG and len(history) > 1:
         del history[0]
     if len(text) <= TAG:

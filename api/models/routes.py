@@ -11,10 +11,12 @@ from sqlalchemy import select
 from trainmaster.wire import models as wire
 from trainmaster.wire.base import Page
 
+from api.auth import Reader
 from api.cursors import make_cursor, read_cursor
 from api.jobs.routes import IdempotencyKey
 from api.models import content, service
 from api.models.access import ModelAccess, ModelMember, ModelViewer, ProjectMember, ProjectViewer, Version
+from api.models.listing import ModelsQuery, find_page
 from api.models.views import change_view, model_views, version_detail, version_views
 from api.paging import PageParams, PageQuery, plain, rows_by_name
 from api.routing import new_router
@@ -27,7 +29,10 @@ from core.registry.versions import ReadyVersion
 from core.storage.tree import Tree
 from core.storage.volumes import tree_of
 
-router = new_router("models", "/projects/{project}/models")
+router = new_router("models")
+
+_ALL = "/projects/{project}/models"
+_ONE = f"{_ALL}/{{model}}"
 
 AliasName = Annotated[wire.Alias, Field(max_length=128)]
 _CONTENT = {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
@@ -49,7 +54,7 @@ class FileQuery(PageQuery):
     cursor: Annotated[str | None, Field(max_length=8192, description="`next_cursor` of the page before.")] = None
 
 
-@router.post("", operation_id="create_model", summary="Create a model without versions", status_code=201)
+@router.post(_ALL, operation_id="create_model", summary="Create a model without versions", status_code=201)
 def create_model(
     body: wire.ModelCreate, project: ProjectMember, platform: PlatformDep, key: IdempotencyKey = None
 ) -> wire.ModelView:
@@ -58,7 +63,7 @@ def create_model(
         return model_views(work.session, [service.create(work, project, body, key)])[0]
 
 
-@router.get("", operation_id="list_models", summary="Models of a project, by name")
+@router.get(_ALL, operation_id="list_models", summary="Models of a project, by name")
 def list_models(
     project: ProjectViewer, platform: PlatformDep, query: Annotated[ModelQuery, Query()]
 ) -> Page[wire.ModelView]:
@@ -70,19 +75,26 @@ def list_models(
         return Page(items=model_views(work.session, [row[0] for row in rows]), next_cursor=cursor)
 
 
-@router.get("/{model}", operation_id="get_model", summary="One model with its aliases")
+@router.get("/models", operation_id="find_models", summary="Models of all projects, by name")
+def find_models(caller: Reader, platform: PlatformDep, query: Annotated[ModelsQuery, Query()]) -> Page[wire.ModelView]:
+    """Those that the caller may see."""
+    with platform.read() as work:
+        return find_page(work, caller, query)
+
+
+@router.get(_ONE, operation_id="get_model", summary="One model with its aliases")
 def get_model(model: ModelViewer, platform: PlatformDep) -> wire.ModelView:
     with platform.read() as work:
         return model_views(work.session, [model.load(work.session)])[0]
 
 
-@router.patch("/{model}", operation_id="change_model", summary="Change a model's description, labels or protection")
+@router.patch(_ONE, operation_id="change_model", summary="Change a model's description, labels or protection")
 def change_model(body: wire.ModelChanges, model: ModelMember, platform: PlatformDep) -> wire.ModelView:
     with platform.write() as work:
         return model_views(work.session, [service.change_model(work, model, body)])[0]
 
 
-@router.delete("/{model}", operation_id="delete_model", summary="Delete a model with all its versions", status_code=204)
+@router.delete(_ONE, operation_id="delete_model", summary="Delete a model with all its versions", status_code=204)
 def delete_model(model: ModelMember, platform: PlatformDep, force: Annotated[bool, _FORCE] = False) -> Response:
     """Refused while it or a version is protected, an alias points to a version, or one is deployed."""
     with platform.write() as work:
@@ -90,7 +102,7 @@ def delete_model(model: ModelMember, platform: PlatformDep, force: Annotated[boo
     return Response(status_code=204)
 
 
-@router.get("/{model}/history", operation_id="list_model_changes", summary="What was changed, newest first")
+@router.get(f"{_ONE}/history", operation_id="list_model_changes", summary="What was changed, newest first")
 def list_model_changes(model: ModelViewer, platform: PlatformDep, page: PageParams) -> Page[wire.ModelChange]:
     """Aliases, stages, protection, versions: who changed them and when."""
     with platform.read() as work:
@@ -102,7 +114,7 @@ def list_model_changes(model: ModelViewer, platform: PlatformDep, page: PagePara
         return Page(items=[change_view(row) for row in rows[: page.limit]], next_cursor=cursor)
 
 
-@router.put("/{model}/aliases/{alias}", operation_id="set_model_alias", summary="Point an alias to a version")
+@router.put(f"{_ONE}/aliases/{{alias}}", operation_id="set_model_alias", summary="Point an alias to a version")
 def set_model_alias(
     alias: AliasName, body: wire.AliasRequest, model: ModelMember, platform: PlatformDep
 ) -> wire.ModelView:
@@ -112,7 +124,7 @@ def set_model_alias(
 
 
 @router.delete(
-    "/{model}/aliases/{alias}", operation_id="remove_model_alias", summary="Remove an alias", status_code=204
+    f"{_ONE}/aliases/{{alias}}", operation_id="remove_model_alias", summary="Remove an alias", status_code=204
 )
 def remove_model_alias(alias: AliasName, model: ModelMember, platform: PlatformDep) -> Response:
     with platform.write() as work:
@@ -124,7 +136,7 @@ def remove_model_alias(alias: AliasName, model: ModelMember, platform: PlatformD
 
 
 @router.post(
-    "/{model}/versions", operation_id="register_version", summary="Register a version from a job", status_code=201
+    f"{_ONE}/versions", operation_id="register_version", summary="Register a version from a job", status_code=201
 )
 def register_version(
     body: wire.VersionRegister,
@@ -147,7 +159,7 @@ def register_version(
         )
 
 
-@router.get("/{model}/versions", operation_id="list_versions", summary="Versions of a model, newest first")
+@router.get(f"{_ONE}/versions", operation_id="list_versions", summary="Versions of a model, newest first")
 def list_versions(
     model: ModelViewer, platform: PlatformDep, query: Annotated[VersionQuery, Query()]
 ) -> Page[wire.VersionView]:
@@ -165,14 +177,14 @@ def list_versions(
         return Page(items=version_views(work.session, row, rows[: query.limit]), next_cursor=cursor)
 
 
-@router.get("/{model}/versions/{version}", operation_id="get_version", summary="One version with its lineage")
+@router.get(f"{_ONE}/versions/{{version}}", operation_id="get_version", summary="One version with its lineage")
 def get_version(version: Version, model: ModelViewer, platform: PlatformDep) -> wire.VersionDetail:
     with platform.read() as work:
         return version_detail(work.session, *model.load_version(work.session, version))
 
 
 @router.patch(
-    "/{model}/versions/{version}",
+    f"{_ONE}/versions/{{version}}",
     operation_id="change_version",
     summary="Change a version's description, labels or protection",
 )
@@ -184,7 +196,9 @@ def change_version(
         return version_detail(work.session, *service.change_version(work, model, version, body))
 
 
-@router.post("/{model}/versions/{version}/stage", operation_id="set_version_stage", summary="Move a version to a stage")
+@router.post(
+    f"{_ONE}/versions/{{version}}/stage", operation_id="set_version_stage", summary="Move a version to a stage"
+)
 def set_version_stage(
     version: Version, body: wire.StageRequest, model: ModelMember, platform: PlatformDep
 ) -> wire.VersionDetail:
@@ -193,7 +207,7 @@ def set_version_stage(
 
 
 @router.delete(
-    "/{model}/versions/{version}", operation_id="delete_version", summary="Delete a version", status_code=204
+    f"{_ONE}/versions/{{version}}", operation_id="delete_version", summary="Delete a version", status_code=204
 )
 def delete_version(
     version: Version, model: ModelMember, platform: PlatformDep, force: Annotated[bool, _FORCE] = False
@@ -204,7 +218,7 @@ def delete_version(
     return Response(status_code=204)
 
 
-@router.get("/{model}/versions/{version}/files", operation_id="list_version_files", summary="Files with their hashes")
+@router.get(f"{_ONE}/versions/{{version}}/files", operation_id="list_version_files", summary="Files with their hashes")
 def list_version_files(
     version: Version, model: ModelViewer, platform: PlatformDep, query: Annotated[FileQuery, Query()]
 ) -> Page[wire.ModelFile]:
@@ -225,13 +239,13 @@ def list_version_files(
 
 
 @router.get(
-    "/{model}/versions/{version}/files/content",
+    f"{_ONE}/versions/{{version}}/files/content",
     operation_id="download_version_file",
     summary="The bytes of a version's file, or a range of them",
     response_class=Response,
     responses={200: _CONTENT, 206: {**_CONTENT, "description": "The range."}},
 )
-@router.head("/{model}/versions/{version}/files/content", include_in_schema=False)
+@router.head(f"{_ONE}/versions/{{version}}/files/content", include_in_schema=False)
 def download_version_file(
     version: Version, model: ModelViewer, platform: PlatformDep, path: Annotated[str, Query(max_length=4096)]
 ) -> Response:
@@ -244,13 +258,13 @@ def download_version_file(
 
 
 @router.get(
-    "/{model}/versions/{version}/archive",
+    f"{_ONE}/versions/{{version}}/archive",
     operation_id="download_version",
     summary="All files of a version as a tar, or a range of it",
     response_class=Response,
     responses={200: _TAR, 206: {**_TAR, "description": "The range."}},
 )
-@router.head("/{model}/versions/{version}/archive", include_in_schema=False)
+@router.head(f"{_ONE}/versions/{{version}}/archive", include_in_schema=False)
 def download_version(request: Request, version: Version, model: ModelViewer, platform: PlatformDep) -> Response:
     """The same bytes each time, so that a download that broke off goes on with a range."""
     tree, found = _ready(platform, model, version)

@@ -334,7 +334,9 @@ def _demand_free(work: Work, model: Model, row: ModelVersion) -> None:
         raise Conflict(f"{what} is what alias {shown} points to; move or remove the alias first.")
     holders = models.holders_of(work.session, [row.id])[row.id]
     if holders:
-        raise Conflict(f"{what} is deployed: {', '.join(holders[:_SHOWN])}; take it down there first.")
+        raise Conflict(
+            f"{what} is deployed or may be taken back to: {', '.join(holders[:_SHOWN])}; take it down there first."
+        )
 
 
 def _demand_admin(work: Work, access: ModelAccess, *, force: bool) -> None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from trainmaster.wire import models as wire
 
 from core.db.repositories import models
+from core.db.repositories.serving import servers_of_versions
 from core.db.tables import Model, ModelChange, ModelVersion, Project, User
 from core.domain.models import VersionState
+from core.registry.sources import Uploaded
 
 
 def model_views(session: Session, rows: Sequence[Model]) -> list[wire.ModelView]:
     ids = [row.id for row in rows]
     counts, aliases = models.counts_of(session, ids), models.aliases_of(session, ids)
+    newest, stages = models.newest_of(session, ids), models.stages_of(session, ids)
     projects = _names(session, Project, {row.project_id for row in rows})
     users = _names(session, User, {row.user_id for row in rows})
     return [
@@ -31,6 +34,8 @@ def model_views(session: Session, rows: Sequence[Model]) -> list[wire.ModelView]
             versions=counts[row.id][0],
             latest=counts[row.id][1],
             aliases=aliases[row.id],
+            stages=stages[row.id],
+            newest=_newest(newest[row.id]) if row.id in newest else None,
             created_at=row.created_at,
             updated_at=row.updated_at,
         )
@@ -38,9 +43,20 @@ def model_views(session: Session, rows: Sequence[Model]) -> list[wire.ModelView]
     ]
 
 
+def _newest(row: ModelVersion) -> wire.NewestVersion:
+    return wire.NewestVersion(
+        version=row.number,
+        state=cast("wire.VersionState", row.state),
+        stage=cast("wire.Stage", row.stage),
+        metrics=(row.lineage or {}).get("metrics", {}),
+        created_at=row.created_at,
+    )
+
+
 def version_views(session: Session, model: Model, rows: Sequence[ModelVersion]) -> list[wire.VersionView]:
     """Of versions of one model."""
-    held = models.holders_of(session, [row.id for row in rows])
+    ids = [row.id for row in rows]
+    held, serving = models.holders_of(session, ids), servers_of_versions(session, ids)
     aliases = models.aliases_of(session, [model.id])[model.id]
     projects = _names(session, Project, {model.project_id})
     users = _names(session, User, {row.user_id for row in rows})
@@ -56,6 +72,7 @@ def version_views(session: Session, model: Model, rows: Sequence[ModelVersion]) 
             aliases=[name for name, number in aliases.items() if number == row.number],
             is_protected=row.is_protected,
             used_by=held[row.id],
+            served_by=serving[row.id],
             description=row.description,
             labels=row.labels,
             format=row.format,
@@ -63,7 +80,7 @@ def version_views(session: Session, model: Model, rows: Sequence[ModelVersion]) 
             file_count=row.file_count,
             done_bytes=row.done_bytes,
             digest=row.digest,
-            source=wire.ModelSource(kind=row.source["kind"], job=row.source["job"], path=row.source["path"] or ""),
+            source=_source(row.source),
             metrics=(row.lineage or {}).get("metrics", {}),
             user=users[row.user_id],
             created_at=row.created_at,
@@ -71,6 +88,12 @@ def version_views(session: Session, model: Model, rows: Sequence[ModelVersion]) 
         )
         for row in rows
     ]
+
+
+def _source(source: dict[str, Any]) -> wire.ModelSource:
+    if source["kind"] == Uploaded.KIND:
+        return wire.ModelSource(kind="upload", path=Uploaded.of_json(source).location)
+    return wire.ModelSource(kind=source["kind"], job=source["job"], path=source["path"] or "")
 
 
 def version_detail(session: Session, model: Model, row: ModelVersion) -> wire.VersionDetail:

@@ -49,7 +49,10 @@ def suspicion(node: Node, hidden: frozenset[str]) -> SuspicionView | None:
 
 
 def lift(node: Node, now: datetime) -> None:
-    """It is as one that never failed: the next quarantine is the first in a row."""
+    """It is as one that never failed: the next quarantine is the first in a row. ``now`` may be before a quarantine that this had
+    to wait for: what that was for counts no more either.
+    """
+    now = now if node.quarantined_at is None else max(now, node.quarantined_at)
     node.quarantine = node.quarantined_at = node.quarantined_until = node.suspicion = None
     node.trusted_since, node.quarantine_count = now, 0
 

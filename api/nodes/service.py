@@ -59,7 +59,9 @@ def uncordon(work: Work, caller: Caller, name: str, reason: str) -> NodeView:
 
 def release(work: Work, caller: Caller, name: str, reason: str) -> NodeView:
     """Lift its quarantine, or dismiss what it is suspected of. What failed there before counts no more. Again: nothing."""
-    node = _load(work, name)
+    # What the scheduler decides of it in this moment comes wholly before this or after it: a mixture of both would leave the
+    # node closed, with nothing that says since how many times.
+    node = _load(work, name, is_locked=True)
     if node.quarantined_at is not None or node.suspicion is not None:
         quarantines.lift(node, work.now)
         append_event(
@@ -122,8 +124,9 @@ def _close(work: Work, caller: Caller, name: str, reason: str, *, kind: str) -> 
     return get_node(work, caller, name)
 
 
-def _load(work: Work, name: str) -> Node:
-    node = work.session.get(Node, name)
+def _load(work: Work, name: str, *, is_locked: bool = False) -> Node:
+    """``is_locked``: as it is now, and nobody else writes it until this work ends."""
+    node = work.session.get(Node, name, with_for_update=is_locked or None, populate_existing=is_locked)
     if node is None:
         raise NotFound(f"There is no node {name!r}; `GET /api/v1/nodes` lists them.")
     return node

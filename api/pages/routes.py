@@ -20,7 +20,7 @@ router = new_router("pages")
 BUILD: Final = Path(__file__).parents[2] / "web" / "dist"
 # The first words of the application's own addresses. Whatever else nobody answers stays not found.
 PLACES: Final = (
-    "jobs", "studies", "submit", "compare", "queue", "simulations", "cluster", "activity", "projects", "users", "tokens", "volumes", "settings", "login",
+    "jobs", "studies", "models", "endpoints", "batch-predictions", "submit", "compare", "queue", "simulations", "cluster", "activity", "projects", "users", "tokens", "volumes", "settings", "login",
 )  # fmt: skip
 # No inline script or style, nothing from elsewhere, and in no page of others.
 _HEADERS: Final = {

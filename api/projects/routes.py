@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from fastapi import Request
 from trainmaster.wire.admin import MemberSet, MemberView, ProjectCreate, ProjectUpdate, ProjectView
 from trainmaster.wire.base import Page
 
@@ -42,10 +43,15 @@ def update_project(project: ProjectAdmin, body: ProjectUpdate, platform: Platfor
 
 
 @router.delete("/{project}", operation_id="delete_project", summary="Delete a project", status_code=204)
-def delete_project(project: ProjectAdmin, platform: PlatformDep) -> None:
-    """Refused while it has jobs or studies that have not ended, models being registered, or endpoints. Files stay."""
+def delete_project(project: ProjectAdmin, platform: PlatformDep, request: Request) -> None:
+    """Refused while it has jobs or studies that have not ended, models being registered, or endpoints. Files stay; what
+    scripts kept in Optuna's storage goes.
+    """
     with platform.write() as work:
-        service.remove(work, project.caller, project.load(work.session))
+        row = project.load(work.session)
+        project_id = row.id
+        service.remove(work, project.caller, row)
+    request.app.state.optuna.delete(project_id)
 
 
 @router.get("/{project}/members", operation_id="list_members", summary="Members of a project")

@@ -26,6 +26,7 @@ from core.domain.errors import AttemptEnded, InvalidRequest, NotFound
 from core.domain.ids import AttemptId
 from core.domain.metrics.limits import STEP_LIMIT
 from core.domain.metrics.points import Points
+from core.domain.studies import roads
 from core.ids import new_id
 
 # Each start of a replica counts its items from 1. The column holds the start's number above, the item's below:
@@ -148,6 +149,10 @@ class _Taker:
 
     def _take_progress(self, item: ReportItem) -> None:
         before = self.replica.progress if self.progress is None else self.progress
+        if "roads" in item.data:  # how its metrics came; told by itself, at the end, and no progress
+            told = roads.kept(item.data["roads"])
+            self.progress = before if told is None else {**before, roads.KEY: told}
+            return
         known: dict[str, Any] = {
             name: _number(item.data, name) for name in ("step", "steps", "epoch", "epochs") if name in item.data
         }

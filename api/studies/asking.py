@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 from anyio import sleep
-from sqlalchemy import insert
+from sqlalchemy import Table, insert
 from trainmaster.studies import StudySpec
 from trainmaster.wire.studies import Suggestions, TrialComplete, TrialView
 
+from api.jobs.service import digest_of
 from api.studies.access import StudyAccess
 from api.studies.views import trial_views
 from api.work import Platform, Work
 from core.bell import TOPIC_STUDY
-from core.db.repositories.studies import change_study, end_trial, running_count
+from core.db.repositories.idempotency import claim_key, find_key
+from core.db.repositories.studies import change_study, end_trial, hear_of, numbers_of_client, running_count
+from core.db.repositories.submission import KeyClaim
 from core.db.tables import Study, Trial
 from core.domain.errors import Conflict, InvalidRequest, NotFound, StaleWrite
 from core.domain.studies.budget import Spent, outlook
@@ -25,45 +29,92 @@ from core.domain.studies.states import StudyState, TrialState
 _WAIT_S: Final = 8.0
 _LOOK_S: Final = 0.05
 _TRIES: Final = 5
+_NEW: Final = insert(cast("Table", Trial.__table__))
 
 
-async def suggest(platform: Platform, access: StudyAccess, count: int) -> Suggestions:
-    """Up to ``count`` new trials, from the points that were drawn ahead. Waits a while when there is none yet."""
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """``client``: what the program calls itself; it first gets what it has still. ``key``: the same key gives the same trials."""
+
+    count: int = 1
+    client: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """``is_new``: false where the same request had got these trials before."""
+
+    suggestions: Suggestions
+    is_new: bool = True
+
+
+async def suggest(platform: Platform, access: StudyAccess, asked: Ask) -> Given:
+    """Up to ``asked.count`` trials: new ones from the points that were drawn ahead. Waits a while when there is none yet.
+
+    Raises:
+        IdempotencyMismatch: the key came before with another request.
+    """
     until_s = time.monotonic() + _WAIT_S
     while True:
-        found = await platform.run_hot(_take, platform, access, count)
+        found = await platform.run_hot(_take, platform, access, asked)
         if found is not None:
             return found
         if time.monotonic() > until_s:
-            return Suggestions(trials=[], reason="No point is left to be tried, or the scheduler is away; ask again.")
+            return _none("No point is left to be tried, or the scheduler is away; ask again.")
         await sleep(_LOOK_S)
 
 
-def _take(platform: Platform, access: StudyAccess, count: int) -> Suggestions | None:
+def _take(platform: Platform, access: StudyAccess, asked: Ask) -> Given | None:
     for _ in range(_TRIES):
         try:
             with platform.write() as work:
-                return _take_once(work, access, count)
+                return take(work, access, asked)
         except StaleWrite:
             continue  # somebody else has taken some in the same moment
     return None
 
 
-def _take_once(work: Work, access: StudyAccess, count: int) -> Suggestions | None:
+def take(work: Work, access: StudyAccess, asked: Ask) -> Given | None:
+    """Give trials in one transaction; ``None``: no point is ready yet. Raises ``StaleWrite``: somebody took some meanwhile."""
     row, _ = access.load(work.session)
     spec = _demand_asked(row)
+    claim = _claim(access, row, asked)
+    before = None if claim is None else find_key(work.session, claim)
+    if before is not None:
+        return _again(work, row, [int(number) for number in before.split(",")])
     if row.state != StudyState.RUNNING:
-        return Suggestions(trials=[], reason=f"The study is {row.state}. {row.reason}".strip())
+        return _none(f"The study is {row.state}. {row.reason}".strip())
+    held: list[int] = []
+    if asked.client is not None:
+        held = list(numbers_of_client(work.session, row.id, asked.client, asked.count))
+        if held:
+            hear_of(work.session, row.id, held, work.now)
+    kept = trial_views(work.session, row.id, limit=len(held), numbers=held) if held else []
+    lacking = asked.count - len(held)
     # Of those that are over it does not matter here how: whether the study has failed is the control loop's to say.
     running = running_count(work.session, row.id)
     counts = {TrialState.RUNNING: running, TrialState.SUCCEEDED: row.trial_count - running}
     ahead = outlook(spec.budget, Spent(counts, work.now - row.started_at))
-    if not ahead.room:
-        return Suggestions(trials=[], reason=ahead.reason or "As many trials as it may have at once are being tried.")
-    work.ring(TOPIC_STUDY, row.id)
-    chosen = row.prepared[: min(count, ahead.room)]
+    chosen = row.prepared[: min(lacking, ahead.room)]
+    if not chosen and not kept:
+        if ahead.room:
+            work.ring(TOPIC_STUDY, row.id)
+            return None
+        return _none(ahead.reason or "As many trials as it may have at once are being tried.")
+    numbers = [*held, *range(row.trial_count + 1, row.trial_count + 1 + len(chosen))]
+    if claim is not None:
+        made = ",".join(str(number) for number in numbers)
+        before = claim_key(work.session, claim, made, work.now)
+        if before is not None:  # an equal request was quicker
+            return _again(work, row, [int(number) for number in before.split(",")])
     if not chosen:
-        return None
+        return Given(Suggestions(trials=kept))
+    work.ring(TOPIC_STUDY, row.id)
+    return Given(Suggestions(trials=[*kept, *_begin(work, row, chosen, asked.client)]))
+
+
+def _begin(work: Work, row: Study, chosen: list[Any], client: str | None) -> list[TrialView]:
     first = row.trial_count + 1
     change_study(
         work.session, row.id, row.generation, work.now,
@@ -72,29 +123,73 @@ def _take_once(work: Work, access: StudyAccess, count: int) -> Suggestions | Non
     rows: list[dict[str, Any]] = [
         {
             "study_id": row.id, "number": number, "job_id": None, "state": TrialState.RUNNING.value,
-            "parameters": one["parameters"], "memo": one["memo"], "reason": "", "gpu_s": 0.0, "created_at": work.now,
+            "parameters": one["parameters"], "memo": one["memo"], "reason": "", "gpu_s": 0.0, "client": client,
+            "created_at": work.now,
         }
         for number, one in enumerate(chosen, start=first)
     ]  # fmt: skip
-    work.session.execute(insert(Trial), rows)
-    return Suggestions(trials=trial_views(work.session, row.id, after=first - 1, limit=len(chosen)))
+    work.session.connection().execute(_NEW, rows)
+    # What was just written need not be read: whoever asks waits for this.
+    return [
+        TrialView(number=number, state="running", parameters=one["parameters"], client=client, created_at=work.now)
+        for number, one in enumerate(chosen, start=first)
+    ]
 
 
-def complete(work: Work, access: StudyAccess, number: int, body: TrialComplete) -> TrialView:
-    """Write what a trial came to.
+def _claim(access: StudyAccess, row: Study, asked: Ask) -> KeyClaim | None:
+    if asked.key is None:
+        return None
+    digest = digest_of("suggestions", {"study": row.id, "count": asked.count, "client": asked.client})
+    return KeyClaim(access.caller.user_id, asked.key, digest)
+
+
+def _again(work: Work, row: Study, numbers: list[int]) -> Given:
+    """What an equal request was given, as it is now."""
+    hear_of(work.session, row.id, numbers, work.now)
+    trials = trial_views(work.session, row.id, limit=len(numbers), numbers=numbers)
+    return Given(Suggestions(trials=trials), is_new=False)
+
+
+def _none(reason: str) -> Given:
+    return Given(Suggestions(trials=[], reason=reason))
+
+
+def heartbeat(work: Work, access: StudyAccess, number: int) -> TrialView:
+    """Note that somebody works on the trial; nothing happens to one that is over.
 
     Raises:
         NotFound: there is no such trial.
-        Conflict: it has ended already, or its job tells its result.
+        Conflict: its job tells how it is.
+    """
+    row, _ = access.load(work.session)
+    _demand_asked(row)
+    hear_of(work.session, row.id, [number], work.now)
+    found = trial_views(work.session, row.id, limit=1, numbers=[number])
+    if not found:
+        raise _no_trial(row, number)
+    return found[0]
+
+
+def complete(work: Work, access: StudyAccess, number: int, body: TrialComplete) -> TrialView:
+    """Write what a trial came to. The same told again changes nothing and gets the same answer.
+
+    Raises:
+        NotFound: there is no such trial.
+        Conflict: it has ended otherwise already, or its job tells its result.
         InvalidRequest: a metric is missing, unknown, or no number.
     """
     row, _ = access.load(work.session)
     spec = _demand_asked(row)
     trial = work.session.get(Trial, (row.id, number))
     if trial is None:
-        raise NotFound(f"There is no trial {number} in study {row.name!r}.")
+        raise _no_trial(row, number)
+    state = TrialState.FAILED if body.result is None else TrialState.SUCCEEDED
+    reason = body.reason or ("it was told to have failed" if body.result is None else "")
     if trial.state != TrialState.RUNNING:
-        raise Conflict(f"Trial {number} of study {row.name!r} has ended already: {trial.state}.")
+        if (trial.state, trial.result, trial.reason) == (state.value, body.result, reason):
+            # A program tells the same once more where it lost the answer.
+            return trial_views(work.session, row.id, limit=1, numbers=[number])[0]
+        raise Conflict(f"Trial {number} of study {row.name!r} has ended already: {trial.state}. {trial.reason}".strip())
     if body.result is not None:
         names = [metric.name for metric in spec.metrics]
         for name in names:
@@ -107,11 +202,13 @@ def complete(work: Work, access: StudyAccess, number: int, body: TrialComplete) 
                 raise InvalidRequest(f"result.{name}: the study has no such metric.", field=f"result.{name}")
             if not math.isfinite(value):
                 raise InvalidRequest(f"result.{name}: must be a finite number.", field=f"result.{name}")
-    state = TrialState.FAILED if body.result is None else TrialState.SUCCEEDED
-    reason = body.reason or ("it was told to have failed" if body.result is None else "")
     end_trial(work.session, row.id, number, state, work.now, result=body.result, reason=reason)
     work.ring(TOPIC_STUDY, row.id)
     return trial_views(work.session, row.id, limit=1, numbers=[number])[0]
+
+
+def _no_trial(row: Study, number: int) -> NotFound:
+    return NotFound(f"There is no trial {number} in study {row.name!r}.")
 
 
 def _demand_asked(row: Study) -> StudySpec:

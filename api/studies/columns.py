@@ -14,8 +14,8 @@ from trainmaster.wire.studies import StudyCurves, TrialColumns, TrialCurve
 from api.studies.views import results
 from core.db.repositories.metric_reads import Filter, Series, find_series, read_points
 from core.db.tables import Study, Trial
+from core.domain.studies.curves import make_curve, thinned
 from core.domain.studies.states import TrialState
-from core.domain.studies.stopping import make_curve, thinned
 
 # Whoever ends a trial may write that a moment after the time that it writes.
 _OVERLAP: Final = timedelta(seconds=30)

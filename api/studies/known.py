@@ -9,9 +9,10 @@ from typing import Final
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
+from trainmaster.studies import Goal
 
 from core.db.tables import Trial
-from core.domain.studies.results import Result, values_of
+from core.domain.studies.results import Result, pareto, values_of
 from core.domain.studies.states import TrialState
 
 # Studies whose results are kept; one of 10,000 trials takes two megabytes.
@@ -40,6 +41,35 @@ class _Kept:
 
 
 _kept: Final = _Kept()
+
+
+class _Fronts:
+    """The Pareto front of each study, as of so many results: with thousands of trials it takes long to find."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[str, tuple[int, list[Result]]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, study_id: str, results: Sequence[Result], goals: Sequence[Goal]) -> list[Result]:
+        with self._lock:
+            count, front = self._found.get(study_id, (-1, []))
+        if count == len(results):
+            return front
+        front = pareto(results, goals)
+        with self._lock:
+            self._found[study_id] = (len(results), front)
+            self._found.move_to_end(study_id)
+            while len(self._found) > _STUDIES:
+                self._found.popitem(last=False)
+        return front
+
+
+_fronts: Final = _Fronts()
+
+
+def known_front(study_id: str, results: Sequence[Result], goals: Sequence[Goal]) -> list[Result]:
+    """Of ``results``, all that the study has, those that no other one betters in every metric, by number."""
+    return list(_fronts.of(study_id, results, goals))
 
 
 def known_results(session: Session, study_id: str, names: Sequence[str]) -> list[Result]:

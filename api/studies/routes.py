@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -27,6 +28,8 @@ from trainmaster.wire.studies import (
 
 from api.auth import Reader, Writer
 from api.cursors import make_cursor, read_cursor
+from api.jobs.routes import REPLAYED, IdempotencyKey
+from api.jobs.service import digest_of
 from api.paging import PageParams
 from api.routing import new_router
 from api.studies import asking, insight, service
@@ -35,7 +38,7 @@ from api.studies.cloning import cloned_spec
 from api.studies.columns import study_curves, trial_columns
 from api.studies.listing import StudyQueryParams, list_page
 from api.studies.views import study_best, study_detail, trial_views
-from api.work import Platform, PlatformDep
+from api.work import Platform, PlatformDep, Work
 from core.domain.studies.states import StudyEvent
 
 router = new_router("studies", "/studies")
@@ -51,15 +54,21 @@ TrialNumber = Annotated[int, Path(ge=1, le=2**31 - 1, description="The trial's n
     response_model=StudyDetail,
     responses={200: {"model": StudySpec, "description": "With `dry_run`: the canonical spec; nothing was created."}},
 )
-def create_study(body: StudyCreate, caller: Writer, platform: PlatformDep) -> Response:
+def create_study(body: StudyCreate, caller: Writer, platform: PlatformDep, key: IdempotencyKey = None) -> Response:
     """Its first trials begin at once. Every mistake of the spec is told at once. Needs the role `member` in the project."""
     spec = service.read_study(body)
+    digest = digest_of("study", spec.model_dump(mode="json"))
+    with platform.read() as work:
+        before = None if body.dry_run else service.made_before(work, caller, key, digest)
+        if before is not None:
+            return _created(work, before)
     draft = service.check_study(platform, caller, spec)
+    if not body.wait_for_nodes:
+        service.demand_place(platform, caller, draft)
     if body.dry_run:
         return _json(spec.model_dump_json())
     with platform.write() as work:
-        detail = study_detail(work.session, service.create(work, caller, draft))
-    return _json(detail.model_dump_json(), 201)
+        return _created(work, service.create(work, caller, draft, key=key, digest=digest))
 
 
 @router.get("", operation_id="list_studies", summary="Studies, newest first")
@@ -151,18 +160,26 @@ async def get_study_prediction(
     response_model=StudyDetail,
     responses={200: {"model": StudySpec, "description": "With `dry_run`: the canonical spec; nothing was created."}},
 )
-def clone_study(body: StudyClone, study: StudyViewer, caller: Writer, platform: PlatformDep) -> Response:
+def clone_study(
+    body: StudyClone, study: StudyViewer, caller: Writer, platform: PlatformDep, key: IdempotencyKey = None
+) -> Response:
     """Needs the role `member` in the new study's project, and `viewer` in the original's."""
     with platform.read() as work:
         original, _ = study.load(work.session)
+        origin, name = original.id, original.name
+        digest = digest_of("study clone", {"study": origin, **body.model_dump(mode="json")})
+        before = None if body.dry_run else service.made_before(work, caller, key, digest)
+        if before is not None:
+            return _created(work, before)
         spec = cloned_spec(work.session, caller, original, body)
-        name = original.name
-    draft = service.check_study(platform, caller, spec)
+    draft = replace(service.check_study(platform, caller, spec), cloned_from=origin)
+    if not body.wait_for_nodes:
+        service.demand_place(platform, caller, draft)
     if body.dry_run:
         return _json(spec.model_dump_json())
     with platform.write() as work:
-        made = service.create(work, caller, draft, f"cloned from {name} ({original.id})")
-        return _json(study_detail(work.session, made).model_dump_json(), 201)
+        reason = f"cloned from {name} ({origin})"
+        return _created(work, service.create(work, caller, draft, reason, key=key, digest=digest))
 
 
 @router.post("/{study}/stop", operation_id="stop_study", summary="Stop a study and cancel its trials")
@@ -197,9 +214,30 @@ def delete_study(study: StudyMember, platform: PlatformDep) -> None:
 
 
 @router.post("/{study}/suggestions", operation_id="suggest_trials", summary="Ask for points to try by yourself")
-async def suggest_trials(study: StudyMember, platform: PlatformDep, body: SuggestRequest | None = None) -> Suggestions:
-    """Of a study without a template. Each point is a trial that runs until it is told as complete."""
-    return await asking.suggest(platform, study, body.count if body else 1)
+async def suggest_trials(
+    study: StudyMember,
+    platform: PlatformDep,
+    response: Response,
+    body: SuggestRequest | None = None,
+    key: IdempotencyKey = None,
+) -> Suggestions:
+    """Of a study without a template. Each point is a trial that runs until it is told as complete, or nothing is heard of it
+    for the study's `lost_after`.
+    """
+    asked = asking.Ask(key=key) if body is None else asking.Ask(body.count, body.client, key)
+    given = await asking.suggest(platform, study, asked)
+    if not given.is_new:
+        response.headers[REPLAYED] = "true"
+    return given.suggestions
+
+
+@router.post(
+    "/{study}/trials/{number}/heartbeat", operation_id="heartbeat_trial", summary="Say that a trial is worked on"
+)
+def heartbeat_trial(number: TrialNumber, study: StudyMember, platform: PlatformDep) -> TrialView:
+    """Of a study without a template. Its time until it is lost begins anew; `state` says whether it still counts."""
+    with platform.write() as work:
+        return asking.heartbeat(work, study, number)
 
 
 @router.post("/{study}/trials/{number}/complete", operation_id="complete_trial", summary="Tell what a trial came to")
@@ -214,5 +252,10 @@ def _ask(platform: Platform, study: StudyAccess, event: StudyEvent, body: Reason
         return study_detail(work.session, service.ask(work, study, event, body.reason if body else ""))
 
 
-def _json(content: str, status: int = 200) -> Response:
-    return Response(content, status, media_type="application/json")
+def _created(work: Work, made: service.Created) -> Response:
+    headers = {} if made.is_new else {REPLAYED: "true"}
+    return _json(study_detail(work.session, made.row).model_dump_json(), 201, headers)
+
+
+def _json(content: str, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(content, status, headers, media_type="application/json")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from sqlalchemy.orm import Session
@@ -13,17 +14,22 @@ from trainmaster.studies import Budget, Space, StudySpec, parse_study, parse_stu
 from trainmaster.wire.studies import StudyCreate, StudyExtend
 
 from api.auth import Caller
+from api.forecasts.placing import why_never
 from api.jobs.service import Submission, check_in_transaction, check_submission, invalid_spec
 from api.studies.access import StudyAccess
 from api.studies.views import results
 from api.work import Platform, Work
 from core.bell import TOPIC_STUDY
 from core.db.repositories.events import append_event
-from core.db.repositories.studies import change_study, ended_trials
+from core.db.repositories.idempotency import claim_key, find_key
+from core.db.repositories.studies import change_study, ended_trials, trial_counts
+from core.db.repositories.submission import KeyClaim
 from core.db.tables import Study
 from core.domain.errors import Conflict, InvalidRequest, InvalidSpec, NotFound
+from core.domain.studies.budget import FORGIVEN, PAUSED_AT, resumed_start
 from core.domain.studies.results import values_of
-from core.domain.studies.states import StudyEvent, StudyState, advance_study
+from core.domain.studies.states import StudyEvent, StudyState, TrialState, advance_study
+from core.domain.studies.trials import searched, size_of
 from core.ids import new_id
 from core.storage.volumes import split_location
 
@@ -33,11 +39,20 @@ _KNOWN: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A study that may be created. ``submission``: of its template, ``None`` without one."""
+    """A study that may be created. ``submission``: of its template, ``None`` without one. ``cloned_from``: a study's id."""
 
     spec: StudySpec
     project_id: str
     submission: Submission | None
+    cloned_from: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    """``is_new``: false where the same request had made it before."""
+
+    row: Study
+    is_new: bool = True
 
 
 def read_study(request: StudyCreate) -> StudySpec:
@@ -54,25 +69,94 @@ def read_study(request: StudyCreate) -> StudySpec:
 
 def check_study(platform: Platform, caller: Caller, spec: StudySpec) -> Draft:
     """Prove, without an open transaction, that the template can run here for this caller."""
-    if spec.template is None:
-        with platform.read() as work:
-            return Draft(spec, caller.member_of(work.session, spec.project, "member").project_id, None)
-    try:
-        submission = check_submission(platform, caller, spec.template)
-    except InvalidSpec as error:
-        raise _of_template(error) from error
-    return Draft(spec, submission.member.project_id, submission)
+    mistakes: list[InvalidSpec] = []
+    with platform.read() as work:
+        project_id = caller.member_of(work.session, spec.project, "member").project_id
+        if spec.warm_start:
+            mistakes += _known(work.session, caller, spec)[1]
+    submission = None
+    if spec.template is not None:
+        try:
+            submission = check_submission(platform, caller, spec.template)
+        except InvalidSpec as error:
+            mistakes.append(_of_template(error))
+    if mistakes:
+        raise _together(mistakes)
+    return Draft(spec, project_id, submission)
 
 
-def create(work: Work, caller: Caller, draft: Draft, reason: str = "") -> Study:
-    """Write the study; the control loop begins its first trials. ``reason``: of its making, for its history.
+def made_before(work: Work, caller: Caller, key: str | None, digest: str) -> Created | None:
+    """What an equal request with this key made; ``None``: none did.
+
+    Asked before anything is checked: a repeat has the same answer, whatever has become of nodes and volumes meanwhile.
 
     Raises:
+        Conflict: the study that the key made was deleted.
+        IdempotencyMismatch: the key was used for another request.
+    """
+    study_id = None if key is None else find_key(work.session, KeyClaim(caller.user_id, key, digest))
+    return None if study_id is None else Created(_made_before(work.session, study_id), is_new=False)
+
+
+def demand_place(platform: Platform, caller: Caller, draft: Draft) -> None:
+    """Refuse a study none of whose trials could ever start: it would stand there for its whole time and try nothing.
+
+    A single job of this kind is taken and tells why it waits; a study hides that behind its trials, and its time runs.
+    Call it in a thread of the server, without an open transaction.
+
+    Raises:
+        InvalidSpec: no node that there is could ever hold the template's job, by the planner.
+    """
+    if draft.submission is None:
+        return
+    reason = why_never(platform, caller, draft.submission)
+    if reason is None:
+        return
+    field = _field_of(draft.submission, reason.numbers)
+    hint = "create it with `wait_for_nodes` if such a node is to come, or give the template a `max_wait`"
+    sentence = reason.sentence.rstrip(".")
+    told: list[dict[str, str | None]] = [
+        {"path": field, "message": f"no trial could ever start: {sentence}", "hint": hint}
+    ]
+    raise InvalidSpec(f"{field}: no trial could ever start: {sentence}; {hint}.", field=field, errors=told)
+
+
+def _field_of(submission: Submission, numbers: Mapping[str, Any]) -> str:
+    """The field of the template that the planner's reason is about."""
+    if numbers.get("short_of"):
+        name = str(numbers["short_of"][0])
+    elif "node_selector" in numbers:
+        return "template.node_selector"
+    elif "gpu_models" in numbers:
+        name = "gpu_type" if numbers["gpu_models"] else "gpus"
+    else:
+        return "template"
+    role = numbers.get("role")
+    return f"template.roles.{role}.resources.{name}" if role and len(submission.spec.roles) > 1 else f"template.{name}"
+
+
+def create(
+    work: Work, caller: Caller, draft: Draft, reason: str = "", *, key: str | None = None, digest: str = ""
+) -> Created:
+    """Write the study; the control loop begins its first trials. ``reason``: of its making, for its history.
+
+    Args:
+        key: the same request with the same key makes no second study. ``digest``: of what is asked for.
+
+    Raises:
+        Conflict: the study that the key made was deleted.
+        IdempotencyMismatch: the key was used for another request.
         InvalidSpec: a secret or the code archive is missing, or a study to begin with is none.
     """
-    spec = draft.spec
-    known = _known(work.session, caller, spec)
     study_id = new_id("study")
+    if key is not None:
+        before = claim_key(work.session, KeyClaim(caller.user_id, key, digest), study_id, work.now)
+        if before is not None:
+            return Created(_made_before(work.session, before), is_new=False)
+    spec = draft.spec
+    known, mistakes = _known(work.session, caller, spec)
+    if mistakes:
+        raise _together(mistakes)
     output: tuple[str, str | None] = ("", None)
     if draft.submission is not None and spec.template is not None:
         try:
@@ -100,6 +184,7 @@ def create(work: Work, caller: Caller, draft: Draft, reason: str = "") -> Study:
         prepared=[],
         prepared_at=0,
         known=known,
+        cloned_from=draft.cloned_from,
         created_at=work.now,
         started_at=work.now,
         updated_at=work.now,
@@ -108,7 +193,7 @@ def create(work: Work, caller: Caller, draft: Draft, reason: str = "") -> Study:
     work.session.flush()
     tell(work, caller, row, "study.created", reason)
     work.ring(TOPIC_STUDY, row.id)
-    return row
+    return Created(row)
 
 
 def ask(work: Work, access: StudyAccess, event: StudyEvent, reason: str) -> Study:
@@ -123,7 +208,13 @@ def ask(work: Work, access: StudyAccess, event: StudyEvent, reason: str) -> Stud
     if event is StudyEvent.STOP and state in (StudyState.STOPPING, StudyState.CANCELLED):
         return row  # a client may repeat a request that it lost sight of
     after = advance_study(state, event)
-    _change(work, row, state=after.value, reason=reason)
+    values: dict[str, Any] = {"state": after.value, "reason": reason}
+    if event is StudyEvent.PAUSE:
+        values["spec"] = {**row.spec, PAUSED_AT: work.now.isoformat()}
+    elif event is StudyEvent.RESUME:
+        values["started_at"] = resumed_start(row.started_at, row.spec.get(PAUSED_AT), work.now)
+        values["spec"] = {name: item for name, item in row.spec.items() if name != PAUSED_AT}
+    _change(work, row, **values)
     tell(work, access.caller, row, f"study.{event.value}_requested", reason)
     work.ring(TOPIC_STUDY, row.id)
     return row
@@ -146,14 +237,20 @@ def extend(work: Work, access: StudyAccess, body: StudyExtend) -> Study:
         if name != "parallel" and budget[name] is None:
             raise InvalidRequest(f"{name}: the study has no limit of {name}.", field=name)
         budget[name] = more if name == "parallel" else budget[name] + more
+    before = StudyState(row.state)
+    if before.is_terminal and "max_time" in added:
+        # Its time counts anew from now, and what it had is over: only what is added is left.
+        budget["max_time"] = added["max_time"]
     try:
         changed = Budget.model_validate(budget)
     except ValueError as error:
         raise InvalidRequest("trials: a study has at most 10,000 trials.", field="trials") from error
-    before = StudyState(row.state)
     state = advance_study(before, StudyEvent.EXTEND)
     values: dict[str, Any] = {"spec": {**row.spec, "budget": changed.model_dump(mode="json")}, "state": state.value}
     if before.is_terminal:
+        # It may have given up for failures whose cause is mended by now.
+        failed = trial_counts(work.session, [row.id])[row.id].get(TrialState.FAILED, 0)
+        values["spec"][FORGIVEN] = failed
         values |= {"reason": "", "finished_at": None}
         if budget["max_time"] is not None:
             values["started_at"] = work.now
@@ -180,6 +277,13 @@ def tell(work: Work, caller: Caller, row: Study, kind: str, reason: str) -> None
     )  # fmt: skip
 
 
+def _made_before(session: Session, study_id: str) -> Study:
+    found = session.get(Study, study_id)
+    if found is None or found.deleted_at is not None:
+        raise Conflict("The study that this Idempotency-Key made was deleted; use a fresh key.")
+    return found
+
+
 def _change(work: Work, row: Study, **values: Any) -> None:
     change_study(work.session, row.id, row.generation, work.now, **values)
     work.session.refresh(row)
@@ -199,33 +303,55 @@ def _of_template(error: InvalidSpec) -> InvalidSpec:
     return InvalidSpec(f"template: {error.sentence}", field=place(error.field), errors=told)
 
 
-def _known(session: Session, caller: Caller, spec: StudySpec) -> list[dict[str, Any]]:
-    """What earlier studies found: the best of their trials whose points are in this study's space."""
-    space, names = Space.of(spec), [metric.name for metric in spec.metrics]
+def _together(mistakes: Sequence[InvalidSpec]) -> InvalidSpec:
+    """All of them as one refusal."""
+    if len(mistakes) == 1:
+        return mistakes[0]
+    sentence = " ".join(one.sentence for one in mistakes)
+    return InvalidSpec(sentence, field=mistakes[0].field, errors=[told for one in mistakes for told in one.errors])
+
+
+def _known(session: Session, caller: Caller, spec: StudySpec) -> tuple[list[dict[str, Any]], list[InvalidSpec]]:
+    """What earlier studies found: the best of their trials whose points are in this study's space; and what is wrong."""
+    space = Space.of(spec)
     found: list[dict[str, Any]] = []
+    mistakes: list[InvalidSpec] = []
     for number, ref in enumerate(spec.warm_start):
-        field = f"warm_start[{number}]"
         try:
-            other, _ = StudyAccess(caller, ref, "viewer").load(session)
-        except NotFound as error:
-            raise _refused(field, f"there is no study {ref!r} that you may see") from error
-        its = StudySpec.model_validate(other.spec)
-        if [metric.name for metric in its.metrics] != names or its.goals != spec.goals:
-            raise _refused(
-                field, f"study {ref!r} is about {', '.join(m.name for m in its.metrics)}, not {', '.join(names)}"
-            )
-        sign = spec.metrics[0].sign
-        ranked = sorted(results(session, other.id, its), key=lambda one: sign * one.values[0])[:_KNOWN]
-        rows: Mapping[int, Any] = {row.number: row for row in ended_trials(session, other.id)}
-        points = [
-            {"parameters": rows[one.number].parameters, "values": list(values_of(rows[one.number].result, names) or ())}
-            for one in ranked
-            if space.fault(rows[one.number].parameters) is None
-        ]
-        if ranked and not points:
-            raise _refused(field, f"no trial of study {ref!r} is a point of this study's space")
-        found += points
-    return found
+            found += _points_of(session, caller, spec, space, ref, f"warm_start[{number}]")
+        except InvalidSpec as error:
+            mistakes.append(error)
+    return found, mistakes
+
+
+def _points_of(
+    session: Session, caller: Caller, spec: StudySpec, space: Space, ref: str, field: str
+) -> list[dict[str, Any]]:
+    names = [metric.name for metric in spec.metrics]
+    try:
+        other, _ = StudyAccess(caller, ref, "viewer").load(session)
+    except NotFound as error:
+        raise _refused(field, f"there is no study {ref!r} that you may see") from error
+    its = StudySpec.model_validate(other.spec)
+    if [metric.name for metric in its.metrics] != names or its.goals != spec.goals:
+        raise _refused(
+            field, f"study {ref!r} is about {', '.join(m.name for m in its.metrics)}, not {', '.join(names)}"
+        )
+    sign = spec.metrics[0].sign
+    rows: Mapping[int, Any] = {row.number: row for row in ended_trials(session, other.id)}
+    ranked = sorted(results(session, other.id, its), key=lambda one: sign * one.values[0])
+    # Of a study that halves, those of the largest size: values of one size compare alone.
+    sizes = {one.number: size_of(its, rows[one.number].parameters) for one in ranked}
+    whole = [one for one in ranked if sizes[one.number] == max(sizes.values())]
+    fitting = (
+        {"parameters": point, "values": list(values_of(rows[one.number].result, names) or ())}
+        for one in whole
+        if space.fault(point := searched(its, rows[one.number].parameters)) is None
+    )
+    points = list(islice(fitting, _KNOWN))
+    if whole and not points:
+        raise _refused(field, f"no trial of study {ref!r} is a point of this study's space")
+    return points
 
 
 def _refused(field: str, sentence: str) -> InvalidSpec:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Final, cast
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 from trainmaster.studies import StudySpec
-from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, TrialView
+from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, StudyWinner, TrialView
 from trainmaster.wire.studies import StudyState as WireState
 
-from api.studies.known import known_results
+from api.studies.known import known_front, known_results
 from core.db.repositories import studies
 from core.db.rows import AnyRow
-from core.db.tables import Job, Project, Study, Trial, User
-from core.domain.studies.results import Result, best, best_so_far, pareto, regret
-from core.domain.studies.states import TrialState
+from core.db.tables import Job, Model, ModelVersion, Project, Study, Trial, User
+from core.domain.studies.budget import CHOSEN
+from core.domain.studies.results import Result, best, best_so_far, regret
+from core.domain.studies.states import StudyState, TrialState
+
+_NAMESAKES: Final = 10
 
 
 def trial_views(
@@ -26,7 +29,7 @@ def trial_views(
     query = (
         select(
             Trial.number, Trial.state, Trial.parameters, Trial.memo, Trial.result, Trial.reason, Trial.job_id, Trial.gpu_s,
-            Trial.created_at, Trial.ended_at, Job.state.label("job_state"),
+            Trial.client, Trial.heard_at, Trial.created_at, Trial.ended_at, Job.state.label("job_state"),
         )
         .outerjoin(Job, Job.id == Trial.job_id)
         .where(Trial.study_id == study_id, Trial.number > after)
@@ -56,13 +59,45 @@ def study_detail(session: Session, study: Study) -> StudyDetail:
         seed=study.seed,
         gpu_hours=studies.gpu_seconds(session, study.id) / 3600,
         best_so_far=best_so_far(results(session, study.id, spec), spec.metrics[0].goal),
+        winner=winner_view(session, study),
+        namesakes=_namesakes(session, study),
+    )
+
+
+def _namesakes(session: Session, study: Study) -> list[str]:
+    query = select(Study.id).where(
+        Study.project_id == study.project_id,
+        Study.name == study.name,
+        Study.id != study.id,
+        Study.deleted_at.is_(None),
+        Study.state.in_([state.value for state in StudyState if not state.is_terminal]),
+    )
+    return list(session.scalars(query.order_by(Study.created_at.desc(), Study.id.desc()).limit(_NAMESAKES)))
+
+
+def winner_view(session: Session, study: Study) -> StudyWinner | None:
+    kept = study.winner
+    if kept is None:
+        return None
+    job = session.get(Job, kept["job"])
+    version = session.get(ModelVersion, kept["version"])
+    is_there = version is not None and version.deleted_at is None
+    model = session.get(Model, version.model_id) if version is not None and is_there else None
+    return StudyWinner(
+        trial=kept["trial"],
+        job=None if job is None or job.deleted_at is not None else job.id,
+        job_state=None if job is None else job.state,
+        model=None if model is None else model.name,
+        version=version.number if version is not None and is_there else None,
+        version_state=version.state if version is not None and is_there else None,
+        reason=version.reason if version is not None and is_there else "",
     )
 
 
 def study_best(session: Session, study: Study) -> StudyBest:
     spec = StudySpec.model_validate(study.spec)
     found = results(session, study.id, spec)
-    front: list[Result] = pareto(found, spec.goals)
+    front = known_front(study.id, found, spec.goals)
     if len(spec.metrics) == 1:
         front = front[:1]  # its equals came later
     numbers = [one.number for one in front]
@@ -85,7 +120,9 @@ def _view(
     users: Mapping[str, str],
 ) -> StudyView:
     spec = StudySpec.model_validate(row.spec)
-    leader = best(results(session, row.id, spec), spec.goals)
+    found = results(session, row.id, spec)
+    leader = best(found, spec.goals)
+    chosen = row.spec.get(CHOSEN) or {}
     return StudyView(
         id=row.id,
         name=row.name,
@@ -96,10 +133,14 @@ def _view(
         note=row.note,
         metrics=[metric.name for metric in spec.metrics],
         algorithm=spec.algorithm.value,
+        algorithm_chosen=chosen.get("algorithm"),
+        algorithm_reason=chosen.get("reason", ""),
         trials={state.value: count for state, count in counts.items()},
         budget_trials=spec.budget.trials,
         parallel=spec.budget.parallel,
         best=trial_views(session, row.id, limit=1, numbers=[leader.number])[0] if leader else None,
+        front_size=len(known_front(row.id, found, spec.goals)) if len(spec.metrics) > 1 else None,
+        cloned_from=row.cloned_from,
         created_at=row.created_at,
         finished_at=row.finished_at,
     )
@@ -116,6 +157,8 @@ def _trial(row: AnyRow) -> TrialView:
         job=row.job_id,
         job_state=row.job_state,
         gpu_hours=row.gpu_s / 3600,
+        client=row.client,
+        heard_at=row.heard_at,
         created_at=row.created_at,
         ended_at=row.ended_at,
     )

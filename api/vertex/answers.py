@@ -11,13 +11,16 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
-from api.translated import Codes, TranslatedRoute
+from api.translated import Codes
 from core.domain.errors import (
+    AttemptEnded,
     Conflict,
     Forbidden,
     InsufficientStorage,
     InvalidRequest,
     InvalidSpec,
+    ModelTooSlow,
+    ModelUnreachable,
     NotFound,
     PayloadTooLarge,
     Unauthenticated,
@@ -33,18 +36,26 @@ class NoCapacity(InvalidRequest):
     """No node of the cluster could ever hold what is asked for."""
 
 
+class AlreadyExists(Conflict):
+    """A name that is taken. Clients that get or create count on this."""
+
+
 # The first that fits. Not 401 for a token that is none: on that Google's client tries to refresh it, and its user reads of
 # missing refresh fields instead of what is wrong.
-_STATUSES: Final[Codes] = (
+STATUSES: Final[Codes] = (
     (NotServed, 501, "UNIMPLEMENTED"),
     (NoCapacity, 429, "RESOURCE_EXHAUSTED"),
     (Unauthenticated, 403, "PERMISSION_DENIED"),
+    (AttemptEnded, 403, "PERMISSION_DENIED"),
     (Forbidden, 403, "PERMISSION_DENIED"),
+    (AlreadyExists, 409, "ALREADY_EXISTS"),
     (NotFound, 404, "NOT_FOUND"),
     (InvalidRequest, 400, "INVALID_ARGUMENT"),
     (InvalidSpec, 400, "INVALID_ARGUMENT"),
     (PayloadTooLarge, 400, "INVALID_ARGUMENT"),
     (Conflict, 400, "FAILED_PRECONDITION"),
+    (ModelTooSlow, 504, "DEADLINE_EXCEEDED"),
+    (ModelUnreachable, 503, "UNAVAILABLE"),
     (Unavailable, 503, "UNAVAILABLE"),
     (InsufficientStorage, 429, "RESOURCE_EXHAUSTED"),
 )
@@ -57,16 +68,3 @@ def answer(body: Mapping[str, Any]) -> Response:
 def refusal(code: int, status: str, message: str) -> Response:
     body = orjson.dumps({"error": {"code": code, "message": message, "status": status}})
     return Response(body, code, media_type="application/json")
-
-
-class VertexRoute(TranslatedRoute):
-    """Answers every error of ours as Vertex AI would."""
-
-    codes = _STATUSES
-    otherwise = "INTERNAL"
-    invalid = unreadable = "INVALID_ARGUMENT"
-    stale = (409, "ABORTED")
-
-    @classmethod
-    def refusal(cls, status: int, code: str, message: str) -> Response:
-        return refusal(status, code, message)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from api.auth import Caller
-from api.vertex import jobs
+from api.vertex import jobs, tracking
 from api.vertex.mapping import Order
 from api.vertex.names import Parent
+from api.vertex.pages import web_access_uris
 from api.vertex.proto import Message
 from api.vertex.specs import read_spec
 from api.work import Platform
@@ -40,12 +41,18 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
     told = jobs.read_told(message)
     spec = read_spec(message.raw("jobSpec") or {}, message.at("jobSpec"))
     order = Order(spec, told.display_name, parent.own, parent.location, told.labels)
-    return jobs.create(platform, caller, parent, order, {COLLECTION: {"jobSpec": message.raw("jobSpec")}})
+    return jobs.create(
+        platform,
+        caller,
+        parent,
+        order,
+        {COLLECTION: {"jobSpec": message.raw("jobSpec")}},
+        also=lambda work, job_id: tracking.begin(work, parent, spec, job_id),
+    )
 
 
 def view(platform: Platform, found: jobs.Found) -> dict[str, Any]:
     shown = {**jobs.status_of(found, "JOB_STATE_"), **found.row.body}
     if JobState(found.job.state) is JobState.RUNNING:
-        # The SDK prints it: the one place where its user reads an address of ours.
-        shown["webAccessUris"] = {"workerpool0-0": f"{platform.settings.api_url.rstrip('/')}/jobs/{found.job.id}"}
+        shown["webAccessUris"] = web_access_uris(platform.settings, found.job.id, found.job.spec["roles"])
     return shown

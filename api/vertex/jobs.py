@@ -14,20 +14,19 @@ from sqlalchemy.orm import Session
 from api.auth import Caller, Role
 from api.cursors import make_cursor
 from api.jobs import verbs
-from api.jobs.service import canonical, check_submission, submit
-from api.paging import read_position
-from api.vertex.filters import parse_filter
+from api.jobs.service import Submission, canonical, check_submission, submit
+from api.vertex.filters import parse_filter, words_of_jobs
 from api.vertex.mapping import Order, job_spec_of
 from api.vertex.names import ANY_LOCATION, Parent, member_of
 from api.vertex.placing import demand_place
 from api.vertex.proto import Message, timestamp
-from api.vertex.states import error_of, state_of
+from api.vertex.states import JOB_STATES, PIPELINE_STATES, error_of, state_of
 from api.vertex.table import table_of
+from api.vertex.words import in_their_words, position_of
 from api.work import Platform, Work
 from core.db.rows import AnySelect
 from core.db.tables import Job, Study, Trial, UtcDateTime, VertexResource
-from core.domain.errors import Conflict, InvalidRequest, NotFound
-from core.domain.states import JobState
+from core.domain.errors import InvalidRequest, NotFound
 
 PAGE: Final = 100
 PAGE_LIMIT: Final = 1_000
@@ -83,10 +82,24 @@ def create(
 
     ``also``: done in the same transaction, with the job's id.
     """
-    submission = check_submission(
-        platform, caller, canonical(job_spec_of(platform, caller, order, table_of(platform.settings)))
-    )
+    with in_their_words():
+        spec = canonical(job_spec_of(platform, caller, order, table_of(platform)))
+        submission = check_submission(platform, caller, spec)
     demand_place(platform, caller, submission)
+    told = Told(order.display_name, dict(order.labels))
+    return submit_and_keep(platform, caller, parent, submission, told, bodies, also)
+
+
+def submit_and_keep(
+    platform: Platform,
+    caller: Caller,
+    parent: Parent,
+    submission: Submission,
+    told: Told,
+    bodies: dict[str, dict[str, Any]],
+    also: Callable[[Work, str], None] | None = None,
+) -> str:
+    """As ``create``, of a job that is checked."""
     with platform.write() as work:
         submitted = submit(work, caller, submission, key=None, digest="")
         for collection, body in bodies.items():
@@ -97,8 +110,8 @@ def create(
                     project_id=submission.member.project_id,
                     job_id=submitted.job_id,
                     location=parent.location,
-                    display_name=order.display_name,
-                    labels=dict(order.labels),
+                    display_name=told.display_name,
+                    labels=told.labels,
                     body=body,
                     created_at=work.now,
                 )
@@ -221,7 +234,8 @@ def list_page(
             'orderBy: only "create_time desc" is served, which is the order in any case.', field="order_by"
         )
     member = member_of(work.session, caller, parent, "viewer", verb=f"{collection}.list")
-    test = parse_filter(query.filter)
+    states = PIPELINE_STATES if collection == "trainingPipelines" else JOB_STATES
+    test = parse_filter(query.filter, words_of_jobs(states))
     limit = min(query.page_size or PAGE, PAGE_LIMIT)
     wanted = (
         select(VertexResource, Job)
@@ -236,7 +250,7 @@ def list_page(
     if parent.location != ANY_LOCATION:
         wanted = wanted.where(VertexResource.location == parent.location)
     if query.page_token:
-        wanted = wanted.where(_behind(*read_position(query.page_token)))
+        wanted = wanted.where(_behind(*position_of(query.page_token)))
     items: list[dict[str, Any]] = []
     seen: VertexResource | None = None  # the last row that was looked at
     for number, (row, job) in enumerate(_in_batches(work.session, wanted, limit)):
@@ -306,13 +320,9 @@ def delete(work: Work, caller: Caller, found: Found) -> bool:
     Raises:
         Conflict: it has not ended.
     """
-    verbs.lock(work.session, found.job)
-    try:
-        verbs.delete(work, caller, found.job)
-    except Conflict as refused:
-        if not JobState(found.job.state).is_terminal:
-            raise Conflict(
-                f"The resource {found.name} is in state {state_of(found.job)}; cancel it first."
-            ) from refused
-        return False
-    return True
+    return verbs.delete_ended(
+        work,
+        caller,
+        found.job,
+        lambda: f"The resource {found.name} is in state {state_of(found.job)}; cancel it first.",
+    )

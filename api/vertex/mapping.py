@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from api.auth import Caller
 from api.gcs.buckets import Bucket, find_bucket
+from api.vertex import tracking
 from api.vertex.specs import CustomJobSpec, Pool, Program
 from api.vertex.table import Table
 from api.work import Platform
@@ -24,7 +25,7 @@ _LOW: Final = 25  # priority of those that take what is left
 _BUCKET: Final = re.compile(r"(?:gs://|/gcs/)([a-z0-9][a-z0-9._-]{0,61}[a-z0-9])(?:/([a-z0-9][a-z0-9-]{0,62}))?")
 # Our labels begin and end with a letter or a digit; others are kept for Vertex AI's clients alone.
 _LABEL: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_RUNNER: Final = Path(__file__).with_name("run_package.py")
+_RUNNER: Final = Path(__file__).parents[1] / "code" / "run_in_environment.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,12 @@ def job_spec_of(platform: Platform, caller: Caller, order: Order, table: Table) 
         "name": slug(order.display_name),
         "project": order.project,
         "roles": roles,
-        "env": {"CLOUD_ML_REGION": order.location},
-        "mounts": _mounts(platform, caller, order),
-        "labels": {k: v for k, v in order.labels.items() if _LABEL.fullmatch(k) and (not v or _LABEL.fullmatch(v))},
+        "env": {
+            "CLOUD_ML_REGION": order.location,
+            **tracking.environment(platform, caller, order.project, order.location, spec, table),
+        },
+        "mounts": _mounts(platform, caller, order, table),
+        "labels": own_labels(order.labels),
         "max_run_time": spec.timeout_s,
         "max_restarts": _RESTARTS if spec.restarts else 0,
         "node_selector": selector,
@@ -67,8 +71,13 @@ def job_spec_of(platform: Platform, caller: Caller, order: Order, table: Table) 
     if spec.strategy in ("SPOT", "LOW_COST"):
         found["priority"] = _LOW
     if spec.base_output:
-        found["output"] = _output(platform, caller, spec.base_output)
+        found["output"] = _output(platform, caller, spec.base_output, table)
     return found
+
+
+def own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Those that may be labels of a job."""
+    return {k: v for k, v in labels.items() if _LABEL.fullmatch(k) and (not v or _LABEL.fullmatch(v))}
 
 
 def slug(display_name: str) -> str:
@@ -103,20 +112,20 @@ def _command(program: Program) -> list[str]:
     if not program.module:
         return list(program.command)
     packages = [f"{GCS}/{uri.removeprefix('gs://')}" for uri in program.packages]
-    # The arguments are appended, behind the dashes.
-    return ["python3", "-c", _RUNNER.read_text(encoding="utf-8"), program.module, *packages, "--"]
+    # The arguments are appended.
+    return ["python3", "-c", _RUNNER.read_text(encoding="utf-8"), *packages, "--", "python3", "-m", program.module]
 
 
 # --- buckets ---------------------------------------------------------------------------------------------------------
 
 
-def _mounts(platform: Platform, caller: Caller, order: Order) -> list[dict[str, Any]]:
+def _mounts(platform: Platform, caller: Caller, order: Order, table: Table) -> list[dict[str, Any]]:
     """Every bucket that the job names anywhere, at ``/gcs/<bucket>``. One that is none of ours may be anything: a text."""
     found: dict[str, dict[str, Any]] = {}
     needed = {uri.split("/", 3)[2] for pool in order.spec.pools if pool is not None for uri in pool.program.packages}
     for name, folder in _named(order.spec):
         try:
-            bucket = find_bucket(platform, caller, name)
+            bucket = find_bucket(platform, caller, name, table=table)
             mount = _mount(bucket, folder, order.project, platform.settings.folder_owner)
         except TrainmasterError:
             if name in needed:
@@ -157,7 +166,7 @@ def _mount(bucket: Bucket, folder: str, project: str, owner: tuple[int, int] | N
     return {"volume": bucket.volume, "path": path, "at": at, "read_only": bucket.is_read_only}
 
 
-def _output(platform: Platform, caller: Caller, uri: str) -> str:
+def _output(platform: Platform, caller: Caller, uri: str, table: Table) -> str:
     """volume/path of a ``gs://`` URI. Raises ``InvalidRequest``."""
     bucket_name, _, path = uri.removeprefix("gs://").partition("/")
     if not uri.startswith("gs://") or not bucket_name:
@@ -165,7 +174,7 @@ def _output(platform: Platform, caller: Caller, uri: str) -> str:
             f"base_output_directory: '{uri[:200]}' is no Cloud Storage URI.", field="base_output_directory"
         )
     try:
-        bucket = find_bucket(platform, caller, bucket_name, writes=True)
+        bucket = find_bucket(platform, caller, bucket_name, writes=True, table=table)
     except NotFound as error:
         raise NotFound(f"base_output_directory: {error.sentence} ({uri[:200]})") from error
     parts = [bucket.volume, *([bucket.base] if bucket.base else []), *split_path(path, field="base_output_directory")]

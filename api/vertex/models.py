@@ -1,4 +1,4 @@
-"""``projects.locations.models`` over the registry of models, as far as a trained model needs it.
+"""``projects.locations.models`` over the registry of models: those that a pipeline trained, and those that were uploaded.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.models
 
@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session, object_session
 from trainmaster.wire.models import Alias, AliasRequest, ModelName
 
 from api.auth import Caller, ProjectAccess, Role
-from api.cursors import make_cursor, read_cursor
+from api.cursors import make_cursor
 from api.models import service
 from api.models.access import ModelAccess, by_of
 from api.vertex import jobs
@@ -28,6 +28,8 @@ from api.vertex.mapping import slug
 from api.vertex.names import Parent, member_of
 from api.vertex.operations import view_of
 from api.vertex.proto import Message, timestamp
+from api.vertex.serving.containers import read_container
+from api.vertex.words import place_of
 from api.work import Platform, Work
 from core.bell import TOPIC_MODELS
 from core.db.repositories import models
@@ -40,6 +42,7 @@ from core.registry.versions import Told
 
 COLLECTION: Final = "models"
 KEY: Final = "vertex"  # in what a version is told
+CHANGED: Final = "vertex_changed"  # beside it: what of the whole model was changed since
 DEFAULT: Final = "default"  # the alias that stands where none is named
 _KEPT: Final = (
     "displayName",
@@ -50,13 +53,38 @@ _KEPT: Final = (
     "metadata",
     "metadataSchemaUri",
 )
-_SERVED: Final = {*_KEPT, "labels", "versionAliases", "artifactUri", "name"}
-_ABSENT: Final = {
+# What only the server says: a client may send back what it was given.
+_OUTPUT_ONLY: Final = frozenset(
+    {
+        "name",
+        "versionId",
+        "versionCreateTime",
+        "versionUpdateTime",
+        "supportedExportFormats",
+        "trainingPipeline",
+        "supportedDeploymentResourcesTypes",
+        "supportedInputStorageFormats",
+        "supportedOutputStorageFormats",
+        "createTime",
+        "updateTime",
+        "deployedModels",
+        "etag",
+        "modelSourceInfo",
+        "originalModelInfo",
+        "metadataArtifact",
+        "satisfiesPzs",
+        "satisfiesPzi",
+    }
+)
+SERVED: Final = {*_KEPT, "labels", "versionAliases", "artifactUri", *_OUTPUT_ONLY}
+ABSENT: Final = {
     "encryptionSpec": "encryption by keys of one's own is",
     "explanationSpec": "explanations are",
     "pipelineJob": "pipelines are",
     "baseModelSource": "base models are",
     "dataStats": "statistics of data are",
+    "checkpoints": "checkpoints of a model are (register each as a version)",
+    "defaultCheckpointId": "checkpoints of a model are (register each as a version)",
 }
 _MODEL: Final = re.compile(r"(?:projects/[^/]+/locations/[^/]+/models/)?(?P<id>[\w-]+)(?:@[\w-]+)?")
 
@@ -73,19 +101,22 @@ class Upload:
     fields: tuple[str, ...] = field(default=_KEPT, repr=False)
 
 
-def read_upload(message: Message, *, model_id: str, parent: str) -> Upload:
-    """A pipeline's ``modelToUpload``. Raises ``InvalidRequest`` or ``NotServed``."""
-    message.demand_known(_SERVED, absent=_ABSENT)
+def read_upload(message: Message, *, model_id: str, parent: str, where: str = "training_pipeline") -> Upload:
+    """A model of a pipeline or of an upload, whose message is at ``where``. Raises ``InvalidRequest`` or ``NotServed``."""
+    message.demand_known(SERVED, absent=ABSENT)
+    read_container(message)
+    if (schemata := message.message("predictSchemata")) is not None:
+        schemata.demand_known({"instanceSchemaUri", "parametersSchemaUri", "predictionSchemaUri"})
     told = jobs.read_told(message)
     aliases = list(message.texts("versionAliases"))
     for alias in aliases:
         _valid(Alias, alias, message.at("versionAliases"))
     name = model_id or slug(told.display_name)
-    _valid(ModelName, name, "training_pipeline.model_id")
+    _valid(ModelName, name, f"{where}.model_id")
     body = {key: message.raw(key) for key in _KEPT if message.has(key)}
     found = _MODEL.fullmatch(parent)
     if parent and found is None:
-        raise InvalidRequest(f"training_pipeline.parent_model: {parent[:200]!r} names no model.", field="parent_model")
+        raise InvalidRequest(f"{where}.parent_model: {parent[:200]!r} names no model.", field="parent_model")
     return Upload(body, tuple(aliases), told.labels, name, found["id"] if parent and found is not None else "")
 
 
@@ -100,27 +131,16 @@ def _valid(kind: Any, value: str, where: str) -> None:
 def register(platform: Platform, work: Work, caller: Caller, upload: Upload, job_id: str) -> None:
     """Have the job's model registered once it has succeeded, in the transaction that submits it."""
     job = work.session.get_one(Job, job_id)
-    name = upload.name
-    if upload.parent:
-        parent = work.session.execute(
-            select(Model).where(
-                Model.id == upload.parent, Model.project_id == job.project_id, Model.deleted_at.is_(None)
-            )
-        ).scalar_one_or_none()
-        if parent is None:
-            raise NotFound(f"models {upload.parent} is not found.")
-        name = parent.name
-    by = by_of(caller)
+    parent = demand_parent(work.session, job.project_id, upload)
+    name = upload.name if parent is None else parent.name
     known = models.find_model(work.session, job.project_id, name)
-    # There the first version of a model is its default, whatever is asked for.
-    aliases = {*upload.aliases, *([DEFAULT] if known is None or known.version_count == 0 else [])}
-    told = Told(str(upload.body.get("versionDescription", "")), upload.labels, sorted(aliases))
+    told = told_of(upload, is_first=known is None or known.version_count == 0)
     made = versions.register_from_job(
         work.session,
         work.now,
         job,
         name,
-        by,
+        by_of(caller),
         Asked(),
         volume=platform.settings.default_volume,
         told=told,
@@ -129,6 +149,30 @@ def register(platform: Platform, work: Work, caller: Caller, upload: Upload, job
     made.wanted = {**made.wanted, KEY: upload.body}
     work.session.flush()
     work.ring(TOPIC_MODELS)
+
+
+def demand_parent(session: Session, project_id: str, upload: Upload) -> Model | None:
+    """The model that it is the next version of; ``None``: it names none. Raises ``NotFound``."""
+    if not upload.parent:
+        return None
+    found = find_row(session, project_id, upload.parent)
+    if found is None:
+        raise NotFound(f"models {upload.parent} is not found.")
+    return found
+
+
+def find_row(session: Session, project_id: str, model_id: str) -> Model | None:
+    """By its id, or by its name, which is what ``model_id`` of an upload says."""
+    row = session.get(Model, model_id)
+    if row is not None and row.project_id == project_id and row.deleted_at is None:
+        return row
+    return models.find_model(session, project_id, model_id)
+
+
+def told_of(upload: Upload, *, is_first: bool) -> Told:
+    """There the first version of a model is its default, whatever is asked for."""
+    aliases = {*upload.aliases, *([DEFAULT] if is_first else [])}
+    return Told(str(upload.body.get("versionDescription", "")), upload.labels, sorted(aliases))
 
 
 def of_pipeline(found: jobs.Found) -> ModelVersion | None:
@@ -145,15 +189,12 @@ class Models:
 
     def create(self, platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
         del platform, caller, parent, raw
-        raise NotServed(
-            "models.upload is not served by this platform: a model is registered from a job that made it, by a training "
-            "pipeline with model_display_name, or by `trainmaster model register`."
-        )
+        raise NotServed("models.create is not served by this platform, nor there: a model is made by models.upload.")
 
     def get(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         with platform.read() as work:
-            model, version = _find(work.session, caller, parent, resource_id, "viewer", verb="models.get")
-            return _view(work.session, parent, model, version)
+            model, version = find(work.session, caller, parent, resource_id, "viewer", verb="models.get")
+            return view(work.session, parent, model, version, is_version="@" in resource_id)
 
     def page(self, platform: Platform, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
         """By name. A model whose first version is not ready yet is not there."""
@@ -163,13 +204,13 @@ class Models:
             member = member_of(work.session, caller, parent, "viewer", verb="models.list")
             wanted = select(Model).where(Model.project_id == member.project_id, Model.deleted_at.is_(None))
             if query.page_token:
-                wanted = wanted.where(Model.name > str(read_cursor(query.page_token, (str,))[0]))
+                wanted = wanted.where(Model.name > place_of(query.page_token, (str,))[0])
             rows = work.session.scalars(wanted.order_by(Model.name).limit(limit + 1)).all()
             items = []
             for row in rows[:limit]:
                 version = _default(work.session, row)
                 if version is not None:
-                    item = _view(work.session, parent, row, version)
+                    item = view(work.session, parent, row, version)
                     if test(lambda name, item=item, row=row: _field(name, item, row)):  # type: ignore[misc]
                         items.append(item)
         more = {"nextPageToken": make_cursor(rows[limit - 1].name)} if len(rows) > limit else {}
@@ -180,12 +221,12 @@ class Models:
         raise NotServed("models:cancel is not served by this platform.")
 
     def delete(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-        """With all its versions. Of its aliases only ``default`` does not stand in the way."""
+        """With all its versions; there aliases do not stand in the way, as they do otherwise here."""
         with platform.write() as work:
-            model, _ = _find(work.session, caller, parent, resource_id, "member", verb="models.delete", is_any=True)
+            model, _ = find(work.session, caller, parent, resource_id, "member", verb="models.delete", is_any=True)
             access = _access(caller, parent, model)
-            if DEFAULT in models.aliases_of(work.session, [model.id])[model.id]:
-                service.remove_alias(work, access, DEFAULT)
+            for alias in models.aliases_of(work.session, [model.id])[model.id]:
+                service.remove_alias(work, access, alias)
             service.delete_model(work, access, force=False)
         return view_of(parent.name_of(COLLECTION, resource_id), is_done=True)
 
@@ -198,13 +239,17 @@ class Models:
         return view_of(parent.name_of(COLLECTION, resource_id), is_done=True)
 
 
-def list_versions(platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
-    """All that are ready, newest first."""
+def list_versions(
+    platform: Platform, caller: Caller, parent: Parent, resource_id: str, query: jobs.ListQuery
+) -> dict[str, Any]:
+    """All that are ready and fit the filter, newest first, in one page."""
+    test = parse_filter(query.filter)
     with platform.read() as work:
-        model, _ = _find(work.session, caller, parent, resource_id, "viewer", verb="models.listVersions")
+        model, _ = find(work.session, caller, parent, resource_id, "viewer", verb="models.listVersions")
         ready = models.versions_of(model.id).where(ModelVersion.state == VersionState.READY.value)
         rows = work.session.scalars(ready.order_by(ModelVersion.number.desc())).all()
-        return {COLLECTION: [_view(work.session, parent, model, row) for row in rows]}
+        items = [view(work.session, parent, model, row, is_version=True) for row in rows]
+        return {COLLECTION: [item for item in items if test(lambda name, item=item: _field(name, item, model))]}  # type: ignore[misc]
 
 
 def merge_aliases(platform: Platform, caller: Caller, parent: Parent, resource_id: str, raw: Any) -> dict[str, Any]:
@@ -212,7 +257,7 @@ def merge_aliases(platform: Platform, caller: Caller, parent: Parent, resource_i
     message = Message(raw, "merge_version_aliases")
     message.demand_known({"name", "versionAliases"})
     with platform.write() as work:
-        model, version = _find(work.session, caller, parent, resource_id, "member", verb="models.mergeVersionAliases")
+        model, version = find(work.session, caller, parent, resource_id, "member", verb="models.mergeVersionAliases")
         access = _access(caller, parent, model)
         for text in message.texts("versionAliases"):
             _valid(Alias, text.removeprefix("-"), message.at("versionAliases"))
@@ -224,12 +269,12 @@ def merge_aliases(platform: Platform, caller: Caller, parent: Parent, resource_i
             elif own.get(text[1:]) == version.number:
                 service.remove_alias(work, access, text[1:])
         work.session.flush()
-        return _view(work.session, parent, model, version)
+        return view(work.session, parent, model, version, is_version="@" in resource_id)
 
 
 def delete_version(platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
     with platform.write() as work:
-        model, version = _find(
+        model, version = find(
             work.session, caller, parent, resource_id, "member", verb="models.deleteVersion", is_any=True
         )
         service.delete_version(work, _access(caller, parent, model), str(version.number), force=False)
@@ -240,18 +285,37 @@ def _access(caller: Caller, parent: Parent, model: Model) -> ModelAccess:
     return ModelAccess(ProjectAccess(caller, parent.own, "member"), model.name)
 
 
-def _find(
+def find(
     session: Session, caller: Caller, parent: Parent, resource_id: str, role: Role, *, verb: str, is_any: bool = False
 ) -> tuple[Model, ModelVersion]:
     """``is_any``: also where no version is ready. Raises ``NotFound`` or ``Forbidden``."""
     member = member_of(session, caller, parent, role, verb=verb)
     model_id, _, ref = resource_id.partition("@")
-    row = session.get(Model, model_id)
-    if row is not None and row.project_id == member.project_id and row.deleted_at is None:
+    row = find_row(session, member.project_id, model_id)
+    if row is not None:
         version = versions.find_version(session, row, ref) if ref else _default(session, row, is_any=is_any)
         if version is not None and (is_any or version.state == VersionState.READY):
             return row, version
     raise NotFound(f"The Model {parent.name_of(COLLECTION, resource_id)} is not found.")
+
+
+def find_named(
+    session: Session, caller: Caller, parent: Parent, message: Message, field: str
+) -> tuple[Model, ModelVersion]:
+    """The model whose name a message holds, with its version. Raises ``InvalidRequest``, ``NotFound`` or ``Forbidden``."""
+    name = message.text(field, 1_000)
+    found = re.fullmatch(r"projects/[^/]+/locations/[^/]+/models/(?P<id>[\w.-]+(?:@[\w-]+)?)", name)
+    if found is None:
+        where = message.at(field)
+        raise InvalidRequest(f"{where}: '{name[:200]}' is no name of a model.", field=where)
+    return find(session, caller, parent, found["id"], "member", verb="models.get")
+
+
+def display_name_of(model: Model, version: ModelVersion) -> str:
+    for told in (version.wanted.get(CHANGED, {}), version.wanted.get(KEY, {})):
+        if "displayName" in told:
+            return str(told["displayName"])
+    return model.name
 
 
 def _default(session: Session, model: Model, *, is_any: bool = False) -> ModelVersion | None:
@@ -261,14 +325,25 @@ def _default(session: Session, model: Model, *, is_any: bool = False) -> ModelVe
     return found
 
 
-def _view(session: Session, parent: Parent, model: Model, version: ModelVersion) -> dict[str, Any]:
+def view(
+    session: Session, parent: Parent, model: Model, version: ModelVersion, *, is_version: bool = False
+) -> dict[str, Any]:
+    """``is_version``: the version was asked for by its own name, and is answered by it."""
     aliases = models.aliases_of(session, [model.id])[model.id]
     told: dict[str, Any] = version.wanted.get(KEY, {})
-    pipeline = {"trainingPipeline": parent.name_of("trainingPipelines", version.job_id)} if told else {}
+    changed: dict[str, Any] = version.wanted.get(CHANGED, {})
+    is_trained = told and version.job_id is not None
+    pipeline = {"trainingPipeline": parent.name_of("trainingPipelines", str(version.job_id))} if is_trained else {}
+    descriptions = {
+        "description": model.description or changed.get("description", told.get("description", "")),
+        "versionDescription": version.description,
+    }
+    labels = {**model.labels, **version.labels}
     return {
-        "displayName": model.name,
-        **told,
-        "name": parent.name_of(COLLECTION, model.id),
+        **{name: value for name, value in told.items() if name not in descriptions},
+        **{name: value for name, value in descriptions.items() if value},
+        "displayName": display_name_of(model, version),
+        "name": parent.name_of(COLLECTION, f"{model.id}@{version.number}" if is_version else model.id),
         "versionId": str(version.number),
         "versionAliases": [name for name, number in aliases.items() if number == version.number],
         "artifactUri": f"gs://{version.volume}/{version.path}",
@@ -277,7 +352,10 @@ def _view(session: Session, parent: Parent, model: Model, version: ModelVersion)
         "versionCreateTime": timestamp(version.created_at),
         "versionUpdateTime": timestamp(version.updated_at),
         "etag": version.digest or "",
-        **({"labels": version.labels} if version.labels else {}),
+        "supportedDeploymentResourcesTypes": ["DEDICATED_RESOURCES"],
+        "supportedInputStorageFormats": ["jsonl", "csv"],
+        "supportedOutputStorageFormats": ["jsonl"],
+        **({"labels": labels} if labels else {}),
         **pipeline,
     }
 

@@ -1,6 +1,6 @@
 """Long-running operations: only deletions take any time, until a job's last processes are gone.
 
-There is no row of an operation: it is done when its job is gone, and whoever looks at it goes on with it.
+There is no row of an operation: it is done when its job is gone, and whoever looks at one that was begun goes on with it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def delete(platform: Platform, caller: Caller, parent: Parent, collection: str, 
         if collection == "customJobs" and _has_pipeline(work.session, resource_id):
             raise Conflict(f"{found.name} is the job of a training pipeline; delete the pipeline.")
         is_done = jobs.delete(work, caller, found)
+        found.row.deletion_asked_at = found.row.deletion_asked_at or work.now
     return view_of(found.name, is_done=is_done)
 
 
@@ -36,7 +37,7 @@ def look(platform: Platform, caller: Caller, parent: Parent, collection: str, re
     with platform.read() as work:
         member = member_of(work.session, caller, parent, "member", verb=f"{collection}.get")
         query = (
-            select(Job.deleted_at)
+            select(Job.deleted_at, VertexResource.deletion_asked_at)
             .join(VertexResource, VertexResource.job_id == Job.id)
             .where(
                 VertexResource.collection == collection,
@@ -46,7 +47,7 @@ def look(platform: Platform, caller: Caller, parent: Parent, collection: str, re
         )
         row = work.session.execute(query).one_or_none()
     name = parent.name_of(collection, resource_id)
-    if row is None:
+    if row is None or row == (None, None):
         raise NotFound(f"Operation {name}/operations/{DELETION} is not found.")
     if row[0] is not None:
         return view_of(name, is_done=True)

@@ -61,6 +61,10 @@ class Message:
                 field=f"{self.path}.{snake(name)}"[:200],
             )
 
+    def __contains__(self, name: str) -> bool:
+        """Whether it was sent at all, be it empty."""
+        return name in self._fields
+
     def has(self, name: str) -> bool:
         return name in self._fields and self._fields[name] not in ("", [], {})
 
@@ -84,6 +88,8 @@ class Message:
             return int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(name, "a whole number", value)
+        if not -(2**63) <= value < 2**63:
+            raise self._wrong(name, "a whole number of 64 bits", value)
         return value
 
     def number(self, name: str) -> float:

@@ -1,4 +1,4 @@
-"""Vertex AI's REST API, as far as ``google-cloud-aiplatform`` needs it for training: a thin adapter over our own jobs.
+"""Vertex AI's REST API, as far as ``google-cloud-aiplatform`` needs it for training and serving: a thin adapter over our own.
 
 Not in our own description: it is Google's, and versioned by it. At the root, where ``api_endpoint`` points to.
 """
@@ -6,45 +6,27 @@ Not in our own description: it is Google's, and versioned by it. At the root, wh
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from fastapi import APIRouter, Body, Depends, Path, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.auth import Reader, Writer
-from api.vertex import custom_jobs, jobs, models, operations, training_pipelines, tuning
-from api.vertex.answers import NotServed, VertexRoute, answer
-from api.vertex.collection import Collection, JobCollection
-from api.vertex.names import Parent, parent_of
-from api.vertex.table import table_of
+from api.vertex import jobs, long_running, long_running_routes, model_updates, models
+from api.vertex.answers import NotServed, answer
+from api.vertex.collection import Collection
+from api.vertex.metadata.routes import router as metadata
+from api.vertex.requests import PARENT, PARENT_OF_PROGRESS, ParentDep, RawBody, ResourceId
+from api.vertex.route import VertexRoute
+from api.vertex.served import COLLECTIONS
+from api.vertex.serving import routes as serving_routes
+from api.vertex.tensorboards.routes import router as tensorboards
 from api.work import PlatformDep
 from core.domain.errors import NotFound
 
 router = APIRouter(route_class=VertexRoute, include_in_schema=False)
 
-PARENT: Final = "/v1/projects/{project}/locations/{location}"
-_Id = Annotated[str, Path(max_length=128)]
-_Body = Annotated[dict[str, Any], Body()]
-
-
-COLLECTIONS: Final[dict[str, Collection]] = {
-    custom_jobs.COLLECTION: JobCollection(custom_jobs.COLLECTION, custom_jobs.create, custom_jobs.view),
-    training_pipelines.COLLECTION: JobCollection(
-        training_pipelines.COLLECTION,
-        training_pipelines.create,
-        lambda _platform, found: training_pipelines.view(found),
-    ),
-    tuning.COLLECTION: tuning.TuningJobs(),
-    models.COLLECTION: models.Models(),
-}
-
-
-def _parent(
-    project: Annotated[str, Path(max_length=100)], location: Annotated[str, Path(max_length=64)], platform: PlatformDep
-) -> Parent:
-    return parent_of(project, location, table_of(platform.settings).project(project))
-
-
-ParentDep = Annotated[Parent, Depends(_parent)]
+# In front of the routes of all collections, which would take theirs.
+router.include_router(serving_routes.router)
 
 
 def _list_query(
@@ -59,7 +41,7 @@ def _list_query(
 def _add(collection: str, kind: Collection) -> None:
     """The routes of one collection."""
 
-    def create(body: _Body, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
+    def create(body: RawBody, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
         resource_id = kind.create(platform, caller, parent, body)
         return answer(kind.get(platform, caller, parent, resource_id))
 
@@ -71,22 +53,24 @@ def _add(collection: str, kind: Collection) -> None:
     ) -> Response:
         return answer(kind.page(platform, caller, parent, query))
 
-    def get(resource: _Id, parent: ParentDep, caller: Reader, platform: PlatformDep) -> Response:
+    def get(resource: ResourceId, parent: ParentDep, caller: Reader, platform: PlatformDep) -> Response:
         return answer(kind.get(platform, caller, parent, resource))
 
-    def verb(resource: _Id, action: str, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
+    def verb(resource: ResourceId, action: str, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
         if action != "cancel":
             raise NotServed(f"{collection}:{action[:50]} is not served by this platform.")
         kind.cancel(platform, caller, parent, resource)
         return answer({})
 
-    def delete(resource: _Id, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
+    def delete(resource: ResourceId, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
         return answer(kind.delete(platform, caller, parent, resource))
 
-    def operation(resource: _Id, operation: _Id, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
-        if operation != operations.DELETION:
-            raise NotFound(f"Operation {parent.name_of(collection, resource, 'operations', operation)} is not found.")
-        return answer(kind.look(platform, caller, parent, resource))
+    # Whoever looks at a deletion goes on with it, which is to write.
+    def operation(
+        resource: ResourceId, operation: ResourceId, parent: ParentDep, caller: Writer, platform: PlatformDep
+    ) -> Response:
+        path = f"{collection}/{resource}/operations/{operation}"
+        return answer(long_running.look(platform, caller, parent, path, COLLECTIONS))
 
     def add(path: str, handler: Callable[..., Response], method: str) -> None:
         router.add_api_route(path, handler, methods=[method], name=f"vertex_{collection}_{handler.__name__}")
@@ -98,46 +82,80 @@ def _add(collection: str, kind: Collection) -> None:
     add(one, get, "GET")
     add(one, delete, "DELETE")
     add(f"{one}/operations/{{operation}}", operation, "GET")
-    # Where the SDK asks for an operation's progress over REST: the first of its address rules is this one.
-    add(f"{one}/operations/{{operation}}".replace("/v1/", "/ui/", 1), operation, "GET")
+    add(f"{PARENT_OF_PROGRESS}/{collection}/{{resource}}/operations/{{operation}}", operation, "GET")
 
 
+_SERVED: Final = (*COLLECTIONS, "metadataStores", "tensorboards", "operations")
 _MODEL: Final = f"{PARENT}/{models.COLLECTION}/{{resource}}"
 
 
 # In front of the routes of all collections, which have one verb.
 @router.get(f"{_MODEL}:listVersions")
-def list_model_versions(resource: _Id, parent: ParentDep, caller: Reader, platform: PlatformDep) -> Response:
-    return answer(models.list_versions(platform, caller, parent, resource))
+def list_model_versions(
+    resource: ResourceId,
+    parent: ParentDep,
+    caller: Reader,
+    platform: PlatformDep,
+    filter: Annotated[str, Query()] = "",  # noqa: A002
+) -> Response:
+    return answer(models.list_versions(platform, caller, parent, resource, jobs.ListQuery(filter)))
 
 
 @router.post(f"{_MODEL}:mergeVersionAliases")
 def merge_version_aliases(
-    resource: _Id, body: _Body, parent: ParentDep, caller: Writer, platform: PlatformDep
+    resource: ResourceId, body: RawBody, parent: ParentDep, caller: Writer, platform: PlatformDep
 ) -> Response:
     return answer(models.merge_aliases(platform, caller, parent, resource, body))
 
 
+@router.patch(_MODEL)
+def update_model(
+    resource: ResourceId,
+    body: RawBody,
+    parent: ParentDep,
+    caller: Writer,
+    platform: PlatformDep,
+    updateMask: Annotated[str, Query(max_length=1000)] = "",  # noqa: N803
+) -> Response:
+    return answer(model_updates.update(platform, caller, parent, resource, body, updateMask))
+
+
 @router.delete(f"{_MODEL}:deleteVersion")
-def delete_model_version(resource: _Id, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
+def delete_model_version(resource: ResourceId, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
     return answer(models.delete_version(platform, caller, parent, resource))
-
-
-@router.post(f"{PARENT}/{models.COLLECTION}:upload")
-def upload_model(body: _Body, parent: ParentDep, caller: Writer, platform: PlatformDep) -> Response:
-    return answer({"name": models.Models().create(platform, caller, parent, body)})
 
 
 for _name, _kind in COLLECTIONS.items():
     _add(_name, _kind)
+router.include_router(metadata)
+router.include_router(tensorboards)
+router.include_router(long_running_routes.router)
 
 
 @router.api_route(f"{PARENT}/{{rest:path}}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
-@router.api_route(PARENT.replace("/v1/", "/ui/", 1) + "/{rest:path}", methods=["GET", "POST", "DELETE"])
-def nothing_here(rest: str, parent: ParentDep, caller: Reader) -> Response:
-    """What is of the real API and not of ours is told by its name."""
+@router.api_route(f"{PARENT_OF_PROGRESS}/{{rest:path}}", methods=["GET", "POST", "DELETE"])
+def nothing_here(request: Request, rest: str, parent: ParentDep, caller: Reader) -> Response:
+    """What is of the real API and not of ours is told by its method and path."""
     del parent, caller
-    collection = rest.partition("/")[0].partition(":")[0][:60]
+    asked = f"{request.method} {rest[:200]}"
+    if rest.partition("/")[0].partition(":")[0] in _SERVED:
+        raise NotServed(f"{asked} is not served by this platform, though other methods of this collection are.")
+    raise NotServed(f"{asked} is not served by this platform; served are {', '.join(_SERVED)} and Cloud Storage.")
+
+
+@router.api_route("/v1/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+def no_such_place(request: Request, rest: str, caller: Reader) -> Response:
+    """In Google's words, not in our own."""
+    del caller
+    raise NotFound(
+        f"{request.method} /v1/{rest[:200]} is not found: resources are in projects/<project>/locations/<location>."
+    )
+
+
+@router.api_route("/v1beta1/{rest:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"])
+def no_beta(rest: str, caller: Reader) -> Response:
+    """Clients of the preview's API, such as ``aiplatform.preview``, have another address."""
+    del rest, caller
     raise NotServed(
-        f"{collection} are not served by this platform; served are {', '.join(COLLECTIONS)} and Cloud Storage."
+        "Vertex AI's v1beta1 is not served by this platform; use v1, as google.cloud.aiplatform does without `preview`."
     )

@@ -5,9 +5,10 @@ https://cloud.google.com/vertex-ai/docs/reference/rest/v1/CustomJobSpec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from api.vertex.answers import NotServed
 from api.vertex.proto import Message, camel
 from core.domain.errors import InvalidRequest
 
@@ -32,6 +33,9 @@ ACCELERATORS: Final = {
     17: "NVIDIA_GB200",
     18: "NVIDIA_RTX_PRO_6000",
 }
+# As https://cloud.google.com/vertex-ai/docs/reference/rest/v1/DiskSpec has them. A replica uses the disk of its node.
+_DISKS: Final = frozenset({"", "pd-ssd", "pd-standard", "pd-balanced", "hyperdisk-balanced"})
+_DISK_GB: Final = (100, 64_000)
 _STRATEGIES: Final = {
     0: "STRATEGY_UNSPECIFIED",
     1: "ON_DEMAND",
@@ -50,18 +54,16 @@ _NO_JOB: Final = {
     "reservedIpRanges": "reserved IP ranges are",
     "pscInterfaceConfig": "Private Service Connect is",
     "serviceAccount": "service accounts are",
-    "tensorboard": "Vertex AI's TensorBoard is",
-    "experiment": "experiments of Vertex AI are",
-    "experimentRun": "experiments of Vertex AI are",
     "persistentResourceId": "persistent resources are",
     "protectedArtifactLocationId": "protected artifacts are",
     "models": "benchmarking of models is",
+    "enableDashboardAccess": "access to dashboards of training containers is",
 }
 _NO_POOL: Final = {
     "nfsMounts": "NFS mounts are (register a volume, and use it as a bucket)",
     "lustreMounts": "Lustre mounts are",
 }
-_NO_MACHINE: Final = {
+NO_MACHINE: Final = {
     "tpuTopology": "TPUs are",
     "reservationAffinity": "Compute Engine's reservations are",
     "gpuPartitionSize": "gpu_partition_size is",
@@ -103,6 +105,10 @@ class CustomJobSpec:
     restarts: bool = False
     strategy: str = "STRATEGY_UNSPECIFIED"
     base_output: str = ""
+    # Whole names of records; see :mod:`api.vertex.tracking`.
+    experiment: str = ""
+    experiment_run: str = ""
+    tensorboard: str = ""
 
 
 def read_spec(raw: Any, path: str) -> CustomJobSpec:
@@ -113,11 +119,16 @@ def read_spec(raw: Any, path: str) -> CustomJobSpec:
         "scheduling",
         "baseOutputDirectory",
         "enableWebAccess",
-        "enableDashboardAccess",
         "labels",
+        "experiment",
+        "experimentRun",
+        "tensorboard",
     }
-    told.demand_known(served, absent=_NO_JOB)
-    told.flag("enableWebAccess")
+    tracked = {name: told.text(name, 1_000) for name in ("experiment", "experimentRun", "tensorboard")}
+    # There it is needed to write to either; here the job's own token does.
+    told.demand_known({*served, "serviceAccount"} if any(tracked.values()) else served, absent=_NO_JOB)
+    told.flag("enableWebAccess")  # every job has a page, and webAccessUris its address, with it and without it
+    told.flag("enableDashboardAccess")
     pools = tuple(_pool(Message(item, at)) for at, item in told.items("workerPoolSpecs"))
     while pools and pools[-1] is None:
         pools = pools[:-1]
@@ -132,19 +143,31 @@ def read_spec(raw: Any, path: str) -> CustomJobSpec:
     base = told.message("baseOutputDirectory")
     if base is not None:
         base.demand_known({"outputUriPrefix"})
-    return _scheduled(told.message("scheduling"), pools, base.text("outputUriPrefix") if base is not None else "")
+    spec = _scheduled(told.message("scheduling"), pools, base.text("outputUriPrefix") if base is not None else "")
+    return replace(
+        spec,
+        experiment=tracked["experiment"],
+        experiment_run=tracked["experimentRun"],
+        tensorboard=tracked["tensorboard"],
+    )
 
 
 def _scheduled(told: Message | None, pools: tuple[Pool | None, ...], base: str) -> CustomJobSpec:
     if told is None:
         return CustomJobSpec(pools, base_output=base)
     told.demand_known({"timeout", "restartJobOnWorkerRestart", "disableRetries", "strategy", "maxWaitDuration"})
+    strategy = told.enum("strategy", _STRATEGIES)
+    if strategy == "FLEX_START":
+        raise NotServed(
+            f"{told.at('strategy')}: FLEX_START is not served by this platform; leave it out, and say by max_wait_duration how "
+            "long the job may wait."
+        )
     return CustomJobSpec(
         pools,
         timeout_s=told.seconds("timeout") or DEFAULT_TIMEOUT_S,
         max_wait_s=told.seconds("maxWaitDuration"),
         restarts=told.flag("restartJobOnWorkerRestart") and not told.flag("disableRetries"),
-        strategy=told.enum("strategy", _STRATEGIES),
+        strategy=strategy,
         base_output=base,
     )
 
@@ -154,6 +177,7 @@ def _pool(told: Message) -> Pool | None:
         {"machineSpec", "replicaCount", "diskSpec", "containerSpec", "pythonPackageSpec"}, absent=_NO_POOL
     )
     replicas = told.whole("replicaCount")
+    _check_disk(told.message("diskSpec"))
     container, package = told.message("containerSpec"), told.message("pythonPackageSpec")
     if container is None and package is None and not replicas:
         return None
@@ -165,18 +189,32 @@ def _pool(told: Message) -> Pool | None:
     machine = told.message("machineSpec")
     if machine is None:
         return Pool(told.path, program, replicas or 1)
-    machine.demand_known({"machineType", "acceleratorType", "acceleratorCount"}, absent=_NO_MACHINE)
+    machine.demand_known({"machineType", "acceleratorType", "acceleratorCount"}, absent=NO_MACHINE)
     kind, count = machine.enum("acceleratorType", ACCELERATORS), machine.whole("acceleratorCount")
     if (kind != ACCELERATORS[0]) != (count > 0):
         raise InvalidRequest(f"{machine.path}: accelerator_type and accelerator_count go together.")
     return Pool(told.path, program, replicas or 1, machine.text("machineType", 200), kind if count else "", count)
 
 
+def _check_disk(told: Message | None) -> None:
+    """What Vertex AI would take; it says nothing here. Raises ``InvalidRequest``."""
+    if told is None:
+        return
+    told.demand_known({"bootDiskType", "bootDiskSizeGb"})
+    kind, size = told.text("bootDiskType", 100), told.whole("bootDiskSizeGb")
+    if kind not in _DISKS:
+        where = told.at("bootDiskType")
+        raise InvalidRequest(f"{where}: is one of {', '.join(sorted(_DISKS - {''}))}, not '{kind}'.", field=where)
+    if size and not _DISK_GB[0] <= size <= _DISK_GB[1]:
+        where = told.at("bootDiskSizeGb")
+        raise InvalidRequest(f"{where}: is from {_DISK_GB[0]} to {_DISK_GB[1]}, not {size}.", field=where)
+
+
 def _container(told: Message) -> Program:
     told.demand_known({"imageUri", "command", "args", "env"})
     if not told.text("imageUri").strip():
         raise InvalidRequest(f"{told.at('imageUri')}: Required field is not set.", field=told.at("imageUri"))
-    return Program(told.text("imageUri").strip(), told.texts("command"), told.texts("args"), _env(told))
+    return Program(told.text("imageUri").strip(), told.texts("command"), told.texts("args"), read_env(told))
 
 
 def _package(told: Message | None) -> Program:
@@ -191,13 +229,14 @@ def _package(told: Message | None) -> Program:
     return Program(
         told.text("executorImageUri").strip(),
         args=told.texts("args"),
-        env=_env(told),
+        env=read_env(told),
         module=told.text("pythonModule", 500),
         packages=packages,
     )
 
 
-def _env(told: Message) -> tuple[tuple[str, str], ...]:
+def read_env(told: Message) -> tuple[tuple[str, str], ...]:
+    """Names and values of ``env``."""
     found = []
     for path, item in told.items("env"):
         variable = Message(item, path)

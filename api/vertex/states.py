@@ -19,6 +19,20 @@ _STATES: Final = {
     JobState.CANCELLED: "CANCELLED",
     JobState.EXPIRED: "EXPIRED",
 }
+# As https://cloud.google.com/vertex-ai/docs/reference/rest/v1/JobState and PipelineState have them.
+JOB_STATES: Final = tuple(
+    f"JOB_STATE_{name}"
+    for name in (
+        "UNSPECIFIED", "QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED", "PAUSED", "EXPIRED",
+        "UPDATING", "PARTIALLY_SUCCEEDED",
+    )
+)  # fmt: skip
+PIPELINE_STATES: Final = tuple(
+    f"PIPELINE_STATE_{name}"
+    for name in (
+        "UNSPECIFIED", "QUEUED", "PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLING", "CANCELLED", "PAUSED",
+    )
+)  # fmt: skip
 # google.rpc.Code
 CANCELLED, INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL = 1, 3, 4, 8, 13
 _CODES: Final = {

@@ -1,7 +1,9 @@
 """What Google's machine types, accelerators, images and locations are here.
 
-Built in are Google's own sizes; an administrator lays others over them (``TRAINMASTER_VERTEX``). Plain processes share one
-machine, and have no images: there a machine type asks for nothing but its GPUs unless the administrator says otherwise.
+Built in are Google's own sizes. Over them lies what the environment says (``TRAINMASTER_VERTEX``), and over that what
+administrators store while the platform runs: it counts from the next request on, in every process of the API. Plain
+processes share one machine, and have no images: there a machine type asks for nothing but its GPUs unless an
+administrator says otherwise.
 """
 
 from __future__ import annotations
@@ -10,10 +12,13 @@ import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from api.vertex.entries import SECTIONS, SWITCH, Entry, read_entries, read_kept, read_text
+from api.work import Platform, Work
+from core.db.repositories.vertex_table import read_vertex_table
 from core.domain.errors import InvalidRequest
 from core.settings import BadSettings, Settings
 
@@ -52,8 +57,8 @@ _MODELS: Final[Mapping[str, tuple[str, ...]]] = {
     "NVIDIA_GB200": ("GB200",),
     "NVIDIA_RTX_PRO_6000": ("RTX-PRO-6000",),
 }
-T = TypeVar("T")
 _SIZED: Final = re.compile(r"([a-z0-9]+-[a-z]+)-([0-9]{1,3})")
+_NAMED: Final = "that an administrator names in the table (`trainmaster vertex-table`)"
 
 
 class Machine(BaseModel):
@@ -62,30 +67,53 @@ class Machine(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     cpu: str | int | float | None = None
-    memory: str | None = None
-    shm: str | None = None
+    memory: str | int | float | None = None
+    shm: str | int | float | None = None
     node_selector: dict[str, str] = Field(default_factory=dict)
 
 
-class Table(BaseModel):
-    """Each mapping by name or pattern (``n1-*``), the first that fits. An image ``null``: the platform's own. ``projects`` and
-    ``buckets``: from Google's names in scripts to ours; what is not named there has our name.
+class Table:
+    """Layers of entries over what is built in, the strongest first. In each layer a name itself comes before patterns
+    (``n1-*``), and of these the first that fits counts.
+
+    An image ``null``: the platform's own. ``projects`` and ``buckets``: from Google's names in scripts to ours; what is not named
+    there has our name. ``serving_images``: of models' containers, ``null``: the platform's own server reads the model instead.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    def __init__(self, *layers: Iterable[Entry], has_images: bool = True) -> None:
+        self._layers = [_Layer(entries) for entries in layers]
+        self._has_images = has_images
 
-    machines: dict[str, Machine] = Field(default_factory=dict)
-    accelerators: dict[str, tuple[str, ...]] = Field(default_factory=dict)  # empty: any GPU
-    images: dict[str, str | None] = Field(default_factory=dict)
-    locations: dict[str, dict[str, str]] = Field(default_factory=dict)  # node labels
-    projects: dict[str, str] = Field(default_factory=dict)
-    buckets: dict[str, str] = Field(default_factory=dict)
+    @property
+    def has_images(self) -> bool:
+        """Whether jobs run in images; plain processes do not."""
+        return self._has_images
+
+    def entries(self) -> list[Entry]:
+        """All that can count, by section and then as they are looked at: none whose very name a stronger layer has, too."""
+        found: dict[tuple[str, str], Entry] = {}
+        for section in (*SECTIONS, SWITCH):
+            for layer in self._layers:
+                for name, entry in layer.of(section).items():
+                    found.setdefault((section, name), entry)
+        return list(found.values())
+
+    def find(self, section: str, name: str) -> Entry | None:
+        """What an administrator says of this name of Google's; ``None``: nothing."""
+        for layer in self._layers:
+            entries = layer.of(section)
+            if name in entries:
+                return entries[name]
+            for pattern, entry in entries.items():
+                if fnmatchcase(name, pattern):
+                    return entry
+        return None
 
     def machine(self, name: str, *, path: str) -> Machine:
         """Raises ``InvalidRequest``: nobody knows such a machine type."""
-        own = _find(self.machines, name)
-        if own is not None:
-            return own
+        own = self.find("machines", name)
+        if own is not None and own.value is not None:
+            return Machine.model_validate(own.value)
         if not name:
             return Machine()
         if name in _GPU_MACHINES:
@@ -96,68 +124,101 @@ class Table(BaseModel):
             cpus = int(sized[2])
             return Machine(cpu=cpus, memory=f"{int(cpus * _FAMILIES[sized[1]] * 1024)}Mi")
         raise InvalidRequest(
-            f'{path}: Machine type "{name[:100]}" is not supported. Google\'s such as n1-standard-4 are, and those that an '
-            "administrator names in TRAINMASTER_VERTEX.",
+            f'{path}: Machine type "{name[:100]}" is not supported. Google\'s such as n1-standard-4 are, and those {_NAMED}.',
             field=path,
         )
 
     def gpu_models(self, accelerator: str, *, path: str) -> tuple[str, ...]:
         """Models of ours that count as this accelerator; none: any. Raises ``InvalidRequest``."""
-        own = _find(self.accelerators, accelerator)
-        if own is not None:
-            return own
+        own = self.find("accelerators", accelerator)
+        if own is not None and own.value is not None:
+            return tuple(own.value)
         if accelerator not in _MODELS:
             raise InvalidRequest(
-                f"{path}: Accelerator type {accelerator} is not supported; an administrator can name GPUs that count as it in "
-                "TRAINMASTER_VERTEX.",
+                f"{path}: Accelerator type {accelerator[:100]} is not supported; an administrator can name GPUs that count as it in the "
+                "table (`trainmaster vertex-table`).",
                 field=path,
             )
         return _MODELS[accelerator]
 
     def image(self, uri: str) -> str | None:
         """``uri`` itself unless another image stands for it; ``None``: the platform's own."""
-        match = next((pattern for pattern in self.images if fnmatchcase(uri, pattern)), None)
-        return uri if match is None else self.images[match]
+        if not self._has_images:
+            return None
+        own = self.find("images", uri)
+        return uri if own is None else own.value
+
+    def serving_image(self, uri: str) -> tuple[bool, str | None]:
+        """Whether the table names this container of a model, and what it says."""
+        own = self.find("serving_images", uri)
+        return (False, None) if own is None else (True, own.value)
 
     def project(self, name: str) -> str:
-        return _find(self.projects, name) or name
+        own = self.find("projects", name)
+        return name if own is None else str(own.value)
 
     def bucket(self, name: str) -> str:
-        return _find(self.buckets, name) or name
+        own = self.find("buckets", name)
+        return name if own is None else str(own.value)
 
     def node_selector(self, location: str) -> dict[str, str]:
-        return dict(_find(self.locations, location) or {})
+        own = self.find("locations", location)
+        return {} if own is None else dict(own.value)
+
+    @property
+    def trusts_pickles(self) -> bool:
+        """Whether the platform's server reads pickles where it stands for one of Google's containers, as they do."""
+        own = self.find(SWITCH, "")
+        return True if own is None else bool(own.value)
 
 
-def _find(of: Mapping[str, T], name: str) -> T | None:
-    return of[name] if name in of else next((of[pattern] for pattern in of if fnmatchcase(name, pattern)), None)
+class _Layer:
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._sections: dict[str, dict[str, Entry]] = {}
+        for entry in entries:
+            self._sections.setdefault(entry.section, {})[entry.name] = entry
+
+    def of(self, section: str) -> Mapping[str, Entry]:
+        return self._sections.get(section, {})
 
 
-def table_of(settings: Settings) -> Table:
-    """Raises ``BadSettings``: the administrator's table cannot be read."""
-    return _read(settings.vertex, settings.executor == "process")
+def table_of(platform: Platform) -> Table:
+    """What holds now: one short transaction of its own, so call it where none is open."""
+    with platform.read() as work:
+        return stored_table(work, platform.settings)
+
+
+def stored_table(work: Work, settings: Settings) -> Table:
+    """The same, in a transaction that is open. What another version kept and this one cannot read is left out."""
+    stored, _ = read_kept(read_vertex_table(work.session).entries)
+    return table_with(stored, settings)
+
+
+def table_with(stored: Iterable[Entry], settings: Settings) -> Table:
+    """The table that there would be with these in the database."""
+    is_plain = settings.executor == "process"
+    return Table(stored, environment_entries(settings), _PLAIN if is_plain else (), has_images=not is_plain)
+
+
+# Plain processes share one machine: there a machine type asks for nothing.
+_PLAIN: Final = (Entry("machines", "*", {}, "platform"),)
+
+
+def environment_entries(settings: Settings) -> tuple[Entry, ...]:
+    """Of ``TRAINMASTER_VERTEX``. Raises ``BadSettings``: it cannot be read."""
+    return _of_environment(settings.vertex)
 
 
 @lru_cache(maxsize=16)
-def _read(text: str, is_plain: bool) -> Table:
+def _of_environment(text: str) -> tuple[Entry, ...]:
     try:
-        own = Table.model_validate_json(text) if text else Table()
-    except ValidationError as error:
-        wrong = "; ".join(_mistakes(error))
+        entries, wrong = read_entries(read_text(text), "environment") if text else ([], [])
+        mistakes = [mistake.sentence.removesuffix(".") for mistake in wrong[:3]]
+    except ValueError as error:
+        entries, mistakes = [], [str(error)]
+    if mistakes:
         raise BadSettings(
-            f"TRAINMASTER_VERTEX cannot be used: {wrong}. Write a JSON object such as "
+            f"TRAINMASTER_VERTEX cannot be used: {'; '.join(mistakes)}. Write a JSON object such as "
             '{"machines": {"n1-*": {"cpu": 2, "memory": "8Gi"}}, "accelerators": {"NVIDIA_TESLA_T4": ["L4"]}}.'
-        ) from error
-    if not is_plain:
-        return own
-    return own.model_copy(
-        update={
-            "machines": {**own.machines, "*": own.machines.get("*", Machine())},
-            "images": {**own.images, "*": None},
-        }
-    )
-
-
-def _mistakes(error: ValidationError) -> Iterable[str]:
-    for item in error.errors(include_url=False)[:3]:
-        yield f"{'.'.join(map(str, item['loc'])) or 'it'}: {item['msg']}"
+        )
+    return tuple(entries)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from api.auth import Caller
-from api.vertex import custom_jobs, jobs, models
+from api.vertex import custom_jobs, jobs, models, tracking
 from api.vertex.answers import NotServed
 from api.vertex.mapping import Order
 from api.vertex.names import Parent
 from api.vertex.proto import Message
 from api.vertex.specs import in_camel_case, read_spec
-from api.work import Platform
+from api.work import Platform, Work
 from core.domain.models import VersionState
 from core.domain.states import JobState
 
@@ -56,6 +56,12 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
         upload = models.read_upload(wanted, model_id=message.text("modelId", 63), parent=parent_model)
     inputs = message.raw("trainingTaskInputs")
     spec = read_spec(inputs or {}, message.at("trainingTaskInputs"))
+
+    def begin(work: Work, job_id: str) -> None:
+        tracking.begin(work, parent, spec, job_id)
+        if upload is not None:
+            models.register(platform, work, caller, upload, job_id)
+
     order = Order(spec, told.display_name, parent.own, parent.location, told.labels)
     return jobs.create(
         platform,
@@ -66,7 +72,7 @@ def create(platform: Platform, caller: Caller, parent: Parent, raw: Any) -> str:
             COLLECTION: {"trainingTaskDefinition": definition, "trainingTaskInputs": inputs},
             custom_jobs.COLLECTION: {"jobSpec": in_camel_case(inputs)},
         },
-        also=None if upload is None else lambda work, job_id: models.register(platform, work, caller, upload, job_id),
+        also=begin,
     )
 
 

@@ -27,6 +27,7 @@ def create_volume(body: VolumeCreate, caller: PlatformAdmin, platform: PlatformD
     `attributes`, `local` a `path` if the nodes see the folder elsewhere.
     """
     root = service.check_root(body, platform.settings)
+    service.demand_no_models(body, root, platform.volumes.find(platform.settings.default_volume, platform.clock()))
     with platform.write() as work:
         return service.view_of(service.register(work, caller, body, root), caller)
 

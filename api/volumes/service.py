@@ -13,6 +13,7 @@ from trainmaster.wire.base import Page
 from trainmaster.wire.volumes import VolumeCreate
 
 from api.auth import Caller
+from api.known_volumes import VolumeFacts
 from api.paging import PageQuery, rows_by_name
 from api.work import Work
 from core.db.repositories.events import append_event
@@ -21,6 +22,7 @@ from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.states import JobState
 from core.ids import new_id
 from core.settings import Settings
+from core.storage.registry import FOLDER as MODELS
 
 _ENDED = [state.value for state in JobState if state.is_terminal]
 
@@ -81,6 +83,23 @@ def check_root(body: VolumeCreate, settings: Settings) -> str | None:
             field="root",
         )
     return str(resolved if body.kind == "local" else root)
+
+
+def demand_no_models(body: VolumeCreate, root: str | None, shared: VolumeFacts | None) -> None:
+    """Refuse a folder by which jobs could write to registered models. ``shared``: the volume of the projects' own folders.
+
+    Raises:
+        InvalidRequest: it holds their place, or lies in it, and is not read-only.
+    """
+    if body.is_read_only or root is None or shared is None or shared.root is None:
+        return
+    models = Path(shared.root).resolve() / MODELS
+    if models.is_relative_to(root) or Path(root).is_relative_to(models):
+        raise InvalidRequest(
+            f"root {body.root} holds the registered models of volume {shared.name!r}, which never change: choose another "
+            "folder, or register it with is_read_only.",
+            field="root",
+        )
 
 
 def register(work: Work, caller: Caller, body: VolumeCreate, root: str | None) -> Volume:

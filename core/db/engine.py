@@ -12,11 +12,12 @@ from weakref import WeakKeyDictionary
 
 import orjson
 from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import ExceptionContext, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session, sessionmaker
 
+from core.db.json import Unkeepable, dump_json
 from core.domain.errors import InsufficientStorage, RowsLocked, TrainmasterError, Unavailable
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def make_engine(url: str, *, pool_size: int = 10) -> Engine:
             **({"pool_size": pool_size, "max_overflow": pool_size} if parsed.database else {}),
             **json,
         )
+        event.listen(engine, "handle_error", _on_error)
         event.listen(engine, "connect", _on_sqlite_connect)
         event.listen(engine, "begin", _on_sqlite_begin)
         return engine
@@ -135,7 +137,13 @@ def make_sessions(engine: Engine) -> SessionFactory:
 
 
 def _dump_json(value: Any) -> str:
-    return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    return dump_json(value).decode()
+
+
+def _on_error(context: ExceptionContext) -> None:
+    """SQLite's driver has no error of its own for a number that no column takes."""
+    if isinstance(context.original_exception, OverflowError):
+        raise Unkeepable("A number in the request is out of range: at most 64 bits are kept.", field="body")
 
 
 def _on_sqlite_connect(connection: Any, _record: Any) -> None:

@@ -108,6 +108,12 @@ class PayloadTooLarge(TrainmasterError):
     code, status = "payload_too_large", 413
 
 
+class RequestTooSlow(TrainmasterError):
+    """A body did not come in time; whoever sends it is too slow, or has stopped."""
+
+    code, status = "request_too_slow", 408
+
+
 class RangeNotSatisfiable(TrainmasterError):
     code, status = "range_not_satisfiable", 416
 

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 Sample: TypeAlias = list[float]  # seconds since 1970, steps
 
-KEY: Final = "_pace"  # in a replica's progress; nobody outside sees it
+KEY: Final = "_pace"  # in a replica's progress; what begins with an underscore nobody outside sees
 _SAMPLES: Final = 24
 # Nearer samples say more about the report's rhythm than about the training's.
 _SPACING_S: Final = 2.0
@@ -53,7 +53,7 @@ def told_progress(progress: Mapping[str, Any], *, is_running: bool) -> dict[str,
 
     Times count from ``at``, so the answer stays the same while nothing changes.
     """
-    told = {name: value for name, value in progress.items() if name != KEY}
+    told = {name: value for name, value in progress.items() if not name.startswith("_")}
     done = _done_and_all(progress)
     if done is None or done[1] is None:
         return told

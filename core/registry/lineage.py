@@ -42,7 +42,8 @@ def lineage_of(session: Session, job: Job, *, checkpoint: str | None, step: int 
     trial = job.trial or {}
     if trial and checkpoint is None:
         row = session.get(Trial, (trial["study_id"], trial["number"]))
-        metrics |= _finite((row.result or {}) if row is not None else {})
+        if row is not None and row.job_id == job.id:  # and not the run of the best point once more, which has its own
+            metrics |= _finite(row.result or {})
     return ModelLineage(
         job=job.id,
         job_name=job.name,
@@ -65,6 +66,11 @@ def lineage_of(session: Session, job: Job, *, checkpoint: str | None, step: int 
         cloned_from=job.cloned_from,
         spec=spec,
     )
+
+
+def lineage_of_upload(location: str, *, user: str) -> ModelLineage:
+    """Nothing is known of how it was trained. ``location``: volume/path."""
+    return ModelLineage(job="", job_name="", user=user, data=[location])
 
 
 def _line(command: Any, args: Any) -> str:

@@ -1,10 +1,10 @@
-"""What of a job's output is registered: which files, found and checked before anything is copied."""
+"""What is registered, of a job's output or of what was uploaded: which files, found and checked before anything is copied."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, ClassVar, Final
 
 from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.inspection.landing import landed_at
@@ -26,6 +26,31 @@ class Asked:
     @property
     def kind(self) -> str:
         return "output" if self.checkpoint is None else "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """A place that no job of ours wrote. ``base``: the folder of the volume that no link may leave, empty: all of it;
+    ``path``: of a file or folder below that.
+    """
+
+    KIND: ClassVar[str] = "upload"
+
+    volume: str
+    base: str
+    path: str
+
+    @property
+    def location(self) -> str:
+        """volume/path."""
+        return "/".join(part for part in (self.volume, self.base, self.path) if part)
+
+    def to_json(self) -> dict[str, str]:
+        return {"kind": self.KIND, "volume": self.volume, "base": self.base, "path": self.path}
+
+    @classmethod
+    def of_json(cls, source: Mapping[str, Any]) -> Uploaded:
+        return cls(source["volume"], source["base"], source["path"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +93,12 @@ def find_source(output: Tree, asked: Asked, *, told: Collection[str], trial: int
         raise NotFound(
             f"{error.sentence.removesuffix('.')} in the job's output{_there(output)}", field="path"
         ) from error
+    return Source(path, format_of(file.path for file in files), None, files)
+
+
+def find_below(base: Tree, path: str, *, limit_bytes: int) -> Source:
+    """The files of an upload. Nothing of them is read. Raises as ``plan_files``."""
+    files = plan_files(base, (path or ".",), limit_bytes=limit_bytes)
     return Source(path, format_of(file.path for file in files), None, files)
 
 

@@ -1,6 +1,6 @@
 """Versions of models for those who use them: serving, batch prediction, AutoML, other protocols' adapters.
 
-``register_from_job`` makes one, ``ready`` finds one to be used, ``hold`` and ``release`` say that it is. All of them work in
+``register_from_job`` and ``register_upload`` make one, ``ready`` finds one to be used, ``hold`` and ``release`` say that it is. All of them work in
 the caller's transaction; the control loop (``scheduler.control.models``) does the copying.
 """
 
@@ -22,7 +22,7 @@ from core.domain.errors import Conflict, NotFound, Unavailable
 from core.domain.models import Stage, VersionState
 from core.domain.states import JobState
 from core.ids import new_id
-from core.registry.sources import Asked
+from core.registry.sources import Asked, Uploaded
 from core.storage.registry import KnownFile, place_of
 
 
@@ -182,40 +182,81 @@ def register_from_job(
                 field="job",
             )
         waits = True
-    row = make_model(session, now, job.project_id, model, by)
+    made = _new_version(session, now, job.project_id, model, by, volume=volume, told=told, version_id=version_id)
+    made.job_id = job.id
+    made.source = {
+        "kind": asked.kind,
+        "job": job.id,
+        "path": asked.path if asked.checkpoint is None else asked.checkpoint.strip("/"),
+    }
+    if waits:
+        made.state = VersionState.WAITING.value
+        made.reason = f"It waits for the success of job {job.name!r}."
+    _add(session, now, made, by, told, reason=f"of job {job.id}")
+    return made
+
+
+def register_upload(
+    session: Session,
+    now: datetime,
+    project_id: str,
+    model: str,
+    by: By,
+    uploaded: Uploaded,
+    *,
+    volume: str,
+    told: Told = Told(),
+) -> ModelVersion:
+    """The same of files that no job of ours wrote: they were put there by somebody who may read them, which the caller has proved."""
+    made = _new_version(session, now, project_id, model, by, volume=volume, told=told, version_id=None)
+    made.source = uploaded.to_json()
+    _add(session, now, made, by, told, reason=f"of {uploaded.location}")
+    return made
+
+
+def _new_version(
+    session: Session,
+    now: datetime,
+    project_id: str,
+    model: str,
+    by: By,
+    *,
+    volume: str,
+    told: Told,
+    version_id: str | None,
+) -> ModelVersion:
+    """The model's next one, with its number; what it is of is yet to be said."""
+    row = make_model(session, now, project_id, model, by)
     row.version_count += 1
     row.updated_at = now
-    project = session.scalars(select(Project.name).where(Project.id == job.project_id)).one()
+    project = session.scalars(select(Project.name).where(Project.id == project_id)).one()
     version_id = version_id or new_id("version")
-    made = ModelVersion(
+    return ModelVersion(
         id=version_id,
         model_id=row.id,
-        project_id=job.project_id,
+        project_id=project_id,
         user_id=by.user_id,
         number=row.version_count,
-        state=(VersionState.WAITING if waits else VersionState.REGISTERING).value,
-        reason=f"It waits for the success of job {job.name!r}." if waits else "",
+        state=VersionState.REGISTERING.value,
+        reason="",
         stage=told.stage.value,
         description=told.description,
         labels=dict(told.labels),
-        job_id=job.id,
-        source={
-            "kind": asked.kind,
-            "job": job.id,
-            "path": asked.path if asked.checkpoint is None else asked.checkpoint.strip("/"),
-        },
         wanted={"aliases": sorted(set(told.aliases)), "user": by.user},
         volume=volume,
         path=place_of(project, version_id),
         created_at=now,
         updated_at=now,
     )
+
+
+def _add(session: Session, now: datetime, made: ModelVersion, by: By, told: Told, *, reason: str) -> None:
     session.add(made)
     session.flush()
-    tell(session, now, row, by, "version.registered", version=made.number, reason=f"of job {job.id}")
+    model = session.get_one(Model, made.model_id)
+    tell(session, now, model, by, "version.registered", version=made.number, reason=reason)
     if told.stage is not Stage.NONE:
-        tell(session, now, row, by, "stage.changed", version=made.number, before=Stage.NONE, after=told.stage)
-    return made
+        tell(session, now, model, by, "stage.changed", version=made.number, before=Stage.NONE, after=told.stage)
 
 
 def make_model(session: Session, now: datetime, project_id: str, name: str, by: By) -> Model:

@@ -16,12 +16,12 @@ from typing import Final
 
 from core.domain.errors import (
     Conflict,
-    InsufficientStorage,
     InvalidRequest,
     NotFound,
     PayloadTooLarge,
     TrainmasterError,
 )
+from core.storage import room
 from core.storage.tree import LeavesVolume, Tree
 
 FOLDER: Final = ".models"
@@ -32,8 +32,6 @@ _OWN: Final = ".trainmaster"
 _MARKS: Final = frozenset({".kept"})
 FILE_LIMIT: Final = 10_000
 _CHUNK: Final = 8 * 2**20  # bytes
-# Left free for everybody else on the volume.
-_RESERVE_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,14 +276,9 @@ class Draft:
 
 def demand_room(volume: Tree, size_bytes: int) -> None:
     """Raises ``InsufficientStorage``: the volume has no room for so much."""
-    with volume.open_folder() as fd:
-        status = os.fstatvfs(fd)
-    free = status.f_bavail * status.f_frsize
-    if free < size_bytes + _RESERVE_BYTES:
-        raise InsufficientStorage(
-            f"The registry's volume has no room for {size_bytes:,} bytes ({free:,} are free); delete versions that nobody "
-            "needs, or ask an admin for room."
-        )
+    room.demand_room(
+        volume, size_bytes, "The registry's volume", "delete versions that nobody needs, or ask an admin for room."
+    )
 
 
 def _demand_same(fd: int, planned: PlannedFile) -> None:

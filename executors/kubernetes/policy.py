@@ -78,12 +78,26 @@ def render_policy(
 
 
 def _from_platform(order: ReplicaOrder) -> list[Json]:
-    """To the port of one that serves a model, from the platform's own pods: its API asks for predictions, its scheduler for health."""
+    """To the port of one that serves a model, from the platform's own pods: its API asks for predictions, its scheduler for
+    health. Where the platform runs outside of the cluster and its address is known, from there.
+    """
     port = read_port(order.env.get("AIP_HTTP_PORT", ""))
     if port is None:
         return []
-    pods = {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(_PLATFORM_PODS)}}
-    return [{"from": [pods], "ports": [{"protocol": "TCP", "port": port}]}]
+    peers: list[Json] = [{"namespaceSelector": {}, "podSelector": {"matchLabels": dict(_PLATFORM_PODS)}}]
+    address = _address_of(order.api_url or "")
+    if address:
+        peers.append({"ipBlock": {"cidr": address}})
+    return [{"from": peers, "ports": [{"protocol": "TCP", "port": port}]}]
+
+
+def _address_of(api_url: str) -> str:
+    """The API's address as a network of one; empty: it has a name."""
+    try:
+        address = ipaddress.ip_address(urlsplit(api_url).hostname or "")
+    except ValueError:
+        return ""
+    return f"{address}/{address.max_prefixlen}"
 
 
 def _to_api(api_url: str) -> list[Json]:
@@ -96,9 +110,8 @@ def _to_api(api_url: str) -> list[Json]:
     parts = urlsplit(api_url)
     host = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
+    address = _address_of(api_url)
+    if not address:
         pods = {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(_API_PODS)}}
         # The pod's port may be another one than its Service's: the chart names it.
         ports = [{"protocol": "TCP", "port": number} for number in (port, _API_PORT_NAME)]
@@ -107,7 +120,7 @@ def _to_api(api_url: str) -> list[Json]:
         if host.count(".") == 1 and not host.endswith(".svc"):
             return [behind, outside]  # `service.namespace` and `example.com` look alike
         return [behind if _is_service(host) else outside]
-    return [_rule(Peer(f"{address}/{address.max_prefixlen}", port))]
+    return [_rule(Peer(address, port))]
 
 
 def _is_service(host: str) -> bool:

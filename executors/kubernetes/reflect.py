@@ -175,9 +175,10 @@ class Reflector:
                 self._away_since = self._clock()
 
     def _note_away(self, why: str) -> None:
-        self.counts["failures"] += 1
         if self._away_since is None:
             self._away_since = self._clock()
         if not self._why_away:
             log.warning("kubernetes.away", url=self._url, why=why)
         self._why_away = why
+        # Last: who sees the count finds the reason.
+        self.counts["failures"] += 1

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from core.bell import TOPIC_TICK
 from core.db.engine import unit_of_work
 from core.db.identity import ensure_id
-from core.db.repositories import metrics
+from core.db.repositories import metrics, vertex_records
 from core.db.rows import AnyRow
 from core.db.tables import (
     Attempt,
@@ -37,6 +37,7 @@ from core.domain.states import JobState
 from core.settings import Settings
 from core.storage.archive_sweep import sweep_archives
 from core.storage.archives import ArchiveStore
+from core.storage.optuna_tables import sweep_tables
 from scheduler.control import fence
 from scheduler.control.context import Control
 from scheduler.control.journal import Journal
@@ -231,6 +232,17 @@ def forget_runs(control: Control) -> int:
     return dropped
 
 
+def forget_records(control: Control) -> int:
+    """Drop what clients of Vertex AI kept in projects that were deleted; how many records."""
+    dropped = 0
+    while True:
+        with unit_of_work(control.sessions) as session:
+            batch = vertex_records.forget_records(session, _BATCH)
+        dropped += batch
+        if batch < _BATCH:
+            return dropped
+
+
 def forget_expired(control: Control) -> None:
     """Drop idempotency keys, login codes, tokens (browser sessions are such), addresses and leases that nobody needs any more."""
     now = control.clock()
@@ -285,6 +297,8 @@ def housekeep(control: Control, settings: Settings) -> None:
         ("failures", lambda: forget_node_failures(control)),
         ("metrics", lambda: forget_metrics(control)),
         ("runs", lambda: forget_runs(control)),
+        ("records", lambda: forget_records(control)),
+        ("optuna", lambda: sweep_tables(control.sessions, settings)),
         ("expired", lambda: forget_expired(control)),
         ("checkpoints", lambda: apply_retention(control)),
         ("archives", lambda: sweep_archives(control.sessions, store, now=control.clock())),

@@ -31,7 +31,7 @@ from scheduler.control.queue import move_queued
 from scheduler.control.reasons import news_of, write_own, write_shapes
 from scheduler.control.records import Recorder
 from scheduler.control.snapshot import Loaded, TickCache, fingerprint, load_snapshot
-from scheduler.planning import plan
+from scheduler.planning import plan_to_apply as plan
 from scheduler.planning.model import Plan
 
 log = structlog.get_logger(__name__)

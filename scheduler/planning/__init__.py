@@ -21,7 +21,7 @@ from scheduler.planning.model import (
     Snapshot,
     Start,
 )
-from scheduler.planning.planner import plan
+from scheduler.planning.planner import plan, plan_to_apply
 from scheduler.planning.policy import Defragment, Policy, QueueOrder
 
 __all__ = [
@@ -48,4 +48,5 @@ __all__ = [
     "Snapshot",
     "Start",
     "plan",
+    "plan_to_apply",
 ]

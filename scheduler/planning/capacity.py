@@ -316,7 +316,7 @@ class Capacity:
         most = max((int(column.max(initial=-1)) for column in free.values()), default=-1)
         if most < 0:
             return 0, []
-        found = [(int(n), m) for m, column in free.items() for n in pool.numbers[column == most]]
+        found = [(n, m) for m, column in free.items() for n in pool.numbers[column == most].tolist()]
         return most, sorted(found)
 
     def tightest(self, request: Request, models: Sequence[str], pool: Pool) -> int | None:

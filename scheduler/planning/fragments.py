@@ -204,7 +204,7 @@ class Fragments:
         self.scores: dict[_Asked, _Scores] = {}
         self.flags: dict[int, tuple[Pool, _Flags | None]] = {}
         self.by_models: dict[tuple[str, ...], _Flags | None] = {}
-        self.state_of: _Ints = np.array([self._state(row) for row in range(len(self.rows))], dtype=np.int64)
+        self.state_of: _Ints = self._all_states()
 
     def copy(self, capacity: Capacity) -> Fragments:
         """The same for a copy of the capacity."""
@@ -224,6 +224,27 @@ class Fragments:
         """What is free on a node is another amount now."""
         for row in self.rows_of.get(number, ()):
             self.state_of[row] = self._state(row)
+
+    def _all_states(self) -> _Ints:
+        """By row the number of its state; states are numbered as they are met. Rows without shared devices that are alike are
+        found in bulk.
+        """
+        capacity, count = self.capacity, len(self.rows)
+        whole = np.zeros(count, dtype=np.int64)
+        for model, number in self.models.items():
+            mine = self.model_of == number
+            whole[mine] = np.maximum(capacity.gpus.whole[model][self.node_of[mine]], 0)
+        # Whoever has shared devices is alike to nobody.
+        own = np.zeros(count, dtype=np.int64)
+        shared = [row for at, parts in enumerate(capacity.shares) if parts for row in self.rows_of.get(at, ())]
+        own[shared] = 1 + np.arange(len(shared))
+        columns = [self.model_of, capacity.cpus[self.node_of], capacity.memories[self.node_of], whole, own]
+        _, firsts, alike = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
+        numbers = np.zeros(len(firsts), dtype=np.int64)
+        for kind in np.argsort(firsts).tolist():
+            numbers[kind] = self._state(int(firsts[kind]))
+        found: _Ints = numbers[alike.reshape(-1)]
+        return found
 
     def _state(self, row: int) -> int:
         number, model = self.rows[row]

@@ -15,7 +15,7 @@ from scheduler.planning.reservation import Holdings
 _Part = tuple[RunningGang | QueuedGang, int, str | None]  # who, how many GPUs, of which model
 
 # Of so many equal holes the one that grows first is told: with thousands of them one is as good an example as another.
-_MOST_LOOKED_AT: Final = 256
+MOST_LOOKED_AT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Holders:
         ``None`` for the holders where those that are known do not hold that many.
         """
         best: tuple[tuple[object, ...], int, str, Held | None] | None = None
-        for number, model in candidates[:_MOST_LOOKED_AT]:
+        for number, model in candidates[:MOST_LOOKED_AT]:
             held = self._to_end(number, model, missing)
             if held is None:
                 key: tuple[object, ...] = (2, 0.0, 0, number, model)

@@ -12,18 +12,30 @@ Turn = tuple[float, int, float, str]
 
 
 @dataclass(slots=True, eq=False)
+class Family:
+    """The kinds that differ by their lengths alone: half of all jobs may state a length of their own."""
+
+    refused_in: int = 0  # the walk in which nothing was left for those that run for longer than
+    refused_above_s: float = 0.0
+    refused_at: int = -1  # what their project had changed then
+
+
+@dataclass(slots=True, eq=False)
 class Kind:
     """Jobs of one user, priority, shape and length: whether one of them may start is said of all.
 
     Attributes:
         first: one of them.
+        family: those of other lengths, too.
+        holds_s: for how long one of them holds its place at most.
         is_aged: they may have starved, and so each has a place of its own among others' jobs.
         is_idle: none may start, whatever is free; once so, for the rest of the plan.
     """
 
     first: QueuedGang
+    family: Family
+    holds_s: float
     is_aged: bool
-    line: list[Entry]
     is_idle: bool = False
     asked_at: int = -1  # what its project had changed when it was found not to be idle
     refused_in: int = 0  # the walk
@@ -49,6 +61,9 @@ def in_line(
         if is_idle is not None and is_idle(kind):
             idle += entries[begin:at]
         elif waits(kind):
+            # Nothing starts between them: those that follow and wait, too, are told with them.
+            while at < count and (is_idle is None or not is_idle(entries[at][2])) and waits(entries[at][2]):
+                at = end_of_kind(entries, at)
             yield entries[begin:at]
         else:
             at = begin + 1

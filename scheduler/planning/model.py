@@ -278,7 +278,7 @@ class Move:
 class Plan:
     """What to do now, in order, and why everybody else waits. ``waits`` has every queued job that is not started.
 
-    ``order``: every queued job as the planner takes them, the first first.
+    ``order``: every queued job as the planner takes them, the first first; empty in :func:`.planner.plan_to_apply`.
     """
 
     starts: tuple[Start, ...] = ()

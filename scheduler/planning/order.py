@@ -21,7 +21,7 @@ from operator import itemgetter
 from typing import Final
 
 from core.domain.ids import JobId
-from scheduler.planning.kinds import Entry, Kind, Run, Turn, in_line
+from scheduler.planning.kinds import Entry, Family, Kind, Run, Turn, in_line
 from scheduler.planning.measure import drain_s, measure, turns_had
 from scheduler.planning.model import QueuedGang, RunningGang, Snapshot
 from scheduler.planning.policy import Policy, QueueOrder
@@ -76,20 +76,26 @@ class Queue:
         self._is_fair = snapshot.policy.is_fair
         self._owed = frozenset(name for name, account in shares.accounts.items() if account.quota.guaranteed)
         lines: dict[int, dict[tuple[str, str], list[Entry]]] = {}
-        kinds: dict[tuple[object, ...], Kind] = {}
+        firsts: dict[str, QueuedGang] = {}
+        families: dict[tuple[str, str, str, int, bool], tuple[Family, list[Entry], dict[object, Kind]]] = {}
         policy, now, long_s = snapshot.policy, snapshot.now, drain_s(snapshot)
         starvation_s = policy.starvation_s
         for job in snapshot.queued:
             turn = turn_of(job, policy, now, long_s)
             is_aged = job.waits_since is not None or -turn[2] >= starvation_s
-            key = (job.project, job.user, job.shape, job.priority, job.max_run_time_s, job.overrun_s, is_aged)
-            kind = kinds.get(key)
-            if kind is None:
+            key = (job.project, job.user, job.shape, job.priority, is_aged)
+            found = families.get(key)
+            if found is None:
                 who = (job.project, job.user) if self._is_fair else _EVERYBODY
                 line = lines.setdefault(-job.priority, {}).setdefault(who, [])
-                kind = kinds[key] = Kind(job, is_aged, line)
-            kind.line.append((turn, job, kind))
-        firsts = {kind.first.shape: kind.first for kind in kinds.values()}
+                found = families[key] = (Family(), line, {})
+                firsts.setdefault(job.shape, job)
+            family, line, kinds = found
+            length = (job.max_run_time_s, job.overrun_s)
+            kind = kinds.get(length)
+            if kind is None:
+                kind = kinds[length] = Kind(job, family, job.holds_s, is_aged)
+            line.append((turn, job, kind))
         self._hopeless = {shape for shape, job in firsts.items() if not can_run(job)}
         self._may_start = may_start
         for users in lines.values():
@@ -105,14 +111,28 @@ class Queue:
         self._walks += 1
         return self._walk(self.shares, self.waits)
 
-    def refuse(self, kind: Kind) -> None:
-        """Nothing is left for this kind in the present walk, as long as its project starts nothing."""
-        kind.refused_in, kind.refused_at = self._walks, self.shares.changes.get(kind.first.project, 0)
+    def refuse(self, kind: Kind, above_s: float | None = None) -> None:
+        """Nothing is left for this kind in the present walk, as long as its project starts nothing.
+
+        ``above_s``: nor for any other of its family that may hold its place for longer than this.
+        """
+        changes = self.shares.changes.get(kind.first.project, 0)
+        if above_s is None:
+            kind.refused_in, kind.refused_at = self._walks, changes
+        else:
+            family = kind.family
+            family.refused_in, family.refused_at, family.refused_above_s = self._walks, changes, above_s
 
     def waits(self, kind: Kind) -> bool:
         """Whether it is known in the present walk that none of them starts."""
-        return kind.is_idle or (
-            kind.refused_in == self._walks and kind.refused_at == self.shares.changes.get(kind.first.project, 0)
+        if kind.is_idle:
+            return True
+        family, walks = kind.family, self._walks
+        if walks not in (kind.refused_in, family.refused_in):
+            return False
+        changes = self.shares.changes.get(kind.first.project, 0)
+        return (kind.refused_in == walks and kind.refused_at == changes) or (
+            family.refused_in == walks and family.refused_at == changes and kind.holds_s > family.refused_above_s
         )
 
     def in_turn(self) -> list[QueuedGang]:

@@ -314,10 +314,13 @@ class Quotas:
         if not narrowing:
             return _ALLOWED
         without = frozenset[str]().union(*(models for _, models in narrowing))
-        for role in roles:
-            accepted = self._accepted(role)
-            if accepted and accepted <= without and not any(accepted <= models for _, models in narrowing):
-                return narrowing[0][0]
+        stuck = [
+            _binding(accepted, narrowing)
+            for accepted in map(self._accepted, roles)
+            if accepted and accepted <= without and not any(accepted <= models for _, models in narrowing)
+        ]
+        if stuck:  # one that can never start says so, whatever the others wait for
+            return min(stuck, key=lambda excess: not excess.is_never)
         return Allowed(without, narrowing[0][0])
 
     def _accepted(self, role: GangRole) -> frozenset[str]:
@@ -330,6 +333,19 @@ def accepted_in(request: Request, models: Sequence[str]) -> Sequence[str]:
     if not gpu_milli(request):
         return ()
     return accepted_models(request.gpu_models, models) if request.gpu_models else models
+
+
+def _binding(accepted: frozenset[str], narrowing: Sequence[tuple[Excess, frozenset[str]]]) -> Excess:
+    """Of limits that together leave a role none of the models that it accepts, the one to tell: of a model on which it could
+    start once others give back what they hold, if there is one. Only where there is none it can never start.
+    """
+    never = frozenset[str]().union(*(models for excess, models in narrowing if excess.is_never))
+    possible = accepted - never
+    return next(
+        excess
+        for excess, models in narrowing
+        if (not excess.is_never and models & possible if possible else excess.is_never and models & accepted)
+    )
 
 
 def _devices(role: GangRole) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any
 
 from core.domain.parts import WHOLE
@@ -19,7 +20,7 @@ from scheduler.planning.demand import Demand, Group, demand_of
 from scheduler.planning.domains import best_domain
 from scheduler.planning.feasibility import EmptyCluster
 from scheduler.planning.gang import place
-from scheduler.planning.holders import Holders
+from scheduler.planning.holders import MOST_LOOKED_AT, Holders
 from scheduler.planning.impossible import why_never
 from scheduler.planning.keeping_words import why_kept
 from scheduler.planning.ledger import Ledger, Reservation
@@ -186,7 +187,8 @@ class Explainer:
         if hole >= size:
             return "", {"largest_hole": hole}
         # Of equal holes the one that will be large enough first; a whole node must be able to be.
-        able = [(n, m) for n, m in candidates if self.cluster.nodes[n].allocatable.gpus.get(m, 0) >= size]
+        whole = self.cluster.whole.gpus
+        able = list(islice(((n, m) for n, m in candidates if whole[m][n] >= size), MOST_LOOKED_AT))
         number, model, held = self.holders.first_to_free(able or candidates, size - hole)
         name = self.cluster.nodes[number].id
         numbers: dict[str, Any] = {"largest_hole": hole, "node": name, "gpu_model": model}

@@ -104,15 +104,23 @@ class Shares:
         self._promised: dict[str | tuple[str, str], dict[str, int]] = {}
         # By the identity of the gang, which lives as long as the snapshot, and the models of its replicas.
         self._of_running: dict[tuple[int, tuple[str | None, ...]], dict[str, int]] = {}
+        self._bare: dict[int, int] = {}
+        together: dict[tuple[str, str, int], tuple[dict[str, int], int]] = {}  # equal amounts of one user, counted
         for gang in snapshot.running:
-            self.add(gang.project, gang.user, self.of_running(gang))
+            amounts = self.of_running(gang)
+            key = (gang.project, gang.user, id(amounts))
+            _, count = together.get(key, (amounts, 0))
+            together[key] = (amounts, count + 1)
+        for (project, user, _), (amounts, count) in together.items():
+            self.add(project, user, amounts, count)
 
     def of_running(self, gang: RunningGang) -> dict[str, int]:
         """What a running gang holds, with the GPU models that it got, as far as they are told, else likely ones."""
         told = gang.gpu_models
         # Equal gangs, whole and on equal models, hold equal amounts, and there are thousands of them.
         is_whole = len(told) == len(gang.nodes) == gang.gang.size and gang.gang.elastic is None
-        key = (id(gang.gang), told) if is_whole and None not in told else None
+        # What no model is told of is without GPUs, or hangs on the models of its node.
+        key = (id(gang.gang), told) if is_whole and told.count(None) == self._without_gpus(gang.gang) else None
         known = None if key is None else self._of_running.get(key)
         if known is None:
             known = self._count(gang)
@@ -120,6 +128,14 @@ class Shares:
                 del known[JOBS]  # its job runs on, and is counted there
             if key is not None:
                 self._of_running[key] = known
+        return known
+
+    def _without_gpus(self, gang: Gang) -> int:
+        """How many of its members have none."""
+        known = self._bare.get(id(gang))
+        if known is None:
+            known = sum(role.replicas for role in gang.roles if not gpu_milli(role.request))
+            self._bare[id(gang)] = known
         return known
 
     def _count(self, gang: RunningGang) -> dict[str, int]:
@@ -138,7 +154,7 @@ class Shares:
         return total_of((requests[role], model, members) for (role, model), members in parts.items())
 
     def add(self, project: str, user: str, amounts: Mapping[str, int], sign: int = 1) -> None:
-        """Let them hold more; less with ``sign=-1``."""
+        """Let them hold more, so many times; less with ``sign=-1``."""
         self.hold(project, user, amounts, amounts, sign)
 
     def hold(

@@ -58,26 +58,29 @@ class Sights:
         return self._named(job, Narrow(self.bookings.hidden(job.project, run_time_s), allowed.without))
 
     def with_hope(self, snapshot: Snapshot, refusal: Callable[[str, Demand], object | None]) -> Snapshot:
-        """``snapshot`` without the jobs with GPUs that their limits never let start, whatever is given back.
+        """``snapshot`` without the jobs with GPUs that their limits never let start, whatever is given back, and those whose
+        nodes are all reserved for others: until that is over, which is a plan of its own, they use none of them.
 
         That does not hang on who holds what: it stays so whoever starts.
 
         Args:
             refusal: of a demand in a sight by the empty cluster; ``None`` if that could hold it.
         """
-        if self.quotas.is_empty:
+        if self.is_open:
             return snapshot
-        known: dict[tuple[str, str, str], bool] = {}
+        known: dict[tuple[str, str, str, frozenset[int]], bool] = {}
 
         def has_hope(job: QueuedGang) -> bool:
-            key = (job.project, job.user, job.shape)
+            if not job.gang.gpu_milli:  # whether it can run may hang on what is typical, for which this is asked
+                return True
+            hidden = self.bookings.hidden(job.project, job.holds_s)
+            key = (job.project, job.user, job.shape, hidden)
             found = known.get(key)
             if found is None:
-                # Whether one without GPUs can run may hang on what is typical, for which this is asked.
-                allowed = self.quotas.at_best(job) if job.gang.gpu_milli else Allowed()
-                found = not isinstance(allowed, Excess)
-                if isinstance(allowed, Allowed) and allowed.without:
-                    sight = self._named(job, Narrow(frozenset(), allowed.without))
+                allowed = self.quotas.at_best(job)
+                found = isinstance(allowed, Allowed)
+                if isinstance(allowed, Allowed) and (allowed.without or hidden):
+                    sight = self._named(job, Narrow(hidden, allowed.without))
                     found = refusal(sight, self.demand(job, sight)) is None
                 known[key] = found
             return found

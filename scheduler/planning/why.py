@@ -14,7 +14,7 @@ from scheduler.planning.draft import Draft
 from scheduler.planning.feasibility import EmptyCluster
 from scheduler.planning.gang import place
 from scheduler.planning.holders import Holders
-from scheduler.planning.kinds import Entry
+from scheduler.planning.kinds import Entry, Family
 from scheduler.planning.ledger import Ledger
 from scheduler.planning.model import QueuedGang, Reason, ReasonCode, Snapshot
 from scheduler.planning.quota import Excess, amount, told
@@ -64,9 +64,18 @@ class Reasons:
         self._holding = {held.job.job_id: held.job for held in ledger.reservations}
 
     def of_all(self, waiting: Sequence[Entry]) -> dict[JobId, Reason]:
-        """All of a kind wait for the same."""
-        by_kind = {kind: self.of(kind.first) for kind in {kind: None for _, _, kind in waiting}}
-        return {job.job_id: by_kind[kind] for _, job, kind in waiting}
+        """All of a kind wait for the same, and where no nodes are booked all of a family."""
+        if not self.sights.bookings.is_empty:
+            by_kind = {kind: self.of(kind.first) for kind in {kind: None for _, _, kind in waiting}}
+            return {job.job_id: by_kind[kind] for _, job, kind in waiting}
+        by_family: dict[Family, Reason] = {}
+        told_: dict[JobId, Reason] = {}
+        for _, job, kind in waiting:
+            reason = by_family.get(kind.family)
+            if reason is None:
+                reason = by_family[kind.family] = self.of(kind.first)
+            told_[job.job_id] = reason
+        return told_
 
     def of(self, job: QueuedGang) -> Reason:
         sight = self.sights.of(job)

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-from scheduler.tuning.propose import Observed, Proposal, Question, chosen_algorithm, propose, startup_trials
+from scheduler.tuning.propose import (
+    Observed,
+    Proposal,
+    Question,
+    choose_algorithm,
+    chosen_algorithm,
+    propose,
+    startup_trials,
+)
 
-__all__ = ["Observed", "Proposal", "Question", "chosen_algorithm", "propose", "startup_trials"]
+__all__ = ["Observed", "Proposal", "Question", "choose_algorithm", "chosen_algorithm", "propose", "startup_trials"]

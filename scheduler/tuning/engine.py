@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import optuna
@@ -13,7 +14,8 @@ from optuna.trial import FrozenTrial, TrialState
 from trainmaster.studies import Algorithm, Goal, Parameter, ParameterType, Scale, Space
 from trainmaster.studies.space import bounds
 
-from scheduler.tuning.propose import Observed, Proposal, Question, startup_trials
+from scheduler.tuning.kept import kept
+from scheduler.tuning.propose import Proposal, Question, startup_trials
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -21,9 +23,15 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 # grows with the cube.
 _KEPT: Final[Mapping[Algorithm, int]] = {Algorithm.TPE: 300, Algorithm.GP: 200, Algorithm.CMA_ES: 2_000}
 
+_WHENEVER: Final = datetime(2000, 1, 1, tzinfo=UTC)  # no sampler asks when a trial ran
 
-def sampled(question: Question) -> Iterator[Proposal]:
-    """Points without end; each counts as pending for those that follow."""
+
+def sampled(question: Question, others: Sequence[Proposal] = ()) -> Iterator[Proposal]:
+    """Points without end; each counts as pending for those that follow.
+
+    Args:
+        others: points that come from elsewhere meanwhile, and count as pending too; looked at before each draw.
+    """
     space = question.space
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of experimental arguments
@@ -31,19 +39,24 @@ def sampled(question: Question) -> Iterator[Proposal]:
             sampler=_sampler(question),
             directions=["minimize" if goal is Goal.MINIMIZE else "maximize" for goal in question.goals],
         )
-    kept = _kept(question.finished, question.goals, _KEPT[question.algorithm])
-    known = [frozen(space, one.parameters, one.values, one.memo) for one in kept]
-    known += [frozen(space, one.parameters, None, one.memo) for one in question.pending]
-    for one in known:  # what `add_trial` does, without looking again at what we have made ourselves
-        study._storage.create_new_trial(study._study_id, template_trial=one)  # noqa: SLF001
+    seen = kept(question.finished, question.goals, _KEPT[question.algorithm])
+    distributions = distributions_of(space)
+    known = [frozen(space, distributions, one.parameters, one.values, one.memo) for one in seen]
+    known += [frozen(space, distributions, one.parameters, None, one.memo) for one in question.pending]
+    told = 0
     while True:
+        known += [frozen(space, distributions, one.parameters, None, one.memo) for one in others[told:]]
+        told = len(others)
+        for one in known:  # what `add_trial` does, without looking again at what we have made ourselves
+            study._storage.create_new_trial(study._study_id, template_trial=one)  # noqa: SLF001
+        known = []
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             trial = study.ask()
             point: dict[str, Any] = {}
             for name, parameter in space.parameters.items():
                 if space.is_active(name, point):
-                    inner = trial._suggest(name, _distribution(parameter))  # noqa: SLF001 (what suggest_float and its like call)
+                    inner = trial._suggest(name, distributions[name])  # noqa: SLF001 (what suggest_float and its like call)
                     point[name] = _outer(parameter, inner)
         attrs = study._storage.get_trial_system_attrs(trial._trial_id)  # noqa: SLF001 (Optuna 5 shows them nowhere else)
         yield Proposal(point, _memo(attrs))
@@ -70,32 +83,39 @@ def _sampler(question: Question) -> BaseSampler:
             )
 
 
-def _kept(finished: Sequence[Observed], goals: Sequence[Goal], most: int) -> Sequence[Observed]:
-    """All of them in their order or, of more than ``most``, the best third and the newest of the rest."""
-    if len(finished) <= most:
-        return finished
-    sign = 1.0 if goals[0] is Goal.MINIMIZE else -1.0
-    ranked = sorted(range(len(finished)), key=lambda place: sign * finished[place].values[0])
-    chosen = set(ranked[: most // 3])
-    for place in reversed(range(len(finished))):
-        if len(chosen) >= most:
-            break
-        chosen.add(place)
-    return [finished[place] for place in sorted(chosen)]
+class _Given(FrozenTrial):
+    """Made for one study, which nobody changes: the storage's deep copies of it took longer than all of TPE."""
+
+    def __deepcopy__(self, _: dict[int, Any]) -> FrozenTrial:
+        return self
+
+
+def distributions_of(space: Space) -> dict[str, BaseDistribution]:
+    return {name: _distribution(parameter) for name, parameter in space.parameters.items()}
 
 
 def frozen(
-    space: Space, point: Mapping[str, Any], values: Sequence[float] | None, memo: Mapping[str, Any]
+    space: Space,
+    distributions: Mapping[str, BaseDistribution],
+    point: Mapping[str, Any],
+    values: Sequence[float] | None,
+    memo: Mapping[str, Any],
 ) -> FrozenTrial:
-    """A trial as Optuna keeps it; without ``values`` it runs."""
+    """A trial as Optuna keeps it; without ``values`` it runs. ``distributions``: those of the space."""
     names = [name for name in space.parameters if name in point]
-    attrs = dict(memo.get("optuna", {}))
-    return optuna.trial.create_trial(
+    return _Given(
+        number=-1,  # the storage numbers them
+        trial_id=-1,
         state=TrialState.RUNNING if values is None else TrialState.COMPLETE,
+        value=None,
         values=None if values is None else list(values),
+        datetime_start=_WHENEVER,
+        datetime_complete=None if values is None else _WHENEVER,
         params={name: _inner(space.parameters[name], point[name]) for name in names},
-        distributions={name: _distribution(space.parameters[name]) for name in names},
-        system_attrs=attrs,
+        distributions={name: distributions[name] for name in names},
+        user_attrs={},
+        system_attrs=dict(memo.get("optuna", {})),
+        intermediate_values={},
     )
 
 

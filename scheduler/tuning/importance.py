@@ -12,7 +12,7 @@ import optuna
 from optuna.importance import PedAnovaImportanceEvaluator
 from trainmaster.studies import Goal, Space
 
-from scheduler.tuning.engine import frozen
+from scheduler.tuning.engine import distributions_of, frozen
 from scheduler.tuning.propose import Observed
 
 FEWEST: Final = 10
@@ -25,10 +25,12 @@ _QUANTILE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """``importance``: all of a study are 1 together. ``trials``: how many have the parameter."""
+    """``importance``: all of a study are 1 together; ``None``: too few trials have it. ``trials``: those with the parameter
+    that the figure comes from.
+    """
 
     name: str
-    importance: float
+    importance: float | None
     trials: int
 
 
@@ -55,23 +57,29 @@ def importance(space: Space, goals: Sequence[Goal], results: Sequence[Observed],
         study = optuna.create_study(
             directions=["minimize" if goals[place] is Goal.MINIMIZE else "maximize" for place in places]
         )
+        distributions = distributions_of(space)
         for one in kept:
-            trial = frozen(space, one.parameters, [one.values[place] for place in places], {})
+            trial = frozen(space, distributions, one.parameters, [one.values[place] for place in places], {})
             study._storage.create_new_trial(study._study_id, template_trial=trial)  # noqa: SLF001 (as for proposals)
         quantile = min(0.5, max(_QUANTILE, _BEST / len(kept)))
         found = PedAnovaImportanceEvaluator(target_quantile=quantile).evaluate(study)
-    return _weighed(space, results, found)
+    return _weighed(space, len(results), kept, found)
 
 
-def _weighed(space: Space, results: Sequence[Observed], found: Mapping[str, float]) -> Importance:
-    total = sum(value for value in found.values() if math.isfinite(value))
+def _weighed(space: Space, count: int, kept: Sequence[Observed], found: Mapping[str, float]) -> Importance:
+    trials = {name: sum(name in one.parameters for one in kept) for name in space.parameters}
+    # A parameter that few trials have says as little as few trials do.
+    known = {name: max(0.0, value) for name, value in found.items() if trials[name] >= FEWEST and math.isfinite(value)}
+    total = sum(known.values())
     if total <= 0:
-        return Importance(len(results), reason="Not known: the best trials lie like all others along every parameter.")
+        return Importance(count, reason="Not known: the best trials lie like all others along every parameter.")
     weights = [
-        Weight(name, max(0.0, found.get(name, 0.0)) / total, sum(name in one.parameters for one in results))
+        Weight(name, known.get(name, 0.0) / total if trials[name] >= FEWEST else None, trials[name])
         for name in space.parameters
     ]
-    return Importance(len(results), sorted(weights, key=lambda one: (-one.importance, one.name)))
+    return Importance(
+        count, sorted(weights, key=lambda one: (one.importance is None, -(one.importance or 0), one.name))
+    )
 
 
 def _evenly(results: Sequence[Observed]) -> Sequence[Observed]:

@@ -13,8 +13,10 @@ from typing import Any, Final
 from trainmaster.studies import Algorithm, Goal, ParameterType, Space
 from trainmaster.studies.space import spread
 
-# Up to so many parameters and trials GP finds better points than TPE, and in a time that trials hide. Beyond, its
-# cubic cost shows and TPE catches up: Optuna's own AutoSampler goes by the same.
+from scheduler.tuning.shuffle import shuffled
+
+# Up to so many parameters and trials a Gaussian process is a help, and in a time that trials hide. Beyond, its cubic cost
+# shows and TPE catches up: Optuna's own AutoSampler goes by the same.
 _GP_PARAMETERS: Final = 20
 _GP_TRIALS: Final = 250
 # A point that breaks a constraint, or that is being tried, is drawn again so often before chance alone looks for one.
@@ -57,27 +59,41 @@ class Question:
     initial: Sequence[Mapping[str, Any]] = ()
 
 
-def chosen_algorithm(
-    space: Space, algorithm: Algorithm, goals: Sequence[Goal], trials: int | None, *, has_gp: bool | None = None
-) -> Algorithm:
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """``reason``: why, in words; empty where the user has chosen."""
+
+    algorithm: Algorithm
+    reason: str = ""
+
+
+def choose_algorithm(space: Space, algorithm: Algorithm, goals: Sequence[Goal], trials: int | None) -> Choice:
     """Which algorithm ``auto`` means for this study; every other one is itself.
 
-    GP for one metric, an unconditional space of at most 20 parameters of which most are numbers, and a budget of at most
-    250 trials; else TPE. Where torch is not installed, always TPE: Optuna's GP is written with it.
+    ``AUTO`` again: TPE and a Gaussian process in turns, for one metric, an unconditional space of at most 20 parameters of which
+    most are numbers, and a budget of at most 250 trials. Else TPE.
     """
     if algorithm is not Algorithm.AUTO:
-        return algorithm
-    has_gp = gp_is_there() if has_gp is None else has_gp
+        return Choice(algorithm)
     numbers = sum(one.type is not ParameterType.CATEGORICAL for one in space.parameters.values())
-    suits = (
-        len(goals) == 1
-        and not space.is_conditional
-        and len(space.parameters) <= _GP_PARAMETERS
-        and 2 * numbers >= len(space.parameters)
-        and trials is not None
-        and trials <= _GP_TRIALS
-    )
-    return Algorithm.GP if suits and has_gp else Algorithm.TPE
+    against = {
+        f"the study has {len(goals)} metrics": len(goals) > 1,
+        "some parameters depend on others": space.is_conditional,
+        f"it searches more than {_GP_PARAMETERS} parameters": len(space.parameters) > _GP_PARAMETERS,
+        "most parameters are choices, not numbers": 2 * numbers < len(space.parameters),
+        "its budget has no number of trials": trials is None,
+        f"its budget has more than {_GP_TRIALS} trials": trials is not None and trials > _GP_TRIALS,
+    }
+    found = [reason for reason, holds in against.items() if holds]
+    if found:
+        return Choice(Algorithm.TPE, f"TPE, since {' and '.join(found)}.")
+    few = f"at most {_GP_PARAMETERS} parameters, at least half of them numbers, and at most {_GP_TRIALS} trials"
+    return Choice(Algorithm.AUTO, f"TPE and GP in turns, since the study has one metric, {few}.")
+
+
+def chosen_algorithm(space: Space, algorithm: Algorithm, goals: Sequence[Goal], trials: int | None) -> Algorithm:
+    """The same without the reason."""
+    return choose_algorithm(space, algorithm, goals, trials).algorithm
 
 
 def startup_trials(space: Space) -> int:
@@ -86,8 +102,8 @@ def startup_trials(space: Space) -> int:
 
 
 def gp_is_there() -> bool:
-    """Whether what Optuna's GP needs is installed."""
-    return all(importlib.util.find_spec(name) is not None for name in ("torch", "scipy"))
+    """Whether what Optuna's GP needs is installed. Without it, one metric's points are those of our own."""
+    return importlib.util.find_spec("torch") is not None
 
 
 def propose(question: Question) -> list[Proposal]:
@@ -105,14 +121,14 @@ def propose(question: Question) -> list[Proposal]:
         return found
     if question.algorithm is Algorithm.GRID:
         return found + _of_grid(question, left, taken)
-    tried = taken | _tried(question)
+    tried = _Tried(question, taken)
     draws = _drawn(question, len(found))
     for _ in range(left):
         proposal = _fresh(question, draws, tried)
         if proposal is None:
             break
         found.append(proposal)
-        tried.add(key_of(proposal.parameters))
+        tried.add(proposal.parameters)
     return found
 
 
@@ -126,12 +142,23 @@ def _tried(question: Question) -> set[str]:
 
 
 def _of_grid(question: Question, most: int, taken: set[str]) -> list[Proposal]:
-    """The grid's points that nobody has tried, in an order that the seed shuffles, so that a part of them is spread."""
+    """The grid's points that nobody has tried, in an order that the seed shuffles, so that a part of them is spread.
+
+    A proposal keeps its turn as ``grid``: the next one looks from there on, and last at those before, of which some may have
+    been drawn and never tried.
+    """
     tried = taken | _tried(question)
-    points = list(question.space.grid())
-    Random(question.seed).shuffle(points)  # noqa: S311 (the order of a grid is no secret)
-    left = (Proposal(point) for point in points if key_of(point) not in tried)
-    return list(islice(left, most))
+    memos = chain((one.memo for one in question.finished), (one.memo for one in question.pending))
+    begin = max((memo["grid"] + 1 for memo in memos if "grid" in memo), default=0)
+    size = question.space.grid_size
+    found: list[Proposal] = []
+    for turn in chain(range(begin, size), range(min(begin, size))):
+        point = question.space.grid_point(shuffled(turn, size, question.seed))
+        if point is not None and key_of(point) not in tried:
+            found.append(Proposal(point, {"grid": turn}))
+            if len(found) == most:
+                break
+    return found
 
 
 def _drawn(question: Question, offset: int) -> Iterator[Proposal]:
@@ -143,8 +170,16 @@ def _drawn(question: Question, offset: int) -> Iterator[Proposal]:
             from scheduler.tuning.sobol import sobol_points
 
             return (Proposal(point) for point in sobol_points(question.space, question.seed, question.index + offset))
-        case Algorithm.TPE | Algorithm.GP if len(question.finished) < startup_trials(question.space):
+        case Algorithm.TPE | Algorithm.GP | Algorithm.AUTO if len(question.finished) < startup_trials(question.space):
             return _spread(question, offset)
+        case Algorithm.AUTO:
+            from scheduler.tuning.turns import in_turns
+
+            return in_turns(question, offset)
+        case Algorithm.GP if len(question.goals) == 1 and not gp_is_there():
+            from scheduler.tuning.improvement import improving
+
+            return improving(question)
         case _:
             from scheduler.tuning.engine import sampled
 
@@ -167,12 +202,47 @@ def _random(question: Question, purpose: str, offset: int = 0) -> Iterator[Propo
         yield Proposal(question.space.from_unit(unit))
 
 
-def _fresh(question: Question, draws: Iterator[Proposal], tried: set[str]) -> Proposal | None:
+class _Tried:
+    """Points that may not be proposed again.
+
+    The same as the set of all their keys; but to write ten thousand points as text takes longer than to draw one, so the
+    first few questions compare the points themselves, and the set is made where many are asked.
+    """
+
+    def __init__(self, question: Question, taken: set[str]) -> None:
+        self._question = question
+        self._keys = taken
+        self._is_whole = False
+        self._asked = 0
+
+    def __contains__(self, point: Mapping[str, Any]) -> bool:
+        self._asked += 1
+        if self._asked > _REDRAWS and not self._is_whole:
+            self._keys = self._keys | _tried(self._question)
+            self._is_whole = True
+        key = key_of(point)
+        if key in self._keys:
+            return True
+        # Equal for Python is not enough: True is 1 to it.
+        return not self._is_whole and any(one == point and key_of(one) == key for one in self._points())
+
+    def __len__(self) -> int:
+        """How many of them were proposed just now, or are pending."""
+        return len(self._keys)
+
+    def add(self, point: Mapping[str, Any]) -> None:
+        self._keys.add(key_of(point))
+
+    def _points(self) -> Iterator[Mapping[str, Any]]:
+        return chain((one.parameters for one in self._question.finished), self._question.spoilt)
+
+
+def _fresh(question: Question, draws: Iterator[Proposal], tried: _Tried) -> Proposal | None:
     """The next draw that may be proposed; when the algorithm finds none, by chance; in a finite space by looking at all."""
     chance = _random(question, f"rest{len(tried)}")
     for proposal in chain(islice(draws, _REDRAWS), islice(chance, _RANDOM_DRAWS)):
-        if key_of(proposal.parameters) not in tried and question.space.holds(proposal.parameters):
+        if proposal.parameters not in tried and question.space.holds(proposal.parameters):
             return proposal
     if question.space.size is None:
         return None
-    return next((Proposal(point) for point in question.space.grid() if key_of(point) not in tried), None)
+    return next((Proposal(point) for point in question.space.grid() if point not in tried), None)

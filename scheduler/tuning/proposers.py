@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
@@ -11,11 +12,16 @@ from typing import Final
 
 from trainmaster.studies import Algorithm
 
-from scheduler.tuning.propose import Proposal, Question, propose, startup_trials
+from scheduler.tuning.propose import Proposal, Question, gp_is_there, propose, startup_trials
+
+_log = logging.getLogger(__name__)
 
 # GP takes a second of a core for a hundred trials; twice that of the largest history that it is given.
 _WITHIN_S: Final = 120.0
 _NICE: Final = 5
+_SMALL_GRID: Final = 5_000
+# Key of a proposal's memo: the algorithm that could not draw it.
+INSTEAD_OF: Final = "instead_of"
 
 
 class Proposers:
@@ -28,16 +34,21 @@ class Proposers:
     def __call__(self, question: Question) -> list[Proposal]:
         """The same as :func:`propose`. Blocks while it is computed.
 
-        Where the process dies (out of memory, say) or takes too long, the points are TPE's, with a note at each.
+        Where the process dies (out of memory, say), takes too long or finds no point (a matrix that cannot be factored, say),
+        and where GP is asked for several metrics without torch, the points are TPE's, with ``INSTEAD_OF`` in each memo.
         """
         if is_quick(question):
             return propose(question)
+        if question.algorithm is Algorithm.GP and len(question.goals) > 1 and not gp_is_there():
+            return _instead(question)
         try:
             return self._in_a_process().submit(propose, question).result(_WITHIN_S)
         except (BrokenExecutor, TimeoutError):
             self.close()
-            instead = propose(replace(question, algorithm=Algorithm.TPE))
-            return [Proposal(one.parameters, {**one.memo, "instead_of": question.algorithm.value}) for one in instead]
+            return _instead(question)
+        except Exception:  # noqa: BLE001 (Optuna, torch and scipy raise what they like; a study must go on)
+            _log.warning("%s found no point; TPE's are taken", question.algorithm.value, exc_info=True)
+            return _instead(question)
 
     def close(self) -> None:
         with self._lock:
@@ -54,7 +65,21 @@ class Proposers:
 
 def is_quick(question: Question) -> bool:
     """Whether it takes some tens of milliseconds at most."""
-    return question.algorithm is not Algorithm.GP or len(question.finished) < startup_trials(question.space)
+    space = question.space
+    match question.algorithm:
+        case Algorithm.GRID:  # to find that no point is left, all places are looked at
+            return space.grid_size <= _SMALL_GRID or not (space.constraints or space.is_conditional)
+        case Algorithm.GP | Algorithm.AUTO:
+            return len(question.finished) < startup_trials(space)
+        case _:
+            return True
+
+
+def _instead(question: Question) -> list[Proposal]:
+    if question.algorithm is Algorithm.GRID:
+        return propose(question)  # nothing else has its points
+    found = propose(replace(question, algorithm=Algorithm.TPE))
+    return [Proposal(one.parameters, {**one.memo, INSTEAD_OF: question.algorithm.value}) for one in found]
 
 
 def _begin() -> None:

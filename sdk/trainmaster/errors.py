@@ -154,6 +154,12 @@ class PayloadTooLarge(TrainmasterError):
     code = "payload_too_large"
 
 
+class RequestTooSlow(TrainmasterError):
+    """A body did not come in time; the way to the server is too slow for it."""
+
+    code = "request_too_slow"
+
+
 class RangeNotSatisfiable(TrainmasterError):
     code = "range_not_satisfiable"
 
@@ -283,6 +289,7 @@ EXCEPTION_BY_CODE: Final[Mapping[str, type[TrainmasterError]]] = {
             IllegalTransition,
             IdempotencyMismatch,
             PayloadTooLarge,
+            RequestTooSlow,
             RangeNotSatisfiable,
             ClientTooOld,
             InsufficientStorage,

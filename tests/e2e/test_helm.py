@@ -160,7 +160,7 @@ def test_a_rolling_restart_loses_no_request(ready: Installed, eventually: Callab
                 headers={"Authorization": f"Bearer {ready.token}"},
             )
             try:
-                urllib.request.urlopen(request, timeout=10).close()
+                urllib.request.urlopen(request, timeout=60).close()
                 served[0] += 1
             except OSError as error:
                 ready.refused.append(repr(error))

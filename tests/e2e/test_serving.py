@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e")]
+from tests.e2e.serving_story import Load
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("e2e"), pytest.mark.timeout(1500)]
 
 
 def _save_models(folder: Path) -> None:
@@ -24,31 +25,19 @@ def _save_models(folder: Path) -> None:
         io.dump(model, folder / name / "model.skops")
 
 
-def test_two_versions_a_rolling_update_under_load_and_the_way_back(platform: Any, tmp_path: Path) -> None:
+def test_two_versions_a_rolling_update_under_load_and_the_way_back(platform: Any, eventually: Any) -> None:
     output = platform.home / "output" / "default"
     _save_models(output / "models")
-    cli = platform.cli
+    cli = partial(platform.cli, timeout=600)  # some of them wait for models to be read
     assert cli("endpoint", "create", "sums").returncode == 0
     unready = cli("endpoint", "predict", "sums", "[[1, 2]]")
     assert unready.returncode != 0
     assert "nothing is deployed to it" in unready.stderr
-    made = cli("endpoint", "deploy", "sums", "output/default/models/one", "--wait", "--ready-timeout", "120")
+    made = cli("endpoint", "deploy", "sums", "output/default/models/one", "--wait", "--ready-timeout", "400")
     assert made.returncode == 0, made.stdout + made.stderr
     assert platform.client.predict("sums", [[1, 2], [3, 4.5]]) == pytest.approx([3.0, 7.5])
 
-    stop, answers, lost = threading.Event(), [], []
-
-    def ask() -> None:
-        while not stop.is_set():
-            try:
-                answers.append(round(platform.client.predict("sums", [[1, 1]])[0]))
-            except Exception as error:  # noqa: BLE001 (what the test is about)
-                lost.append(error)
-            time.sleep(0.02)
-
-    asker = threading.Thread(target=ask)
-    asker.start()
-    try:
+    with Load(platform.client, "sums", askers=4).going_on() as load:
         updated = cli(
             "endpoint",
             "deploy",
@@ -65,15 +54,13 @@ def test_two_versions_a_rolling_update_under_load_and_the_way_back(platform: Any
         assert platform.client.predict("sums", [[1, 1]]) == pytest.approx([20.0])
         back = cli("endpoint", "rollback", "sums")
         assert back.returncode == 0, back.stderr
-        deadline = time.monotonic() + 60
-        while platform.client.get_endpoint("sums").deployments[0].state != "ready" or answers[-1] != 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-    finally:
-        stop.set()
-        asker.join()
-    assert lost == []
-    assert set(answers) == {2, 20}
+        eventually(
+            lambda: platform.client.get_endpoint("sums").deployments[0].state == "ready" and load.answers[-1] == 2,
+            within_s=300,
+            what="the first one serves again",
+        )
+    assert load.lost == []
+    assert set(load.answers) == {2, 20}
 
     (output / "questions").mkdir()
     (output / "questions" / "a.jsonl").write_text("".join(f"[{n}, 1]\n" for n in range(25)) + "nonsense\n")

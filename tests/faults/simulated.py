@@ -21,19 +21,33 @@ from sqlalchemy.orm import Session
 from core.bell import TOPIC_RECONCILE, TOPIC_TICK
 from core.domain.errors import ExecutorTryAgain, StaleWrite, Unavailable
 from core.domain.ids import AttemptId
-from executors.base import Executor, Observation
+from core.domain.resources import Amounts
+from executors.base import Executor, Gpu, NodeInfo, Observation
 from executors.fake import FakeEngine, FakeExecutor, ProcessKilled, SeededFaults
 from scheduler.control.context import Control
 from scheduler.control.due import due_attempts
 from scheduler.control.look import Look, Verdict
 from scheduler.control.nodes import sync_nodes
 from scheduler.control.reconcile import Reconciler
+from scheduler.control.studies.keeper import StudyKeeper
 from scheduler.control.sweep import expire_waiting, sweep_executor
 from scheduler.control.tick import Ticker
 
 TOPIC_DUE, TOPIC_NODES, TOPIC_SWEEP = "due", "nodes", "sweep"
+TOPIC_STUDIES, TOPIC_ASK = "studies", "ask"
 # Seconds between the clock's rings; longer than in production, so that more depends on the bells.
 BEATS = {TOPIC_TICK: 2.0, TOPIC_DUE: 2.0, TOPIC_NODES: 7.0, TOPIC_SWEEP: 13.0}
+# Where there are studies: the clock's ring for all of them, and a program that asks for a point.
+STUDY_BEATS = {TOPIC_STUDIES: 2.0, TOPIC_ASK: 1.3}
+
+
+GPUS = tuple(Gpu(str(number), "a100", 2**30) for number in range(3))
+NODES = (
+    NodeInfo("node-0", {}, Amounts(6_000, 64 * 2**30)),
+    NodeInfo("node-1", {}, Amounts(4_000, 64 * 2**30, {"a100": 3}), GPUS),
+    NodeInfo("node-2", {}, Amounts(4_000, 64 * 2**30, {"a100": 3}), GPUS),
+)
+NODE_GPUS = tuple(len(node.gpus) for node in NODES)
 
 
 @dataclass(frozen=True)
@@ -188,6 +202,7 @@ class Process:
         )
         self.reconciler = Reconciler(self.control)
         self.ticker = Ticker(self.control)
+        self.keeper = StudyKeeper(self.control)
 
     def work_on(self, topic: str, key: str) -> Callable[[], None]:
         match topic:
@@ -199,6 +214,12 @@ class Process:
                 return self._due
             case "nodes":
                 return self._nodes
+            case "study":
+                return lambda: self.keeper.keep(key)
+            case "studies":
+                return self.keeper.ring_due
+            case "ask":
+                return lambda: self.world.ask(self)
             case _:
                 return lambda: [sweep_executor(self.control), None][1]
 
@@ -243,10 +264,12 @@ class World:
     sessions: Any
     chances: Chances = field(default_factory=Chances)
     process_count: int = 2
+    has_studies: bool = False
     executor_faults: SeededFaults = field(init=False)
     violations: list[str] = field(default_factory=list)
     check_engine: Callable[[], None] = lambda: None
     check_truth: Callable[[], None] = lambda: None
+    ask: Callable[[Process], None] = lambda _process: None
 
     def __post_init__(self) -> None:
         from executors.fake import Fault
@@ -260,7 +283,8 @@ class World:
         self.current: Task | None = None
         self.messages: list[tuple[datetime, str, str]] = []
         self.plans: list[tuple[datetime, Callable[[], None]]] = []
-        self.beats = dict.fromkeys(BEATS, self.engine.now)
+        self.periods = {**BEATS, **STUDY_BEATS} if self.has_studies else BEATS
+        self.beats = dict.fromkeys(self.periods, self.engine.now)
         self.beat_scale = 1.0
         self.made = 0
         self.processes = [self._new_process() for _ in range(self.process_count)]
@@ -370,7 +394,7 @@ class World:
             planned[1]()
         for topic, at in self.beats.items():
             if at <= now:
-                self.beats[topic] = now + timedelta(seconds=BEATS[topic] * self.beat_scale)
+                self.beats[topic] = now + timedelta(seconds=self.periods[topic] * self.beat_scale)
                 self.messages.append((now, topic, ""))
         due = [message for message in self.messages if message[0] <= now]
         self.messages = [message for message in self.messages if message[0] > now]

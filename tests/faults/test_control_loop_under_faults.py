@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import itertools
 import os
-import sqlite3
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import nullcontext
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import structlog
-from sqlalchemy import create_engine, event, func, select
-from sqlalchemy.orm import sessionmaker
-from sqlalchemy.pool import StaticPool
+from sqlalchemy import func, select
 
 from api.jobs import verbs
 from api.work import Work
-from core.db import engine as database
 from core.db.tables import Attempt, Base, Event, Job, Node, NodeFailure, Replica
 from core.domain.errors import Conflict, StaleWrite
 from core.domain.lifecycle import JobEvent, can_advance
-from core.domain.resources import Amounts
 from core.domain.states import AttemptState, JobState, ReplicaState
-from executors.base import Gpu, NodeInfo
 from executors.fake import FakeEngine
-from scheduler.control import batch, create, place
-from tests.databases import empty
 from tests.faults.jobs import (
     Case,
     Scripts,
@@ -42,66 +32,13 @@ from tests.faults.jobs import (
     make_elastic,
     vary_case,
 )
-from tests.faults.simulated import CALM, Chances, SteppedSession, TurnByTurn, World
+from tests.faults.simulated import CALM, NODE_GPUS, NODES, Chances, World
 
 SEEDS = range(int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "60")))
 PREEMPTING_SEEDS = range(5000, 5000 + int(os.environ.get("TRAINMASTER_FAULT_SEEDS", "60")) // 2)
 # Seeds that failed once: what they found must stay found.
 # 193: a place was given away while something late could still come to it, and the node was over-committed.
 REGRESSIONS: tuple[int, ...] = (193,)
-
-GPUS = tuple(Gpu(str(number), "a100", 2**30) for number in range(3))
-NODES = (
-    NodeInfo("node-0", {}, Amounts(6_000, 64 * 2**30)),
-    NodeInfo("node-1", {}, Amounts(4_000, 64 * 2**30, {"a100": 3}), GPUS),
-    NodeInfo("node-2", {}, Amounts(4_000, 64 * 2**30, {"a100": 3}), GPUS),
-)
-NODE_GPUS = tuple(len(node.gpus) for node in NODES)
-
-
-@pytest.fixture(scope="session")
-def template() -> sqlite3.Connection:
-    """An empty database with all tables, in memory, to copy from."""
-    connection = sqlite3.connect(":memory:", check_same_thread=False)
-    engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
-    Base.metadata.create_all(engine)
-    return connection
-
-
-@pytest.fixture
-def sessions(template: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[sessionmaker[SteppedSession]]:
-    # Only one thread runs at a time here, and a transaction has no step inside: there is nobody to wait for.
-    monkeypatch.setattr(database, "_write_turn", lambda _sessions: nullcontext())
-    connection = sqlite3.connect(":memory:", check_same_thread=False)
-    template.backup(connection)
-    engine = create_engine("sqlite://", creator=lambda: connection, poolclass=StaticPool)
-    event.listen(engine, "connect", database._on_sqlite_connect)
-    event.listen(engine, "begin", database._on_sqlite_begin)
-    yield sessionmaker(engine, class_=SteppedSession, expire_on_commit=False)
-    engine.dispose()
-    connection.close()
-
-
-@pytest.fixture(autouse=True)
-def turn_by_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks and creations side by side, and yet the same in every run of a seed."""
-    for module in (batch, create):
-        monkeypatch.setattr(module, "ThreadPoolExecutor", TurnByTurn)
-
-
-@pytest.fixture(autouse=True)
-def ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ids in the order of their making, and the same in every run of a seed."""
-    numbers = itertools.count(1)
-    monkeypatch.setattr(place, "new_id", lambda prefix: f"{prefix}-{next(numbers):06}")
-
-
-@pytest.fixture
-def postgres_sessions(request: pytest.FixtureRequest) -> Iterator[sessionmaker[SteppedSession]]:
-    engine = database.make_engine(request.getfixturevalue("postgres_database"))
-    empty(engine)
-    yield sessionmaker(engine, class_=SteppedSession, expire_on_commit=False)
-    engine.dispose()
 
 
 # One test per seed: the processes of `-n` share them.

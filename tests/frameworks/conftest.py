@@ -150,3 +150,53 @@ def kill(processes_of: Any) -> Any:  # noqa: F811
             os.kill(pid, signal.SIGKILL)
 
     return send
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """A `trainmaster vertex-bridge` that runs. ``address``: HOST:PORT, for ``api_endpoint``."""
+
+    address: str
+    ca: str
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What a client's process needs to trust it."""
+        return {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": self.ca}
+
+
+@pytest.fixture(scope="session")
+def bridge_to(python_of: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """``bridge_to(url) -> Bridge``: a process of its own, in the environment that its extra makes."""
+    found: dict[str, Bridge] = {}
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(url: str) -> Bridge:
+        if url not in found:
+            home = tmp_path_factory.mktemp("bridge")
+            paths = [str(ROOT / "sdk"), *filter(None, [os.environ.get("PYTHONPATH")])]
+            env = {**os.environ, "TRAINMASTER_HOME": str(home), "TRAINMASTER_API_URL": url}
+            command = ["vertex-bridge", "--listen", "127.0.0.1:0", "--self-signed", "--json"]
+            with (home / "err").open("w") as err:
+                process = subprocess.Popen(
+                    [python_of("vertex-bridge"), "-m", "trainmaster.cli.main", *command],
+                    env={**env, "PYTHONPATH": os.pathsep.join(paths)},
+                    stdout=subprocess.PIPE,
+                    stderr=err,
+                    text=True,
+                )
+            processes.append(process)
+            assert process.stdout is not None
+            said = ""
+            while not said.rstrip().endswith("}") and (line := process.stdout.readline()):
+                said += line
+            assert said, (home / "err").read_text()
+            told = json.loads(said)
+            found[url] = Bridge(told["address"], told["ca"])
+        return found[url]
+
+    yield start
+    for process in processes:
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()

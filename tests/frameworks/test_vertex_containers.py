@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.conftest import launch  # noqa: F401 (a fixture)
 from tests.e2e.test_docker import PYTHON, containers, instance, left, runtime_image  # noqa: F401 (fixtures)
 from tests.frameworks.conftest import folder
-from tests.frameworks.test_vertex import run
+from tests.frameworks.test_vertex import reach, run
 
 pytestmark = [
     pytest.mark.e2e,
@@ -28,17 +28,26 @@ def table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINMASTER_VERTEX", json.dumps({"machines": machines}))
 
 
-def test_the_users_own_container_trains_here(table: None, containers: Any, python_of: Any) -> None:  # noqa: F811
-    env = {"STORAGE_EMULATOR_HOST": containers.url}
+def test_the_users_own_container_trains_here(
+    table: None,
+    containers: Any,  # noqa: F811
+    python_of: Any,
+    bridge_to: Any,
+) -> None:
+    # The one over REST, the other one over gRPC, where there is a bridge.
     versions = [name for name in ("vertex", "vertex1") if (folder() / name / "installed").exists()]
-    arguments = (containers.url, containers.token, PYTHON)
+    has_bridge = (folder() / "vertex-bridge" / "installed").exists()
+    ways = {"vertex": "rest", "vertex1": "grpc" if has_bridge else "rest"}
+    reached = {name: reach(ways[name], containers.url, bridge_to) for name in versions or ["vertex"]}
 
     def train(version: str) -> Any:
-        return run(python_of(version), "vertex_container.py", *arguments, version, env=env, task=None)
+        endpoint, env = reached[version]
+        arguments = (endpoint, containers.token, PYTHON, version)
+        return run(python_of(version), "vertex_container.py", *arguments, env=env, task=None)
 
     with ThreadPoolExecutor() as threads:
-        told = list(threads.map(train, versions or ["vertex"]))
-    for version, seen in zip(versions, told, strict=True):
+        told = list(threads.map(train, reached))
+    for version, seen in zip(reached, told, strict=True):
         assert seen["state"] == "PIPELINE_STATE_SUCCEEDED"
         assert [one["task"] for one in seen["told"]] == ["workerpool0", "workerpool1"]
         for one in seen["told"]:

@@ -44,7 +44,7 @@ def test_every_feasible_job_starts_and_ends_and_no_other_does(scenario: Scenario
 LONGEST_S = 1000.0
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("stated", "rounds"), [("always", 1), ("sometimes", 3), ("never", 3)])
 def test_a_large_gang_starts_under_an_adversarial_stream_of_small_jobs(stated: str, rounds: int, seed: int) -> None:
     # More small jobs come than the cluster can run, of any length, so that every gap has a taker. Once everybody before

@@ -25,6 +25,7 @@ from scheduler.planning import (
     ReasonCode,
     Snapshot,
     plan,
+    plan_to_apply,
 )
 from scheduler.simulator.world import World
 from tests.properties.planner_worlds import NOW, first_fit, nodes, queues
@@ -192,6 +193,7 @@ def test_the_order_of_the_input_does_not_matter_and_the_same_snapshot_gives_the_
     assert plan(snapshot) == made
     assert sorted(made.order) == sorted(job.job_id for job in snapshot.queued)
     assert made.order[: len(made.starts)] == tuple(start.job_id for start in made.starts)
+    assert plan_to_apply(snapshot) == replace(made, order=())
 
 
 @often

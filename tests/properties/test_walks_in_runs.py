@@ -22,7 +22,7 @@ from tests.properties.preemption_worlds import any_policy
 
 def one_by_one(snapshot: Snapshot) -> Plan:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Queue, "refuse", lambda _self, _kind: None)
+        patch.setattr(Queue, "refuse", lambda _self, _kind, _above_s=None: None)
         patch.setattr(turns_module, "_merged", lambda _projects, _waits: ())
         walk = Queue._walk
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.web.conftest import WITHIN_MS, expect, submit
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("web"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("web")]
 
 LONG = "seq 12000; printf '%s' $(yes x | head -n 60 | tr -d '\\n'); echo"
 

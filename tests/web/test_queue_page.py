@@ -47,7 +47,8 @@ def see(chromium: Any, stage: Any) -> Iterator[Callable[..., Any]]:
     contexts: list[Any] = []
 
     def start(path: str, *, token: str = TOKEN, **options: Any) -> Any:
-        context = chromium.new_context(base_url=stage.url, **{"viewport": {"width": 1440, "height": 900}, **options})
+        still = {"viewport": {"width": 1440, "height": 900}, "reduced_motion": "reduce"}
+        context = chromium.new_context(base_url=stage.url, **{**still, **options})
         context.set_default_timeout(WITHIN_MS)
         contexts.append(context)
         opened = context.request.post(

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tests.web.conftest import AXE, expect
+import pytest
+
+from tests.web.conftest import accessible, expect
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("web"), pytest.mark.timeout(900)]
 
 SPEC = {
     "name": "digits-search",
@@ -77,22 +81,60 @@ def test_a_study_is_watched_looked_into_and_gone_on_from(page: Any, platform: An
     page.get_by_role("alertdialog").get_by_role("button", name="Stop the study").click()
     expect(page.locator(".job-head .state")).to_have_text("cancelled")
 
-    if AXE.exists():
-        page.add_init_script(path=AXE)
-        for path in (
-            "/studies",
-            "/studies/new",
-            *(f"/studies/{made.id}{tab}" for tab in ("", "/parameters", "/trials", "/curves")),
-        ):
-            page.goto(path)
-            expect(page.locator("main h1, main h2").first).to_be_visible()
-            expect(page.locator("[aria-busy=true]")).to_have_count(0)
-            found = page.evaluate(
-                "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})"
-                ".then((all) => all.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(' | ')}`))"
-            )
-            assert found == [], path
-            assert not page.evaluate("document.documentElement.scrollWidth > window.innerWidth"), path
+    accessible(
+        page,
+        "/studies",
+        "/studies/new",
+        *(f"/studies/{made.id}{tab}" for tab in ("", "/parameters", "/trials", "/curves")),
+    )
+
+
+def test_a_study_is_made_by_form_and_the_yaml_follows(page: Any, platform: Any) -> None:
+    page.goto("/studies/new")
+    yaml = page.get_by_label("The study as YAML")
+    expect(page.get_by_text("checked by the server")).to_be_visible()
+    page.get_by_label("Name", exact=True).first.fill("by-form")
+    page.get_by_label("Command").fill("true")
+    page.get_by_label("GPUs each").fill("")
+    lr = page.get_by_role("group", name="Parameter lr")
+    lr.get_by_label("From").fill("0")  # zero has no logarithm
+    expect(lr.get_by_text(re.compile("zero has no logarithm"))).to_be_visible()
+    expect(page.get_by_role("button", name="Create", exact=True)).to_be_disabled()
+    lr.get_by_label("From").fill("0.001")
+    optimizer = page.get_by_role("group", name="Parameter optimizer")
+    optimizer.get_by_label("Values").fill("sgd, adam, lion")
+    optimizer.get_by_label("Name").fill("method")
+    page.get_by_role("button", name="Remove layers").click()
+    page.get_by_role("button", name="Add a parameter").click()
+    added = page.get_by_role("group", name="Parameter p4")
+    added.get_by_label("Type").select_option("discrete")
+    expect(added.get_by_text(re.compile("has no values"))).to_be_visible()
+    added.get_by_label("Values").fill("16, 32")
+    added.get_by_label("Only when").fill("method=adam|lion")
+    added.get_by_label("Name").fill("batch")
+    page.get_by_label("Early stopping").select_option("asha")
+    page.get_by_label("One goes on of").fill("4")
+    page.get_by_label("Trials", exact=True).fill("2")
+    page.get_by_label("At once").fill("1")
+    expect(yaml).to_contain_text("batch: {type: discrete, values: [16, 32], when: {method: [adam, lion]}}")
+    expect(yaml).to_contain_text("stopping: {rule: asha, reduction: 4}")
+    # What is written by hand shows in the form, a mistake at its field.
+    yaml.click()
+    page.keyboard.press("Control+End")
+    page.keyboard.type("algorithm: tpe")
+    expect(page.get_by_label("Algorithm")).to_have_value("tpe")
+    page.get_by_label("Trials", exact=True).fill("many")
+    expect(page.get_by_label("Trials", exact=True)).to_have_attribute("aria-invalid", "true")
+    page.get_by_label("Trials", exact=True).fill("2")
+    expect(page.get_by_text("checked by the server")).to_be_visible()
+    page.get_by_role("button", name="Create", exact=True).click()
+    expect(page.get_by_role("heading", name="by-form", exact=True)).to_be_visible()
+    spec = platform.client.get_study("by-form").spec
+    assert list(spec.parameters) == ["lr", "method", "momentum", "batch"]
+    assert (spec.parameters["lr"].min, spec.parameters["momentum"].when) == (0.001, {"method": ("sgd",)})
+    assert spec.parameters["batch"].when == {"method": ("adam", "lion")}
+    assert (spec.budget.trials, spec.stopping.reduction, spec.algorithm) == (2, 4, "tpe")
+    platform.client.stop_study("by-form")
 
 
 def test_a_job_leads_to_its_trial_and_a_trial_to_its_job(page: Any, platform: Any) -> None:

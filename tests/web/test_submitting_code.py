@@ -10,7 +10,7 @@ import pytest
 
 from tests.web.conftest import expect
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("web"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("web")]
 
 
 def test_a_folder_becomes_a_jobs_code(page: Any, tmp_path: Path) -> None:

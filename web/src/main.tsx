@@ -8,6 +8,7 @@ import "./design/pages.css";
 import "./design/queue.css";
 import "./design/planner.css";
 import "./design/studies.css";
+import "./design/models.css";
 import { QueryClientProvider } from "@tanstack/react-query";
 import { RouterProvider } from "@tanstack/react-router";
 import { StrictMode } from "react";

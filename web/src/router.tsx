@@ -154,6 +154,81 @@ const studyTabs = [
   studyTab("/spec", () => import("./pages/study/spec"), "StudySpecTab"),
 ];
 
+const modelsRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/models",
+  component: lazyRouteComponent(() => import("./pages/models/page"), "ModelsPage"),
+  validateSearch: (search: Record<string, unknown>): { q?: string; stage?: string; project?: string } =>
+    Object.fromEntries(
+      (["q", "stage", "project"] as const).filter((name) => text(search[name])).map((name) => [name, String(search[name])]),
+    ),
+});
+
+const modelRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/models/$project/$model",
+  component: lazyRouteComponent(() => import("./pages/model/page"), "ModelPage"),
+});
+
+const modelTab = <Name extends string>(path: Name, load: () => Promise<Record<string, unknown>>, name: string) =>
+  createRoute({
+    getParentRoute: () => modelRoute,
+    path,
+    component: lazyRouteComponent(load as () => Promise<Record<string, never>>, name),
+  });
+
+const modelTabs = [
+  modelTab("/", () => import("./pages/model/versions"), "Versions"),
+  modelTab("/versions/$version", () => import("./pages/model/version"), "VersionPage"),
+  createRoute({
+    getParentRoute: () => modelRoute,
+    path: "/compare",
+    component: lazyRouteComponent(() => import("./pages/model/compare"), "CompareVersions"),
+    validateSearch: (search: Record<string, unknown>): { versions?: string } =>
+      text(search["versions"]) ? { versions: String(search["versions"]) } : {},
+  }),
+  modelTab("/history", () => import("./pages/model/history"), "ModelHistory"),
+];
+
+const ofProject = (search: Record<string, unknown>): { project?: string } =>
+  text(search["project"]) ? { project: String(search["project"]) } : {};
+
+const endpointsRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/endpoints",
+  component: lazyRouteComponent(() => import("./pages/endpoints/page"), "EndpointsPage"),
+  validateSearch: ofProject,
+});
+
+const endpointRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/endpoints/$project/$endpoint",
+  component: lazyRouteComponent(() => import("./pages/endpoint/page"), "EndpointPage"),
+});
+
+const endpointTab = <Name extends string>(path: Name, load: () => Promise<Record<string, unknown>>, name: string) =>
+  createRoute({
+    getParentRoute: () => endpointRoute,
+    path,
+    component: lazyRouteComponent(load as () => Promise<Record<string, never>>, name),
+  });
+
+const endpointTabs = [
+  endpointTab("/", () => import("./pages/endpoint/overview"), "EndpointOverview"),
+  endpointTab("/try", () => import("./pages/endpoint/tryIt"), "TryIt"),
+  endpointTab("/revisions", () => import("./pages/endpoint/revisions"), "Revisions"),
+];
+
+const batchRoute = createRoute({
+  getParentRoute: () => shellRoute,
+  path: "/batch-predictions",
+  component: lazyRouteComponent(() => import("./pages/batch/page"), "BatchPage"),
+  validateSearch: (search: Record<string, unknown>): { project?: string; model?: string } => ({
+    ...ofProject(search),
+    ...(text(search["model"]) ? { model: String(search["model"]) } : {}),
+  }),
+});
+
 const submitRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/submit",
@@ -241,6 +316,11 @@ const routeTree = rootRoute.addChildren([
     studiesRoute,
     newStudyRoute,
     studyRoute.addChildren(studyTabs),
+    modelsRoute,
+    modelRoute.addChildren(modelTabs),
+    endpointsRoute,
+    endpointRoute.addChildren(endpointTabs),
+    batchRoute,
     submitRoute,
     compareRoute,
     queueRoute,

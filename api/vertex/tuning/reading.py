@@ -72,6 +72,11 @@ def read_tuning(message: Message) -> Tuning:
     if spec is None:
         raise _missing(message.at("studySpec"))
     tuning = Tuning(told, read_spec(message.raw("trialJobSpec") or {}, message.at("trialJobSpec")), {})
+    if tuning.job.experiment:
+        raise NotServed(
+            f"{message.at('trialJobSpec')}.experiment: an experiment of all trials is not served by this platform; have the "
+            "script call aiplatform.init(experiment=…) and start_run itself."
+        )
     tuning.study["budget"] = {
         "trials": _count(message, "maxTrialCount"),
         "parallel": _count(message, "parallelTrialCount"),
@@ -88,7 +93,8 @@ def read_tuning(message: Message) -> Tuning:
 def study_spec_of(tuning: Tuning, name: str, project: str, template: Mapping[str, Any]) -> StudySpec:
     """Raises ``InvalidRequest``: the first mistake, with its place in the request."""
     try:
-        return parse_study({"name": name, "project": project, "template": dict(template), **tuning.study})
+        job = {key: item for key, item in template.items() if key != "name"}  # trials are called after the study
+        return parse_study({"name": name, "project": project, "template": job, **tuning.study})
     except SpecError as error:
         first = error.mistakes[0]
         place = _place(tuning, first.path)
@@ -208,6 +214,11 @@ def _read_parameter(told: Message, tuning: Tuning, when: Mapping[str, list[Any]]
     scale = told.enum("scaleType", _SCALES)
     if own["type"] == "categorical" and scale != _SCALES[0]:
         raise InvalidRequest(f"{told.at('scaleType')}: leave it unset for the CATEGORICAL parameter {name}.")
+    if own["type"] == "discrete" and scale in _OUR_SCALES and any(value <= 0 for value in own["values"]):
+        raise InvalidRequest(
+            f"{told.at('scaleType')}: {scale} needs values above 0, and {name} has {min(own['values'])}.",
+            field=told.at("scaleType"),
+        )
     if own["type"] in ("float", "integer") and scale in _OUR_SCALES:
         own["scale"] = _OUR_SCALES[scale]
     if when:

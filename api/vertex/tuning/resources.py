@@ -7,36 +7,37 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, literal, select, tuple_
+from sqlalchemy import ColumnElement, literal, select, tuple_, update
 from sqlalchemy.orm import Session
 
 from api.auth import Caller, Role
 from api.cursors import make_cursor
 from api.jobs.service import canonical
-from api.paging import read_position
 from api.studies import service
 from api.studies.access import StudyAccess
 from api.vertex import jobs
-from api.vertex.filters import parse_filter
+from api.vertex.filters import parse_filter, words_of_jobs
 from api.vertex.mapping import Order, job_spec_of, slug
 from api.vertex.names import ANY_LOCATION, Parent, member_of
 from api.vertex.operations import view_of
 from api.vertex.placing import demand_place
 from api.vertex.proto import Message
+from api.vertex.states import JOB_STATES
 from api.vertex.table import table_of
 from api.vertex.tuning.reading import PATH, read_tuning, study_spec_of
 from api.vertex.tuning.views import view
+from api.vertex.words import in_their_words, position_of
 from api.work import Platform
 from core.db.rows import AnySelect
 from core.db.tables import Study, UtcDateTime
-from core.domain.errors import Conflict, InvalidRequest, NotFound, StaleWrite
+from core.domain.errors import Conflict, InvalidRequest, NotFound
 from core.domain.studies.states import StudyEvent, StudyState
 
 COLLECTION: Final = "hyperparameterTuningJobs"
 KEY: Final = "vertex"  # in a study's spec
 _KEPT: Final = ("studySpec", "maxTrialCount", "parallelTrialCount", "maxFailedTrialCount", "trialJobSpec")
-_TRIES: Final = 5
 _SCANNED: Final = 2_000  # rows that one page's filter may look at
+_TRIALS: Final = 10_000  # of all of them together: behind so many the next page begins
 
 
 class TuningJobs:
@@ -47,11 +48,12 @@ class TuningJobs:
         message = Message(raw, PATH)
         tuning = read_tuning(message)
         order = Order(tuning.job, tuning.told.display_name, parent.own, parent.location, tuning.told.labels)
-        template = job_spec_of(platform, caller, order, table_of(platform.settings))
+        template = job_spec_of(platform, caller, order, table_of(platform))
         metrics = tuning.study["metrics"]
         if len(metrics) == 1:
             template["env"]["CLOUD_ML_HP_METRIC_TAG"] = metrics[0]["name"]
-        canonical(template)  # its mistakes are told as those of a custom job
+        with in_their_words():
+            canonical(template)  # its mistakes are told as those of a custom job
         spec = study_spec_of(tuning, slug(tuning.told.display_name), parent.own, template)
         draft = service.check_study(platform, caller, spec)
         if draft.submission is not None:
@@ -63,7 +65,7 @@ class TuningJobs:
             "body": {name: message.raw(name) for name in _KEPT if message.raw(name) is not None},
         }
         with platform.write() as work:
-            row = service.create(work, caller, draft)
+            row = service.create(work, caller, draft).row
             row.spec = {**row.spec, KEY: told}
             work.session.flush()
             return row.id
@@ -79,36 +81,33 @@ class TuningJobs:
             raise InvalidRequest(
                 'orderBy: only "create_time desc" is served, which is the order in any case.', field="order_by"
             )
-        test = parse_filter(query.filter)
+        test = parse_filter(query.filter, words_of_jobs(JOB_STATES))
         limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
         with platform.read() as work:
             wanted = _wanted(work.session, caller, parent, "list").order_by(Study.created_at.desc(), Study.id.desc())
             if query.page_token:
-                wanted = wanted.where(_behind(*read_position(query.page_token)))
+                wanted = wanted.where(_behind(*position_of(query.page_token)))
             items: list[dict[str, Any]] = []
             seen: Study | None = None
+            trials = 0
             for number, study in enumerate(_in_batches(work.session, wanted, limit)):
-                if len(items) == limit or number == _SCANNED:
+                if len(items) == limit or number == _SCANNED or trials >= _TRIALS:
                     assert seen is not None  # noqa: S101 (there was one before)
                     return _page(items, make_cursor(seen.created_at.isoformat(), seen.id))
                 item = view(work.session, [study], _parent_of(parent, study), platform.settings)[0]
+                trials += len(item.get("trials", ()))
                 if test(partial(_field, study, item)):
                     items.append(item)
                 seen = study
         return _page(items, "")
 
     def cancel(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> None:
-        for number in range(_TRIES):
-            try:
-                with platform.write() as work:
-                    study = _find(work.session, caller, parent, resource_id, "member", "cancel")
-                    if StudyState(study.state).is_terminal:
-                        raise Conflict(f"The resource {_name(parent, study)} has ended already ({study.state}).")
-                    service.ask(work, StudyAccess(caller, study.id, "member"), StudyEvent.STOP, "")
-                return
-            except StaleWrite:  # a round about it came between
-                if number == _TRIES - 1:
-                    raise
+        with platform.write() as work:
+            study = _find(work.session, caller, parent, resource_id, "member", "cancel")
+            _lock(work.session, study)
+            if StudyState(study.state).is_terminal:
+                raise Conflict(f"The resource {_name(parent, study)} has ended already ({study.state}).")
+            service.ask(work, StudyAccess(caller, study.id, "member"), StudyEvent.STOP, "")
 
     def delete(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> dict[str, Any]:
         """Done at once. The jobs of its trials stay."""
@@ -148,6 +147,15 @@ def _find(session: Session, caller: Caller, parent: Parent, resource_id: str, ro
     if study is None:
         raise NotFound(f"{COLLECTION} {parent.name_of(COLLECTION, resource_id)} is not found.")
     return study
+
+
+def _lock(session: Session, study: Study) -> None:
+    """Hold the row until the transaction ends, and read it anew: the control loop moves a study with every round, and a
+    client that is told to try again does so at once.
+    """
+    hold = update(Study).where(Study.id == study.id).values(id=Study.id)
+    session.execute(hold.execution_options(synchronize_session=False))
+    session.refresh(study)
 
 
 def _name(parent: Parent, study: Study) -> str:

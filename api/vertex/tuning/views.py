@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api.vertex.names import Parent
+from api.vertex.pages import web_access_uris
 from api.vertex.proto import timestamp
 from api.vertex.states import CANCELLED, INVALID_ARGUMENT, RESOURCE_EXHAUSTED
 from core.db.rows import AnyRow
@@ -38,8 +39,10 @@ def _trials(session: Session, study_ids: Sequence[str]) -> dict[str, list[AnyRow
     """By study, in order of their numbers."""
     query = (
         select(
-            Trial.study_id, Trial.number, Trial.state, Trial.parameters, Trial.result, Trial.curve, Trial.reason,
-            Trial.stop, Trial.job_id, Trial.created_at, Trial.ended_at, Job.state.label("job_state"), Job.started_at,
+            Trial.study_id, Trial.number, Trial.state, Trial.parameters, Trial.result, Trial.reason, Trial.stop,
+            # Of a curve this alone: a study has thousands of them, each of hundreds of points.
+            Trial.curve["counted"].as_integer().label("counted"),
+            Trial.job_id, Trial.created_at, Trial.ended_at, Job.state.label("job_state"), Job.started_at,
         )
         .outerjoin(Job, Job.id == Trial.job_id)
         .where(Trial.study_id.in_(study_ids))
@@ -62,7 +65,8 @@ def _view(study: Study, rows: Sequence[AnyRow], parent: Parent, settings: Settin
         "updateTime": study.updated_at,
     }
     error = _error_of(study)
-    trials = [_trial(row, metrics, parent, settings) for row in rows]
+    pools = (study.spec.get("template") or {}).get("roles", {})
+    trials = [_trial(row, metrics, pools, parent, settings) for row in rows]
     return {
         "name": parent.name_of("hyperparameterTuningJobs", study.id),
         "displayName": told["displayName"],
@@ -95,7 +99,9 @@ def _error_of(study: Study) -> dict[str, Any] | None:
     return None
 
 
-def _trial(row: AnyRow, metrics: Sequence[str], parent: Parent, settings: Settings) -> dict[str, Any]:
+def _trial(
+    row: AnyRow, metrics: Sequence[str], pools: Mapping[str, Any], parent: Parent, settings: Settings
+) -> dict[str, Any]:
     state, is_over = TrialState(row.state), TrialState(row.state).is_terminal
     told: dict[str, Any] = {
         "id": str(row.number),
@@ -111,9 +117,8 @@ def _trial(row: AnyRow, metrics: Sequence[str], parent: Parent, settings: Settin
         told["endTime"] = timestamp(row.ended_at)
     if row.job_id is not None:
         told["customJob"] = parent.name_of("customJobs", row.job_id)
-        if not is_over:
-            # The SDK prints it: the one place where its user reads an address of ours.
-            told["webAccessUris"] = {"workerpool0-0": f"{settings.api_url.rstrip('/')}/jobs/{row.job_id}"}
+        if not is_over and row.job_state == JobState.RUNNING:
+            told["webAccessUris"] = web_access_uris(settings, row.job_id, pools)
     if is_over and not state.has_result:
         told["infeasibleReason"] = row.reason or f"The trial is {state.value}."
     return told
@@ -134,13 +139,4 @@ def _final(row: AnyRow, names: Sequence[str]) -> dict[str, Any] | None:
     if values is None:
         return None
     metrics = [{"metricId": name, "value": value} for name, value in zip(names, values, strict=True)]
-    step = _step_of(row.curve, values[0])
-    return {**({"stepCount": str(step)} if step else {}), "metrics": metrics}
-
-
-def _step_of(curve: Mapping[str, Any] | None, value: float) -> int:
-    """The step at which the value that counts was reported; the last one, where it was thinned out of the curve."""
-    if not curve or not curve["steps"]:
-        return 0
-    at = next((step for step, own in zip(curve["steps"], curve["values"], strict=True) if own == value), None)
-    return int(curve["steps"][-1] if at is None else at)
+    return {**({"stepCount": str(row.counted)} if row.counted else {}), "metrics": metrics}

@@ -59,7 +59,8 @@ class Series:
     """A series as it was at one moment. ``low`` and ``high``: of the finite values, ``None`` when there is none.
 
     ``count`` points in all (of objects: how many were written), of which ``chunked`` are in chunks and the rest in
-    ``pending``. ``last_time``: milliseconds since 1970.
+    ``pending``. ``last_time``: milliseconds since 1970. ``stream_id``, ``compactions`` and ``last_segment``: where whoever
+    follows it goes on (:func:`segments_behind`).
     """
 
     id: int
@@ -77,6 +78,22 @@ class Series:
     high: float | None
     chunked: int
     pending: Points = field(repr=False)
+    stream_id: int = 0
+    compactions: int = 0
+    last_segment: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMark:
+    """A stream as it is at one moment: another value of ``points`` when anything was added to it."""
+
+    id: int
+    owner_id: str
+    attempt: int
+    role: str
+    index: int
+    points: int
+    compactions: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +165,42 @@ def position_of(session: Session, owner_id: str) -> tuple[tuple[int, int], ...]:
     """(stream, points) of each stream of a job: another value when anything was added."""
     query = select(MetricStream.id, MetricStream.points).where(MetricStream.owner_id == owner_id)
     return tuple((row[0], row[1]) for row in session.execute(query.order_by(MetricStream.id)))
+
+
+def marks_of(session: Session, owner_ids: Sequence[str]) -> dict[str, tuple[StreamMark, ...]]:
+    """The streams of many jobs; one without metrics is not among them."""
+    columns = (MetricStream.id, MetricStream.owner_id, MetricStream.attempt, MetricStream.role, MetricStream.index)
+    query = select(*columns, MetricStream.points, MetricStream.compactions)
+    query = query.where(MetricStream.owner_id.in_(owner_ids)).order_by(MetricStream.id)
+    found: dict[str, tuple[StreamMark, ...]] = {}
+    for row in session.execute(query):
+        found[row.owner_id] = (*found.get(row.owner_id, ()), StreamMark(*row))
+    return found
+
+
+def segments_behind(
+    session: Session, last: Mapping[int, int], series_ids: Collection[int], compactions: Mapping[int, int]
+) -> dict[int, tuple[int, dict[int, Points]]]:
+    """By stream: the number of its newest segment, and what came in segments behind the ``last`` one that was read, by series.
+
+    A stream whose segments have moved into chunks since ``compactions`` is not among them: it is to be read by its count.
+    """
+    if not last:
+        return {}
+    query = (
+        select(MetricSegment.stream_id, MetricSegment.id, MetricSegment.data)
+        .where(MetricSegment.stream_id.in_(last), MetricSegment.id > min(last.values()))
+        .order_by(MetricSegment.id)
+    )
+    found = {stream_id: (segment, dict[int, Points]()) for stream_id, segment in last.items()}
+    for row in session.execute(query):
+        segment, points = found[row.stream_id]
+        if row.id > last[row.stream_id]:
+            for series_id, new in gather([row.data], series_ids).items():
+                points.setdefault(series_id, Points()).extend(new)
+            found[row.stream_id] = (max(segment, row.id), points)
+    now = _compactions(session, list(last))
+    return {stream_id: one for stream_id, one in found.items() if now.get(stream_id) == compactions[stream_id]}
 
 
 def read_points(session: Session, series: Series, start: int, limit: int) -> Points:
@@ -294,19 +347,32 @@ def _series_at(
     query = _chosen(query, only).order_by(*_ORDER).limit(limit).execution_options(populate_existing=True)
     rows: list[MetricSeries] = list(session.execute(query).scalars())
     used = {row.stream_id for row in rows if row.kind == "scalar"}
-    pending = pending_points(session, used, {row.id for row in rows}) if used else {}
-    return [_series(row, streams[row.stream_id], pending.get(row.id, Points())) for row in rows]
+    last: dict[int, int] = {}
+    pending = pending_points(session, used, {row.id for row in rows}, last) if used else {}
+    return [
+        _series(row, streams[row.stream_id], pending.get(row.id, Points()), last.get(row.stream_id, 0)) for row in rows
+    ]
 
 
-def pending_points(session: Session, stream_ids: Collection[int], series_ids: Collection[int]) -> dict[int, Points]:
-    """Points that are not in chunks yet, by series."""
-    query = select(MetricSegment.data).where(MetricSegment.stream_id.in_(stream_ids)).order_by(MetricSegment.id)
+def pending_points(
+    session: Session, stream_ids: Collection[int], series_ids: Collection[int], last: dict[int, int] | None = None
+) -> dict[int, Points]:
+    """Points that are not in chunks yet, by series. ``last``: gets the number of the newest segment of each stream."""
+    query = select(MetricSegment.stream_id, MetricSegment.id, MetricSegment.data)
+    query = query.where(MetricSegment.stream_id.in_(stream_ids)).order_by(MetricSegment.id)
+
+    def data() -> Iterator[bytes]:
+        for row in segments:
+            if last is not None:
+                last[row.stream_id] = row.id
+            yield row.data
+
     # A few segments at a time: of a large gang those of all replicas would be a hundred megabytes.
     with closing(session.execute(query, execution_options={"yield_per": _SEGMENTS_AT_ONCE})) as segments:
-        return gather(segments.scalars(), series_ids)
+        return gather(data(), series_ids)
 
 
-def _series(row: MetricSeries, stream: AnyRow, pending: Points) -> Series:
+def _series(row: MetricSeries, stream: AnyRow, pending: Points, last_segment: int) -> Series:
     low, high = row.low, row.high
     last_step, last_time, last_value = row.last_step, row.last_time, row.last_value
     if row.kind == "scalar" and row.count and last_value is None:
@@ -330,6 +396,9 @@ def _series(row: MetricSeries, stream: AnyRow, pending: Points) -> Series:
         high=high,
         chunked=row.count if row.kind == "scalar" else 0,
         pending=pending,
+        stream_id=row.stream_id,
+        compactions=stream.compactions,
+        last_segment=last_segment,
     )
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from core.db.tables import Job, Model, ModelAlias, ModelChange, ModelFile, ModelHold, ModelVersion
 from core.domain.errors import StaleWrite
-from core.domain.models import VersionEvent, VersionState, advance_version
+from core.domain.models import Stage, VersionEvent, VersionState, advance_version
 from core.domain.states import JobState
 from core.storage.registry import KnownFile
 
@@ -87,13 +87,42 @@ def holders_of(session: Session, version_ids: Iterable[str]) -> dict[str, list[s
 
 def counts_of(session: Session, model_ids: Sequence[str]) -> dict[str, tuple[int, int | None]]:
     """By model: how many versions it has, and the number of the newest that is ready."""
-    live = [ModelVersion.model_id.in_(model_ids), ModelVersion.state != VersionState.DELETING.value]
-    live.append(ModelVersion.deleted_at.is_(None))
-    group = ModelVersion.model_id
+    live, group = _live_of(model_ids), ModelVersion.model_id
     counts = {row[0]: row[1] for row in session.execute(select(group, func.count()).where(*live).group_by(group))}
     ready = select(group, func.max(ModelVersion.number)).where(*live, ModelVersion.state == VersionState.READY.value)
     newest = {row[0]: row[1] for row in session.execute(ready.group_by(group))}
     return {model_id: (counts.get(model_id, 0), newest.get(model_id)) for model_id in model_ids}
+
+
+def _live_of(model_ids: Sequence[str]) -> list[Any]:
+    """That a version is one of these models' and is not being deleted."""
+    return [
+        ModelVersion.model_id.in_(model_ids),
+        ModelVersion.state != VersionState.DELETING.value,
+        ModelVersion.deleted_at.is_(None),
+    ]
+
+
+def newest_of(session: Session, model_ids: Sequence[str]) -> dict[str, ModelVersion]:
+    """By model: its newest version; models without versions are left out."""
+    newest = select(func.max(ModelVersion.number)).where(*_live_of(model_ids)).group_by(ModelVersion.model_id)
+    numbers = newest.add_columns(ModelVersion.model_id).subquery()
+    query = select(ModelVersion).join(
+        numbers, (numbers.c.model_id == ModelVersion.model_id) & (numbers.c[0] == ModelVersion.number)
+    )
+    return {row.model_id: row for row in session.scalars(query)}
+
+
+def stages_of(session: Session, model_ids: Sequence[str]) -> dict[str, dict[str, int]]:
+    """By model: the newest version in each stage but ``none``, by the stage."""
+    found: dict[str, dict[str, int]] = {model_id: {} for model_id in model_ids}
+    group = (ModelVersion.model_id, ModelVersion.stage)
+    query = select(*group, func.max(ModelVersion.number)).where(
+        *_live_of(model_ids), ModelVersion.stage != Stage.NONE.value
+    )
+    for model_id, stage, number in session.execute(query.group_by(*group).order_by(*group)):
+        found[model_id][stage] = number
+    return found
 
 
 def files_of(session: Session, version_id: str) -> list[KnownFile]:
@@ -118,7 +147,7 @@ def due_versions(session: Session, *, limit: int = 200) -> list[tuple[str, str]]
     """Ids and states of those that something is to be done to, the oldest first: copied, deleted, or begun since their job has ended."""
     query = (
         select(ModelVersion.id, ModelVersion.state)
-        .join(Job, Job.id == ModelVersion.job_id)
+        .outerjoin(Job, Job.id == ModelVersion.job_id)
         .where(
             or_(
                 ModelVersion.state == VersionState.REGISTERING.value,

@@ -15,6 +15,7 @@ from core.db.rows import AnyRow
 from core.db.tables import Attempt, Deployment, DeploymentRevision, Endpoint, Job, Replica, ServingReplica
 from core.domain.errors import StaleWrite
 from core.domain.layout import Layout
+from core.domain.serving.jobs import holder_of
 from core.domain.serving.states import DeploymentState, ServingState
 
 
@@ -82,6 +83,27 @@ def deployed_versions(session: Session, deployment_id: str) -> set[str]:
         .order_by(DeploymentRevision.number)
     )
     return {str(spec["version_id"]) for spec in specs if spec.get("version_id")}
+
+
+def servers_of_versions(session: Session, version_ids: Iterable[str]) -> dict[str, list[str]]:
+    """By version of the registry: the deployed models whose revision that serves, or is getting ready to, has it."""
+    found: dict[str, list[str]] = {version_id: [] for version_id in version_ids}
+    version = DeploymentRevision.spec["version_id"].as_string()
+    query = (
+        select(version, Endpoint.name, Deployment.name)
+        .join(Deployment, Deployment.id == DeploymentRevision.deployment_id)
+        .join(Endpoint, Endpoint.id == Deployment.endpoint_id)
+        .where(
+            Deployment.ended_at.is_(None),
+            DeploymentRevision.number.in_([Deployment.wanted, Deployment.stable]),
+            version.in_(found),
+        )
+        .distinct()
+        .order_by(Endpoint.name, Deployment.name)
+    )
+    for version_id, endpoint, deployment in session.execute(query):
+        found[version_id].append(holder_of(endpoint, deployment))
+    return found
 
 
 def newest_revision(session: Session, deployment_id: str) -> int:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from sqlalchemy import exists, func, or_, select, update
+from sqlalchemy import Table, bindparam, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from core.db.rows import AnyRow
@@ -15,16 +15,29 @@ from core.domain.errors import StaleWrite
 from core.domain.studies.states import StudyState, TrialState
 
 _LIVE: Final = (StudyState.RUNNING.value, StudyState.STOPPING.value)
+# Written once: to put a statement together takes longer than to execute this one.
+_RUNNING: Final = select(func.count()).where(
+    Trial.study_id == bindparam("study_id"), Trial.state == TrialState.RUNNING.value
+)
+# By the table: whoever asks for a point waits for this, and the session's own way of it takes twice as long.
+_STUDIES: Final = cast("Table", Study.__table__)
+_CHANGED: Final = update(_STUDIES).where(
+    _STUDIES.c.id == bindparam("this_study"),
+    _STUDIES.c.generation == bindparam("seen_generation"),
+    _STUDIES.c.deleted_at.is_(None),
+)
 _WITH_RESULT: Final = (TrialState.SUCCEEDED.value, TrialState.STOPPED.value)
 
 
-def live_studies(session: Session, *, limit: int = 1000) -> Sequence[str]:
-    """Ids of those that something may happen to: they run or stop, or have trials that run."""
+def live_studies(session: Session, *, after: str = "", limit: int = 1000) -> Sequence[str]:
+    """Ids of those that something may happen to: they run or stop, or have trials that run; by id, those behind ``after``."""
     has_trials = exists().where(Trial.study_id == Study.id, Trial.state == TrialState.RUNNING.value)
     query = select(Study.id).where(
-        Study.deleted_at.is_(None), or_(Study.state.in_(_LIVE), (Study.state == StudyState.PAUSED.value) & has_trials)
+        Study.id > after,
+        Study.deleted_at.is_(None),
+        or_(Study.state.in_(_LIVE), (Study.state == StudyState.PAUSED.value) & has_trials),
     )
-    return session.scalars(query.order_by(Study.created_at).limit(limit)).all()
+    return session.scalars(query.order_by(Study.id).limit(limit)).all()
 
 
 def change_study(session: Session, study_id: str, generation: int, now: datetime, **values: Any) -> int:
@@ -33,13 +46,10 @@ def change_study(session: Session, study_id: str, generation: int, now: datetime
     Raises:
         StaleWrite: the study has changed since its ``generation`` was read.
     """
-    hit = session.execute(
-        update(Study)
-        .where(Study.id == study_id, Study.generation == generation, Study.deleted_at.is_(None))
-        .values(**values, generation=generation + 1, updated_at=now)
-        .execution_options(synchronize_session=False)
-    )
-    if hit.rowcount != 1:  # type: ignore[attr-defined]
+    session.flush()  # what a statement of the session itself would do first
+    where = {"this_study": study_id, "seen_generation": generation}
+    hit = session.connection().execute(_CHANGED, {**values, "generation": generation + 1, "updated_at": now, **where})
+    if hit.rowcount != 1:
         raise StaleWrite("the study has changed since it was read")
     return generation + 1
 
@@ -60,11 +70,46 @@ def end_trial(session: Session, study_id: str, number: int, state: TrialState, n
         raise StaleWrite("the trial has ended already")
 
 
+def lose_trial(
+    session: Session, study_id: str, number: int, now: datetime, *, unheard_since: datetime, reason: str
+) -> bool:
+    """End a trial whose program was not heard of since then; whether it was so still."""
+    heard_at = func.coalesce(Trial.heard_at, Trial.created_at)
+    hit = session.execute(
+        update(Trial)
+        .where(
+            Trial.study_id == study_id, Trial.number == number, Trial.state == TrialState.RUNNING.value,
+            heard_at <= unheard_since,
+        )
+        .values(state=TrialState.FAILED.value, reason=reason, stop={"kind": "lost", "sentence": reason}, ended_at=now)
+        .execution_options(synchronize_session=False)
+    )  # fmt: skip
+    return bool(hit.rowcount)  # type: ignore[attr-defined]
+
+
+def hear_of(session: Session, study_id: str, numbers: Sequence[int], now: datetime) -> None:
+    """Note a sign of life of whoever tries these trials; nothing where they run no more."""
+    session.execute(
+        update(Trial)
+        .where(Trial.study_id == study_id, Trial.number.in_(numbers), Trial.state == TrialState.RUNNING.value)
+        .values(heard_at=now)
+        .execution_options(synchronize_session=False)
+    )
+
+
+def numbers_of_client(session: Session, study_id: str, client: str, limit: int) -> Sequence[int]:
+    """The trials that this program asked for and that run still, by number."""
+    query = select(Trial.number).where(
+        Trial.study_id == study_id, Trial.state == TrialState.RUNNING.value, Trial.client == client
+    )
+    return session.scalars(query.order_by(Trial.number).limit(limit)).all()
+
+
 def running_trials(session: Session, study_id: str) -> Sequence[AnyRow]:
-    """(number, parameters, memo, stop, created_at) of trials that run, with ``job_*`` of their jobs, by number."""
+    """(number, parameters, memo, stop, created_at, heard_at) of trials that run, with ``job_*`` of their jobs, by number."""
     query = (
         select(
-            Trial.number, Trial.parameters, Trial.memo, Trial.stop, Trial.created_at, Trial.job_id,
+            Trial.number, Trial.parameters, Trial.memo, Trial.stop, Trial.created_at, Trial.heard_at, Trial.job_id,
             Job.state.label("job_state"), Job.wanted.label("job_wanted"), Job.exit.label("job_exit"),
             Job.finished_at.label("job_finished_at"), Job.started_at.label("job_started_at"),
             Job.attained_gpu_s.label("job_gpu_s"), Job.gpu_milli.label("job_gpu_milli"),
@@ -88,23 +133,26 @@ def trial_counts(session: Session, study_ids: Iterable[str]) -> dict[str, dict[T
 
 def running_count(session: Session, study_id: str) -> int:
     """How many trials run: quick, however many are over."""
-    query = select(func.count()).where(Trial.study_id == study_id, Trial.state == TrialState.RUNNING.value)
-    return session.execute(query).scalar_one()
+    return session.execute(_RUNNING, {"study_id": study_id}).scalar_one()
 
 
 def ended_trials(session: Session, study_id: str, *, numbers: Sequence[int] | None = None) -> Sequence[AnyRow]:
-    """(number, state, parameters, memo, result, stop) of trials that are over, by number. ``numbers``: of these alone."""
-    query = select(Trial.number, Trial.state, Trial.parameters, Trial.memo, Trial.result, Trial.stop).where(
-        Trial.study_id == study_id, Trial.state != TrialState.RUNNING.value
-    )
+    """(number, state, parameters, memo, result, stop, reason, gpu_s) of trials that are over, by number.
+
+    ``numbers``: of these alone.
+    """
+    query = select(
+        Trial.number, Trial.state, Trial.parameters, Trial.memo, Trial.result, Trial.stop, Trial.reason, Trial.gpu_s
+    ).where(Trial.study_id == study_id, Trial.state != TrialState.RUNNING.value)
     if numbers is not None:
         query = query.where(Trial.number.in_(numbers))
     return session.execute(query.order_by(Trial.number)).all()
 
 
-def ended_numbers(session: Session, study_id: str) -> Sequence[int]:
-    query = select(Trial.number).where(Trial.study_id == study_id, Trial.state != TrialState.RUNNING.value)
-    return session.scalars(query.order_by(Trial.number)).all()
+def jobs_of(session: Session, study_id: str, numbers: Sequence[int]) -> dict[int, str | None]:
+    """The job of each of these trials."""
+    query = select(Trial.number, Trial.job_id).where(Trial.study_id == study_id, Trial.number.in_(numbers))
+    return {row.number: row.job_id for row in session.execute(query)}
 
 
 def curves_of(session: Session, study_id: str, *, limit: int, numbers: Sequence[int] | None = None) -> Sequence[AnyRow]:
@@ -115,12 +163,6 @@ def curves_of(session: Session, study_id: str, *, limit: int, numbers: Sequence[
     if numbers is not None:
         query = query.where(Trial.number.in_(numbers))
     return session.execute(query.order_by(Trial.number.desc()).limit(limit)).all()
-
-
-def errors_of(session: Session, study_id: str, *, limit: int = 1000) -> Sequence[str]:
-    """Why trials failed, one sentence each."""
-    query = select(Trial.reason).where(Trial.study_id == study_id, Trial.state == TrialState.FAILED.value)
-    return session.scalars(query.order_by(Trial.number).limit(limit)).all()
 
 
 def gpu_seconds(session: Session, study_id: str) -> float:

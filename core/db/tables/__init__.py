@@ -21,6 +21,7 @@ from core.db.tables.jobs import (
 from core.db.tables.metrics import MetricChunk, MetricObject, MetricSegment, MetricSeries, MetricStream
 from core.db.tables.models import Model, ModelAlias, ModelChange, ModelFile, ModelHold, ModelVersion
 from core.db.tables.planning import BookingRow, Outlook, PlanRecord, PolicyRow, Question, Usage, WaitReason
+from core.db.tables.records import VertexLink, VertexRecord
 from core.db.tables.serving import Deployment, DeploymentRevision, Endpoint, ServingReplica
 from core.db.tables.studies import Study, Trial
 from core.db.tables.tracking import (
@@ -28,8 +29,12 @@ from core.db.tables.tracking import (
     MlflowRegistered,
     MlflowRun,
     MlflowVersion,
+    RayJob,
+    RayPackage,
     TensorBoardLink,
+    VertexEndpoint,
     VertexResource,
+    VertexTableRow,
 )
 
 __all__ = [
@@ -75,6 +80,8 @@ __all__ = [
     "PolicyRow",
     "Project",
     "Question",
+    "RayJob",
+    "RayPackage",
     "Replica",
     "Retention",
     "Secret",
@@ -87,7 +94,11 @@ __all__ = [
     "Usage",
     "User",
     "UtcDateTime",
+    "VertexEndpoint",
+    "VertexLink",
+    "VertexRecord",
     "VertexResource",
+    "VertexTableRow",
     "Volume",
     "WaitReason",
 ]

@@ -42,8 +42,9 @@ class Model(Base):
 class ModelVersion(Base):
     """One content that never changes once it is ready. ``state`` moves by ``core.domain.models`` alone.
 
-    ``source``: {"kind", "job", "path"}, as ``trainmaster.wire.models.ModelSource``; ``source_volume`` and ``source_path``:
-    the folder that its files are read below, until it is ready. ``volume`` and ``path``: where the copy lies. ``wanted``:
+    ``job_id``: of the job whose output it is of; null: it was uploaded. ``source``: {"kind", "job", "path"}, as
+    ``trainmaster.wire.models.ModelSource``; of an upload {"kind", "volume", "base", "path"}, as
+    ``core.registry.sources.Uploaded``. ``volume`` and ``path``: where the copy lies. ``wanted``:
     {"aliases"}, set when it is ready. ``tries``: how often it was taken up since a file was last copied whole.
     """
 
@@ -60,7 +61,7 @@ class ModelVersion(Base):
     description: Mapped[str] = mapped_column(Text, default="")
     labels: Mapped[dict[str, Any]] = mapped_column(default=dict)
     format: Mapped[str] = mapped_column(default="")
-    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    job_id: Mapped[str | None] = mapped_column(ForeignKey("jobs.id"), index=True)
     source: Mapped[dict[str, Any]]
     lineage: Mapped[dict[str, Any] | None]
     wanted: Mapped[dict[str, Any]] = mapped_column(default=dict)
@@ -82,7 +83,7 @@ class ModelVersion(Base):
 
 
 class ModelFile(Base):
-    """A file of a version. ``source``: its path below the job's output. ``sha256``: null until it is copied, whole."""
+    """A file of a version. ``source``: its path below the job's output, or an upload's base. ``sha256``: null until it is copied, whole."""
 
     __tablename__ = "model_files"
     version_id: Mapped[str] = mapped_column(ForeignKey("model_versions.id"), primary_key=True)

@@ -45,6 +45,7 @@ class Deployment(Base):
 
     ``state``: as ``core.domain.serving.states``. ``wanted``: the number of the revision that is to serve, ``stable``: of the
     last one of which all replicas were ready. ``traffic``: its part of the endpoint's requests, in per cent.
+    ``split_when_ready``: the parts of all of the endpoint's deployed models by name, from when it has got ready on.
     """
 
     __tablename__ = "deployments"
@@ -55,6 +56,7 @@ class Deployment(Base):
     generation: Mapped[int] = mapped_column(Integer, default=1)
     replicas: Mapped[int] = mapped_column(Integer)
     traffic: Mapped[int] = mapped_column(Integer)
+    split_when_ready: Mapped[dict[str, Any] | None]
     wanted: Mapped[int] = mapped_column(Integer)
     stable: Mapped[int | None] = mapped_column(Integer)
     created_at: Mapped[datetime]

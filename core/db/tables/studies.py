@@ -39,6 +39,9 @@ class Study(Base):
     prepared_at: Mapped[int] = mapped_column(Integer, default=0)
     # Trials of other studies that it begins with: [{"parameters", "values"}], in the order of the metrics.
     known: Mapped[list[Any]] = mapped_column(default=list)
+    # What became of its best trial: {"trial", "job", "version"}, ids of the last two; null before its end.
+    winner: Mapped[dict[str, Any] | None]
+    cloned_from: Mapped[str | None]  # the study whose spec it was made from
     created_at: Mapped[datetime]
     started_at: Mapped[datetime]  # its time counts from here; extending an ended one begins it anew
     finished_at: Mapped[datetime | None]
@@ -54,8 +57,10 @@ class Study(Base):
 class Trial(Base):
     """One point that is tried. ``number`` counts from 1. ``job_id``: null where a program tries it by itself.
 
-    ``result``: {metric: final value}. ``curve``: {"steps", "values"} of the first metric, thinned, once it is over. ``stop``:
-    {"sentence", "step"}, why it is being ended early. ``memo``: what its proposal's algorithm keeps.
+    ``result``: {metric: final value}. ``curve``: {"steps", "values", "counted": the step of the
+    final value} of the first metric, thinned, once it is over. ``stop``:
+    {"sentence", "step"}, why it is being ended early. ``memo``: what its proposal's algorithm keeps. ``client``, ``heard_at``: of
+    one that a program tries by itself, what that program calls itself, and its last sign of life since it asked.
     """
 
     __tablename__ = "trials"
@@ -70,6 +75,8 @@ class Trial(Base):
     stop: Mapped[dict[str, Any] | None]
     reason: Mapped[str] = mapped_column(Text, default="")
     gpu_s: Mapped[float] = mapped_column(Float, default=0.0)
+    client: Mapped[str | None]
+    heard_at: Mapped[datetime | None]
     created_at: Mapped[datetime]
     ended_at: Mapped[datetime | None]
     __table_args__ = (Index("ix_trials_study_id_state", "study_id", "state"),)

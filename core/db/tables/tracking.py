@@ -1,4 +1,4 @@
-"""What MLflow's, TensorBoard's and Vertex AI's clients keep here."""
+"""What MLflow's, TensorBoard's, Vertex AI's and Ray's clients keep here."""
 
 from __future__ import annotations
 
@@ -114,7 +114,8 @@ class VertexResource(Base):
     """What a client of Vertex AI told of a job that it submitted; everything else is as the platform knows the job.
 
     ``collection``: customJobs | trainingPipelines. ``location``: one of Google's regions, as it was told. ``body``: the
-    resource as it was sent, without what only the server says.
+    resource as it was sent, without what only the server says. ``deletion_asked_at``: since when who looks at the
+    operation goes on with the deletion.
     """
 
     __tablename__ = "vertex_resources"
@@ -127,6 +128,65 @@ class VertexResource(Base):
     labels: Mapped[dict[str, Any]] = mapped_column(default=dict)
     body: Mapped[dict[str, Any]] = mapped_column(default=dict)
     created_at: Mapped[datetime]
+    deletion_asked_at: Mapped[datetime | None]
     __table_args__ = (
         Index("ix_vertex_resources_project_id_created_at", "project_id", "collection", "created_at", "id"),
     )
+
+
+class VertexEndpoint(Base):
+    """What a client of Vertex AI told of an endpoint; everything else is as the platform knows it.
+
+    ``location``: one of Google's regions, as it was told. ``deployed``: by name of a deployed model, what was told of that.
+    """
+
+    __tablename__ = "vertex_endpoints"
+    endpoint_id: Mapped[str] = mapped_column(ForeignKey("endpoints.id"), primary_key=True)
+    location: Mapped[str]
+    display_name: Mapped[str] = mapped_column(Text)
+    labels: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    deployed: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+
+class VertexTableRow(Base):
+    """What machine types, accelerators, images and names of Google's are here: one row, ``name`` "vertex", or none while no
+    administrator has stored a table.
+
+    ``entries``: ``[section, name, value]`` each, a list because their order counts, which JSON objects lose in PostgreSQL.
+    ``generation`` grows with each change.
+    """
+
+    __tablename__ = "vertex_table"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    entries: Mapped[list[Any]]
+    generation: Mapped[int] = mapped_column(Integer)
+    updated_at: Mapped[datetime]
+    updated_by: Mapped[str]
+
+
+class RayJob(Base):
+    """What a client of Ray told of a job that it submitted; everything else is as the platform knows the job.
+
+    ``body``: the request, without what it left out.
+    """
+
+    __tablename__ = "ray_jobs"
+    project_id: Mapped[str] = mapped_column(ForeignKey("projects.id"), primary_key=True)
+    submission_id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    body: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    created_at: Mapped[datetime]
+    __table_args__ = (Index("ix_ray_jobs_project_id_created_at", "project_id", "created_at", "submission_id"),)
+
+
+class RayPackage(Base):
+    """A package that a client of Ray uploaded, and the code archive that was made of it.
+
+    The name is the client's own digest of what is in it, which nobody proves: so each user has packages of their own.
+    """
+
+    __tablename__ = "ray_packages"
+    user_id: Mapped[str] = mapped_column(ForeignKey("users.id"), primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    digest: Mapped[str]
+    created_at: Mapped[datetime]

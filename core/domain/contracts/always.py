@@ -16,7 +16,8 @@ DEFAULTS: Final = frozenset(
         "TF_FORCE_GPU_ALLOW_GROWTH",
         "XLA_PYTHON_CLIENT_MEM_FRACTION",
         "AIP_HTTP_PORT",  # an image's server may listen where it likes
-        "CLOUD_ML_REGION",  # a client of Vertex AI says which of its own it means
+        "CLOUD_ML_PROJECT_ID",  # a client of Vertex AI says what it calls the project,
+        "CLOUD_ML_REGION",  # and which of its own regions it means
     }
 )
 

@@ -15,7 +15,7 @@ from core.domain.layout import ReplicaAddress
 # TensorFlow refuses a cluster with any other task type.
 _ROLES: Final = ("chief", "worker", "ps", "evaluator")
 # "${job_name}" is a variable of the user's shell, not ours.
-_PLACEHOLDER: Final = re.compile(r"(?<!\$)\{(ps_hosts|worker_hosts|job_name|task_index)\}")
+PLACEHOLDER: Final = re.compile(r"(?<!\$)\{(ps_hosts|worker_hosts|job_name|task_index)\}")
 
 
 def variables(seat: Seat) -> dict[str, str]:
@@ -79,4 +79,4 @@ def fill_placeholders(text: str, seat: Seat) -> str:
         "job_name": "worker" if role == "chief" else role,
         "task_index": str(index + (len(chiefs) if role == "worker" else 0)),
     }
-    return _PLACEHOLDER.sub(lambda match: values[match[1]], text)
+    return PLACEHOLDER.sub(lambda match: values[match[1]], text)

@@ -14,6 +14,10 @@ from trainmaster.spec import JobSpec
 from core.domain.contracts.context import Seat, framework_endpoint
 from core.domain.layout import ReplicaAddress
 
+# The job's Python points Google's SDK at this platform where its own environment says so.
+SDK_SERVER: Final = "VERTEX_AI_SDK_SERVER"
+# Who brings credentials of Google's means Google's servers.
+_OWN_CREDENTIALS: Final = "GOOGLE_APPLICATION_CREDENTIALS"
 _POOLS: Final = ("workerpool0", "workerpool1", "workerpool2", "workerpool3")
 
 
@@ -32,7 +36,33 @@ def variables(seat: Seat) -> dict[str, str]:
     }
     if context.trial_id:
         env["CLOUD_ML_TRIAL_ID"] = context.trial_id
+    theirs = seat.spec.role_env(seat.replica.role)
+    if "AIP_EXPERIMENT_NAME" in theirs and "AIP_EXPERIMENT_RUN_NAME" not in theirs:
+        env["AIP_EXPERIMENT_RUN_NAME"] = context.job_id  # a run of the job's own, as there
+    if "AIP_TENSORBOARD_RESOURCE_NAME" in theirs and context.api_url is not None:
+        env["AIP_TENSORBOARD_API_URI"] = context.api_url
+    has_own_credentials = _OWN_CREDENTIALS in {*theirs, *seat.spec.secrets}
+    if theirs.get(SDK_SERVER) == "trainmaster" and context.api_url is not None and not has_own_credentials:
+        env |= _storage_clients(context.api_url)
+        if seat.spec.output is not None:
+            # What `Blob.from_string(os.environ["AIP_MODEL_DIR"] + …)` means: see trainmaster_vertex.py of the runtime.
+            env["TRAINMASTER_OUTPUT_URI"] = f"gs://{seat.spec.output}"
     return env | _cluster_spec(seat)
+
+
+def _storage_clients(api_url: str) -> dict[str, str]:
+    """Cloud Storage's clients speak to this platform: their default credentials are the attempt's token here.
+
+    Not STORAGE_EMULATOR_HOST: with that google-cloud-storage sends no token at all.
+    https://github.com/googleapis/python-storage/blob/main/google/cloud/storage/_helpers.py (API_ENDPOINT_OVERRIDE, versions 2
+    and 3); https://filesystem-spec.readthedocs.io/en/latest/features.html#configuration (FSSPEC_*, for gcsfs and pandas).
+    """
+    url = api_url.rstrip("/")
+    return {
+        "API_ENDPOINT_OVERRIDE": url,
+        "FSSPEC_GCS_ENDPOINT_URL": url,
+        "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # it would ask Google's own servers for a minute
+    }
 
 
 def pools(seat: Seat) -> tuple[tuple[ReplicaAddress, ...], ...]:

@@ -102,8 +102,11 @@ def batch_job(
         *_reading(request.framework, model_file, trust_code=request.trust_code),
         "--batch",
         *("--format", request.format),
+        *(("--csv-rows", request.csv_rows) if request.csv_rows != "object" else ()),
         *("--batch-size", str(request.batch_size)),
         *("--shard-size", str(request.shard_size)),
+        # Stated, for where no path can be mounted the fixed ones in arguments are replaced.
+        *("--instances", INSTANCES),
         *(("--instances-file", instances_file) if instances_file else ()),
     ]
     return {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from trainmaster.studies import Budget
@@ -14,16 +15,28 @@ from core.domain.studies.states import StudyEvent, TrialState
 
 # So many trials must have failed, and none gone well, before a study without a limit of its own gives up.
 HOPELESS_AFTER: Final = 5
+# Where a study that was extended notes how many trials had failed by then, beside the fields of its spec.
+FORGIVEN: Final = "forgiven_failures"
+# And one that is paused, since when: its time stands still meanwhile.
+PAUSED_AT: Final = "paused_at"
+# And which algorithm `auto` is, with the reason: {"algorithm", "reason"}. The control loop knows what is installed beside it.
+CHOSEN: Final = "chosen_algorithm"
+# With sign, fraction and exponent: a trial's own values are told in its error.
+_NUMBER: Final = re.compile(r"[-+]?\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """``made``: trials so far, by state in ``counts``. ``gpu_s``: GPU-seconds that they had."""
+    """``made``: trials so far, by state in ``counts``. ``gpu_s``: GPU-seconds that they had.
+
+    ``forgiven``: of those that failed, those from before the study was extended after it had given up.
+    """
 
     counts: Mapping[TrialState, int]
     elapsed: timedelta = timedelta()
     gpu_s: float = 0.0
     errors: Sequence[str] = ()
+    forgiven: int = 0
 
     @property
     def made(self) -> int:
@@ -40,6 +53,16 @@ class Spent:
     @property
     def failed(self) -> int:
         return self.counts.get(TrialState.FAILED, 0)
+
+
+def resumed_start(started_at: datetime, paused_at: str | None, now: datetime) -> datetime:
+    """From when the time of a study counts that goes on after a pause, so that the pause does not count.
+
+    ``paused_at``: as ISO 8601, ``None``: it is not known.
+    """
+    if paused_at is None:
+        return started_at
+    return started_at + max(timedelta(), now - datetime.fromisoformat(paused_at))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +85,11 @@ def outlook(budget: Budget, spent: Spent, *, exhausted: str = "") -> Outlook:
     if limit is not None and spent.failed > limit:
         words = f"{spent.failed} trials failed, and the budget allows {limit}"
         return Outlook(0, StudyEvent.FAIL, f"{words}; {commonest(spent.errors)}", is_cutting=True)
-    if limit is None and spent.failed >= HOPELESS_AFTER and not spent.with_result:
-        words = f"the first {spent.failed} trials all failed"
+    failed = spent.failed - spent.forgiven
+    if limit is None and failed >= HOPELESS_AFTER and not spent.with_result:
+        words = (
+            f"the {f'{failed} trials since it was extended' if spent.forgiven else f'first {failed} trials'} all failed"
+        )
         return Outlook(0, StudyEvent.FAIL, f"{words}; {commonest(spent.errors)}", is_cutting=True)
     over, is_cutting = _over(budget, spent)
     over = over or exhausted
@@ -92,9 +118,15 @@ def _over(budget: Budget, spent: Spent) -> tuple[str, bool]:
 
 
 def commonest(errors: Sequence[str]) -> str:
-    """What most of the failures say, with how many say it."""
+    """What most of the failures say, with how many say it. Numbers in it do not count: each trial has its own."""
     if not errors:
         return "none of them said why"
-    (sentence, count), *_ = Counter(errors).most_common(1)
+    alike = Counter(_without_numbers(one) for one in errors)
+    (kind, count), *_ = alike.most_common(1)
+    sentence = next(one for one in errors if _without_numbers(one) == kind)
     often = "it" if len(errors) == 1 else f"{count} of {len(errors)}"
     return f"{often} said: {sentence}"
+
+
+def _without_numbers(sentence: str) -> str:
+    return _NUMBER.sub("#", sentence)

@@ -7,14 +7,13 @@ members copy the weights of the best and change their parameters a little.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from trainmaster.studies import Fidelity, Goal, Population
+from trainmaster.studies import Fidelity, Population
 
-from core.domain.studies.stopping import Curve
+from core.domain.studies.traces import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +50,8 @@ def promotions(fidelity: Fidelity, results: Sequence[RungResult], promoted: Abst
     return found
 
 
-def exploits(population: Population, goal: Goal, running: Sequence[Curve], others: Sequence[Curve]) -> list[Exploit]:
-    """Members that give up their place now, by number. ``others``: curves of trials that are over.
+def exploits(population: Population, running: Sequence[Trace], others: Sequence[Trace]) -> list[Exploit]:
+    """Members that give up their place now, by number. ``others``: of trials that are over.
 
     A member is looked at each ``interval`` steps, with what it reached by then, beside all that came as far; and not before
     it has worked an interval itself. The same curves always give the same answer.
@@ -63,7 +62,7 @@ def exploits(population: Population, goal: Goal, running: Sequence[Curve], other
         step = curve.steps[-1] // population.interval * population.interval
         if step < curve.steps[0] + population.interval - 1:
             continue
-        costs = {one.number: cost for one in every.values() if (cost := _cost_at(one, step, goal)) is not None}
+        costs = {one.number: cost for one in every.values() if (cost := one.value_at(step)) is not None}
         few = int(len(costs) * population.quantile)
         if not few:
             continue
@@ -76,11 +75,3 @@ def exploits(population: Population, goal: Goal, running: Sequence[Curve], other
         sentence = f"it was {place} of {len(ranked)} at step {step}"
         found.append(Exploit(curve.number, step, tuple(best), sentence))
     return found
-
-
-def _cost_at(curve: Curve, step: int, goal: Goal) -> float | None:
-    """The last value that it told up to ``step``, turned so that less is better; ``None``: it was not there."""
-    if curve.steps[-1] < step or curve.steps[0] > step:
-        return None
-    value = curve.values[bisect_right(curve.steps, step) - 1]
-    return value if goal is Goal.MINIMIZE else -value

@@ -16,6 +16,7 @@ from typing import Final
 import structlog
 from sqlalchemy import delete, update
 from sqlalchemy.orm import Session
+from trainmaster.wire.models import ModelLineage
 
 from core.db import leases
 from core.db.engine import unit_of_work
@@ -25,15 +26,14 @@ from core.db.tables import Job, ModelAlias, ModelFile, ModelHold, ModelVersion
 from core.domain.errors import NotFound, StaleWrite, TrainmasterError, Unavailable
 from core.domain.models import VersionEvent, VersionState
 from core.domain.states import JobState
-from core.registry.lineage import lineage_of
-from core.registry.sources import Asked, Source, find_source
+from core.registry.lineage import lineage_of, lineage_of_upload
+from core.registry.sources import Asked, Source, Uploaded, find_below, find_source
 from core.registry.versions import By, tell
-from core.storage.outputs import job_output
 from core.storage.registry import Draft, KnownFile, PlannedFile, digest_of
 from core.storage.tree import Tree
 from scheduler.control import fence
 from scheduler.control.context import Control
-from scheduler.control.models.facts import Facts, load_facts, registry_volume
+from scheduler.control.models.facts import Facts, load_facts, registry_volume, source_tree
 from scheduler.control.models.rests import Rests
 
 log = structlog.get_logger(__name__)
@@ -182,9 +182,10 @@ class Registrar:
 
     def _begin(self, held: _Held, facts: Facts) -> None:
         """Its job has ended."""
-        state = JobState(facts.job.state)
-        if state is not JobState.SUCCEEDED:
-            self._fail(held, facts, f"Job {facts.job.name!r} has not succeeded: it is {state.value}.")
+        job = facts.job
+        state = JobState.SUCCEEDED if job is None else JobState(job.state)
+        if job is not None and state is not JobState.SUCCEEDED:
+            self._fail(held, facts, f"Job {job.name!r} has not succeeded: it is {state.value}.")
             return
         self.step("begin")
         with held.fenced() as session:
@@ -294,7 +295,7 @@ class _Registration:
 
     def run(self) -> None:
         with unit_of_work(self._control.sessions, read_only=True) as session:
-            output = job_output(session, self._facts.job)
+            output = source_tree(session, self._facts)
             volume = registry_volume(session, self._version.volume)
         planned = self._facts.planned or self._plan(output)
         draft = Draft(volume, self._version.path, self._held.lease.token)
@@ -319,20 +320,11 @@ class _Registration:
 
     def _plan(self, output: Tree) -> list[PlannedFile]:
         source = self._version.source
-        is_checkpoint = source["kind"] == "checkpoint"
-        asked = Asked(checkpoint=source["path"]) if is_checkpoint else Asked(path=source["path"])
-        trial = (self._facts.job.trial or {}).get("number")
-        found: Source = find_source(
-            output, asked, told=self._facts.told, trial=trial, limit_bytes=self._registrar.limit_bytes
-        )
+        found = self._find(output)
         self._registrar.step("plan")
         with self._held.fenced() as session:
             now = self._control.clock()
-            job = session.get(Job, self._facts.job.id) or self._facts.job
-            lineage = lineage_of(
-                session, job, checkpoint=found.path if is_checkpoint else None, step=found.step,
-                user=self._version.wanted.get("user", ""),
-            )  # fmt: skip
+            lineage = self._lineage(session, found)
             self._set(session, now, source={**source, "path": found.path}, format=found.format,
                       lineage=lineage.model_dump(mode="json"), size_bytes=found.size_bytes, file_count=len(found.files),
                       reason="")  # fmt: skip
@@ -345,6 +337,29 @@ class _Registration:
                 for file in found.files
             )  # fmt: skip
         return found.files
+
+    def _find(self, output: Tree) -> Source:
+        source, limit = self._version.source, self._registrar.limit_bytes
+        job = self._facts.job
+        if job is None:
+            return find_below(output, Uploaded.of_json(source).path, limit_bytes=limit)
+        is_checkpoint = source["kind"] == "checkpoint"
+        asked = Asked(checkpoint=source["path"]) if is_checkpoint else Asked(path=source["path"])
+        return find_source(
+            output, asked, told=self._facts.told, trial=(job.trial or {}).get("number"), limit_bytes=limit
+        )
+
+    def _lineage(self, session: Session, found: Source) -> ModelLineage:
+        source, user = self._version.source, self._version.wanted.get("user", "")
+        if self._facts.job is None:
+            return lineage_of_upload(Uploaded.of_json(source).location, user=user)
+        return lineage_of(
+            session,
+            session.get(Job, self._facts.job.id) or self._facts.job,
+            checkpoint=found.path if source["kind"] == "checkpoint" else None,
+            step=found.step,
+            user=user,
+        )
 
     def _heard(self, size: int) -> None:
         """Of a piece that was copied."""

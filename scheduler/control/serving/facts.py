@@ -28,6 +28,7 @@ class DeploymentFacts:
     id: str
     name: str
     generation: int
+    split_when_ready: Mapping[str, int] | None
     deployed: Deployed
     specs: Mapping[int, ServingSpec]
     user_ids: Mapping[int, str]  # who asked for each revision
@@ -96,6 +97,7 @@ def _deployment(
         id=row.id,
         name=row.name,
         generation=row.generation,
+        split_when_ready=row.split_when_ready,
         deployed=Deployed(
             state=DeploymentState(row.state),
             replicas=row.replicas,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import time
@@ -46,7 +47,17 @@ def ask(address: str, route: str, *, timeout_s: float = TIMEOUT_S) -> Health:
         return Health(False, f"its health route {route} cannot be asked: {str(error) or type(error).__name__}.")
     if status == HTTPStatus.OK:
         return Health(True, "ready")
-    return Health(False, f"its health route {route} answers {status}" + (f": {said}" if said else "."))
+    return Health(False, f"its health route {route} answers {status}" + (f": {_plain(said)}" if said else "."))
+
+
+def _plain(said: str) -> str:
+    """The sentence in ``{"error": "…"}``, as the platform's own server tells it; all else as it is."""
+    try:
+        told = json.loads(said)
+    except ValueError:
+        return said
+    words = told.get("error") if isinstance(told, dict) else None
+    return words if isinstance(words, str) and words else said
 
 
 def ask_all(probe: Probe, asked: Mapping[str, tuple[str, str]], *, within_s: float) -> dict[str, Health]:

@@ -20,9 +20,9 @@ from core.bell import TOPIC_TICK
 from core.db.leases import HeldLease
 from core.db.repositories.events import append_event
 from core.db.repositories.new_jobs import JobOrder, new_job
-from core.db.repositories.serving import change_deployment, deployed_versions
+from core.db.repositories.serving import change_deployment, deployed_versions, live_deployments
 from core.db.repositories.submission import write_job
-from core.db.tables import DeploymentRevision, Endpoint, ServingReplica
+from core.db.tables import DeploymentRevision, Endpoint, ServingReplica, User
 from core.domain.serving.jobs import holder_of, replica_job
 from core.domain.serving.rollout import Server, Steps, Told, plan
 from core.domain.serving.states import DeploymentState, ServingState
@@ -114,10 +114,14 @@ class EndpointRound:
     def _change(self, session: Session, facts: DeploymentFacts, steps: Steps, now: datetime) -> None:
         after = steps.deployed
         ended = {"ended_at": now} if after.state is DeploymentState.ENDED else {}
+        split = facts.split_when_ready if after.stable is not None else None
+        divided = {"split_when_ready": None} if split is not None else {}
         change_deployment(
             session, facts.id, facts.generation, now,
-            state=after.state.value, wanted=after.wanted, stable=after.stable, **ended,
+            state=after.state.value, wanted=after.wanted, stable=after.stable, **ended, **divided,
         )  # fmt: skip
+        if split is not None:
+            self._divide(session, split, now)
         if ended:
             for version_id in deployed_versions(session, facts.id):
                 release(session, version_id, holder_of(self.facts.name, facts.name))
@@ -132,6 +136,15 @@ class EndpointRound:
                     )
                 )
 
+    def _divide(self, session: Session, split: Mapping[str, int], now: datetime) -> None:
+        """Give each deployed model its part now. Those that have gone meanwhile leave theirs to the others."""
+        for row in live_deployments(session, [self.facts.id]):
+            part = split.get(row.name, 0)
+            if row.traffic != part and row.state != DeploymentState.UNDEPLOYING:
+                change_deployment(session, row.id, row.generation, now, traffic=part)
+        words = ", ".join(f"{name} {part} %" for name, part in split.items())
+        self._tell(session, now, Told("endpoint.traffic_set", words))
+
     def _begin(self, session: Session, facts: DeploymentFacts, steps: Steps, now: datetime) -> None:
         """Write the jobs of new replicas, each with its row."""
         number = steps.deployed.wanted
@@ -144,12 +157,19 @@ class EndpointRound:
             own_server=self._own_server,
         )
         spec = parse_spec(raw)  # what was refused when it was deployed is not here
+        # Allowed when it was asked for, as the restart of a job is: an endpoint is the project's, and does not fade away
+        # because a user has left.
+        reason = f"Serves revision {number} of {facts.name} at endpoint {self.facts.name}."
+        user = session.get_one(User, facts.user_ids[number])
+        if user.disabled_at is not None:
+            reason += (
+                f" It runs in the name of user {user.name}, who is disabled: deploy it anew to have it in another name."
+            )
         for _ in range(min(steps.start, _BEGUN_AT_ONCE)):
             order = JobOrder(
                 id=new_id("job"), spec=spec, project_id=self.facts.project_id, project=self.facts.project,
                 user_id=facts.user_ids[number], output_volume=self.control.default_volume,
             )  # fmt: skip
-            reason = f"Serves revision {number} of {facts.name} at endpoint {self.facts.name}."
             write_job(session, new_job(order, now=now, actor=SCHEDULER, reason=reason), None)
             session.add(
                 ServingReplica(

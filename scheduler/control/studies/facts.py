@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 from trainmaster.studies import StudySpec
 
 from core.db.repositories import studies
 from core.db.rows import AnyRow
-from core.db.tables import Project, Study
+from core.db.tables import Membership, Project, Study, User
 from core.domain.states import JobState, Wanted
-from core.domain.studies.budget import Spent
-from core.domain.studies.states import StudyState, TrialState
+from core.domain.studies.budget import CHOSEN, FORGIVEN, Spent
+from core.domain.studies.states import StudyState
+from scheduler.control.studies.history import History
+
+# Roles of a project whose members may submit jobs to it.
+_MAY_SUBMIT: Final = ("member", "admin")
 
 
 @dataclass(frozen=True, slots=True)
 class RunningTrial:
-    """``job_state``: ``None`` where a program tries the point by itself."""
+    """``job_state``: ``None`` where a program tries the point by itself; ``heard_at``: then its last sign of life."""
 
     number: int
     parameters: Mapping[str, Any]
@@ -34,6 +39,7 @@ class RunningTrial:
     started_at: datetime | None
     gpu_s: float
     shape: str | None
+    heard_at: datetime
 
     @property
     def is_over(self) -> bool:
@@ -42,7 +48,10 @@ class RunningTrial:
 
 @dataclass(frozen=True, slots=True)
 class StudyFacts:
-    """A study and its trials that run."""
+    """A study and its trials that run. ``barred``: why no trial may be submitted in its user's name; empty: they may.
+
+    ``chosen``: which algorithm it was last told that ``auto`` is, and why.
+    """
 
     id: str
     name: str
@@ -62,27 +71,28 @@ class StudyFacts:
     prepared_at: int
     known: Sequence[Mapping[str, Any]]
     spent: Spent
+    winner: Mapping[str, Any] | None
     running: tuple[RunningTrial, ...]
+    barred: str = ""
+    chosen: Mapping[str, Any] | None = None
 
     @property
     def ended_count(self) -> int:
         return self.spent.made - self.spent.running
 
 
-def load_study(session: Session, study_id: str, now: datetime) -> StudyFacts | None:
-    """``None``: there is none of this id, or it was deleted."""
+def load_study(session: Session, study_id: str, now: datetime, history: History) -> StudyFacts | None:
+    """``None``: there is none of this id, or it was deleted. ``history``: the study's; it learns what is new."""
     found = session.get(Study, study_id, populate_existing=True)
     if found is None or found.deleted_at is not None:
         return None
     running = tuple(_trial(row, now) for row in studies.running_trials(session, study_id))
-    counts = studies.trial_counts(session, [study_id])[study_id]
-    failed = counts.get(TrialState.FAILED, 0)
-    spent = Spent(
-        counts=counts,
-        elapsed=max(timedelta(), now - found.started_at),
-        gpu_s=studies.gpu_seconds(session, study_id) + sum(trial.gpu_s for trial in running),
-        errors=studies.errors_of(session, study_id) if failed else (),
-    )
+    spec = StudySpec.model_validate(found.spec)
+    names = [metric.name for metric in spec.metrics]
+    history.refresh(session, study_id, names, found.trial_count, {trial.number for trial in running})
+    gpu_s = sum(trial.gpu_s for trial in running)
+    spent = history.spent(len(running), gpu_s, max(timedelta(), now - found.started_at))
+    spent = replace(spent, forgiven=found.spec.get(FORGIVEN, 0))
     return StudyFacts(
         id=found.id,
         name=found.name,
@@ -91,7 +101,7 @@ def load_study(session: Session, study_id: str, now: datetime) -> StudyFacts | N
         user_id=found.user_id,
         state=StudyState(found.state),
         generation=found.generation,
-        spec=StudySpec.model_validate(found.spec),
+        spec=spec,
         seed=found.seed,
         note=found.note,
         output_volume=found.output_volume,
@@ -102,8 +112,27 @@ def load_study(session: Session, study_id: str, now: datetime) -> StudyFacts | N
         prepared_at=found.prepared_at,
         known=tuple(found.known),
         spent=spent,
+        winner=found.winner,
         running=running,
+        chosen=found.spec.get(CHOSEN),
+        barred=_barred(session, found) if found.spec.get("template") is not None else "",
     )
+
+
+def _barred(session: Session, study: Study) -> str:
+    query = (
+        select(User.name, User.is_admin, User.disabled_at, Project.name.label("project"), Membership.role)
+        .select_from(User)
+        .join(Project, Project.id == study.project_id)
+        .outerjoin(Membership, (Membership.user_id == User.id) & (Membership.project_id == Project.id))
+        .where(User.id == study.user_id)
+    )
+    row = session.execute(query).one()
+    is_member = row.is_admin or row.role in _MAY_SUBMIT
+    if row.disabled_at is None and is_member:
+        return ""
+    why = "is disabled" if row.disabled_at is not None else f"may not submit jobs to project {row.project} any more"
+    return f"user {row.name}, in whose name its trials run, {why}"
 
 
 def _trial(row: AnyRow, now: datetime) -> RunningTrial:
@@ -125,4 +154,5 @@ def _trial(row: AnyRow, now: datetime) -> RunningTrial:
         started_at=row.job_started_at,
         gpu_s=gpu_s,
         shape=row.job_shape,
+        heard_at=row.heard_at or row.created_at,
     )

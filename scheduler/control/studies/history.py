@@ -2,34 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sqlalchemy.orm import Session
-from trainmaster.studies import StudySpec
+from trainmaster.studies import Goal
 
 from core.db.repositories import studies
+from core.domain.studies.budget import Spent
+from core.domain.studies.curves import Curve
 from core.domain.studies.results import values_of
 from core.domain.studies.states import TrialState
-from core.domain.studies.stopping import Curve
+from core.domain.studies.traces import Trace
+from scheduler.control.studies.follow import Followers
 from scheduler.tuning import Observed
 
 # More are read all together: a statement takes a limited number of values.
 _NAMED: Final = 500
+# Why trials failed: of more, the commonest reason is among the first ones.
+_ERRORS: Final = 1_000
 
 
 class History:
-    """A trial's result never changes, so only those that are new are read."""
+    """A trial that is over never changes, so only those that are new are read, and counted."""
 
     def __init__(self) -> None:
         self._known: dict[int, Observed] = {}
+        # The same by number, in two lists: to sort ten thousand for each question takes longer than to answer it.
+        self._numbers: list[int] = []
+        self._results: list[Observed] = []
+        # Trials up to this number that are not known to be over.
+        self._open: set[int] = set()
+        self._seen = 0
+        self._counts: Counter[TrialState] = Counter()
+        self._errors: list[str] = []
+        self._gpu_s = 0.0
         self._spoilt: dict[int, Mapping[str, Any]] = {}
-        self._curves: dict[int, Curve] = {}
+        self._traces: dict[int, Trace] = {}
         # Of trials that are over: whom each goes on from and stands for, and whose heirs may stand for it.
         self._memos: dict[int, Mapping[str, Any]] = {}
         self._parents: dict[int, tuple[int, ...]] = {}
         self._judged_at: datetime | None = None
+        # Rungs of successive halving that trials were let pass. Where it is lost, they are asked at their last one again.
+        self.passed: dict[int, int] = {}
+        self.followers = Followers()
 
     def is_due(self, now: datetime, every: timedelta) -> bool:
         """Whether the trials' curves were not judged for so long; if so, they are now."""
@@ -38,17 +57,22 @@ class History:
             self._judged_at = now
         return is_due
 
-    def curves(self, session: Session, study_id: str, *, limit: int) -> list[Curve]:
-        """Of the newest trials that are over, at most ``limit``."""
+    def not_judged(self) -> None:
+        """They could not be, after all: they are due."""
+        self._judged_at = None
+
+    def traces(self, session: Session, study_id: str, goal: Goal, *, limit: int) -> list[Trace]:
+        """Curves of the newest trials that are over, at most ``limit``."""
         ended = sorted(self._known, reverse=True)[:limit]
-        fresh = [number for number in ended if number not in self._curves]
+        fresh = [number for number in ended if number not in self._traces]
         some = fresh if len(fresh) <= _NAMED else None
         for row in studies.curves_of(session, study_id, numbers=some, limit=limit) if fresh else ():
             told = row.curve
             is_over = row.state == TrialState.SUCCEEDED
-            self._curves[row.number] = Curve(row.number, tuple(told["steps"]), tuple(told["values"]), is_over)
-        self._curves = {number: self._curves.get(number) or Curve(number, (), ()) for number in ended}
-        return [curve for curve in self._curves.values() if curve]
+            curve = Curve(row.number, tuple(told["steps"]), tuple(told["values"]), is_over)
+            self._traces[row.number] = Trace.of(curve, goal)
+        self._traces = {number: self._traces.get(number) or Trace(number, goal) for number in ended}
+        return [trace for trace in self._traces.values() if trace]
 
     @property
     def spoilt(self) -> Sequence[Mapping[str, Any]]:
@@ -57,8 +81,13 @@ class History:
 
     @property
     def results(self) -> Sequence[Observed]:
-        """By number of the trials."""
-        return [self._known[number] for number in sorted(self._known)]
+        """By number of the trials. Not to be changed, and to be read before the next ``refresh``."""
+        return self._results
+
+    def spent(self, running: int, gpu_s: float, elapsed: timedelta) -> Spent:
+        """What the study has spent. ``running``: trials that run; ``gpu_s``: what they had up to now."""
+        counts = {**self._counts, TrialState.RUNNING: running}
+        return Spent(counts, elapsed, self._gpu_s + gpu_s, self._errors)
 
     @property
     def by_number(self) -> Mapping[int, Observed]:
@@ -75,21 +104,37 @@ class History:
         """Members of a population that ended for an heir, each with those whose heir it may be, the best first."""
         return self._parents
 
-    def refresh(self, session: Session, study_id: str, spec: StudySpec, count: int) -> None:
-        """Read what is new. ``count``: how many trials are over."""
-        if count == len(self._known) + len(self._spoilt):
+    def refresh(
+        self, session: Session, study_id: str, metrics: Sequence[str], trial_count: int, running: Collection[int]
+    ) -> None:
+        """Read the trials that ended since the last time: those up to ``trial_count`` that are not ``running``."""
+        self._open.update(range(self._seen + 1, trial_count + 1))
+        self._seen = max(self._seen, trial_count)
+        fresh = sorted(self._open.difference(running))
+        if not fresh:
             return
-        names = [metric.name for metric in spec.metrics]
-        seen = self._known.keys() | self._spoilt.keys()
-        fresh = [number for number in studies.ended_numbers(session, study_id) if number not in seen]
         some = fresh if len(fresh) <= _NAMED else None
         for row in studies.ended_trials(session, study_id, numbers=some):
+            if row.number not in self._open or row.number in running:
+                continue  # of the running ones, some may have ended since they were read: the next time, then
+            self._open.discard(row.number)
+            self._counts[TrialState(row.state)] += 1
+            self._gpu_s += row.gpu_s
+            if row.state == TrialState.FAILED and len(self._errors) < _ERRORS:
+                self._errors.append(row.reason)
             if row.memo.get("parent") is not None:
                 self._memos[row.number] = row.memo
             if row.stop is not None and row.stop.get("parents"):
                 self._parents[row.number] = tuple(row.stop["parents"])
-            values = values_of(row.result, names)
+            # What a trial told before it failed says nothing of its point, and nobody goes on from it.
+            values = values_of(row.result, metrics) if TrialState(row.state).has_result else None
             if values is not None:
-                self._known[row.number] = Observed(row.parameters, values, row.memo)
+                self._know(row.number, Observed(row.parameters, values, row.memo))
             else:
                 self._spoilt[row.number] = row.parameters
+
+    def _know(self, number: int, result: Observed) -> None:
+        self._known[number] = result
+        place = bisect(self._numbers, number)
+        self._numbers.insert(place, number)
+        self._results.insert(place, result)

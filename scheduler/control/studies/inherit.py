@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random  # noqa: TID251 (seeded by the study)
 from typing import Any
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
 from trainmaster.spec import JobSpec
 from trainmaster.studies import Fidelity, Population, Space, StudySpec
 
+from core.db.engine import unit_of_work
 from core.db.tables import Job, Trial
 from core.domain.errors import InvalidRequest
 from core.domain.studies.heirs import Exploit, RungResult, exploits, promotions
 from core.domain.studies.results import Result
 from core.domain.studies.states import TrialState
-from core.domain.studies.stopping import Curve
-from core.storage.resuming import resume_path, with_resume_mount
+from core.domain.studies.traces import Trace
+from core.domain.studies.trials import searched
+from core.storage.resuming import Resumable, resumable, with_resume_mount
+from scheduler.control.context import Control
 from scheduler.control.studies.facts import StudyFacts
 from scheduler.control.studies.history import History
 from scheduler.tuning import Observed, Proposal, startup_trials
@@ -40,15 +42,57 @@ class Start:
         return JobSpec.model_validate(with_resume_mount(spec.model_dump(mode="json"), self.parent))
 
 
-def due_heirs(session: Session, facts: StudyFacts, history: History, room: int) -> list[Start]:
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Jobs of trials whose checkpoints others may go on from, as the database knows them. ``keep`` is called before files
+    are listed, each time: it may take long, and the round's lease has its time.
+    """
+
+    trials: Mapping[int, tuple[Job, Mapping[str, Any], Resumable]]
+    keep: Callable[[], None]
+
+    @classmethod
+    def of(cls, control: Control, study_id: str, numbers: Iterable[int], keep: Callable[[], None]) -> Sources:
+        wanted = sorted(set(numbers))
+        if not wanted:
+            return cls({}, keep)
+        query = (
+            select(Trial.number, Trial.parameters, Job)
+            .join(Job, Job.id == Trial.job_id)
+            .where(Trial.study_id == study_id, Trial.number.in_(wanted), Job.deleted_at.is_(None))
+        )
+        with unit_of_work(control.sessions, read_only=True) as session:
+            rows = session.execute(query).all()
+            return cls({row.number: (row.Job, row.parameters, resumable(session, row.Job)) for row in rows}, keep)
+
+    def first(self, numbers: Sequence[int]) -> tuple[int, Job, str] | None:
+        """The first of these trials that has a complete checkpoint, its job, and the checkpoint as an heir sees it.
+
+        Lists files: no transaction is open meanwhile.
+        """
+        for number in numbers:
+            if number in self.trials:
+                job, _, source = self.trials[number]
+                self.keep()
+                try:
+                    return number, job, source.newest()
+                except InvalidRequest:
+                    continue
+        return None
+
+
+def due_heirs(
+    control: Control, facts: StudyFacts, history: History, room: int, keep: Callable[[], None]
+) -> list[Start]:
     """At most ``room`` trials that go on from others: of a halving who is promoted, of a population who stands for a worse one.
 
     Whoever stands for a member of which no better one has a checkpoint any more is not among them: see :func:`fresh_room`.
+    ``keep``: see :class:`Sources`.
     """
     if facts.spec.fidelity is not None:
-        return _promoted(session, facts, facts.spec.fidelity, history, room)
+        return _promoted(control, facts, facts.spec.fidelity, history, room, keep)
     if facts.spec.population is not None:
-        return _exploiting(session, facts, facts.spec.population, history, room)
+        return _exploiting(control, facts, facts.spec.population, history, room, keep)
     return []
 
 
@@ -73,12 +117,6 @@ def as_begun(spec: StudySpec, proposal: Proposal) -> Proposal:
     return replace(proposal, parameters=parameters)
 
 
-def searched(spec: StudySpec, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A trial's parameters without what halving says of its size."""
-    size = None if spec.fidelity is None else spec.fidelity.parameter
-    return {name: value for name, value in parameters.items() if name != size}
-
-
 def learnt_from(spec: StudySpec, history: History) -> tuple[list[Observed], list[Mapping[str, Any]]]:
     """Results that proposals learn from, and points that were tried but say nothing: values of one rung compare alone.
 
@@ -96,53 +134,59 @@ def learnt_from(spec: StudySpec, history: History) -> tuple[list[Observed], list
     return by_rung.get(chosen, []), [*rest, *(searched(spec, point) for point in history.spoilt)]
 
 
-def giving_way(session: Session, facts: StudyFacts, running: Sequence[Curve], others: Sequence[Curve]) -> list[Exploit]:
+def giving_way(
+    control: Control, facts: StudyFacts, running: Sequence[Trace], others: Sequence[Trace], keep: Callable[[], None]
+) -> list[Exploit]:
     """Members that end for an heir now; only where a better one has a checkpoint, and the budget allows one more trial."""
     population, budget = facts.spec.population, facts.spec.budget
     if population is None:
         return []
     left = None if budget.trials is None else budget.trials - facts.trial_count
     left = None if left is None else left - sum(trial.stop is not None for trial in facts.running)
-    found = exploits(population, facts.spec.metrics[0].goal, running, others)
-    able = [one for one in found if _checkpoint_of(session, facts.id, one.parents) is not None]
+    found = exploits(population, running, others)
+    sources = Sources.of(control, facts.id, (parent for one in found for parent in one.parents), keep)
+    able = [one for one in found if sources.first(one.parents) is not None]
     return able if left is None else able[: max(0, left)]
 
 
-def _promoted(session: Session, facts: StudyFacts, fidelity: Fidelity, history: History, room: int) -> list[Start]:
+def _promoted(
+    control: Control, facts: StudyFacts, fidelity: Fidelity, history: History, room: int, keep: Callable[[], None]
+) -> list[Start]:
     goals = facts.spec.goals
     results = [
         RungResult(number, _rung(fidelity, one.parameters), Result(number, one.values).costs(goals)[0])
         for number, one in history.by_number.items()
     ]
     taken = {int(memo["parent"]) for memo in _memos(facts, history).values()}
+    due = promotions(fidelity, results, taken)[:room]
+    sources = Sources.of(control, facts.id, (one.number for one in due), keep)
     starts = []
-    for one in promotions(fidelity, results, taken)[:room]:
+    for one in due:
         parameters = {**history.by_number[one.number].parameters, fidelity.parameter: fidelity.rungs[one.rung + 1]}
         memo = {"parent": one.number, "rung": one.rung + 1}
         # One that kept no checkpoint begins anew, with more from the start.
-        source = _checkpoint_of(session, facts.id, [one.number])
-        _, parent, path = source or (one.number, None, None)
+        _, parent, path = sources.first([one.number]) or (one.number, None, None)
         starts.append(Start(Proposal(parameters, memo), parent, path))
     return starts
 
 
 def _exploiting(
-    session: Session, facts: StudyFacts, population: Population, history: History, room: int
+    control: Control, facts: StudyFacts, population: Population, history: History, room: int, keep: Callable[[], None]
 ) -> list[Start]:
     replaced = {memo.get("replaces") for memo in _memos(facts, history).values()}
     space = Space.of(facts.spec)
+    due = {number: parents for number, parents in sorted(history.gave_way.items()) if number not in replaced}
+    sources = Sources.of(control, facts.id, (parent for parents in due.values() for parent in parents), keep)
     starts: list[Start] = []
-    for number, parents in sorted(history.gave_way.items()):
-        if number in replaced or len(starts) >= room:
-            continue
+    for number, parents in due.items():
+        if len(starts) >= room:
+            break
         chance = Random(f"heir:{facts.seed}:{number}")  # noqa: S311 (no secret)
-        source = _checkpoint_of(session, facts.id, chance.sample(parents, len(parents)))
+        source = sources.first(chance.sample(parents, len(parents)))
         if source is None:
             continue  # all were deleted meanwhile: a new member takes its place
         parent, job, path = source
-        point = session.execute(
-            select(Trial.parameters).where(Trial.study_id == facts.id, Trial.number == parent)
-        ).scalar_one()
+        _, point, _ = sources.trials[parent]
         memo = {"parent": parent, "replaces": number}
         starts.append(Start(Proposal(perturbed(space, point, population, chance), memo), job, path))
     return starts
@@ -152,23 +196,6 @@ def _memos(facts: StudyFacts, history: History) -> dict[int, Mapping[str, Any]]:
     """Of all trials that went on from others, by number."""
     own = {trial.number: trial.memo for trial in facts.running if trial.memo.get("parent") is not None}
     return {**history.memos, **own}
-
-
-def _checkpoint_of(session: Session, study_id: str, numbers: Sequence[int]) -> tuple[int, Job, str] | None:
-    """The first of these trials that has a complete checkpoint, its job, and the checkpoint as an heir sees it."""
-    rows = session.execute(
-        select(Trial.number, Job)
-        .join(Job, Job.id == Trial.job_id)
-        .where(Trial.study_id == study_id, Trial.number.in_(numbers), Job.deleted_at.is_(None))
-    )
-    jobs = {row.number: row.Job for row in rows}
-    for number in numbers:
-        if number in jobs:
-            try:
-                return number, jobs[number], resume_path(session, jobs[number])
-            except InvalidRequest:
-                continue
-    return None
 
 
 def _rung(fidelity: Fidelity, parameters: Mapping[str, Any]) -> int:

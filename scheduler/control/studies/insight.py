@@ -12,6 +12,7 @@ from trainmaster.studies import Space, StudySpec
 from core.db.repositories import studies
 from core.db.tables import Study
 from core.domain.studies.results import values_of
+from core.domain.studies.states import TrialState
 from scheduler.tuning import Observed
 from scheduler.tuning.prediction import predict
 
@@ -33,7 +34,8 @@ def load_insight(session: Session, ask: Mapping[str, Any]) -> Insight | None:
         return None
     spec = StudySpec.model_validate(row.spec)
     names = [metric.name for metric in spec.metrics]
-    read = ((one.parameters, values_of(one.result, names)) for one in studies.ended_trials(session, row.id))
+    ended = (one for one in studies.ended_trials(session, row.id) if TrialState(one.state).has_result)
+    read = ((one.parameters, values_of(one.result, names)) for one in ended)
     return Insight(ask, spec, row.seed, [Observed(point, values) for point, values in read if values is not None])
 
 

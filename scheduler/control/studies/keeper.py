@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 _MAX_ROUNDS: Final = 12
 # Studies whose results are kept in memory.
 _REMEMBERED: Final = 64
+# Of one statement; no study is left out for there being many.
+_LOOKED_AT: Final = 1000
 
 
 class StudyKeeper:
@@ -62,7 +64,10 @@ class StudyKeeper:
     def ring_due(self) -> None:
         """Ring for every study that something may happen to: what a lost bell would have done."""
         with unit_of_work(self._control.sessions, read_only=True) as session:
-            due = live_studies(session)
+            page = due = list(live_studies(session, limit=_LOOKED_AT))
+            while len(page) == _LOOKED_AT:
+                page = list(live_studies(session, after=page[-1], limit=_LOOKED_AT))
+                due += page
         for study_id in due:
             self._control.bell.ring(TOPIC_STUDY, study_id)
 
@@ -98,13 +103,11 @@ class StudyKeeper:
         history = self._history(study_id)
         with unit_of_work(control.sessions, read_only=lease is not None) as session:
             now = control.clock()
-            facts = load_study(session, study_id, now)
+            facts = load_study(session, study_id, now, history)
             if facts is not None and lease is None:
                 lease = leases.acquire(
                     session, f"study:{study_id}", holder=control.holder, now=now, ttl=control.lease_ttl
                 )
-            if facts is not None and not facts.state.is_terminal:
-                history.refresh(session, study_id, facts.spec, facts.ended_count)
         return lease, facts, history
 
     def _history(self, study_id: str) -> History:

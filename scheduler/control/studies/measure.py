@@ -1,4 +1,4 @@
-"""What trials reported of the study's metrics: curves while they run, the value that counts when they are over."""
+"""What trials reported of the study's metrics, whole: the value that counts when they are over. While they run: ``follow.py``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from sqlalchemy.orm import Session
 from trainmaster.spec.model import role_order
 from trainmaster.studies import Goal, Measurement, Metric, StudySpec
 
-from core.db.repositories.metric_reads import Filter, Series, find_names, find_series, read_points
+from core.db.repositories.metric_reads import Filter, Series, find_series, read_points
 
 # Of one series; a trial that reports more is judged by the newest.
 _MOST_POINTS: Final = 20_000
 _MOST_SERIES: Final = 20_000
-_NAMES_SHOWN: Final = 8
-ROADS: Final = "the training library, MLflow, TensorBoard's event files, hypertune's file, and lines of the log like `loss=0.1 step=3`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +45,25 @@ def measure(session: Session, job_ids: Sequence[str], names: Sequence[str]) -> d
     """What each of these jobs reported under these names. Where several replicas did, the first one's word counts."""
     if not job_ids:
         return {}
-    only = Filter(names=list(names), kind="scalar")
-    found = find_series(session, list(job_ids), only, limit=_MOST_SERIES)
-    first: dict[tuple[str, str, int], Series] = {}
-    for series in found:
-        key = (series.owner_id, series.name, series.attempt)
-        known = first.get(key)
-        if known is None or _weight(series) < _weight(known):
-            first[key] = series
     points: dict[str, dict[str, list[tuple[int, float]]]] = {job_id: {} for job_id in job_ids}
-    for (job_id, name, _), series in sorted(first.items(), key=lambda item: item[0]):
+    for (job_id, name, _), series in counting_series(session, job_ids, names).items():
         read = read_points(session, series, max(0, series.count - _MOST_POINTS), _MOST_POINTS)
         points[job_id].setdefault(name, []).extend(zip(read.steps, read.values, strict=True))
     return {job_id: Measured(of_job) for job_id, of_job in points.items()}
 
 
-def missing_words(session: Session, job_id: str, spec: StudySpec, result: Mapping[str, float | None]) -> str:
-    """Why a trial has no result: which metric is missing, where it was looked for, and what came instead."""
-    missing = next((name for name, value in result.items() if value is None), spec.metrics[0].name)
-    came = find_names(session, job_id, Filter(without_prefix="system/", kind="scalar"), limit=_NAMES_SHOWN + 1)
-    names = [row.name for row in came]
-    if missing in names:
-        return f"its last value of the metric {missing!r} is not a number"
-    told = f"it never reported the metric {missing!r}; looked for it in {ROADS}"
-    if not names:
-        return f"{told}; it reported no metric at all"
-    more = " and more" if len(names) > _NAMES_SHOWN else ""
-    return f"{told}; it reported {', '.join(names[:_NAMES_SHOWN])}{more}"
+def counting_series(
+    session: Session, job_ids: Sequence[str], names: Sequence[str]
+) -> dict[tuple[str, str, int], Series]:
+    """The one series that counts of each job, name and attempt: its first replica's. In the order of these."""
+    only = Filter(names=list(names), kind="scalar")
+    first: dict[tuple[str, str, int], Series] = {}
+    for series in find_series(session, list(job_ids), only, limit=_MOST_SERIES):
+        key = (series.owner_id, series.name, series.attempt)
+        known = first.get(key)
+        if known is None or _weight(series) < _weight(known):
+            first[key] = series
+    return dict(sorted(first.items(), key=lambda item: item[0]))
 
 
 def _weight(series: Series) -> tuple[tuple[int, str], int]:

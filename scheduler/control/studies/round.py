@@ -15,7 +15,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 from trainmaster.studies import Algorithm, Space
 
-from core.bell import TOPIC_TICK
+from core.bell import TOPIC_MODELS, TOPIC_TICK
 from core.db.engine import unit_of_work
 from core.db.leases import HeldLease
 from core.db.repositories import studies
@@ -23,25 +23,32 @@ from core.db.repositories.events import append_event
 from core.db.repositories.new_jobs import JobOrder, new_job
 from core.db.repositories.submission import write_job
 from core.db.repositories.wait_reasons import user_key
-from core.db.tables import Archive, Trial, WaitReason
+from core.db.tables import Archive, Study, Trial, WaitReason
+from core.domain.errors import StaleWrite
 from core.domain.states import JobState
-from core.domain.studies.budget import outlook
+from core.domain.studies.budget import CHOSEN, PAUSED_AT, outlook
+from core.domain.studies.curves import Curve, make_curve, step_of, thinned
 from core.domain.studies.results import values_of
 from core.domain.studies.states import StudyEvent, StudyState, TrialState, advance_study
-from core.domain.studies.stopping import Curve, Verdict, judge_all, make_curve, thinned
-from core.domain.studies.trials import trial_spec
+from core.domain.studies.stopping import Verdict, judge_traces
+from core.domain.studies.traces import Trace
+from core.domain.studies.trials import searched, trial_spec
 from core.ids import new_id
 from scheduler.control import fence
 from scheduler.control.context import Control
 from scheduler.control.journal import SCHEDULER
-from scheduler.control.studies import inherit
+from scheduler.control.studies import inherit, lost
 from scheduler.control.studies.cancel import cancel_job
 from scheduler.control.studies.facts import RunningTrial, StudyFacts
 from scheduler.control.studies.history import History
-from scheduler.control.studies.measure import Measured, measure, missing_words
+from scheduler.control.studies.measure import Measured, measure
+from scheduler.control.studies.missing import missing_words
+from scheduler.control.studies.winner import crown
 from scheduler.planning.model import ReasonCode
-from scheduler.tuning import Observed, Proposal, Question, chosen_algorithm
-from scheduler.tuning.proposers import Proposers, is_quick
+from scheduler.tuning import Observed, Proposal, Question, choose_algorithm, chosen_algorithm
+from scheduler.tuning.ahead import usable
+from scheduler.tuning.propose import gp_is_there
+from scheduler.tuning.proposers import INSTEAD_OF, Proposers, is_quick
 
 # A job's last report may be on its way when its end is seen.
 METRIC_GRACE: Final = timedelta(seconds=10)
@@ -53,7 +60,10 @@ _JUDGED_APART: Final = timedelta(seconds=1)
 _BEGUN_AT_ONCE: Final = 25
 # Points that are drawn ahead for who asks over REST, and for an algorithm that takes its time.
 _PREPARED: Final = 16
+_DRAWN_AT_ONCE: Final = 4
 _IMPOSSIBLE: Final = (ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE)
+_NO_GP: Final = "Its points are TPE's: GP needs torch for several metrics, which the control plane has not."
+_GP_FAILED: Final = "GP could not draw some of its points; they are TPE's."
 _BY_INDEX: Final = (Algorithm.GRID, Algorithm.QMC, Algorithm.RANDOM)
 
 
@@ -70,19 +80,21 @@ class StudyRound:
         self.now = control.clock()
         self._history = history
         self._proposers = proposers
+        self._renewed_at = self.now
 
     def run(self) -> bool:
         """Raises ``StaleWrite``: somebody moved something meanwhile; look again."""
-        if self._collect():
+        if self._collect() or lost.give_up(self.control, self.lease, self.facts, self.now):
             return True
         if self.facts.state is StudyState.STOPPING:
             return self._wind_up("The study was stopped.", StudyEvent.CONFIRM_STOP)
         if self.facts.state is not StudyState.RUNNING:
             return False
+        if self.facts.barred:
+            return self._bar()
         if self._go_on():
             return True
-        self._stop_early()
-        return False
+        return self._stop_early()
 
     # What has ended
 
@@ -126,13 +138,16 @@ class StudyRound:
                 state, reason = TrialState.CANCELLED, sentence
             case _:
                 state, reason = TrialState.FAILED, sentence
-        curve = thinned(self._curve(trial.number, measured, is_over=state is TrialState.SUCCEEDED))
+        whole = self._curve(trial.number, measured, is_over=state is TrialState.SUCCEEDED)
+        curve, counted = thinned(whole), (result or {}).get(self.spec.metrics[0].name)
         return (
             trial.number,
             state,
             {
                 "result": result if has_values else None,
-                "curve": {"steps": list(curve.steps), "values": list(curve.values)} if curve else None,
+                "curve": {"steps": list(curve.steps), "values": list(curve.values), "counted": step_of(whole, counted)}
+                if curve
+                else None,
                 "reason": reason,
                 "gpu_s": trial.gpu_s,
             },
@@ -140,29 +155,36 @@ class StudyRound:
 
     # What goes badly
 
-    def _stop_early(self) -> None:
-        """End trials that the study's rule gives up."""
+    def _stop_early(self) -> bool:
+        """End trials that the study's rule gives up; whether their curves are too long for one look, and another one is due."""
         rule = self.spec.stopping
         watched = [t for t in self.facts.running if t.job_state is JobState.RUNNING and t.stop is None and t.job_id]
         is_judged = rule is not None or self.spec.population is not None
         if not is_judged or not watched or not self._history.is_due(self.now, _JUDGED_APART):
-            return
+            return False
+        metric = self.spec.metrics[0]
+        # Those that wait for their next attempt are not forgotten meanwhile.
+        jobs = {trial.number: trial.job_id for trial in self.facts.running if trial.job_id}
         with unit_of_work(self.control.sessions, read_only=True) as session:
-            told = measure(session, [t.job_id for t in watched if t.job_id], [self.spec.metrics[0].name])
-            others = self._history.curves(session, self.facts.id, limit=_CURVES)
-        own = {t.number: self._curve(t.number, told.get(t.job_id or "", Measured())) for t in watched}
+            traces, is_all = self._history.followers.look(session, jobs, metric.name, metric.goal)
+            others = self._history.traces(session, self.facts.id, metric.goal, limit=_CURVES) if is_all else []
+        if not is_all:
+            # Half of a curve is compared with nobody's.
+            self._history.not_judged()
+            return True
+        own = [traces[trial.number] for trial in watched]
         if rule is None:
-            self._give_way({t.number: t for t in watched}, list(own.values()), others)
-            return
-        verdicts = judge_all(rule, self.spec.metrics[0].goal, list(own.values()), others)
+            self._give_way({t.number: t for t in watched}, own, others)
+            return False
+        verdicts = judge_traces(rule, own, others, self._history.passed)
         for trial in watched:
             if trial.number in verdicts:
                 self._stop(trial, verdicts[trial.number])
+        return False
 
-    def _give_way(self, watched: Mapping[int, RunningTrial], running: Sequence[Curve], others: Sequence[Curve]) -> None:
+    def _give_way(self, watched: Mapping[int, RunningTrial], running: Sequence[Trace], others: Sequence[Trace]) -> None:
         """End the worst members of a population, whose places heirs of the best take."""
-        with unit_of_work(self.control.sessions, read_only=True) as session:
-            found = inherit.giving_way(session, self.facts, running, others)
+        found = inherit.giving_way(self.control, self.facts, running, others, self._keep_lease)
         for one in found:
             sentence = f"It gives its place to a trial that goes on from a better one: {one.sentence}."
             self._cancel([watched[one.number]], "early", "stopped_early", sentence, step=one.step, parents=one.parents)
@@ -200,6 +222,21 @@ class StudyRound:
 
     # What is due
 
+    def _bar(self) -> bool:
+        """Begin no more trials in the name of who may not submit jobs any more; what runs goes on, as when it is paused."""
+        with fence.fenced(self.control, self.lease) as session:
+            state = advance_study(self.facts.state, StudyEvent.PAUSE)
+            reason = (
+                f"Paused: {self.facts.barred}. Resume it once that is mended, or clone it to go on in another name."
+            )
+            spec = session.get_one(Study, self.facts.id).spec
+            studies.change_study(
+                session, self.facts.id, self.facts.generation, self.now, state=state.value, reason=reason, note="",
+                spec={**spec, PAUSED_AT: self.now.isoformat()},
+            )  # fmt: skip
+            self._tell(session, "study.paused", reason)
+        return False
+
     def _go_on(self) -> bool:
         facts = self.facts
         ahead = outlook(self.spec.budget, facts.spent)
@@ -209,24 +246,39 @@ class StudyRound:
         fresh = 0
         if ahead.room and self.spec.template is not None:
             fresh = self._begin(min(ahead.room, _BEGUN_AT_ONCE))
-            if not fresh and not facts.spent.running:
-                # Nothing is left to draw, and nothing runs that could change that.
-                what = "every point of the space was tried"
-                if self.spec.population is not None:
-                    what = "its population has come to its end"
-                ended = outlook(self.spec.budget, facts.spent, exhausted=what)
-                if ended.end is not None:
-                    return self._wind_up(_sentence(ended.reason), ended.end)
-        return fresh > 0 or self._prepare()
+        is_idle = bool(ahead.room) and not fresh and not facts.spent.running
+        if is_idle and self.spec.template is not None and (ended := self._exhausted()):
+            return self._wind_up(*ended)
+        drawn, goes_on = self._prepare()
+        is_used_up = self.spec.template is None and not facts.prepared and not drawn
+        if is_idle and is_used_up and (ended := self._exhausted()):
+            return self._wind_up(*ended)
+        return fresh > 0 or goes_on
+
+    def _exhausted(self) -> tuple[str, StudyEvent] | None:
+        """How it ends where nothing is left to draw, and nothing runs that could change that."""
+        what = "every point of the space was tried"
+        if self.spec.population is not None:
+            what = "its population has come to its end"
+        elif self.spec.algorithm is not Algorithm.GRID and Space.of(self.spec).size is None:
+            what = "chance found no point any more that satisfies the constraints"
+        ended = outlook(self.spec.budget, self.facts.spent, exhausted=what)
+        return None if ended.end is None else (_sentence(ended.reason), ended.end)
 
     def _begin(self, room: int) -> int:
         """Begin up to ``room`` trials; how many. Each trial's row and its job's are written together."""
         facts = self.facts
-        with unit_of_work(self.control.sessions, read_only=True) as session:
-            heirs = inherit.due_heirs(session, facts, self._history, room)
+        heirs = inherit.due_heirs(self.control, facts, self._history, room, self._keep_lease)
         room = inherit.fresh_room(facts, room, len(heirs))
-        ready = [Proposal(dict(one["parameters"]), dict(one["memo"])) for one in facts.prepared[:room]]
-        rest = facts.prepared[len(ready) :]
+        missed = facts.ended_count - facts.prepared_at
+        used = usable(len(facts.prepared), room, missed, self.spec.budget.parallel)
+        own = [one for one in facts.prepared if _is_initial(one)]
+        taken, rest = facts.prepared[:used], facts.prepared[used:]
+        if used < min(len(facts.prepared), room):
+            # The user's own are as good as ever; of the others one begins, and the next round draws anew.
+            taken = own[:room] or taken
+            room, rest = len(taken), own[len(taken) :]
+        ready = [Proposal(dict(one["parameters"]), dict(one["memo"])) for one in taken]
         drawn = self._draw(room - len(ready), ready) if len(ready) < room else []
         chosen = [*heirs, *(inherit.Start(inherit.as_begun(self.spec, one)) for one in (*ready, *drawn))]
         if not chosen:
@@ -268,32 +320,41 @@ class StudyRound:
         self._ring([(TOPIC_TICK, "")])
         return len(chosen)
 
-    def _prepare(self) -> bool:
-        """Draw points ahead where whoever needs them should not wait for it; whether any were."""
+    def _prepare(self) -> tuple[int, bool]:
+        """Draw points ahead where whoever needs them should not wait for it; how many, and whether more are wanted."""
         facts = self.facts
         question = self._question(0, ())
         is_asked = self.spec.template is None
         if not is_asked and is_quick(question):
-            return False
+            return 0, False
         wanted = min(_PREPARED, max(1, self.spec.budget.parallel) * (2 if is_asked else 1))
         if self.spec.budget.trials is not None:
             wanted = min(wanted, self.spec.budget.trials - facts.trial_count)
-        kept = list(facts.prepared)
-        # What was drawn before the last results is drawn again, but for what does not depend on them.
-        if facts.prepared_at != facts.ended_count and question.algorithm not in _BY_INDEX:
-            kept = [one for one in kept if one["memo"].get("origin") == "initial"]
-        if len(kept) >= wanted:
-            return False
-        drawn = self._draw(wanted - len(kept), [Proposal(dict(one["parameters"])) for one in kept])
+        own = sum(_is_initial(one) for one in facts.prepared)
+        # Those from before the last results are a reserve: whoever asks next gets one that knows of them. A few at a time:
+        # to draw all anew for each result would take longer than short trials do.
+        is_behind = facts.prepared_at != facts.ended_count and question.algorithm not in _BY_INDEX
+        lacking = wanted - (own if is_behind else len(facts.prepared))
+        drawn = []
+        if lacking > 0:
+            ahead = [Proposal(dict(one["parameters"])) for one in facts.prepared]
+            drawn = self._draw(min(lacking, _DRAWN_AT_ONCE), ahead)
         if not drawn:
-            return False
+            return 0, False
         with fence.fenced(self.control, self.lease) as session:
+            # Somebody may have asked meanwhile, and got some of those that were there: that makes the new ones no worse.
+            row = session.get_one(Study, facts.id, populate_existing=True)
+            if row.state != StudyState.RUNNING or row.proposed != facts.proposed:
+                raise StaleWrite("the study has moved since its points were drawn")
+            left = list(row.prepared)
+            front = [one for one in left if not is_behind or _is_initial(one)]
+            reserve = [one for one in left if is_behind and not _is_initial(one)]
+            prepared = [*front, *(asdict(one) for one in drawn), *reserve][:wanted]
             studies.change_study(
-                session, facts.id, facts.generation, self.now,
-                prepared=[*kept, *(asdict(one) for one in drawn)],
-                prepared_at=facts.ended_count, proposed=facts.proposed + len(drawn),
+                session, facts.id, row.generation, self.now,
+                prepared=prepared, prepared_at=facts.ended_count, proposed=facts.proposed + len(drawn),
             )  # fmt: skip
-        return False
+        return len(drawn), len(prepared) < wanted
 
     def _draw(self, count: int, ahead: Sequence[Proposal]) -> list[Proposal]:
         """Points that are due next. ``ahead``: those that are chosen already, but no trials yet."""
@@ -305,7 +366,7 @@ class StudyRound:
     def _question(self, count: int, ahead: Sequence[Proposal]) -> Question:
         facts, spec = self.facts, self.spec
         space = Space.of(spec)
-        pending = [Proposal(inherit.searched(spec, trial.parameters), dict(trial.memo)) for trial in facts.running]
+        pending = [Proposal(searched(spec, trial.parameters), dict(trial.memo)) for trial in facts.running]
         results, spoilt = inherit.learnt_from(spec, self._history)
         known = [Observed(one["parameters"], tuple(one["values"])) for one in facts.known]
         return Question(
@@ -322,7 +383,7 @@ class StudyRound:
         )
 
     def _note(self) -> None:
-        """What a person should know while it runs: trials that no node can ever hold."""
+        """What a person should know while it runs: trials that no node can ever hold, and points of another algorithm."""
         facts = self.facts
         shapes = {trial.shape for trial in facts.running if trial.job_state is JobState.QUEUED and trial.shape}
         note = ""
@@ -334,10 +395,31 @@ class StudyRound:
                 )
                 found = session.scalars(query.limit(1)).first()
             note = f"Its trials cannot start: {found}" if found else ""
-        if note != facts.note:
+        note = " ".join(sentence for sentence in (note, self._about_points()) if sentence)
+        chosen = self._choice()
+        if note != facts.note or chosen != facts.chosen:
             with fence.fenced(self.control, self.lease) as session:
-                generation = studies.change_study(session, facts.id, facts.generation, self.now, note=note)
-            self.facts = replace(facts, generation=generation, note=note)
+                values: dict[str, Any] = {"note": note}
+                if chosen != facts.chosen:
+                    values["spec"] = {**session.get_one(Study, facts.id).spec, CHOSEN: chosen}
+                generation = studies.change_study(session, facts.id, facts.generation, self.now, **values)
+            self.facts = replace(facts, generation=generation, note=note, chosen=chosen)
+
+    def _choice(self) -> dict[str, str] | None:
+        """Which algorithm ``auto`` is, and why; ``None``: the user has chosen. A larger budget may change it."""
+        spec = self.spec
+        if spec.algorithm is not Algorithm.AUTO:
+            return None
+        found = choose_algorithm(Space.of(spec), spec.algorithm, spec.goals, spec.budget.trials)
+        return {"algorithm": found.algorithm.value, "reason": found.reason}
+
+    def _about_points(self) -> str:
+        """Said once and kept, though the trials that it is about end."""
+        facts = self.facts
+        if self.spec.algorithm is Algorithm.GP and len(self.spec.metrics) > 1 and not gp_is_there():
+            return _NO_GP
+        memos = [*(trial.memo for trial in facts.running), *(one["memo"] for one in facts.prepared)]
+        return _GP_FAILED if _GP_FAILED in facts.note or any(INSTEAD_OF in memo for memo in memos) else ""
 
     def _wind_up(self, reason: str, event: StudyEvent) -> bool:
         """End the study; what still runs is cancelled first."""
@@ -352,16 +434,31 @@ class StudyRound:
             return False
         state = advance_study(facts.state, event)
         with fence.fenced(self.control, self.lease) as session:
+            crowned = None
+            if facts.barred and self.spec.winner is not None:
+                # The run of the winner would be one more job in the name of who may submit none.
+                reason = f"{reason} Its best trial is not registered: {facts.barred}."
+            elif event is not StudyEvent.FAIL:
+                crowned = crown(session, self.control, facts, self.now)
             studies.change_study(
                 session, facts.id, facts.generation, self.now,
                 state=state.value, reason=reason, note="", finished_at=self.now, prepared=[],
+                winner=crowned or facts.winner,
             )  # fmt: skip
             for number in own:  # whoever works on it is told so when the result comes
                 studies.end_trial(session, facts.id, number, TrialState.CANCELLED, self.now, reason=reason)
             self._tell(session, f"study.{state.value}", reason)
+        if crowned is not None:
+            self._ring([(TOPIC_TICK, ""), (TOPIC_MODELS, "")])
         return False
 
     # The parts
+
+    def _keep_lease(self) -> None:
+        """Renew the lease before something that may take long, where a part of its time is over."""
+        if self.control.clock() - self._renewed_at >= self.control.lease_ttl / 4:
+            self.lease = fence.renew(self.control, self.lease)
+            self._renewed_at = self.control.clock()
 
     def _curve(self, number: int, measured: Measured, *, is_over: bool = False) -> Curve:
         return make_curve(number, measured.points.get(self.spec.metrics[0].name, ()), is_over=is_over)
@@ -391,6 +488,11 @@ def _trial_row(study_id: str, number: int, job_id: str | None, proposal: Proposa
         "gpu_s": 0.0,
         "created_at": now,
     }
+
+
+def _is_initial(prepared: Mapping[str, Any]) -> bool:
+    """Whether a point comes before all that are drawn: the user's own, and those whose trials were lost."""
+    return bool(prepared["memo"].get("origin") == "initial" or lost.AGAIN in prepared["memo"])
 
 
 def _sentence(reason: str) -> str:

@@ -1,4 +1,4 @@
-"""``endpoint`` and ``batch-predict``: deployed models that answer requests, and predictions for whole files."""
+"""``endpoint``: deployed models that answer requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Addresses under which models answer requests.", invoke_without_command=True)
 Endpoint = Annotated[str, typer.Argument(metavar="ENDPOINT", help="Name of the endpoint.")]
 Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help="volume/path of its file or folder, or name@version of the registry.")
+    str,
+    typer.Argument(
+        metavar="MODEL", help="name@version or name@alias of the registry, or volume/path of its file or folder."
+    ),
 ]
 Deployment = Annotated[str, typer.Option("--deployment", "-d", help="Name of the deployed model.")]
 TrustCode = Annotated[
@@ -44,7 +47,6 @@ _SETTLED: Final = frozenset({"ready", "failed"})
 
 def register(root: typer.Typer) -> None:
     root.add_typer(app, name="endpoint", rich_help_panel="Models")
-    root.command("batch-predict", rich_help_panel="Models")(batch_predict)
 
 
 @app.callback()
@@ -64,7 +66,10 @@ def create(
     """Create an endpoint; it answers when something is deployed to it."""
     with session.client() as client:
         made = client.create_endpoint(endpoint, project=session.project_or_default(project), description=description)
-    _done(made, f"{made.name} created; deploy a model with `trainmaster endpoint deploy {made.name} VOLUME/PATH`", json)
+    to_deploy = f"trainmaster endpoint deploy {made.name} MODEL@ALIAS"
+    _done(
+        made, f"{made.name} created; deploy a model of the registry with `{to_deploy}`, or a file by VOLUME/PATH", json
+    )
 
 
 @app.command("list")
@@ -118,8 +123,8 @@ def deploy(
     """Deploy a model or, to a name that is there, its next revision: replica by replica, without losing a request."""
     fields: dict[str, Any] = {
         "framework": framework, "trust_code": trust_code, "image": image, "command": command, "port": port,
-        "health_route": health_route, "predict_route": predict_route, "env": _env(env),
-        "resources": _resources(cpu, memory, gpus), "timeout_s": timeout, "ready_timeout_s": ready_timeout,
+        "health_route": health_route, "predict_route": predict_route, "env": env_of(env),
+        "resources": resources_of(cpu, memory, gpus), "timeout_s": timeout, "ready_timeout_s": ready_timeout,
         "replicas": replicas, "traffic": traffic, "reason": reason,
     }  # fmt: skip
     named = session.project_or_default(project)
@@ -155,14 +160,19 @@ def predict(
     if more is not None and not isinstance(more, dict):
         raise WrongUse("--parameters must be a JSON object.")
     with session.client() as client:
-        found = client.predict(
+        found = client.predict_with_metadata(
             endpoint, rows, parameters=more, project=session.project_or_default(project), deployment=deployment
         )
     if json:
-        output.print_json({"predictions": found})
+        output.print_json(
+            {"predictions": found.predictions, **({"metadata": found.metadata} if found.metadata else {})}
+        )
         return
-    for one in found:
+    for one in found.predictions:
         output.say(json_module.dumps(one))
+    classes = found.metadata.get("classes") if isinstance(found.metadata, dict) else None
+    if isinstance(classes, list):
+        output.note(f"The figures of each are of the classes {', '.join(map(str, classes))}, in this order.", "dim")
 
 
 @app.command()
@@ -245,51 +255,6 @@ def delete(endpoint: Endpoint, project: options.Project = None, json: options.Js
         output.print_json({"deleted": endpoint})
     else:
         output.say(f"{endpoint} is being deleted")
-
-
-def batch_predict(
-    model: Model,
-    input: Annotated[str, typer.Argument(metavar="INPUT", help="volume/path of JSONL or CSV files.")],  # noqa: A002
-    name: Annotated[str, typer.Option("--name", help="Of the job.")] = "batch-predict",
-    to: Annotated[str | None, typer.Option("--output", "-o", help="volume/path; else a folder of the job's.")] = None,
-    replicas: Annotated[int, typer.Option("--replicas", "-n", min=1, help="That share the instances.")] = 1,
-    format: Annotated[str, typer.Option("--format", help="auto, jsonl or csv.")] = "auto",  # noqa: A002
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", min=1, help="Instances that the model is given at once.")
-    ] = 64,
-    shard_size: Annotated[int, typer.Option("--shard-size", min=1, help="Instances of one output file.")] = 10_000,
-    framework: FrameworkName = "auto",
-    trust_code: TrustCode = False,
-    image: Image = None,
-    env: Env = None,
-    cpu: Cpu = None,
-    memory: Memory = None,
-    gpus: Gpus = 0,
-    follow: Annotated[bool, typer.Option("--wait", "-w", help="Stay until it has ended.")] = False,
-    project: options.Project = None,
-    json: options.Json = False,
-) -> None:
-    """Predict for all instances of some files, as a job."""
-    fields: dict[str, Any] = {
-        "name": name, "replicas": replicas, "format": format, "batch_size": batch_size, "shard_size": shard_size,
-        "framework": framework, "trust_code": trust_code, "env": _env(env), "resources": _resources(cpu, memory, gpus),
-    }  # fmt: skip
-    if to is not None:
-        fields["output"] = to
-    if image is not None:
-        fields["image"] = image
-    with session.client() as client:
-        job = client.batch_predict(model, input, project=session.project_or_default(project), **fields)
-        ended = client.wait_for_job(job.id) if follow else job
-    if json:
-        output.print_json(ended)
-    elif not follow:
-        output.say(f"{job.name} ({job.id})")
-        output.note(f"`trainmaster logs {job.id}` shows how far it is; its output has predictions-*.jsonl.", "dim")
-    else:
-        output.say(f"{job.name} ({job.id}) {ended.state}")
-    if follow and ended.state != "succeeded":
-        raise typer.Exit(ExitCode.FAILED)
 
 
 def _list(project: str | None, *, as_json: bool) -> None:
@@ -421,7 +386,7 @@ def _done(detail: EndpointDetail, sentence: str, as_json: bool) -> None:
         output.say(sentence)
 
 
-def _env(pairs: list[str] | None) -> dict[str, str]:
+def env_of(pairs: list[str] | None) -> dict[str, str]:
     found: dict[str, str] = {}
     for pair in pairs or ():
         key, equals, value = pair.partition("=")
@@ -431,7 +396,7 @@ def _env(pairs: list[str] | None) -> dict[str, str]:
     return found
 
 
-def _resources(cpu: str | None, memory: str | None, gpus: float) -> dict[str, Any]:
+def resources_of(cpu: str | None, memory: str | None, gpus: float) -> dict[str, Any]:
     given = {"cpu": cpu, "memory": memory, "gpus": gpus or None}
     return {name: value for name, value in given.items() if value is not None}
 

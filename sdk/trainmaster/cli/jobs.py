@@ -36,7 +36,7 @@ def list_jobs(
         list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE", help="All must hold.")
     ] = None,
     role: Annotated[str | None, typer.Option("--role", help="Only jobs with this role.")] = None,
-    name: Annotated[str | None, typer.Option("--name", "-n", help="Only jobs of this name.")] = None,
+    name: Annotated[str | None, typer.Option("--name", "-n", help="Only jobs of this name; how many: --limit.")] = None,
     user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's jobs.")] = None,
     since: Annotated[str | None, typer.Option("--since", help="Submitted since: 2h, 3d, or 2026-11-21T07:00.")] = None,
     until: Annotated[str | None, typer.Option("--until", help="Submitted until.")] = None,
@@ -81,6 +81,10 @@ def list_jobs(
         _rows(found, chosen),
         empty=_none_found(filters, all_projects=all_projects),
     )
+    if name is not None and name.isdigit():  # as whoever comes from `tail -n` or `queue -n` means it
+        output.note(
+            f"-n is --name: only jobs called {name} are listed; `--limit {name}` shows the newest {name}.", "yellow"
+        )
     if len(found) == limit:
         output.note(f"The newest {limit}; --limit shows more.", "dim")
 

@@ -293,12 +293,13 @@ def _show_version(view: VersionDetail) -> None:
         ("Stage", view.stage),
         ("Aliases", ", ".join(view.aliases) or None),
         ("Protected", "yes" if view.is_protected else None),
-        ("Deployed", ", ".join(view.used_by) or None),
+        ("Deployed", ", ".join(view.served_by) or None),
+        ("Kept for", ", ".join(one for one in view.used_by if one not in view.served_by) or None),
         ("Format", view.format or None),
         ("Size", output.size(view.size_bytes)),
         ("Digest", view.digest),
         ("Location", view.location),
-        ("From", f"{view.source.kind} {view.source.path} of job {view.source.job}"),
+        ("From", f"{view.source.kind} {view.source.path}" + (f" of job {view.source.job}" if view.source.job else "")),
     ]
     if lineage is not None:
         pairs += [
@@ -325,7 +326,7 @@ def _print_versions(found: list[VersionView]) -> None:
                 ", ".join(view.aliases) or None,
                 output.size(view.size_bytes),
                 _values(view.metrics),
-                view.source.job,
+                view.source.job or None,
                 output.ago(view.created_at, now),
                 view.reason or None,
             )

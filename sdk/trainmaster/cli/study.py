@@ -17,8 +17,15 @@ from trainmaster.errors import InvalidSpec, LocalFileProblem
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
-    from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, TrialView
+    from trainmaster.studies import StudySpec
+    from trainmaster.wire.studies import StudyBest, StudyDetail, StudyView, StudyWinner, TrialView
 
+_WaitForNodes = Annotated[
+    bool,
+    typer.Option(
+        "--wait-for-nodes", help="Also where no node that there is could ever hold a trial: such nodes are to come."
+    ),
+]
 app = typer.Typer(help="Searches over parameters; each trial is a job.", invoke_without_command=True)
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="Id or name of the study.")]
 
@@ -59,6 +66,7 @@ def create(
     follow: Annotated[
         bool, typer.Option("--watch", "-w", help="Stay until it has ended, as `study watch` does.")
     ] = False,
+    wait_for_nodes: _WaitForNodes = False,
     json: options.Json = False,
 ) -> None:
     """Create a study; its first trials begin at once. All mistakes are told at once."""
@@ -69,16 +77,18 @@ def create(
     with session.client() as client:
         with _of_a_study():
             if dry_run:
-                output.print_json(client.check_study(spec))
+                _print_spec(client.check_study(spec, wait_for_nodes=wait_for_nodes), as_json=json)
                 return
-            made = client.create_study(spec, code=code)
+            made = client.create_study(spec, code=code, wait_for_nodes=wait_for_nodes)
         if follow:
             raise typer.Exit(_follow(client, made.id, as_json=json))
     if json:
         output.print_json(made)
     else:
         output.say(f"{made.name} ({made.id})")
-        output.note(f"`trainmaster study watch {made.name}` shows its trials as they end.", "dim")
+        _tell_namesakes(made)
+        called = made.id if made.namesakes else made.name
+        output.note(f"`trainmaster study watch {called}` shows its trials as they end.", "dim")
 
 
 @app.command("list")
@@ -97,6 +107,7 @@ def show(study: Study, json: options.Json = False) -> None:
         output.print_json({**detail.model_dump(mode="json"), "trial_list": output.to_plain(trials)})
         return
     _show(detail)
+    _tell_namesakes(detail)
     output.say()
     _print_trials(detail.metrics, trials)
 
@@ -132,9 +143,14 @@ def importance(
     else:
         output.print_table(
             ("PARAMETER", "IMPORTANCE", "TRIALS"),
-            [(one.name, f"{100 * one.importance:.0f} %", one.trials) for one in found.parameters],
+            [
+                (one.name, "not known" if one.importance is None else f"{100 * one.importance:.0f} %", one.trials)
+                for one in found.parameters
+            ],
             empty="The study has no parameters.",
         )
+        if any(one.importance is None for one in found.parameters):
+            output.note("Not known: fewer than ten trials have the parameter.", "dim")
 
 
 @app.command()
@@ -181,6 +197,7 @@ def clone(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check; print the canonical spec; create nothing.")
     ] = False,
+    wait_for_nodes: _WaitForNodes = False,
     json: options.Json = False,
 ) -> None:
     """Create a study from another one's spec, with changes."""
@@ -191,13 +208,17 @@ def clone(
         laid_over["name"] = name
     with session.client() as client, _of_a_study():
         if dry_run:
-            output.print_json(client.check_study_clone(study, changes=laid_over, warm_start=warm_start))
+            checked = client.check_study_clone(
+                study, changes=laid_over, warm_start=warm_start, wait_for_nodes=wait_for_nodes
+            )
+            _print_spec(checked, as_json=json)
             return
-        made = client.clone_study(study, changes=laid_over, warm_start=warm_start)
+        made = client.clone_study(study, changes=laid_over, warm_start=warm_start, wait_for_nodes=wait_for_nodes)
     if json:
         output.print_json(made)
     else:
         output.say(f"{made.name} ({made.id})")
+        _tell_namesakes(made)
 
 
 @app.command()
@@ -232,7 +253,9 @@ def resume(study: Study, reason: options.Reason = "", json: options.Json = False
 def extend(
     study: Study,
     trials: Annotated[int | None, typer.Option("--trials", min=1, help="So many more.")] = None,
-    max_time: Annotated[str | None, typer.Option("--max-time", help="So much longer, like 2h.")] = None,
+    max_time: Annotated[
+        str | None, typer.Option("--max-time", help="So much longer, like 2h; one that has ended: from now.")
+    ] = None,
     gpu_hours: Annotated[float | None, typer.Option("--gpu-hours", help="So many more.")] = None,
     failed_trials: Annotated[int | None, typer.Option("--failed-trials", min=1, help="So many more may fail.")] = None,
     parallel: Annotated[int | None, typer.Option("--parallel", min=1, help="So many at once from now on.")] = None,
@@ -292,7 +315,7 @@ def _list(project: str | None, *, as_json: bool) -> None:
                 view.id,
                 output.state_text(view.state, console),
                 _progress(view),
-                None if view.best is None else f"{_result(view.best, view.metrics[:1])} (trial {view.best.number})",
+                _best(view),
                 output.ago(view.created_at, now),
             )
             for view in found
@@ -310,14 +333,31 @@ def _show(detail: StudyDetail) -> None:
         ("Reason", detail.reason or None),
         ("Note", detail.note or None),
         ("Goal", goals),
-        ("Algorithm", detail.algorithm),
+        (
+            "Algorithm",
+            f"{detail.algorithm}: {detail.algorithm_reason}" if detail.algorithm_reason else detail.algorithm,
+        ),
         ("Trials", _progress(detail)),
+        ("Cloned from", detail.cloned_from),
         ("GPU-hours", f"{detail.gpu_hours:.2f}" if detail.gpu_hours else None),
     ]
-    if detail.best is not None:
+    if detail.best is not None and len(detail.metrics) > 1:
+        pairs.append(("Best", f"{_best(detail)}; `study best` shows them"))
+    elif detail.best is not None:
         pairs.append(("Best", f"{_result(detail.best, detail.metrics)} (trial {detail.best.number})"))
         pairs.append(("", _point(detail.best)))
+    if detail.winner is not None:
+        pairs.append(("Winner", winner_words(detail.winner)))
     output.print_pairs(pairs)
+
+
+def winner_words(winner: StudyWinner) -> str:
+    """What became of the best trial."""
+    job = f"job {winner.job}, {winner.job_state}" if winner.job else "its job was deleted"
+    if winner.model is None:
+        return f"trial {winner.trial} ({job}); its version was deleted"
+    why = f": {winner.reason}" if winner.reason else ""
+    return f"trial {winner.trial} as {winner.model}@{winner.version}, {winner.version_state} ({job}){why}"
 
 
 def _print_best(found: StudyBest) -> None:
@@ -395,6 +435,28 @@ def _moved(detail: StudyDetail, *, as_json: bool) -> None:
         output.print_json(detail)
     else:
         output.say(f"{detail.name} ({detail.id}) {detail.state}")
+        _tell_namesakes(detail)
+
+
+def _tell_namesakes(detail: StudyDetail) -> None:
+    """That the name means one of several: the newest, as of jobs."""
+    if detail.namesakes:
+        shown = ", ".join(detail.namesakes)
+        others = "another study" if len(detail.namesakes) == 1 else "other studies"
+        output.note(
+            f"Going on as well: {others} called {detail.name} ({shown}). The name means the newest; an id means one.",
+            "yellow",
+        )
+
+
+def _print_spec(spec: StudySpec, *, as_json: bool) -> None:
+    """The canonical spec, to be created from again."""
+    from trainmaster.cli.show import spec_yaml
+
+    if as_json:
+        output.print_json(spec)
+    else:
+        output.say(spec_yaml(spec).rstrip())
 
 
 def _progress(view: StudyView) -> str:
@@ -406,6 +468,15 @@ def _progress(view: StudyView) -> str:
         if view.trials.get(state)
     ]
     return f"{ended}{of} ended" + (f" ({', '.join(more)})" if more else "")
+
+
+def _best(view: StudyView) -> str | None:
+    """Of several metrics no trial is the best one: how many are none worse than another."""
+    if view.best is None:
+        return None
+    if len(view.metrics) > 1 and view.front_size is not None:
+        return f"{view.front_size} trial{'s' if view.front_size > 1 else ''} on the Pareto front"
+    return f"{_result(view.best, view.metrics[:1])} (trial {view.best.number})"
 
 
 def _result(trial: TrialView, metrics: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,8 @@ from typing import Annotated
 import typer
 
 from trainmaster.cli import options, output, session
+from trainmaster.cli.exits import WrongUse
+from trainmaster.errors import LocalFileProblem
 
 _PANEL = "Access"
 
@@ -24,12 +27,23 @@ def vertex_env(
     bucket: Annotated[
         str | None, typer.Option(help="Where scripts are staged: a volume, or a project, whose own folder it then is.")
     ] = None,
+    grpc: Annotated[
+        str | None,
+        typer.Option(
+            help="HOST:PORT of a bridge (`trainmaster vertex-bridge`): the SDK then speaks gRPC, its default."
+        ),
+    ] = None,
+    grpc_ca: Annotated[
+        Path | None,
+        typer.Option("--grpc-ca", help="With --grpc: PEM file of the authority that its certificate is of."),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Print the environment in which scripts for Vertex AI run here, unchanged: eval "$(trainmaster vertex-env)".
 
     It holds your token: it is for a shell of yours, not for a file that others read.
     """
+    over_grpc = _over_grpc(grpc, grpc_ca)
     server = session.current().server()
     own = session.project_or_default(project)
     site = str(Path(__file__).parents[1] / "vertex_site")
@@ -42,6 +56,7 @@ def vertex_env(
         "GOOGLE_CLOUD_REGION": location,
         "API_ENDPOINT_OVERRIDE": url,  # of google-cloud-storage: unlike STORAGE_EMULATOR_HOST it keeps the credentials
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",  # gcsfs would wait for a minute for Google's own servers
+        **over_grpc,
         "PYTHONPATH": os.pathsep.join([site, *filter(None, [os.environ.get("PYTHONPATH")])]),
     }
     if json:
@@ -49,3 +64,21 @@ def vertex_env(
         return
     for name, value in env.items():
         output.answers().print(f"export {name}={shlex.quote(value)}", soft_wrap=True, markup=False, highlight=False)
+
+
+def _over_grpc(address: str | None, authority: Path | None) -> dict[str, str]:
+    """What more it takes for gRPC; nothing where REST is meant."""
+    if address is None:
+        if authority is not None:
+            raise WrongUse("--grpc-ca goes with --grpc HOST:PORT.")
+        return {}
+    if not re.fullmatch(r"[^\s/]+:[0-9]{1,5}", address):
+        raise WrongUse(f"--grpc {address!r}: give HOST:PORT, without https://; `trainmaster vertex-bridge` prints it.")
+    if authority is None:
+        return {"TRAINMASTER_VERTEX_GRPC": address}
+    if not authority.is_file():
+        raise LocalFileProblem(f"There is no file {authority}; `trainmaster vertex-bridge --self-signed` names it.")
+    return {
+        "TRAINMASTER_VERTEX_GRPC": address,
+        "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authority.absolute()),  # of grpc: instead of the roots that it brings
+    }

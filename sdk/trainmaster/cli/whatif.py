@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from trainmaster.cli import options, output, session
+from trainmaster.cli import options, output, pictures, session
 from trainmaster.cli.exits import WrongUse
 from trainmaster.cli.submit import read_spec_argument
 from trainmaster.cli.values import moment
@@ -218,6 +218,9 @@ def simulate(
     simulation: Annotated[
         str | None, typer.Option("--id", metavar="ID", help="Begin none: wait for this one, which you left.")
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw both into this .svg, .png or .pdf.")
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Try a policy, or more nodes, on the platform's own history before setting, or buying, them. For platform admins."""
@@ -230,6 +233,8 @@ def simulate(
     if is_asked and simulation is not None:
         raise WrongUse("Either say what to try, or name with --id one that is being worked on.")
     timeout_s = _timeout_s(timeout)
+    if plot is not None:
+        pictures.check(plot)
     with session.client() as client:
         told = (
             client.get_simulation(simulation)
@@ -241,7 +246,13 @@ def simulate(
         found = _wait_for(client, told, timeout_s)
     if json:
         output.print_json(found)
-        return
+    else:
+        _show(found)
+    if plot is not None:
+        pictures.draw(found, plot)
+
+
+def _show(found: SimulationView) -> None:
     for sentence in found.sentences:
         output.say(sentence)
     output.say(

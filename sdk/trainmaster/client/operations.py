@@ -7,6 +7,7 @@ from typing import cast
 from trainmaster.client.binding import IterMethod, JobIterMethod, JobMethod, Method
 from trainmaster.client.calls import (
     admin,
+    automl,
     checkpoints,
     jobs,
     metrics,
@@ -16,11 +17,13 @@ from trainmaster.client.calls import (
     planner,
     serving,
     studies,
+    vertex,
 )
 from trainmaster.client.flows import pages, streams, transfer
 from trainmaster.client.flows.modelling import download_version, wait_for_version
+from trainmaster.client.flows.predicting import get_batch_outcome
 from trainmaster.client.flows.streams import StateNotice
-from trainmaster.client.flows.studying import create_study_with_code, wait_for_study
+from trainmaster.client.flows.studying import create_study_with_code, wait_for_automl, wait_for_study
 from trainmaster.wire.admin import (
     MemberView,
     NodeView,
@@ -100,8 +103,14 @@ class Operations:
     extend_study = Method(studies.extend_study)
     delete_study = Method(studies.delete_study)
     suggest_trials = Method(studies.suggest_trials)
+    heartbeat_trial = Method(studies.heartbeat_trial)
     complete_trial = Method(studies.complete_trial)
     wait_for_study = Method(wait_for_study)
+
+    # AutoML
+    create_automl = Method(automl.create_automl)
+    get_automl = Method(automl.get_automl)
+    wait_for_automl = Method(wait_for_automl)
 
     # endpoints
     create_endpoint = Method(serving.create_endpoint)
@@ -115,13 +124,17 @@ class Operations:
     undeploy_model = Method(serving.undeploy_model)
     set_endpoint_traffic = Method(serving.set_endpoint_traffic)
     predict = Method(serving.predict)
+    predict_with_metadata = Method(serving.predict_with_metadata)
     raw_predict = Method(serving.raw_predict)
     batch_predict = Method(serving.batch_predict)
+    get_batch_outcome = Method(get_batch_outcome)
 
     # models
     create_model = Method(models.create_model)
     list_models = IterMethod(pages.list_models, ModelView)
     list_models_page = Method(models.list_models_page)
+    find_models = IterMethod(pages.find_models, ModelView)
+    find_models_page = Method(models.find_models_page)
     get_model = Method(models.get_model)
     change_model = Method(models.change_model)
     delete_model = Method(models.delete_model)
@@ -226,6 +239,9 @@ class Operations:
     update_quota = Method(planner.update_quota)
     get_policy = Method(planner.get_policy)
     update_policy = Method(planner.update_policy)
+    get_vertex_table = Method(vertex.get_vertex_table)
+    set_vertex_table = Method(vertex.set_vertex_table)
+    try_vertex_machine = Method(vertex.try_vertex_machine)
     list_reservations = IterMethod(pages.list_reservations, ReservationView)
     list_reservations_page = Method(planner.list_reservations_page)
     create_reservation = Method(planner.create_reservation)

@@ -17,6 +17,7 @@ from trainmaster.studies.model import (
     StoppingRule,
     StudySpec,
     Value,
+    Winner,
 )
 from trainmaster.studies.parse import parse_study, parse_study_text, read_study_text
 from trainmaster.studies.space import Space
@@ -37,6 +38,7 @@ __all__ = [
     "StoppingRule",
     "StudySpec",
     "Value",
+    "Winner",
     "parse_study",
     "parse_study_text",
     "read_study_text",

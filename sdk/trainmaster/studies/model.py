@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from trainmaster.spec.fields import Flag, Name, Seconds, Whole, choice, kind_of
 from trainmaster.spec.mistakes import FieldError
 from trainmaster.spec.model import JobSpec
+from trainmaster.wire.models import check_alias, check_model_name
 
 __all__ = [
     "MAX_PARALLEL",
@@ -29,11 +31,15 @@ __all__ = [
     "StoppingRule",
     "StudySpec",
     "Value",
+    "Winner",
 ]
 
 MAX_TRIALS: Final = 10_000
 MAX_PARALLEL: Final = 200
 MAX_VALUES: Final = 1_000
+# A trial that a program tries by itself, and of which nothing is heard for so many seconds, is lost. Long, since most programs
+# tell nothing before the end.
+LOST_AFTER_S: Final = 86_400.0
 # Beyond it a double is no whole number any more.
 _MAX_WHOLE: Final = 2**53
 
@@ -59,6 +65,16 @@ def _number(value: Any) -> float:
 def _values(value: Any) -> Any:
     items = value if isinstance(value, list | tuple) else (value,)
     return tuple(items)
+
+
+def _in_words(check: Callable[[str], str]) -> AfterValidator:
+    def checked(text: str) -> str:
+        try:
+            return check(text)
+        except ValueError as error:
+            raise FieldError(str(error)) from error
+
+    return AfterValidator(checked)
 
 
 Value = Annotated[bool | int | float | str, BeforeValidator(_value, json_schema_input_type=bool | int | float | str)]
@@ -92,7 +108,7 @@ class Goal(StrEnum):
 
 
 class Algorithm(StrEnum):
-    AUTO = "auto"  # TPE or GP, by the space and the budget
+    AUTO = "auto"  # TPE and GP in turns, or TPE alone, by the space and the budget
     TPE = "tpe"
     GP = "gp"
     CMA_ES = "cma-es"
@@ -212,7 +228,8 @@ class Stopping(_Model):
 
     ``min_steps``: no trial is judged before this step of its own. ``min_trials``: nor before so many others came as far.
     ``reduction``: of asha and hyperband, one trial in so many goes on from a rung. ``patience``: reports without a better
-    one. ``max_steps``: of decay-curve, how far a trial goes; unstated, as far as the longest.
+    one. ``max_steps``: how far a trial goes: of decay-curve, unstated, as far as the longest; of hyperband, as many brackets as
+    there are rungs up to there, at most five; unstated, three.
     """
 
     rule: Annotated[StoppingRule, choice(StoppingRule)]
@@ -258,6 +275,19 @@ class Population(_Model):
     resample: Annotated[Number, Field(ge=0, le=1)] = 0.25
 
 
+class Winner(_Model):
+    """What becomes of the best trial when the study is over: the next version of ``model`` in the registry of models.
+
+    ``path``: what of its output, unstated the folder ``model``. ``arguments``: its point is run once more, as a job with
+    these words behind those of the parameters, and what that job leaves is registered in place of what the trial left.
+    """
+
+    model: Annotated[str, _in_words(check_model_name)]
+    path: Annotated[str, Field(min_length=1, max_length=1_000)] | None = None
+    aliases: Annotated[tuple[Annotated[str, _in_words(check_alias)], ...], Field(max_length=20)] = ()
+    arguments: Annotated[tuple[str, ...], Field(max_length=100)] = ()
+
+
 class StudySpec(_Model):
     """One study. ``template``: the job of every trial; ``None``: a program asks for points and tells results itself."""
 
@@ -275,10 +305,19 @@ class StudySpec(_Model):
     population: Population | None = None
     initial: tuple[dict[str, Value], ...] = ()
     warm_start: tuple[str, ...] = ()
+    winner: Winner | None = None
     seed: Annotated[Whole, Field(ge=0, lt=2**31)] | None = None
+    lost_after: Seconds | None = Field(
+        default=None,
+        description="Without a template: a trial of which nothing is heard for so long is ended as lost; unstated, a day.",
+    )
     arguments: Flag = Field(
         default=True, description="Whether `--name=value` of every parameter is appended to the command."
     )
+
+    @property
+    def lost_after_s(self) -> float:
+        return LOST_AFTER_S if self.lost_after is None else self.lost_after
 
     @property
     def goals(self) -> tuple[Goal, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
@@ -26,8 +27,9 @@ from trainmaster.studies.model import (
     Stopping,
     StudySpec,
     Value,
+    Winner,
 )
-from trainmaster.studies.space import COUNTED, Space, grid_values, in_order, spread, takes
+from trainmaster.studies.space import COUNTED, Space, circles, grid_values, in_order, spread, takes, value_faults
 
 __all__ = ["parse_study", "parse_study_text", "read_study_text"]
 
@@ -36,6 +38,8 @@ _MAX_CONSTRAINTS: Final = 50
 _MAX_INITIAL: Final = 1_000
 # Points that are tried for one that satisfies the constraints: of spaces of which one point in thousands does, too.
 _TRIED_POINTS: Final = 20_000
+_TRIED_VALUES: Final = 400_000
+_LEAST_POINTS: Final = 1_000
 # Where the study lets a shorthand stand for a mapping.
 _SHORT: Final = ("metric", "goal")
 _PARTS: Final = (
@@ -49,6 +53,7 @@ _PARTS: Final = (
     "population",
     "initial",
     "warm_start",
+    "winner",
 )
 
 
@@ -62,10 +67,28 @@ def parse_study_text(text: str | bytes) -> StudySpec:
 
 def read_study_text(text: str | bytes) -> dict[str, Any]:
     """The fields in ``text`` as written, not yet checked. Raises ``SpecError``: not YAML, or no mapping."""
-    data = read_document(text)
+    try:
+        data = read_document(text)
+    except SpecError as error:
+        raise SpecError([_of_a_study(mistake) for mistake in error.mistakes]) from error
     if not isinstance(data, dict):
         raise SpecError([_not_a_study(data)])
+    mistakes = not_finite(data)
+    if mistakes:
+        raise SpecError(mistakes)
     return data
+
+
+def not_finite(raw: Any, path: str = "") -> list[SpecMistake]:
+    """A mistake for each number that JSON cannot carry (NaN, infinity): on its way to the server it would become nothing."""
+    if isinstance(raw, float) and not math.isfinite(raw):
+        return [SpecMistake(path, f"is {raw}: must be a finite number", None)]
+    below: Iterable[tuple[Any, Any]] = ()
+    if isinstance(raw, Mapping):
+        below = raw.items()
+    elif isinstance(raw, list | tuple):
+        below = enumerate(raw)
+    return [one for key, item in below for one in not_finite(item, f"{path}.{key}" if path else str(key))]
 
 
 def parse_study(raw: Mapping[str, Any]) -> StudySpec:
@@ -81,6 +104,13 @@ def _not_a_study(data: Any) -> SpecMistake:
     return SpecMistake(
         "", f"a study is a mapping of fields, not {kind_of(data)}", "write lines such as `name: digits-search`"
     )
+
+
+def _of_a_study(mistake: SpecMistake) -> SpecMistake:
+    """What is told of an empty document is about a job."""
+    if mistake.message != "is empty" or mistake.path:
+        return mistake
+    return SpecMistake("", "is empty", "write at least `name:`, `parameters:`, `metric:`, `goal:` and `budget:`")
 
 
 class _Reading:
@@ -116,9 +146,12 @@ class _Reading:
         template = self._template(written, head)
         heirs = Inheritance(self._model, self._add).read(written, metrics, budget)
         constraints = self._constraints(written, parameters)
-        space = self._space(parameters, constraints) if is_whole else None
-        initial = self._initial(written, space)
+        space = self._space(parameters, constraints, written.get("initial")) if is_whole else None
+        initial = self._initial(written, space, parameters)
         warm_start = self._warm_start(written)
+        if "template" in written and "lost_after" in written:
+            self._add(("lost_after",), "is about trials that a program tries, and here jobs do", "leave it out")
+        winner = self._winner(written, metrics)
         if space is not None and head is not None:
             self._algorithm(head.algorithm, space, metrics)
         if self.mistakes:
@@ -137,6 +170,7 @@ class _Reading:
                 "population": heirs.population,
                 "initial": initial,
                 "warm_start": warm_start,
+                "winner": winner,
             }
         )
 
@@ -182,11 +216,9 @@ class _Reading:
                         self._add(place, f"{bad!r} is no value of {parent}")
                     if not values:
                         self._add(place, "names no value")
-        known = {name: one for name, one in found.items() if one.when.keys() <= found.keys()}
-        try:
-            in_order(known)
-        except ValueError as error:
-            self._add(("parameters",), f"{error} depend on each other in a circle")
+        for circle in circles(found):
+            if len(circle) > 1:  # of one that names itself that is said above
+                self._add(("parameters",), f"{', '.join(circle)} depend on each other in a circle")
 
     def _metrics(self, written: Mapping[str, Any]) -> tuple[Metric, ...]:
         given = written.get("metrics")
@@ -231,7 +263,8 @@ class _Reading:
             self._add(("template",), f"must be a job spec, not {kind_of(given)}")
             return None
         name, project = (head.name, head.project) if head is not None else ("unnamed", "default")
-        template = {"name": name[:50].strip("-") or "trial", "project": project, **given}
+        called = name[:50].strip("-") or "trial"
+        template = {"name": called, "project": project, **given}
         try:
             spec = parse_spec(template)
         except SpecError as error:
@@ -239,6 +272,10 @@ class _Reading:
                 path = f"template.{mistake.path}" if mistake.path else "template"
                 self.mistakes[SpecMistake(path, mistake.message, mistake.hint)] = None
             return None
+        own = {key: item for key, item in given.items() if item is not None}.get("name", called)
+        if own != called:
+            told = f"is {own}, and trials are called after the study: {name}-1, {name}-2 and so on"
+            self._add(("template", "name"), told, "leave it out")
         if spec.project != project:
             self._add(("template", "project"), f"is {spec.project}, and the study belongs to {project}", "leave it out")
         return spec
@@ -271,18 +308,29 @@ class _Reading:
                 found.append(constraint)
         return tuple(found)
 
-    def _space(self, parameters: Mapping[str, Parameter], constraints: tuple[Constraint, ...]) -> Space | None:
+    def _space(
+        self, parameters: Mapping[str, Parameter], constraints: tuple[Constraint, ...], initial: Any
+    ) -> Space | None:
         space = Space(in_order(parameters), constraints)
-        if constraints and not _has_point(space):
-            alone = [one for one in constraints if not _has_point(Space(space.parameters, (one,)))]
-            if alone:
-                self._add(("constraints",), f"no point of the ranges satisfies {alone[0].text!r}", "widen the ranges")
-            else:
-                self._add(("constraints",), "contradict each other: no point satisfies all of them", "leave one out")
-            return None
-        return space
+        if not constraints or any(isinstance(one, dict) and space.fault(one) is None for one in _listed(initial)):
+            return space
+        unmet, tried = _unmet(space)
+        if unmet is None:
+            return space
+        what = repr(unmet[0].text) if unmet else "all of them"
+        if tried:  # a very narrow part may be left, which no point fell into
+            words = f"hardly any point satisfies {what}: none of {tried:,} points spread over the ranges does"
+            self._add(("constraints",), words, "widen the ranges, or give a point that does under `initial`")
+        elif unmet:
+            self._add(("constraints",), f"no point of the ranges satisfies {what}", "widen the ranges")
+        else:
+            words = f"contradict each other: no point of the ranges satisfies {what}"
+            self._add(("constraints",), words, "leave one out")
+        return None
 
-    def _initial(self, written: Mapping[str, Any], space: Space | None) -> tuple[dict[str, Value], ...]:
+    def _initial(
+        self, written: Mapping[str, Any], space: Space | None, parameters: Mapping[str, Parameter]
+    ) -> tuple[dict[str, Value], ...]:
         given = written.get("initial", [])
         if not isinstance(given, list) or len(given) > _MAX_INITIAL:
             self._add(("initial",), f"must be a list of at most {_MAX_INITIAL} points")
@@ -292,11 +340,13 @@ class _Reading:
             if not isinstance(item, dict):
                 self._add(("initial", number), f"must be a mapping, not {kind_of(item)}", "write it like {lr: 0.01}")
                 continue
-            fault = None if space is None else space.fault(item)
-            if fault is not None:
-                name, sentence = fault
+            # Where the space does not stand, what can be told of each value by itself.
+            named = written.get("parameters")
+            names = named.keys() if isinstance(named, dict) else item.keys()
+            faults = value_faults(parameters, names, item) if space is None else space.faults(item)
+            for name, sentence in faults:
                 self._add(("initial", number, name) if name else ("initial", number), sentence)
-            found.append(dict(item))
+            found.append(dict(item) if space is None or faults else space.written(item))
         return tuple(found)
 
     def _warm_start(self, written: Mapping[str, Any]) -> tuple[str, ...]:
@@ -306,6 +356,17 @@ class _Reading:
             self._add(("warm_start",), "must be a list of at most 20 studies, by name or id")
             return ()
         return tuple(given)
+
+    def _winner(self, written: Mapping[str, Any], metrics: tuple[Metric, ...]) -> Winner | None:
+        given = written.get("winner")
+        if given is None:
+            return None
+        winner = self._model(Winner, {"model": given} if isinstance(given, str) else given, ("winner",))
+        if written.get("template") is None:
+            self._add(("winner",), "is what a job leaves, and the study has no template", "leave it out")
+        if len(metrics) > 1:
+            self._add(("winner",), "is the best by one metric, and the study has several", "leave it out")
+        return winner
 
     def _algorithm(self, algorithm: Algorithm, space: Space, metrics: tuple[Metric, ...]) -> None:
         place: Path = ("algorithm",)
@@ -351,12 +412,33 @@ def value_is_counted(parameter: Parameter) -> bool:
     return not parameter.has_range or parameter.type is ParameterType.INTEGER or parameter.min == parameter.max
 
 
-def _has_point(space: Space) -> bool:
-    """Whether a point satisfies the constraints: of a small space by trying all, else by many that are spread evenly."""
-    if space.size is not None and space.size <= _TRIED_POINTS:
-        return next(space.grid(), None) is not None
-    dimensions = len(space.parameters)
-    return any(space.holds(space.from_unit(spread(dimensions, number))) for number in range(_TRIED_POINTS))
+def _listed(given: Any) -> list[Any]:
+    return given[:_MAX_INITIAL] if isinstance(given, list) else []
+
+
+def _unmet(space: Space) -> tuple[list[Constraint] | None, int]:
+    """``None``: a point satisfies all constraints. Else those that no point satisfies by itself; and how many were tried of
+    more, 0 for all.
+
+    Of few points all are tried, else many that are spread evenly: only over the parameters that the constraints are about,
+    and fewer where each takes longer, so that nobody can keep the server busy with a study that it refuses.
+    """
+    near = space.of_names({name for one in space.constraints for name in one.names})
+    if near.size is not None and near.size <= _TRIED_POINTS:
+        points: Iterable[Mapping[str, Any]] = near.grid()
+        most = 0
+    else:
+        dimensions = len(near.parameters)
+        most = max(_LEAST_POINTS, min(_TRIED_POINTS, _TRIED_VALUES // (dimensions + 4 * len(space.constraints))))
+        points = (near.from_unit(spread(dimensions, number)) for number in range(most))
+    left, met = list(space.constraints), list[Constraint]()
+    for point in points:
+        kept = [not one.holds(point) for one in left]
+        if not any(kept) and all(one.holds(point) for one in met):
+            return None, most
+        met += [one for one, is_kept in zip(left, kept, strict=True) if not is_kept]
+        left = [one for one, is_kept in zip(left, kept, strict=True) if is_kept]
+    return left, most
 
 
 def _in_order(mistakes: Iterable[SpecMistake], written: Mapping[str, Any]) -> list[SpecMistake]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from trainmaster.studies.constraints import Constraint, parse_constraint
@@ -63,35 +63,107 @@ class Space:
 
     def grid(self) -> Iterator[Point]:
         """Every point of the grid that satisfies the constraints, each once."""
-        yield from self._grid(list(self.parameters), {})
+        found = (self.grid_point(place) for place in range(self.grid_size))
+        return (point for point in found if point is not None)
 
-    def _grid(self, names: Sequence[str], chosen: Point) -> Iterator[Point]:
-        if not names:
-            if self.holds(chosen):
-                yield dict(chosen)
-            return
-        name, *rest = names
-        if not self.is_active(name, chosen):
-            yield from self._grid(rest, chosen)
-            return
-        for value in grid_values(self.parameters[name]):
-            yield from self._grid(rest, {**chosen, name: value})
+    @cached_property
+    def grid_size(self) -> int:
+        """How many places the grid has; not all of them are points."""
+        return math.prod(len(values) for values in self._axes.values())
+
+    def grid_point(self, place: int) -> Point | None:
+        """The point at ``place``, from 0; ``None``: it breaks a constraint, or another place has the same point.
+
+        The last parameter changes from place to place, and one that is not active has room for its first value alone.
+        """
+        digits: dict[str, int] = {}
+        for name, values in reversed(self._axes.items()):
+            place, digits[name] = divmod(place, len(values))
+        point: Point = {}
+        for name, values in self._axes.items():
+            if self.is_active(name, point):
+                point[name] = values[digits[name]]
+            elif digits[name]:
+                return None
+        return point if self.holds(point) else None
+
+    @cached_property
+    def _axes(self) -> dict[str, tuple[Any, ...]]:
+        return {name: grid_values(parameter) for name, parameter in self.parameters.items()}
+
+    def of_names(self, names: Iterable[str]) -> Space:
+        """The part of it that decides over these parameters: they, and those that they depend on; without constraints."""
+        wanted, left = set[str](), set(names)
+        while left:
+            name = left.pop()
+            wanted.add(name)
+            left |= self.parameters[name].when.keys() - wanted
+        return Space({name: one for name, one in self.parameters.items() if name in wanted})
+
+    def written(self, point: Mapping[str, Any]) -> Point:
+        """A point without fault as a proposal would write it: whole numbers as such, in the order of the parameters."""
+        return {name: _written(one, point[name]) for name, one in self.parameters.items() if name in point}
 
     def fault(self, point: Mapping[str, Any]) -> tuple[str, str] | None:
         """What is wrong with a point that somebody gives: the parameter at fault (empty: the whole) and a sentence."""
-        for name in point:
-            if name not in self.parameters:
-                return name, "is no parameter of the study"
-        for name, parameter in self.parameters.items():
+        return next(self._faults(point), None)
+
+    def faults(self, point: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """All that is wrong with it."""
+        return list(self._faults(point))
+
+    def _faults(self, point: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        is_whole = True
+        for name, sentence in value_faults(self.parameters, self.parameters.keys(), point):
+            is_whole = False
+            yield name, sentence
+        for name in self.parameters:
             is_active = self.is_active(name, point)
             if name in point and not is_active:
-                return name, "is not active with these values of its parents"
-            if name in point and not takes(parameter, point[name]):
-                return name, f"{point[name]!r} is not in its range"
-            if name not in point and is_active:
-                return name, "is missing"
-        broken = next((one for one in self.constraints if not one.holds(point)), None)
-        return None if broken is None else ("", f"breaks the constraint {broken.text}")
+                is_whole = False
+                yield name, "is not active with these values of its parents"
+            elif name not in point and is_active:
+                is_whole = False
+                yield name, "is missing"
+        # What is no point breaks no constraint.
+        for one in self.constraints if is_whole else ():
+            if not one.holds(point):
+                yield "", f"breaks the constraint {one.text}"
+
+
+def value_faults(
+    parameters: Mapping[str, Parameter], names: Collection[str], point: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    """What is wrong with a point's values, each by itself. ``names``: of all parameters that there are to be."""
+    unknown = [(name, "is no parameter of the study") for name in point if name not in names]
+    known = ((name, parameters[name], point[name]) for name in parameters if name in point)
+    return [
+        *unknown,
+        *((name, f"{value!r} is not in its range") for name, one, value in known if not takes(one, value)),
+    ]
+
+
+def circles(parameters: Mapping[str, Parameter]) -> list[list[str]]:
+    """Those that depend on each other in a circle, as written; a parameter that merely depends on one of them is none."""
+    found: list[list[str]] = []
+    below = {name: [parent for parent in one.when if parent in parameters] for name, one in parameters.items()}
+    reached = {name: _reached(below, name) for name in below}
+    for name in below:
+        if name in reached[name] and not any(name in circle for circle in found):
+            found.append([other for other in below if other in reached[name] and name in reached[other]])
+    return found
+
+
+def _reached(below: Mapping[str, Sequence[str]], start: str) -> set[str]:
+    """All that ``start`` depends on, at however many removes."""
+    seen: set[str] = set()
+    front = list(below[start])
+    while front:
+        name = front.pop()
+        if name not in seen:
+            seen.add(name)
+            front += below[name]
+    return seen
 
 
 def in_order(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
@@ -171,12 +243,23 @@ def takes(parameter: Parameter, value: Any) -> bool:
     return low <= value <= high and (parameter.type is ParameterType.FLOAT or float(value).is_integer())
 
 
+def _written(parameter: Parameter, value: Any) -> Any:
+    if not parameter.has_range:
+        return next(one for one in parameter.values if _is_among(value, (one,)))
+    return int(value) if parameter.type is ParameterType.INTEGER else float(value)
+
+
 def spread(dimensions: int, number: int) -> tuple[float, ...]:
     """Point ``number`` (from 0) of a sequence that fills the unit cube evenly."""
+    return tuple((0.5 + (number + 1) * stride) % 1.0 for stride in _strides(dimensions))
+
+
+@lru_cache(maxsize=64)
+def _strides(dimensions: int) -> tuple[float, ...]:
     root = 2.0
     for _ in range(_ROOT_STEPS):
         root = (1 + root) ** (1 / (dimensions + 1))
-    return tuple((0.5 + (number + 1) * root ** -(axis + 1)) % 1.0 for axis in range(dimensions))
+    return tuple(root ** -(axis + 1) for axis in range(dimensions))
 
 
 def _even(parameter: Parameter, place: float) -> Any:

@@ -6,6 +6,7 @@ get other defaults. What the program says itself, as in ``aiplatform.init(api_en
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import importlib.util
@@ -17,18 +18,35 @@ from types import ModuleType
 from typing import Any
 
 _URL = os.environ.get("TRAINMASTER_API_URL", "")
+_BRIDGE = os.environ.get("TRAINMASTER_VERTEX_GRPC", "")
 _TOKEN = os.environ.get("TRAINMASTER_TOKEN", "")
 
 
 def _settings_of_the_sdk(module: ModuleType) -> None:
     config: Any = module.global_config
-    config._api_endpoint = _URL
-    config._api_transport = "rest"
+    config._api_endpoint = _BRIDGE or _URL
+    config._api_transport = "grpc" if _BRIDGE else "rest"
     config._credentials = _credentials()
     config._staging_bucket = os.environ.get("TRAINMASTER_VERTEX_STAGING") or None
     # It would look for the project at Google's for a minute before it took the environment's.
     config._project = os.environ.get("GOOGLE_CLOUD_PROJECT") or None
     config._location = os.environ.get("GOOGLE_CLOUD_REGION") or None
+    if _BRIDGE:
+        config.init = _init_over_grpc(config.init)
+
+
+def _init_over_grpc(init: Callable[..., None]) -> Callable[..., None]:
+    """``aiplatform.init`` takes REST by itself where a script names no project, and the bridge speaks gRPC alone."""
+
+    @functools.wraps(init)
+    def wrapped(**told: Any) -> None:
+        if told.get("api_transport") == "rest":
+            told = {"api_endpoint": _URL, **told}
+        elif not told.get("api_key"):
+            told["api_transport"] = told.get("api_transport") or "grpc"
+        init(**told)
+
+    return wrapped
 
 
 def _default_credentials(module: ModuleType) -> None:

@@ -25,13 +25,15 @@ _LABEL_KEY: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?"
 _MOST_LABELS: Final = 64
 
 
-def _name(name: str) -> str:
+def check_model_name(name: str) -> str:
+    """``name``. Raises ``ValueError``: no model can be called so."""
     if not _NAME.fullmatch(name):
         raise ValueError("write 1 to 63 lower-case letters, digits, '.', '_' and '-', a letter or digit first and last")
     return name
 
 
-def _alias(alias: str) -> str:
+def check_alias(alias: str) -> str:
+    """``alias``. Raises ``ValueError``: it is none, or the one that nobody sets."""
     if not _ALIAS.fullmatch(alias):
         raise ValueError(
             "an alias begins with a lower-case letter, has letters, digits and '-', and at most 128 characters"
@@ -52,22 +54,24 @@ def _labels(labels: dict[str, str]) -> dict[str, str]:
     return labels
 
 
-ModelName = Annotated[str, AfterValidator(_name)]
-Alias = Annotated[str, AfterValidator(_alias)]
+ModelName = Annotated[str, AfterValidator(check_model_name)]
+Alias = Annotated[str, AfterValidator(check_alias)]
 Labels = Annotated[dict[str, str], AfterValidator(_labels)]
 Description = Annotated[str, Field(max_length=10_000)]
 
 
 class ModelSource(WireModel):
-    """What a version was made of. ``path``: relative to the job's output; a checkpoint's where ``kind`` says so."""
+    """What a version was made of. ``path``: relative to the job's output; a checkpoint's where ``kind`` says so; volume/path of
+    an upload, which is of no job.
+    """
 
-    kind: Literal["output", "checkpoint"]
-    job: str
+    kind: Literal["output", "checkpoint", "upload"]
+    job: str = ""
     path: str = ""
 
 
 class ModelLineage(WireModel):
-    """Where a version comes from, as it was when it was registered; jobs may be deleted since.
+    """Where a version comes from, as it was when it was registered; jobs may be deleted since. Of an upload ``job`` is empty.
 
     ``code``: the digest of the code archive. ``data``: the job's input and mounts, each volume/path. ``parameters``: of the
     trial, and what MLflow was told. ``metrics``: at the checkpoint's step, or the last values. ``spec``: the job's.
@@ -95,7 +99,8 @@ class ModelLineage(WireModel):
 class VersionView(WireModel):
     """A version as lists show it. ``version``: counts from 1. ``done_bytes``: copied so far, while it is registering.
 
-    ``digest``: of all its files; equal for equal content. ``used_by``: who has it deployed.
+    ``digest``: of all its files; equal for equal content. ``used_by``: deployed models that serve it or may be taken back to it; it
+    cannot be deleted. ``served_by``: those of them whose revision that serves, or is getting ready to, has it.
     """
 
     id: str
@@ -108,6 +113,7 @@ class VersionView(WireModel):
     aliases: list[str] = Field(default_factory=list)
     is_protected: bool = False
     used_by: list[str] = Field(default_factory=list)
+    served_by: list[str] = Field(default_factory=list)
     description: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
     format: str = ""
@@ -129,8 +135,21 @@ class VersionDetail(VersionView):
     lineage: ModelLineage | None = None
 
 
+class NewestVersion(WireModel):
+    """A model's newest version, whatever its state: what a list of models shows of it."""
+
+    version: int
+    state: VersionState
+    stage: Stage = "none"
+    metrics: dict[str, float] = Field(default_factory=dict)
+    created_at: datetime
+
+
 class ModelView(WireModel):
-    """``versions``: how many there are; ``latest``: the newest that is ready; ``aliases``: to versions."""
+    """``versions``: how many there are; ``latest``: the newest that is ready; ``aliases``: to versions.
+
+    ``stages``: the newest version in each stage but ``none``.
+    """
 
     id: str
     name: str
@@ -142,6 +161,8 @@ class ModelView(WireModel):
     versions: int = 0
     latest: int | None = None
     aliases: dict[str, int] = Field(default_factory=dict)
+    stages: dict[str, int] = Field(default_factory=dict)
+    newest: NewestVersion | None = None
     created_at: datetime
     updated_at: datetime
 

@@ -219,6 +219,10 @@ class BatchPredictRequest(WireRequest):
         default=None, max_length=1024, description="volume/path; unstated: a folder of the job's."
     )
     format: Literal["auto", "jsonl", "csv"] = "auto"
+    csv_rows: Literal["object", "array"] = Field(
+        default="object",
+        description="What an instance of a CSV file is: its cells by the header's names, or in their order.",
+    )
     batch_size: int = Field(default=64, ge=1, le=100_000, description="Instances that the model is given at once.")
     shard_size: int = Field(
         default=10_000, ge=1, le=10_000_000, description="Instances of one output file; what a lost replica does again."
@@ -230,3 +234,25 @@ class BatchPredictRequest(WireRequest):
     preemptible: bool = True
     max_run_time: str | float | None = None
     labels: dict[str, str] = Field(default_factory=dict)
+
+
+class BatchOutcome(WireModel):
+    """What an ended batch prediction wrote. ``first_error``: what one of the errors says, empty where there are none."""
+
+    predictions: int
+    errors: int
+    first_error: str = ""
+    output: str  # volume/path of the folder with predictions-*.jsonl and errors-*.jsonl
+
+    @property
+    def has_only_errors(self) -> bool:
+        return self.errors > 0 and self.predictions == 0
+
+
+class Predicted(WireModel):
+    """``metadata``: what the model says of all predictions, such as ``{"classes": ["no", "yes"]}``, the order of the figures in
+    each; empty where it says nothing.
+    """
+
+    predictions: list[Any]
+    metadata: Any = Field(default_factory=dict)

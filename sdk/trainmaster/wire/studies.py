@@ -12,11 +12,17 @@ from trainmaster.wire.base import WireModel, WireRequest
 
 StudyState = Literal["running", "paused", "stopping", "succeeded", "failed", "cancelled"]
 TrialState = Literal["running", "succeeded", "stopped", "failed", "cancelled"]
+_WAIT_FOR_NODES: Final = (
+    "Create it also where no node that there is could ever hold one of its trials: such nodes are to come."
+)
 TERMINAL_STUDY_STATES: Final[frozenset[str]] = frozenset({"succeeded", "failed", "cancelled"})
 
 
 class TrialView(WireModel):
-    """``result``: the final value of each metric. ``job``: its id; none where a program tries the point by itself."""
+    """``result``: the final value of each metric. ``job``: its id; none where a program tries the point by itself.
+
+    ``client``: what that program calls itself; ``heard_at``: its last sign of life after it was given the trial.
+    """
 
     number: int
     state: TrialState
@@ -27,12 +33,17 @@ class TrialView(WireModel):
     job: str | None = None
     job_state: str | None = None
     gpu_hours: float = 0.0
+    client: str | None = None
+    heard_at: datetime | None = None
     created_at: datetime
     ended_at: datetime | None = None
 
 
 class StudyView(WireModel):
-    """A study as lists show it. ``trials``: how many are in each state. ``best``: by the first metric."""
+    """A study as lists show it. ``trials``: how many are in each state. ``best``: by the first metric.
+
+    ``front_size``: of several metrics, how many trials no other one betters in all of them.
+    """
 
     id: str
     name: str
@@ -43,21 +54,47 @@ class StudyView(WireModel):
     note: str = ""
     metrics: list[str] = Field(default_factory=list)
     algorithm: str = "auto"
+    algorithm_chosen: str | None = Field(
+        default=None,
+        description="What `auto` is for this study, of which `auto` itself is TPE and GP in turns; "
+        "none until its first round, and where none is chosen.",
+    )
+    algorithm_reason: str = Field(default="", description="Why, in a sentence.")
     trials: dict[str, int] = Field(default_factory=dict)
     budget_trials: int | None = None
     parallel: int = 1
     best: TrialView | None = None
+    front_size: int | None = None
+    cloned_from: str | None = Field(default=None, description="The id of the study whose spec it was made from.")
     created_at: datetime
     finished_at: datetime | None = None
 
 
+class StudyWinner(WireModel):
+    """What became of the best trial. ``job``: whose output is registered as ``version`` of ``model``; deleted since, they are none."""
+
+    trial: int
+    job: str | None = None
+    job_state: str | None = None
+    model: str | None = None
+    version: int | None = None
+    version_state: str | None = None
+    reason: str = Field(default="", description="Why the version waits, or has failed.")
+
+
 class StudyDetail(StudyView):
-    """``best_so_far``: [trial, value] each time that the first metric became better. ``gpu_hours``: of trials that ended."""
+    """``best_so_far``: [trial, value] each time that the first metric became better. ``gpu_hours``: of trials that ended.
+
+    ``winner``: once the study is over, if its spec asks for one and a trial succeeded. ``namesakes``: ids of others of its
+    name in its project that have not ended, the newest first, ten at most; the name means the newest of all.
+    """
 
     spec: StudySpec
     seed: int
     gpu_hours: float = 0.0
     best_so_far: list[tuple[int, float]] = Field(default_factory=list)
+    winner: StudyWinner | None = None
+    namesakes: list[str] = Field(default_factory=list)
 
 
 class StudyBest(WireModel):
@@ -73,10 +110,12 @@ class StudyBest(WireModel):
 
 
 class ParameterImportance(WireModel):
-    """``importance``: its part of what makes trials good, from 0 to 1; all parts are 1 together. ``trials``: those that have it."""
+    """``importance``: its part of what makes trials good, from 0 to 1; all parts are 1 together. ``None``: not known, since
+    fewer than ten trials have the parameter. ``trials``: those that have it, which the figure comes from.
+    """
 
     name: str
-    importance: float
+    importance: float | None
     trials: int
 
 
@@ -156,6 +195,7 @@ class StudyCreate(WireRequest):
     spec: dict[str, Any] | None = None
     spec_text: str | None = Field(default=None, max_length=1_048_576)
     dry_run: bool = False
+    wait_for_nodes: bool = Field(default=False, description=_WAIT_FOR_NODES)
 
 
 class StudyClone(WireRequest):
@@ -164,13 +204,16 @@ class StudyClone(WireRequest):
     changes: dict[str, Any] = Field(default_factory=dict)
     warm_start: bool = False
     dry_run: bool = False
+    wait_for_nodes: bool = Field(default=False, description=_WAIT_FOR_NODES)
 
 
 class StudyExtend(WireRequest):
     """What is added to the budget; ``parallel`` replaces the number of trials at once."""
 
     trials: int | None = Field(default=None, ge=1, le=MAX_TRIALS)
-    max_time: float | None = Field(default=None, gt=0, description="Seconds.")
+    max_time: float | None = Field(
+        default=None, gt=0, description="Seconds; a study that has ended goes on for so long from now."
+    )
     gpu_hours: float | None = Field(default=None, gt=0)
     failed_trials: int | None = Field(default=None, ge=1, le=MAX_TRIALS)
     parallel: int | None = Field(default=None, ge=1, le=MAX_PARALLEL)
@@ -178,10 +221,16 @@ class StudyExtend(WireRequest):
 
 class SuggestRequest(WireRequest):
     count: int = Field(default=1, ge=1, le=16)
+    client: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="A name of the program's own: asked again under it, it first gets those of its trials that run still.",
+    )
 
 
 class Suggestions(WireModel):
-    """New trials to be tried. Empty: none is left, or the study has as many at once as it may."""
+    """Trials to be tried: new ones, and those that the same ``client`` has still. Empty: none is left, or the study has as many at once as it may."""
 
     trials: list[TrialView]
     reason: str = ""

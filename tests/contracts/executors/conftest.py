@@ -88,6 +88,7 @@ def plain_order(node: str, **fields: Any) -> ReplicaOrder:
 
 class ProcessBench:
     capabilities = frozenset({"plain processes", "real time"})
+    look_s = 0.02  # between two looks of who waits
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
@@ -126,7 +127,7 @@ class ProcessBench:
             if seen and condition(seen[0]):
                 return seen[0]
             assert time.monotonic() < end, f"{limit_s} s passed; last seen: {seen}; {self.log(order)}"
-            time.sleep(0.01)
+            time.sleep(self.look_s)
 
     def ended(self, order: ReplicaOrder, limit_s: float = 30.0) -> Observation:
         return self.until(order, lambda o: o.phase in ENDED, limit_s)
@@ -160,13 +161,13 @@ class ProcessBench:
         """A command that runs ``code``."""
         return ("python", "-c", textwrap.dedent(code))
 
-    @staticmethod
-    def wait_for(condition: Callable[[], Any], limit_s: float = 20.0, what: str = "it") -> Any:
+    @classmethod
+    def wait_for(cls, condition: Callable[[], Any], limit_s: float = 20.0, what: str = "it") -> Any:
         """The first true answer of ``condition``."""
         end = time.monotonic() + limit_s
         while not (found := condition()):
             assert time.monotonic() < end, f"{what} did not happen within {limit_s} s"
-            time.sleep(0.01)
+            time.sleep(cls.look_s)
         return found
 
     @staticmethod
@@ -192,6 +193,7 @@ class DockerBench(ProcessBench):
     """Containers on the engine of this machine; every bench is a platform of its own."""
 
     capabilities = frozenset({"containers", "real time"})
+    look_s = 0.1  # a look costs an engine's processor time, and the containers have less of it
     image = os.environ.get("TRAINMASTER_TEST_IMAGE", "python:3.11-slim")
 
     def __init__(self, folder: Path, runtime_image: str, **options: Any) -> None:

@@ -136,7 +136,7 @@ def test_deleted_by_hand_is_lost_and_says_so(bench):
     end = time.monotonic() + 60
     while (seen := bench.executor.observe(order.key.attempt_id)) and time.monotonic() < end:
         told += [seen[0].detail or (seen[0].exit.sentence if seen[0].exit else "")]
-        time.sleep(0.02)
+        time.sleep(bench.look_s)
     assert any("somebody deleted it in the cluster" in text for text in told)
     assert not bench.executor.observe(order.key.attempt_id, fresh=True)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from core.domain.errors import ExecutorTryAgain
 from core.domain.resources import Request
 from executors.base import Observation, Phase
 from executors.kubernetes.client import path as url
@@ -23,6 +24,18 @@ def part(bench: Any, gpu: str, milli: int = 500, *, behaviour: Behaviour = FOREV
     """An order of so many thousandths of ``gpu``."""
     env = {"CUDA_VISIBLE_DEVICES": gpu, "TRAINMASTER_GPU_FRACTION": f"{milli / 1000:g}"}
     return bench.order(behaviour, gpus=(gpu,), request=Request(gpu_milli=milli), env=env, **fields)
+
+
+def create(executor: Any, order: Any) -> None:
+    """As the control loop does: it comes back while the device is not known yet."""
+    end_s = time.monotonic() + 90
+    while True:
+        try:
+            return executor.create(order)
+        except ExecutorTryAgain:
+            if time.monotonic() > end_s:
+                raise
+        time.sleep(0.2)
 
 
 def is_running(seen: Observation) -> bool:
@@ -51,7 +64,7 @@ def shares(bench: Any) -> Iterator[Any]:
 def test_two_replicas_run_on_parts_of_one_device(shares):
     first, second = part(shares, "0"), part(shares, "0", 250)
     for order in (first, second):
-        shares.executor.create(order)
+        create(shares.executor, order)
     for order in (first, second):
         shares.until(order, is_running)
     remove(shares.executor, first.key.attempt_id)
@@ -64,7 +77,7 @@ def test_a_part_is_one_device_to_the_replica(shares):
         pytest.skip("this driver runs nothing")
     seen = "$CUDA_VISIBLE_DEVICES $TRAINMASTER_GPU_FRACTION"
     order = part(shares, "0", 250, command=f'echo "{seen}" > /data/output/seen')
-    shares.executor.create(order)
+    create(shares.executor, order)
     shares.until(order, lambda one: one.phase is Phase.SUCCEEDED)
     assert (shares.output / "seen").read_text() == "0 0.25\n"
 
@@ -102,7 +115,7 @@ def free_gpus(bench: KubernetesBench, database_id: str = "") -> int:
 def test_sharers_of_a_device_hold_one_reservation_and_another_device_has_another(cluster):
     orders = [part(cluster, "0"), part(cluster, "0"), part(cluster, "1", 750)]
     for order in orders:
-        cluster.executor.create(order)
+        create(cluster.executor, order)
     for order in orders:
         cluster.until(order, is_running)
         assert "nvidia.com/gpu" not in cluster.pod(order)["spec"]["containers"][0]["resources"].get("limits", {})
@@ -118,7 +131,7 @@ def test_sharers_of_a_device_hold_one_reservation_and_another_device_has_another
 @kubernetes
 def test_the_planner_counts_a_shared_device_itself_and_another_database_finds_it_taken(cluster):
     before = free_gpus(cluster, "ours")
-    cluster.executor.create(part(cluster, "0", database_id="ours"))
+    create(cluster.executor, part(cluster, "0", database_id="ours"))
     cluster.wait_for(lambda: free_gpus(cluster, "theirs") == before - 1, what="the device's being taken for others")
     assert free_gpus(cluster, "ours") == before
 
@@ -128,9 +141,9 @@ def test_the_last_one_that_goes_gives_the_device_back_and_a_whole_one_waits_unti
     many = free_gpus(cluster)
     sharers = [part(cluster, "0"), part(cluster, "0")]
     for order in sharers:
-        cluster.executor.create(order)
+        create(cluster.executor, order)
     whole = cluster.order(FOREVER, gpus=tuple(map(str, range(many))), request=Request(gpu_count=many))
-    cluster.executor.create(whole)
+    create(cluster.executor, whole)
     remove(cluster.executor, sharers[0].key.attempt_id)
     assert len(cluster.reservations()) == 1
     assert not [one for one in cluster.executor.observe(whole.key.attempt_id) if is_running(one)]
@@ -142,10 +155,10 @@ def test_the_last_one_that_goes_gives_the_device_back_and_a_whole_one_waits_unti
 @kubernetes
 def test_a_platform_that_was_started_anew_finds_the_device_again(cluster):
     first = part(cluster, "0")
-    cluster.executor.create(first)
+    create(cluster.executor, first)
     later = cluster.another()
     second = part(cluster, "0")
-    later.create(second)
+    create(later, second)
     assert len(cluster.reservations()) == 1
     for order in (first, second):
         remove(later, order.key.attempt_id)
@@ -155,7 +168,7 @@ def test_a_platform_that_was_started_anew_finds_the_device_again(cluster):
 @kubernetes
 def test_what_a_killed_platform_has_left_is_swept(cluster):
     order = part(cluster, "0")
-    cluster.executor.create(order)
+    create(cluster.executor, order)
     (pod,) = cluster.reservations()
     (mark,) = (key for key in pod["metadata"]["annotations"] if key.startswith("held.trainmaster/"))
     where = url("pods", cluster.namespace, pod["metadata"]["name"])
@@ -178,8 +191,12 @@ def _swept(cluster: KubernetesBench, where: str) -> bool:
 def test_a_node_that_does_not_tell_the_device_is_named(cluster):
     label(cluster, None)
     order = replace(part(cluster, "0"))
-    with pytest.raises(Exception, match="does not tell which GPU"):
-        for _ in range(10):
+
+    def is_named() -> bool:
+        with pytest.raises(ExecutorTryAgain) as refused:
             cluster.executor.create(order)
+        return "does not tell which GPU" in str(refused.value)
+
+    cluster.wait_for(is_named, 90, "the word of the node")
     remove(cluster.executor, order.key.attempt_id)
     cluster.wait_for(lambda: not cluster.reservations(), what="the end of the reservation")

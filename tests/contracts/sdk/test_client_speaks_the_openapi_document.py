@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -10,18 +12,7 @@ from typing import Any
 
 import pytest
 from trainmaster import errors as client_errors
-from trainmaster.client.calls import (
-    admin,
-    checkpoints,
-    jobs,
-    metrics,
-    models,
-    outlooks,
-    output,
-    planner,
-    serving,
-    studies,
-)
+from trainmaster.client import calls
 from trainmaster.client.flows import streams
 from trainmaster.client.steps import Call, OpenStream, Request, RetryPolicy, Send
 from trainmaster.client.transport import API_PREFIX
@@ -34,6 +25,7 @@ NOT_FOR_CLIENTS = {"report", "add_metrics", "download_code", "get_liveness", "ge
 NOT_FOR_CLIENTS |= {"download_checkpoint", "open_session", "close_session", "list_holders", "diff_code"}
 
 ARGUMENTS: dict[str, Any] = {
+    "data": "data/x.csv",
     "job": "mnist",
     "project": "default",
     "user": "ann",
@@ -85,11 +77,20 @@ ARGUMENTS: dict[str, Any] = {
     "version": 1,
     "alias": "prod",
     "stage": "staging",
+    "table": {"machines": {"n1-*": {"cpu": 4}}},
+    "generation": 1,
+    "machine_type": "n1-standard-4",
+    "accelerator": "NVIDIA_L4",
+    "count": 2,
+    "location": "us-central1",
 }
 
 
 def builders() -> Iterator[Callable[..., Any]]:
-    for module in (admin, checkpoints, jobs, metrics, models, outlooks, output, planner, serving, studies):
+    for found in pkgutil.iter_modules(calls.__path__):
+        if found.name == "build":  # what the others make their calls with
+            continue
+        module = importlib.import_module(f"{calls.__name__}.{found.name}")
         for name, thing in vars(module).items():
             if inspect.isfunction(thing) and thing.__module__ == module.__name__ and not name.startswith("_"):
                 yield thing

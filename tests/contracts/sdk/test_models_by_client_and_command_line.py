@@ -65,6 +65,10 @@ def test_a_version_goes_in_and_comes_out_whole(sdk: Client, job: str, registrar:
     sdk.download_version("default", "digits", "prod", tmp_path / "out")
     assert (tmp_path / "out/weights.pt").read_bytes() == FILES["weights.pt"]
     assert [one.name for one in sdk.list_models("default", search="dig")] == ["digits"]
+    (found,) = sdk.find_models(projects=["default"], search="DIG")
+    assert found.newest is not None
+    assert (found.newest.version, found.newest.state, found.stages) == (1, "ready", {})
+    assert list(sdk.find_models(stages=["production"])) == []
     assert [one.what for one in sdk.list_model_changes("default", "digits", limit=1)] == ["alias.moved"]
     with pytest.raises(Conflict, match="points to version 1 by now"):
         sdk.set_model_alias("default", "digits", "prod", 1, expected=0)

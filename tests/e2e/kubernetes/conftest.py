@@ -2,12 +2,14 @@
 
 ``KUBECONFIG``: the cluster. ``TRAINMASTER_TEST_POD_HOST``: an address of this machine that pods reach.
 ``TRAINMASTER_TEST_TORCH_IMAGE``, ``TRAINMASTER_TEST_RUNTIME_IMAGE``: images that its nodes have or can pull.
+``TRAINMASTER_TEST_SERVING_IMAGE``: one more, for those that serve models; without it they are skipped.
 ``TRAINMASTER_TEST_KILL_NODE``, ``TRAINMASTER_TEST_START_NODE``: commands that take a node's name.
 The nodes are to see this machine's files at the same paths.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -155,7 +157,10 @@ def environment(cluster_name: str, kubeconfig: str) -> dict[str, str]:
         "TRAINMASTER_KUBERNETES_NAMESPACE": cluster_name,
         "TRAINMASTER_DEFAULT_IMAGE": os.environ["TRAINMASTER_TEST_TORCH_IMAGE"],
         "TRAINMASTER_RUNTIME_IMAGE": os.environ["TRAINMASTER_TEST_RUNTIME_IMAGE"],
+        "TRAINMASTER_SERVING_IMAGE": os.environ.get("TRAINMASTER_TEST_SERVING_IMAGE", "trainmaster/serving:cpu"),
         "TRAINMASTER_NODE_GRACE_S": "3",
+        # Google's machines are larger than those that tests run on.
+        "TRAINMASTER_VERTEX": json.dumps({"machines": {"n1-standard-4": {"cpu": "250m", "memory": "256Mi"}}}),
     }
 
 

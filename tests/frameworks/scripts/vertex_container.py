@@ -30,7 +30,7 @@ aiplatform.init(
     location="us-central1",
     staging_bucket="gs://data",
     api_endpoint=URL,
-    api_transport="rest",
+    api_transport="rest" if "://" in URL else "grpc",  # HOST:PORT of a bridge
     credentials=Credentials(token=TOKEN),
 )
 client = storage.Client(project="default", credentials=Credentials(token=TOKEN))

@@ -17,4 +17,6 @@ job.run()
 output = job.to_dict()["jobSpec"]["baseOutputDirectory"]["outputUriPrefix"]
 bucket, _, path = output.removeprefix("gs://").partition("/")
 told = storage.Client().bucket(bucket).blob(f"{path}/model/workerpool0-0.json").download_as_bytes()
-print("SEEN " + json.dumps({"state": job.state.name, "output": output, "told": json.loads(told)}))
+transport = job.api_client.transport.kind
+seen = {"state": job.state.name, "output": output, "told": json.loads(told), "transport": transport}
+print("SEEN " + json.dumps(seen))

@@ -19,7 +19,7 @@ def init(token):
         location="us-central1",
         staging_bucket="gs://data",
         api_endpoint=URL,
-        api_transport="rest",
+        api_transport="rest" if "://" in URL else "grpc",  # HOST:PORT of a bridge
         credentials=Credentials(token=token),
     )
 

@@ -25,7 +25,7 @@ from core.db.tables import Base, Job, Project
 from core.domain.resources import gang_of
 from core.settings import Settings
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 @dataclass

@@ -14,6 +14,7 @@ from core.db.tables import (
     Attempt,
     Event,
     Job,
+    Membership,
     Project,
     Replica,
     User,
@@ -49,6 +50,8 @@ class Plane:
                     Volume(id="volume-1", name="output", kind="local", root=str(folder), created_at=now),
                 ]
             )
+            session.flush()
+            session.add(Membership(project_id="project-1", user_id="user-1", role="member"))
         self.start()
 
     def start(self, faults=None) -> None:

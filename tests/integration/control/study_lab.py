@@ -37,6 +37,7 @@ class Lab:
         self.plane = plane
         self.keeper = StudyKeeper(plane.control)
         self.curve: Callable[[dict[str, Any]], list[tuple[int, float]]] = lambda point: [(1, point["x"])]
+        self.metrics: tuple[str, ...] = ("score",)
         self.script: Callable[[dict[str, Any]], Script] = lambda _point: Script(run_for=timedelta(seconds=5))
         self.orders: dict[str, ReplicaOrder] = {}
         self.reported: set[str] = set()
@@ -74,7 +75,8 @@ class Lab:
             for job_id, point in rows:
                 steps, values = zip(*self.curve(point), strict=True) if self.curve(point) else ((), ())
                 points = Points(steps, [0] * len(steps), values)
-                add_metrics(session, StreamKey(job_id, 1, "worker", 0), {"score": points}, now=self.plane.engine.now)
+                key = StreamKey(job_id, 1, "worker", 0)
+                add_metrics(session, key, dict.fromkeys(self.metrics, points), now=self.plane.engine.now)
                 self.reported.add(job_id)
 
     def turn(self, seconds: float = 2.0) -> None:

@@ -12,7 +12,7 @@ from trainmaster.wire.serving import ServingSpec
 
 from core.db.engine import unit_of_work
 from core.db.repositories.serving import targets_of
-from core.db.tables import Deployment, DeploymentRevision, Endpoint, Event, Job, ServingReplica
+from core.db.tables import Deployment, DeploymentRevision, Endpoint, Event, Job, ServingReplica, User
 from executors.base import ReplicaOrder
 from executors.fake import ProcessKilled, Script
 from scheduler.control import fence
@@ -237,6 +237,24 @@ def test_a_replica_that_dies_is_replaced_at_once_and_then_ever_more_slowly(lab: 
     assert apart[-1] > 2 * apart[0]
 
 
+def test_an_endpoint_outlives_the_user_who_deployed_and_says_in_whose_name_it_runs(lab: Lab) -> None:
+    lab.create(replicas=1)
+    lab.until([1])
+    with unit_of_work(lab.plane.sessions) as session:
+        session.execute(update(User).where(User.id == "user-1").values(disabled_at=lab.plane.engine.now))
+    (before,) = lab.live_jobs
+    lab.set(replicas=2)
+    lab.until([1, 1])
+    (begun,) = [job for job in lab.live_jobs if job != before]
+    with unit_of_work(lab.plane.sessions) as session:
+        first, told = (
+            session.scalars(select(Event.reason).where(Event.job_id == job).order_by(Event.id)).first() or ""
+            for job in (before, begun)
+        )
+    assert "disabled" not in first
+    assert "user ann, who is disabled: deploy it anew" in told
+
+
 def test_a_ready_replica_that_falls_ill_gets_no_more_requests_and_comes_back(lab: Lab) -> None:
     lab.create(replicas=1)
     lab.until([1])
@@ -348,3 +366,42 @@ def test_a_kill_between_any_two_steps_loses_and_doubles_nothing(
     assert sum(one.revision == 2 for one in lab.replicas) == 2
     assert len({one.job_id for one in lab.replicas}) == len(lab.replicas) == len(lab.plane.all(Job))
     assert not lab.plane.engine.violations
+
+
+def test_the_traffic_moves_when_a_second_deployed_model_is_ready(lab: Lab) -> None:
+    lab.create(replicas=1)
+    lab.until([1])
+    now = lab.plane.engine.now
+    with unit_of_work(lab.plane.sessions) as session:
+        session.add(
+            Deployment(
+                id="deployment-2", endpoint_id="endpoint-1", name="second", state="active", replicas=1, traffic=0,
+                wanted=1, split_when_ready={"second": 90, "default": 10, "gone": 0}, created_at=now, updated_at=now,
+            )
+        )  # fmt: skip
+        session.flush()
+        spec = ServingSpec(model="output/default/m", env={"VERSION": "v2"}, resources={"cpu": "1"})
+        session.add(
+            DeploymentRevision(
+                deployment_id="deployment-2",
+                number=1,
+                spec=spec.model_dump(mode="json"),
+                user_id="user-1",
+                created_at=now,
+            )
+        )
+    lab.sick.add("v2")
+    for _ in range(5):
+        lab.turn()
+    assert _traffic(lab) == {"default": 100, "second": 0}
+    lab.sick.clear()
+    lab.until([1, 1])
+    assert _traffic(lab) == {"default": 10, "second": 90}
+    lab.set(traffic=50)
+    lab.turn()
+    assert _traffic(lab) == {"default": 50, "second": 50}  # it was said once
+
+
+def _traffic(lab: Lab) -> dict[str, int]:
+    with unit_of_work(lab.plane.sessions) as session:
+        return {one.name: one.traffic for one in session.scalars(select(Deployment))}

@@ -9,15 +9,18 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, update
 from sqlalchemy.orm import Session, sessionmaker
 from trainmaster.studies import Algorithm
 
 from core.bell import TOPIC_STUDY
 from core.db import leases
 from core.db.engine import unit_of_work
-from core.db.tables import Event, Job, Study
+from core.db.repositories.metrics import StreamKey, add_metrics
+from core.db.tables import Event, Job, Membership, ModelVersion, Study, User
 from core.domain.errors import StaleWrite
+from core.domain.metrics.points import Points
+from core.registry.lineage import lineage_of
 from executors.fake import ProcessKilled, Script
 from scheduler.control import fence
 from scheduler.control.studies.keeper import StudyKeeper
@@ -73,7 +76,28 @@ def test_a_trial_without_its_metric_says_where_it_was_looked_for(lab: Lab) -> No
     (trial,) = lab.trials
     assert "never reported the metric 'score'" in trial.reason
     assert "hypertune's file" in trial.reason
+    assert "`score=0.1` alone is none" in trial.reason
+    assert trial.reason.endswith("it was over within seconds, or nobody could look inside it")
     assert trial.ended_at - lab.plane.one(Job, id=trial.job_id).finished_at >= METRIC_GRACE
+
+
+def test_a_trial_without_its_metric_names_its_own_patterns_and_what_came(lab: Lab) -> None:
+    template = {"command": "train", "cpu": "1", "metric_patterns": ["Epoch {epoch} acc {acc}", "loss {loss}"]}
+    lab.create(budget={"trials": 1}, template=template)
+    lab.curve, lab.metrics = lambda _point: [(1, 0.5)], ("acc", "system/cpu")
+    lab.run()
+    reason = lab.trials[0].reason
+    assert "metric_patterns: `Epoch {epoch} acc {acc}`, `loss {loss}`, of which none has {score}" in reason
+    assert "step=3" not in reason  # the usual lines are not looked at beside them
+    assert reason.endswith("; it reported acc")
+
+
+def test_a_trial_that_told_nothing_but_its_resources_was_looked_at(lab: Lab) -> None:
+    template = {"command": "train", "cpu": "1", "metric_patterns": "acc {score}"}
+    lab.create(budget={"trials": 1}, template=template)
+    lab.curve, lab.metrics = lambda _point: [(1, 0.5)], ("system/cpu",)
+    lab.run()
+    assert lab.trials[0].reason.endswith("metric_patterns: `acc {score}`; it reported no metric at all")
 
 
 def test_not_a_number_is_no_result(lab: Lab) -> None:
@@ -133,6 +157,19 @@ def test_a_paused_study_begins_nothing_but_collects(lab: Lab) -> None:
     for _ in range(6):
         lab.turn()
     assert [trial.state for trial in lab.trials] == ["succeeded", "succeeded"]
+
+
+def test_a_lost_bell_is_made_good_however_many_studies_there_are(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.create()
+    with unit_of_work(lab.plane.sessions) as session:
+        first = session.get_one(Study, "study-1")
+        told = {column.key: getattr(first, column.key) for column in Study.__table__.columns}
+        session.add_all(Study(**{**told, "id": f"study-{number}"}) for number in range(2, 8))
+    monkeypatch.setattr("scheduler.control.studies.keeper._LOOKED_AT", 2)
+    rings: list[tuple[str, str]] = []
+    lab.plane.ring = lambda topic, key="": rings.append((topic, key))
+    lab.keeper.ring_due()
+    assert rings == [(TOPIC_STUDY, f"study-{number}") for number in range(1, 8)]
 
 
 def test_trials_that_fit_nowhere_are_told(lab: Lab) -> None:
@@ -204,6 +241,35 @@ def test_points_for_gp_are_drawn_ahead_and_used_when_a_trial_ends(lab: Lab) -> N
     assert len({point["x"] for point in points}) == len(points)
 
 
+@pytest.mark.parametrize("has_torch", [False, True])
+def test_a_study_whose_gp_fails_goes_on_with_tpe_and_says_so(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, has_torch: bool
+) -> None:
+    monkeypatch.setattr("scheduler.tuning.proposers.gp_is_there", lambda: has_torch)
+    monkeypatch.setattr("scheduler.control.studies.round.gp_is_there", lambda: has_torch)
+
+    class Failing:
+        def submit(self, *_: object) -> Any:
+            raise ImportError("a part of scipy")
+
+        def shutdown(self, **_: object) -> None:
+            pass
+
+    proposers = Proposers()
+    monkeypatch.setattr(proposers, "_pool", Failing())
+    lab.create(algorithm="gp", budget={"trials": 14, "parallel": 2})
+    lab.keeper = StudyKeeper(lab.plane.control, proposers)
+    notes = set()
+    for _ in range(40):
+        lab.turn()
+        notes.add(lab.study.note)
+        if lab.study.state == "succeeded":
+            break
+    assert (lab.study.state, len(lab.trials)) == ("succeeded", 14)
+    (told,) = notes - {""}
+    assert "GP could not draw some" in told
+
+
 # --- kills
 
 
@@ -269,3 +335,101 @@ def test_killed_at_any_step_no_trial_is_lost_doubled_or_forgotten(lab: Lab, kill
     assert sorted(job.id for job in jobs) == sorted(trial.job_id for trial in lab.trials)
     assert {job.trial["number"] for job in jobs} == set(numbers)
     assert all(trial.state in ("succeeded", "stopped") for trial in lab.trials)
+
+
+def test_the_best_trial_is_registered_in_the_transaction_that_ends_the_study(lab: Lab) -> None:
+    lab.create(winner={"model": "digits", "aliases": ["best"]}, initial=[{"x": 0.2}, {"x": 0.99}])
+    ended = lab.run()
+    best = max(lab.trials, key=lambda trial: trial.result["score"])
+    (version,) = lab.plane.all(ModelVersion)
+    assert ended.winner == {"trial": best.number, "job": best.job_id, "version": version.id}
+    assert (version.number, version.state, version.job_id) == (1, "registering", best.job_id)
+    assert version.labels == {"study": "search", "trial": str(best.number)}
+    assert version.wanted["aliases"] == ["best"]
+
+
+def test_the_winner_is_run_once_more_where_its_spec_says_so(lab: Lab) -> None:
+    lab.create(winner={"model": "digits", "arguments": ["--final"]}, initial=[{"x": 0.2}, {"x": 0.99}])
+    ended = lab.run()
+    (version,) = lab.plane.all(ModelVersion)
+    assert version.state == "waiting"
+    assert len(lab.trials) == 4  # the one more run is no trial
+    for _ in range(3):
+        lab.turn()
+    job = lab.plane.one(Job, id=ended.winner["job"])
+    assert (job.name, job.state) == ("search-best", "succeeded")
+    assert lab.orders[job.id].command == "train --x=0.99 --final"
+    assert job.spec["labels"] == {"study": "search", "trial": "2", "winner": "true"}
+    assert version.job_id == job.id
+    # Its own run told it something else than the trial did.
+    with unit_of_work(lab.plane.sessions) as session:
+        key = StreamKey(job.id, 1, "worker", 0)
+        add_metrics(session, key, {"score": Points([9], [0], [0.5])}, now=lab.plane.engine.now)
+    with unit_of_work(lab.plane.sessions) as session:
+        found = lineage_of(session, session.get_one(Job, job.id), checkpoint=None, step=None, user="")
+        assert found.metrics["score"] == 0.5
+
+
+def test_an_extended_study_registers_a_better_trial_and_the_same_one_not_again(lab: Lab) -> None:
+    lab.create(winner="digits", initial=[{"x": 1.0}], budget={"trials": 1})
+    lab.run()
+    with unit_of_work(lab.plane.sessions) as session:
+        row = session.get_one(Study, "study-1")
+        row.state, row.generation, row.finished_at = "running", row.generation + 1, None
+        row.spec = {**row.spec, "budget": {**row.spec["budget"], "trials": 2}}
+    ended = lab.run()
+    assert ended.winner["trial"] == 1
+    assert len(lab.plane.all(ModelVersion)) == 1
+
+
+def test_a_study_of_which_nothing_succeeds_registers_nothing(lab: Lab) -> None:
+    lab.create(winner="digits", budget={"trials": 2}, template={"command": "train", "cpu": "1", "max_restarts": 0})
+    lab.script = lambda _point: Script(run_for=timedelta(seconds=1), exit_code=1)
+    assert lab.run().state == "failed"
+    assert lab.study.winner is None
+    assert lab.plane.all(ModelVersion) == []
+
+
+@pytest.mark.parametrize("lost", ["membership", "role", "account"])
+def test_who_lost_his_rights_has_no_more_trials_submitted(lab: Lab, lost: str) -> None:
+    lab.create()
+    lab.turn()
+    with unit_of_work(lab.plane.sessions) as session:
+        match lost:
+            case "membership":
+                session.execute(delete(Membership))
+            case "role":
+                session.execute(update(Membership).values(role="viewer"))
+            case _:
+                session.execute(update(User).values(disabled_at=lab.plane.engine.now))
+    paused = lab.run(until=("paused",))
+    assert "user ann, in whose name its trials run" in paused.reason
+    lab.run(turns=6, until=("paused",))
+    for _ in range(4):
+        lab.turn()
+    # Those that ran have ended by themselves; nothing was begun.
+    assert [trial.state for trial in lab.trials] == ["succeeded", "succeeded"]
+    assert [event.reason for event in lab.plane.all(Event, kind="study.paused")] == [paused.reason]
+
+
+def test_who_lost_his_rights_gets_no_run_of_the_winner_when_the_study_is_stopped(lab: Lab) -> None:
+    lab.create(winner={"model": "digits", "arguments": ["--final"]}, budget={"trials": 50, "parallel": 2})
+    while not any(trial.state == "succeeded" for trial in lab.trials):
+        lab.turn()
+    with unit_of_work(lab.plane.sessions) as session:
+        session.execute(delete(Membership))
+        session.execute(update(Study).values(state="stopping", generation=Study.generation + 1))
+    ended = lab.run()
+    assert ended.state == "cancelled"
+    assert "not registered: user ann, in whose name its trials run, may not submit jobs" in ended.reason
+    assert ended.winner is None
+    assert lab.plane.all(ModelVersion) == []
+    assert {job.id for job in lab.plane.all(Job)} == {trial.job_id for trial in lab.trials}
+
+
+def test_an_admin_of_the_platform_needs_no_membership(lab: Lab) -> None:
+    lab.create()
+    with unit_of_work(lab.plane.sessions) as session:
+        session.execute(delete(Membership))
+        session.execute(update(User).values(is_admin=True))
+    assert lab.run().state == "succeeded"

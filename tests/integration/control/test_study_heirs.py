@@ -16,6 +16,7 @@ from core.db.repositories.metrics import StreamKey, add_metrics
 from core.db.tables import Attempt, Checkpoint, Job, Trial
 from core.domain.metrics.points import Points
 from core.ids import new_id
+from core.storage import resuming
 from executors.fake import Script
 from scheduler.control.studies.keeper import StudyKeeper
 from tests.integration.control.study_lab import Lab
@@ -216,3 +217,34 @@ def test_a_population_ends_when_its_members_have(lab: Lab) -> None:
     ended = lab.run()
     assert (ended.state, ended.reason) == ("succeeded", "Its population has come to its end.")
     assert len(lab.trials) == 4
+
+
+def test_files_are_listed_outside_of_transactions_and_the_lease_lives_through_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.create(**HALVING)
+    opened = 0
+    enter, leave = Session.__enter__, Session.__exit__
+
+    def entered(self: Session) -> Session:
+        nonlocal opened
+        opened += 1
+        return enter(self)
+
+    def left(self: Session, *told: Any) -> None:
+        nonlocal opened
+        opened -= 1
+        leave(self, *told)
+
+    monkeypatch.setattr(Session, "__enter__", entered)
+    monkeypatch.setattr(Session, "__exit__", left)
+    listed = []
+
+    def slow(_root: Any) -> None:
+        listed.append(opened)
+        lab.plane.engine.now += lab.plane.control.lease_ttl * 0.6  # two of them take longer than the lease lives
+
+    monkeypatch.setattr(resuming, "newest_complete", slow)
+    run_halving(lab)
+    assert listed
+    assert set(listed) == {0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
@@ -11,12 +12,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import create_engine, func, make_url, select, text
+from sqlalchemy import create_engine, func, make_url, select, text, update
 from starlette.testclient import TestClient
 
 from core.db.engine import SessionFactory, make_engine, make_sessions, unit_of_work
 from core.db.repositories.events import append_event, events_of_job
-from core.db.tables import Attempt, Event, Job
+from core.db.tables import Attempt, Event, Job, Node
 from core.domain.errors import InsufficientStorage, RowsLocked, TrainmasterError, Unavailable
 from migrations import upgrade
 from scheduler.control.writes import lock_attempts
@@ -214,3 +215,48 @@ def test_a_database_that_says_nothing_of_its_encoding_holds_utf8(ascii_database:
         event = session.scalars(select(Event)).one()
         assert (event.reason, event.data) == ("Zürich ✓", {"wer": "Jörg"})
     engine.dispose()
+
+
+def test_a_node_that_is_released_while_it_is_quarantined_is_open(
+    client: TestClient, sessions: SessionFactory, clock: Any
+) -> None:
+    """The quarantine is decided and not committed when the administrator lets the node go for what it was suspected of."""
+    with unit_of_work(sessions) as session:
+        session.add(
+            Node(
+                name="node-1", executor="fake", labels={}, admin_labels={}, allocatable={}, gpus=[], is_ready=True,
+                condition="", seen_at=clock.now, suspicion=SUSPICION,
+            )
+        )  # fmt: skip
+    with ThreadPoolExecutor(1) as pool:
+        with unit_of_work(sessions) as session:
+            closed = {"quarantine": {"error": "", "causes": []}, "quarantined_at": clock.now, "suspicion": None}
+            session.execute(update(Node).values(**closed, quarantine_count=2))
+            released = pool.submit(client.post, "/api/v1/nodes/node-1/release")
+            _wait_for_a_lock(sessions)
+        answer = released.result(timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["quarantine"] is None
+    with unit_of_work(sessions, read_only=True) as session:
+        row = session.execute(select(Node.quarantined_at, Node.quarantine_count, Node.trusted_since)).one()
+    assert tuple(row) == (None, 0, clock.now)
+
+
+SUSPICION = {
+    "sentence": "", "why_not": "it is the last one", "is_let_out": False, "causes": [],
+    "until": datetime(2027, 1, 1, tzinfo=UTC).isoformat(),
+}  # fmt: skip
+
+
+def _wait_for_a_lock(sessions: SessionFactory) -> None:
+    """Until somebody waits for a row of this database."""
+    waiting = text(
+        "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+    )
+    until_s = time.monotonic() + 60
+    while time.monotonic() < until_s:
+        with unit_of_work(sessions, read_only=True) as session:
+            if session.execute(waiting).scalar_one():
+                return
+        time.sleep(0.02)
+    raise AssertionError("nobody waits")

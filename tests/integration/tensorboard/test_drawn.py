@@ -28,7 +28,7 @@ def test_curves_and_pictures_are_drawn_by_a_page_and_workers_that_cannot_get_out
     playwright.expect.set_options(timeout=2 * WITHIN_S * 1000)
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=_CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        context = browser.new_context(viewport={"width": 900, "height": 600})
+        context = browser.new_context(viewport={"width": 900, "height": 600}, reduced_motion="reduce")
         context.set_default_timeout(2 * WITHIN_S * 1000)
         context.add_cookies([{"name": "trainmaster_session", "value": "x", "url": api.url}])
         page = context.new_page()

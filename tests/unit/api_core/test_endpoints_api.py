@@ -6,12 +6,15 @@ import http.server
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from sqlalchemy.exc import IntegrityError
 from starlette.testclient import TestClient
 
+from api.endpoints.images import own_image
 from core.bell import TOPIC_ENDPOINT
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Endpoint, Event, ServingReplica
@@ -201,5 +204,44 @@ def test_a_batch_prediction_is_a_job(client: TestClient, endpoint: dict[str, Any
     job = client.post("/api/v1/projects/default/batch-predictions", json=body).json()
     assert (job["spec"]["contract"], job["spec"]["roles"]["worker"]["replicas"]) == ("serving", 3)
     assert "--instances-file" in job["spec"]["args"]
+    # Where no path can be mounted, only what stands in the arguments is replaced.
+    place = job["spec"]["args"].index("--instances")
+    assert job["spec"]["args"][place + 1] == job["spec"]["mounts"][0]["at"]
     wrong = client.post("/api/v1/projects/default/batch-predictions", json={**body, "input": "output/default/none"})
     assert (wrong.status_code, wrong.json()["field"]) == (422, "input")
+
+
+def test_a_batch_prediction_asked_for_again_with_its_key_is_the_same_job(
+    client: TestClient, endpoint: dict[str, Any]
+) -> None:
+    assert endpoint["name"] == "sums"
+    url, headers = "/api/v1/projects/default/batch-predictions", {"Idempotency-Key": "once"}
+    body = {"model": "output/default/m", "input": "output/default/m/model.skops"}
+    first = client.post(url, json=body, headers=headers)
+    again = client.post(url, json=body, headers=headers)
+    assert (first.status_code, again.status_code, again.json()["id"]) == (201, 201, first.json()["id"])
+    assert first.headers["location"] == again.headers["location"] == f"/api/v1/jobs/{first.json()['id']}"
+    assert ("idempotency-replayed" in first.headers, again.headers["idempotency-replayed"]) == (False, "true")
+    other = client.post(url, json={**body, "replicas": 2}, headers=headers)
+    assert (other.status_code, other.json()["code"]) == (409, "idempotency_mismatch")
+    assert client.post(url, json=body).json()["id"] != first.json()["id"]
+    assert len(client.get("/api/v1/jobs").json()["items"]) == 2
+
+
+def test_a_saved_model_is_served_by_the_image_that_has_tensorflow(app: FastAPI, settings: Settings) -> None:
+    for name, file in (("saved", "saved_model.pb"), ("other", "model.skops")):
+        folder = settings.home / "output" / "default" / name
+        folder.mkdir(parents=True)
+        (folder / file).touch()
+
+    def image(of: str, file: str = "", framework: str = "auto", **stated: str) -> str | None:
+        own = Settings.model_validate({"home": settings.home, "executor": "docker", **stated})
+        return own_image(replace(app.state.platform, settings=own), f"output/default/{of}", file, framework)
+
+    torch, tensorflow = "trainmaster/serving:cpu", "trainmaster/serving:tensorflow"
+    assert (image("saved"), image("other"), image("nothing")) == (tensorflow, torch, torch)
+    assert (image("saved", "saved_model.pb"), image("other", "model.skops")) == (tensorflow, torch)
+    assert (image("saved", framework="sklearn"), image("other", framework="tensorflow")) == (torch, tensorflow)
+    assert image("saved", executor="process") is None
+    assert image("saved", serving_image="mine:1") == "mine:1"  # it may read everything
+    assert image("saved", serving_image="mine:1", tensorflow_serving_image="mine:tf") == "mine:tf"

@@ -9,7 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 from starlette.testclient import TestClient
+
+from core.db.engine import SessionFactory, unit_of_work
+from core.db.tables import Replica
+from core.domain.studies.roads import KEY
 
 AT = "2026-11-21T07:00:00Z"
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 20).decode()
@@ -224,6 +229,21 @@ def test_progress_and_items_of_metrics_become_series(client: TestClient, job: st
     found = {one["name"]: one["points"] for one in chart(client, job)}
     assert (found["loss"]["steps"], found["loss"]["values"]) == ([1, 2], [2.0, "NaN"])
     assert found["accuracy"]["steps"] == [0, 1, 2]
+
+
+def test_what_came_on_each_road_is_kept_beside_the_progress_and_shown_to_nobody(
+    client: TestClient, job: str, worker: TestClient, sessions: SessionFactory
+) -> None:
+    log = {"names": ["loss"], "name_count": 1, "values": 3, "lines": 7, "more": "x" * 1000}
+    data: list[dict[str, Any]] = [{"step": 2, "steps": 4}, {"roads": {"log": log}}, {"roads": 7}]
+    told = [("progress", one) for one in data]
+    assert report(worker, *told).json() == {"acked": 3}
+    shown = client.get(f"/api/v1/jobs/{job}").json()["progress"]
+    assert shown["fraction"] == 0.5
+    assert not any(name.startswith("_") for name in shown)
+    with unit_of_work(sessions, read_only=True) as session:
+        kept = [progress[KEY] for progress in session.scalars(select(Replica.progress)) if KEY in progress]
+    assert kept == [{"log": {"names": ["loss"], "name_count": 1, "values": 3, "lines": 7}}]
 
 
 def test_nonsense_in_an_item_of_metrics_is_told_in_the_history_once(

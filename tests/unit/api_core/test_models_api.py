@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 from starlette.testclient import TestClient
 
 from core.bell import TOPIC_MODELS, NullBell
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.repositories import models
 from core.db.repositories.metrics import StreamKey, add_metrics
-from core.db.tables import Checkpoint, Event, Job, ModelVersion, Project
+from core.db.tables import Checkpoint, Deployment, Event, Job, ModelVersion, Project
 from core.domain.errors import Conflict, NotFound
 from core.domain.metrics.points import Points
 from core.registry import versions
@@ -273,6 +273,42 @@ def test_stages_are_told_with_who_and_why(registry: Registry) -> None:
     assert registry.get("digits/versions?stage=staging")["items"] == []
 
 
+def test_models_of_all_projects_are_found_by_name_stage_and_job(
+    registry: Registry, as_user: Callable[..., TestClient]
+) -> None:
+    registry.register("digits", stage="production")
+    registry.register("digits")
+    registry.register("letters", stage="archived")
+    registry.client.post(URL, json={"name": "empty"})
+    registry.client.post("/api/v1/projects", json={"name": "other"})
+    registry.client.post("/api/v1/projects/other/models", json={"name": "digits"})
+
+    def found(client: TestClient, query: str = "") -> list[tuple[str, str]]:
+        seen, cursor = [], ""
+        while cursor is not None:
+            page = client.get(f"/api/v1/models?limit=2{query}{cursor and f'&cursor={cursor}'}").json()
+            seen += [(one["project"], one["name"]) for one in page["items"]]
+            cursor = page["next_cursor"]
+        return seen
+
+    own = {("default", "digits"), ("other", "digits"), ("default", "empty"), ("default", "letters")}
+    everything = found(registry.client)
+    assert ({*everything}, len(everything)) == (own, 4)
+    assert [name for _, name in everything] == sorted(name for _, name in everything)
+    assert found(registry.client, "&project=other") == [("other", "digits")]
+    assert found(registry.client, "&search=DIG&project=default") == [("default", "digits")]
+    assert found(registry.client, "&stage=production&stage=archived") == [("default", "digits"), ("default", "letters")]
+    assert found(registry.client, f"&job={registry.job}") == [("default", "digits"), ("default", "letters")]
+    assert found(registry.client, "&search=%25") == []
+    other = as_user("ann", role="viewer", project="other")
+    assert found(other) == [("other", "digits")]
+    assert other.get("/api/v1/models?project=default").status_code == 404
+    (digits,) = registry.client.get("/api/v1/models?project=default&search=digits").json()["items"]
+    assert (digits["newest"]["version"], digits["newest"]["state"], digits["stages"]) == (2, "ready", {"production": 1})
+    (empty,) = registry.client.get("/api/v1/models?search=empty").json()["items"]
+    assert (empty["newest"], empty["stages"]) == (None, {})
+
+
 def test_deleting_is_refused_while_somebody_needs_it(
     registry: Registry, sessions: SessionFactory, clock: Any, settings: Settings
 ) -> None:
@@ -289,7 +325,7 @@ def test_deleting_is_refused_while_somebody_needs_it(
     with unit_of_work(sessions) as session:
         versions.hold(session, version_id, "endpoint digits", clock.now)
         versions.hold(session, version_id, "endpoint digits", clock.now)
-    assert "deployed: endpoint digits" in delete().json()["detail"]
+    assert "may be taken back to: endpoint digits" in delete().json()["detail"]
     with unit_of_work(sessions) as session:
         versions.release(session, version_id, "endpoint digits")
     assert delete().status_code == 204
@@ -365,6 +401,34 @@ def test_who_uses_a_version_gets_it_whole_or_a_word(registry: Registry, sessions
     registry.post()
     with unit_of_work(sessions) as session, pytest.raises(Conflict, match="registering"):
         versions.ready(session, project, "digits", 2)
+
+
+def test_of_the_versions_that_an_endpoint_had_those_that_serve_now_are_told_apart(
+    registry: Registry, sessions: SessionFactory
+) -> None:
+    holder, url = "endpoint sums, deployed model default", "/api/v1/projects/default/endpoints"
+    registry.client.post(url, json={"name": "sums"})
+    for number in (1, 2):
+        registry.register()
+        deployed = registry.client.post(f"{url}/sums/deployments", json={"model": f"digits@{number}"})
+        assert deployed.status_code == 200, deployed.text
+
+    def serving() -> list[list[str]]:
+        shown = registry.get("digits/versions")["items"][::-1]
+        assert [one["used_by"] for one in shown] == [[holder], [holder]]  # either may be gone back to
+        assert registry.get("digits/versions/1")["served_by"] == shown[0]["served_by"]
+        return [one["served_by"] for one in shown]
+
+    def became_stable(revision: int) -> None:
+        with unit_of_work(sessions) as session:
+            session.execute(update(Deployment).values(stable=revision))
+
+    assert serving() == [[], [holder]]
+    became_stable(2)
+    assert registry.client.post(f"{url}/sums/deployments/default/rollback", json={"revision": 1}).status_code == 200
+    assert serving() == [[holder], [holder]]  # on the way back
+    became_stable(1)
+    assert serving() == [[holder], []]
 
 
 def test_jobs_read_registered_models_and_never_write_to_them(registry: Registry, client: TestClient) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import re
+import socket
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -282,7 +284,9 @@ def test_metrics_need_a_token_from_elsewhere(
         text = allowed.get("/metrics").text
         assert 'trainmaster_jobs{state="queued"} 1.0' in text
         assert "trainmaster_queue_age_seconds 30.0" in text
-        assert 'trainmaster_requests_total{method="POST",operation="submit_job",status="201"} 1.0' in text
+        process = app.state.platform.recorder.process
+        labels = f'method="POST",operation="submit_job",process="{process}",status="201"'
+        assert f"trainmaster_requests_total{{{labels}}} 1.0" in text
         assert "trainmaster_nodes" in text
 
 
@@ -298,6 +302,32 @@ def test_metrics_are_for_admins_and_for_no_one_behind_a_proxy(
     with TestClient(closed, client=("127.0.0.1", 5000)) as there:
         assert there.get("/metrics").status_code == 401
         assert there.get("/metrics", headers=client.headers).status_code == 200
+
+
+def test_two_processes_counters_are_told_apart_by_whoever_asks_now_one_and_now_the_other(
+    app: FastAPI, client: TestClient, settings: Settings, submit: Any
+) -> None:
+    submit()
+    other = create_app(settings)
+    other.state.platform.recorder.process = "elsewhere:1"  # a process of its own has a name of its own
+    own = app.state.platform.recorder.process
+    assert own == f"{socket.gethostname()}:{os.getpid()}"
+    with TestClient(other, headers=client.headers) as there:
+        for _ in range(2):
+            assert there.get("/api/v1/jobs").status_code == 200
+        place, texts = 'operation="list_jobs"', [client.get("/metrics").text, there.get("/metrics").text]
+    counted = [
+        {line for line in text.splitlines() if line.startswith("trainmaster_requests_total") and place in line}
+        for text in texts
+    ]
+    assert counted[1] == {
+        'trainmaster_requests_total{method="GET",operation="list_jobs",process="elsewhere:1",status="200"} 2.0'
+    }
+    assert all(f'process="{own}"' in line for line in counted[0])
+    for text in texts:  # the database's are the same, whoever is asked
+        assert 'trainmaster_jobs{state="queued"} 1.0' in text
+        assert "# TYPE trainmaster_request_seconds histogram" in text
+        assert 'trainmaster_request_seconds_bucket{le="' in text
 
 
 def test_the_labels_of_metrics_are_bounded(client: TestClient) -> None:

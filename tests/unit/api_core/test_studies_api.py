@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import select, update
 from starlette.testclient import TestClient
+from trainmaster.wire.jobs import WaitReasonView
 
+from api.forecasts import placing
 from core.bell import TOPIC_STUDY, NullBell
+from core.db import leases
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import Event, Study, Trial
+from core.domain.studies.budget import FORGIVEN, PAUSED_AT, outlook
 from executors.fake import FakeEngine, FakeExecutor
 from scheduler.control.context import Control
+from scheduler.control.studies.facts import load_study
+from scheduler.control.studies.history import History
 from scheduler.control.studies.keeper import StudyKeeper
+from scheduler.tuning import Proposal, Question, propose
+from scheduler.tuning.proposers import Proposers
 
 SPEC: dict[str, Any] = {
     "name": "search",
@@ -105,6 +115,99 @@ def test_an_ended_study_is_extended_and_goes_on(client: TestClient, sessions: Se
     assert client.post(f"{URL}/search/extend", json={"trials": 9_999}).status_code == 422
 
 
+def test_failures_from_before_a_study_was_extended_do_not_end_it_again(
+    client: TestClient, sessions: SessionFactory
+) -> None:
+    study = create(client, SPEC)["id"]
+    with unit_of_work(sessions) as session:
+        session.execute(update(Study).values(state="failed", reason="The first 5 trials all failed.", trial_count=5))
+        for number in range(1, 6):
+            session.add(
+                Trial(
+                    study_id=study, number=number, state="failed", parameters={"x": number}, memo={}, reason="no disk",
+                    gpu_s=0.0, created_at=datetime.now(UTC),
+                )
+            )  # fmt: skip
+    assert client.post(f"{URL}/search/extend", json={"trials": 6}).json()["state"] == "running"
+    with unit_of_work(sessions) as session:
+        facts = load_study(session, study, datetime.now(UTC), History())
+        assert facts is not None
+        assert outlook(facts.spec.budget, facts.spent).end is None
+    clone = client.post(f"{URL}/search/clone", json={}).json()["id"]
+    with unit_of_work(sessions) as session:
+        assert FORGIVEN not in session.get_one(Study, clone).spec
+
+
+def test_an_ended_study_gets_so_much_time_as_is_added_from_now_on(client: TestClient, sessions: SessionFactory) -> None:
+    create(client, {**SPEC, "budget": {"trials": 4, "max_time": "1h"}})
+    first = client.post(f"{URL}/search/extend", json={"max_time": 600}).json()
+    assert first["spec"]["budget"]["max_time"] == 4200
+    long_ago = datetime(2020, 1, 1, tzinfo=UTC)
+    with unit_of_work(sessions) as session:
+        session.execute(update(Study).values(state="succeeded", reason="Its time is over.", started_at=long_ago))
+    changed = client.post(f"{URL}/search/extend", json={"max_time": 1800}).json()
+    assert (changed["state"], changed["spec"]["budget"]["max_time"]) == ("running", 1800)
+    with unit_of_work(sessions) as session:
+        assert session.scalars(select(Study.started_at)).one() > long_ago
+
+
+def test_a_study_of_which_every_point_was_asked_for_and_told_has_ended(
+    client: TestClient, keeper: StudyKeeper, sessions: SessionFactory
+) -> None:
+    few = {"x": {"type": "integer", "min": 1, "max": 2}}
+    study = create(client, {**OWN, "parameters": few, "algorithm": "grid", "budget": {"trials": 9, "parallel": 4}})[
+        "id"
+    ]
+    keeper.keep(study)
+    trials = client.post(f"{URL}/search/suggestions", json={"count": 4}).json()["trials"]
+    assert sorted(one["parameters"]["x"] for one in trials) == [1, 2]
+    keeper.keep(study)
+    assert client.get(f"{URL}/search").json()["state"] == "running", "two are still being tried"
+    for one in trials:
+        client.post(f"{URL}/search/trials/{one['number']}/complete", json={"result": {"score": 1.0}})
+    keeper.keep(study)
+    ended = client.get(f"{URL}/search").json()
+    assert (ended["state"], ended["reason"]) == ("succeeded", "Every point of the space was tried.")
+
+
+def test_a_study_that_halves_is_learnt_from_without_the_sizes(client: TestClient, sessions: SessionFactory) -> None:
+    halves = {**SPEC, "fidelity": {"parameter": "epochs", "min": 1, "max": 9}}
+    study = create(client, halves)["id"]
+    with unit_of_work(sessions) as session:
+        for number, (epochs, score) in enumerate([(1, 0.9), (9, 0.5), (9, 0.7)], start=1):
+            session.add(
+                Trial(
+                    study_id=study, number=number, state="succeeded", parameters={"x": number / 10, "epochs": epochs},
+                    memo={}, reason="", gpu_s=0.0, created_at=datetime.now(UTC), result={"score": score},
+                )
+            )  # fmt: skip
+    again = create(client, {**SPEC, "name": "again", "warm_start": "search"})["id"]
+    with unit_of_work(sessions) as session:
+        known = session.get_one(Study, again).known
+    assert known == [
+        {"parameters": {"x": 0.3}, "values": [0.7]},
+        {"parameters": {"x": 0.2}, "values": [0.5]},
+    ]
+
+
+def test_time_stands_still_while_a_study_is_paused(client: TestClient, sessions: SessionFactory, clock: Any) -> None:
+    study = create(client, {**SPEC, "budget": {"trials": 4, "max_time": "1h"}})["id"]
+
+    def elapsed_s() -> float:
+        with unit_of_work(sessions) as session:
+            elapsed: timedelta = clock.now - session.get_one(Study, study).started_at
+            return elapsed.total_seconds()
+
+    for worked_s in (600, 1200):
+        clock.advance(600)
+        client.post(f"{URL}/search/pause").raise_for_status()
+        clock.advance(7200)
+        client.post(f"{URL}/search/resume").raise_for_status()
+        assert elapsed_s() == worked_s
+    with unit_of_work(sessions) as session:
+        assert PAUSED_AT not in session.get_one(Study, study).spec
+
+
 def test_points_are_asked_for_and_told(client: TestClient, keeper: StudyKeeper, sessions: SessionFactory) -> None:
     study = create(client, OWN)["id"]
     keeper.keep(study)
@@ -115,11 +218,15 @@ def test_points_are_asked_for_and_told(client: TestClient, keeper: StudyKeeper, 
     assert "As many trials" in full["reason"]
     done = client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}})
     assert (done.status_code, done.json()["state"]) == (200, "succeeded")
+    again = client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}})
+    assert (again.status_code, again.json()) == (200, done.json())
     assert client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 1}}).status_code == 409
+    assert client.post(f"{URL}/{study}/trials/1/complete", json={}).status_code == 409
     assert client.post(f"{URL}/{study}/trials/2/complete", json={"result": {"loss": 1}}).status_code == 422
     assert client.post(f"{URL}/{study}/trials/9/complete", json={}).status_code == 404
     failed = client.post(f"{URL}/{study}/trials/2/complete", json={"reason": "it exploded"}).json()
     assert (failed["state"], failed["reason"]) == ("failed", "it exploded")
+    assert client.post(f"{URL}/{study}/trials/2/complete", json={"reason": "it exploded"}).json() == failed
     for number in (3, 4):
         keeper.keep(study)
         client.post(f"{URL}/{study}/suggestions").raise_for_status()
@@ -154,6 +261,7 @@ def test_the_front_of_several_metrics_and_a_start_from_another_study(
         client.post(f"{URL}/{study}/trials/{number}/complete", json=told).raise_for_status()
     best = client.get(f"{URL}/{study}/best").json()
     assert [trial["number"] for trial in best["trials"]] == [1, 2]
+    assert client.get(URL).json()["items"][0]["front_size"] == 2
     page = client.get(f"{URL}/{study}/trials", params={"limit": 3}).json()
     rest = client.get(f"{URL}/{study}/trials", params={"cursor": page["next_cursor"]}).json()
     assert [trial["number"] for trial in page["items"] + rest["items"]] == [1, 2, 3, 4]
@@ -162,3 +270,291 @@ def test_the_front_of_several_metrics_and_a_start_from_another_study(
     again = create(client, {**spec, "name": "again", "warm_start": "search"})
     keeper.keep(again["id"])
     assert len(client.post(f"{URL}/again/suggestions").json()["trials"]) == 1
+
+
+def test_who_has_its_name_and_goes_on_is_told(client: TestClient, sessions: SessionFactory, clock: Any) -> None:
+    first = create(client, SPEC)
+    assert first["namesakes"] == []
+    clock.now += timedelta(seconds=1)
+    second = create(client, SPEC)
+    assert second["namesakes"] == [first["id"]]
+    shown = client.get(f"{URL}/search").json()
+    assert (shown["id"], shown["namesakes"]) == (second["id"], [first["id"]])
+    with unit_of_work(sessions) as session:
+        session.get_one(Study, first["id"]).state = "succeeded"
+    assert client.get(f"{URL}/search").json()["namesakes"] == []
+
+
+def test_which_algorithm_auto_is_is_told_with_the_reason(client: TestClient, keeper: StudyKeeper) -> None:
+    made = create(client, {**OWN, "algorithm": "auto", "budget": {"trials": 500}})
+    assert (made["algorithm"], made["algorithm_chosen"]) == ("auto", None)
+    keeper.keep(made["id"])
+    shown = client.get(f"{URL}/{made['id']}").json()
+    assert (shown["algorithm"], shown["algorithm_chosen"]) == ("auto", "tpe")
+    assert "its budget has more than 250 trials" in shown["algorithm_reason"]
+    chosen = create(client, {**OWN, "name": "chosen"})
+    keeper.keep(chosen["id"])
+    assert client.get(f"{URL}/chosen").json()["algorithm_chosen"] is None
+
+
+def test_mistakes_of_the_template_and_of_studies_to_start_from_are_told_together(client: TestClient) -> None:
+    spec = {**SPEC, "warm_start": ["nobody", "nowhere"], "template": {"command": "train", "input": "nowhere/x"}}
+    for dry_run in (True, False):
+        answer = client.post(URL, json={"spec": spec, "dry_run": dry_run})
+        assert answer.status_code == 422
+        told = [one["path"] for one in answer.json()["errors"]]
+        assert told == ["warm_start[0]", "warm_start[1]", "template.input"]
+
+
+def test_the_same_key_makes_no_second_study(client: TestClient) -> None:
+    key = {"Idempotency-Key": "once"}
+    first = client.post(URL, json={"spec": SPEC}, headers=key)
+    again = client.post(URL, json={"spec": SPEC}, headers=key)
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.json()["id"] == first.json()["id"]
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert "Idempotency-Replayed" not in first.headers
+    assert len(client.get(URL).json()["items"]) == 1
+    other = client.post(URL, json={"spec": {**SPEC, "name": "other"}}, headers=key)
+    assert (other.status_code, other.json()["code"]) == (409, "idempotency_mismatch")
+
+
+def test_what_a_key_made_and_was_deleted_is_not_made_anew(client: TestClient, sessions: SessionFactory) -> None:
+    key = {"Idempotency-Key": "once"}
+    made = client.post(URL, json={"spec": OWN}, headers=key).json()
+    with unit_of_work(sessions) as session:
+        session.get_one(Study, made["id"]).state = "cancelled"
+    assert client.delete(f"{URL}/{made['id']}").status_code == 204
+    answer = client.post(URL, json={"spec": OWN}, headers=key)
+    assert answer.status_code == 409
+    assert "was deleted" in answer.json()["detail"]
+
+
+def test_a_clone_knows_its_origin_and_is_made_once(client: TestClient) -> None:
+    original = create(client, SPEC)
+    assert original["cloned_from"] is None
+    key = {"Idempotency-Key": "once"}
+    clones = [client.post(f"{URL}/search/clone", json={}, headers=key).json() for _ in range(2)]
+    assert [clone["cloned_from"] for clone in clones] == [original["id"]] * 2
+    assert clones[0]["id"] == clones[1]["id"]
+    assert client.get(f"{URL}/{clones[0]['id']}").json()["cloned_from"] == original["id"]
+    assert {one["name"]: one["cloned_from"] for one in client.get(URL).json()["items"]} == {
+        "search": None, "search-2": original["id"],
+    }  # fmt: skip
+
+
+class Asking:
+    """Proposals as they are; meanwhile, once, somebody asks for a point."""
+
+    def __init__(self, ask: Callable[[], Any]) -> None:
+        self.ask, self.asked = ask, 0
+        self.answers: list[Any] = []
+
+    def __call__(self, question: Question) -> list[Proposal]:
+        self.asked += 1
+        if self.asked == 2:
+            self.answers.append(self.ask())
+        return propose(question)
+
+    def close(self) -> None:
+        pass
+
+
+def test_points_are_drawn_a_few_at_a_time_and_not_lost_to_who_asks_meanwhile(
+    client: TestClient, sessions: SessionFactory, clock: Any
+) -> None:
+    study = create(client, {**OWN, "algorithm": "tpe", "budget": {"trials": 50, "parallel": 8}})["id"]
+    asking = Asking(lambda: client.post(f"{URL}/{study}/suggestions", json={"count": 2}).json()["trials"])
+    control = Control(sessions, FakeExecutor(FakeEngine()), NullBell(), clock, "test", b"k" * 32)
+    keeper = StudyKeeper(control, cast("Proposers", asking))
+    keeper.keep(study)
+    ((first, second),) = asking.answers
+    with unit_of_work(sessions) as session:
+        row = session.get_one(Study, study)
+        prepared, proposed = row.prepared, row.proposed
+    assert len(prepared) == 16
+    # Each that was drawn is taken or ready, and none is there twice.
+    points = [first["parameters"]["x"], second["parameters"]["x"], *(one["parameters"]["x"] for one in prepared)]
+    assert len(set(points)) == len(points) == proposed
+    client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 1.0}}).raise_for_status()
+    keeper.keep(study)
+    with unit_of_work(sessions) as session:
+        again = session.get_one(Study, study).prepared
+    # What knows of the result comes first; the others are a reserve.
+    assert again[4:] == prepared[:12]
+    assert not [one for one in again[:4] if one in prepared]
+
+
+def test_the_same_key_gives_the_same_trials(client: TestClient, keeper: StudyKeeper) -> None:
+    study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 6}})["id"]
+    keeper.keep(study)
+    key = {"Idempotency-Key": "once"}
+    first = client.post(f"{URL}/{study}/suggestions", json={"count": 2}, headers=key)
+    again = client.post(f"{URL}/{study}/suggestions", json={"count": 2}, headers=key)
+    assert [trial["number"] for trial in first.json()["trials"]] == [1, 2]
+    assert [trial["parameters"] for trial in again.json()["trials"]] == [
+        trial["parameters"] for trial in first.json()["trials"]
+    ]
+    assert "Idempotency-Replayed" not in first.headers
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert client.get(f"{URL}/{study}").json()["trials"] == {"running": 2}
+    other = client.post(f"{URL}/{study}/suggestions", json={"count": 1}, headers=key)
+    assert (other.status_code, other.json()["code"]) == (409, "idempotency_mismatch")
+    client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}}).raise_for_status()
+    late = client.post(f"{URL}/{study}/suggestions", json={"count": 2}, headers=key).json()
+    assert [trial["state"] for trial in late["trials"]] == ["succeeded", "running"]
+
+
+def test_an_empty_answer_does_not_use_up_its_key(client: TestClient, keeper: StudyKeeper) -> None:
+    study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 1}})["id"]
+    keeper.keep(study)
+    client.post(f"{URL}/{study}/suggestions").raise_for_status()
+    key = {"Idempotency-Key": "once"}
+    assert client.post(f"{URL}/{study}/suggestions", headers=key).json()["trials"] == []
+    client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}}).raise_for_status()
+    keeper.keep(study)
+    assert [trial["number"] for trial in client.post(f"{URL}/{study}/suggestions", headers=key).json()["trials"]] == [2]
+
+
+def test_a_client_that_asks_again_gets_what_it_has_still(client: TestClient, keeper: StudyKeeper) -> None:
+    study = create(client, {**OWN, "budget": {"trials": 9, "parallel": 3}})["id"]
+    keeper.keep(study)
+
+    def ask(name: str, count: int = 1) -> list[int]:
+        answer = client.post(f"{URL}/{study}/suggestions", json={"client": name, "count": count})
+        answer.raise_for_status()
+        return [trial["number"] for trial in answer.json()["trials"]]
+
+    assert ask("a") == [1]
+    assert ask("b") == [2]
+    assert ask("a") == [1]
+    assert ask("a", 3) == [1, 3], "what it has, and what there is room for"
+    client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 0.5}}).raise_for_status()
+    keeper.keep(study)
+    assert ask("a") == [3]
+    assert ask("c") == [4]
+    assert ask("d") == []
+    client.post(f"{URL}/{study}/pause").raise_for_status()
+    told = client.get(f"{URL}/{study}/trials").json()["items"]
+    assert [trial["client"] for trial in told] == ["a", "b", "a", "c"]
+
+
+def test_a_trial_of_which_nothing_is_heard_is_lost_and_its_point_given_again(
+    client: TestClient, keeper: StudyKeeper, clock: Any
+) -> None:
+    spec = {**OWN, "budget": {"trials": 9, "parallel": 2}, "lost_after": "10m", "initial": [{"x": 0.125}]}
+    study = create(client, spec)["id"]
+    keeper.keep(study)
+    client.post(f"{URL}/{study}/suggestions", json={"count": 2}).raise_for_status()
+    clock.advance(400)
+    alive = client.post(f"{URL}/{study}/trials/2/heartbeat")
+    assert (alive.status_code, alive.json()["state"]) == (200, "running")
+    clock.advance(201)
+    keeper.keep(study)
+    lost, kept = client.get(f"{URL}/{study}/trials").json()["items"]
+    assert (lost["state"], kept["state"]) == ("failed", "running")
+    assert lost["reason"].startswith("Lost: ")
+    assert "600 s" in lost["reason"]
+    late = client.post(f"{URL}/{study}/trials/1/complete", json={"result": {"score": 1}})
+    assert late.status_code == 409
+    assert "Lost: " in late.json()["detail"]
+    assert client.post(f"{URL}/{study}/trials/1/heartbeat").json()["state"] == "failed"
+    (again,) = client.post(f"{URL}/{study}/suggestions").json()["trials"]
+    assert (again["number"], again["parameters"]) == (3, {"x": 0.125})
+    assert client.post(f"{URL}/{study}/trials/9/heartbeat").status_code == 404
+    # Lost once more, it is left alone: it may be the point that its programs die of.
+    clock.advance(601)
+    keeper.keep(study)
+    trials = client.post(f"{URL}/{study}/suggestions", json={"count": 2}).json()["trials"]
+    assert len(trials) == 2
+    assert {"x": 0.125} not in [trial["parameters"] for trial in trials]
+
+
+def test_a_result_without_lost_after_may_take_most_of_a_day(
+    client: TestClient, keeper: StudyKeeper, clock: Any
+) -> None:
+    study = create(client, OWN)["id"]
+    keeper.keep(study)
+    client.post(f"{URL}/{study}/suggestions").raise_for_status()
+    clock.advance(86_000)
+    keeper.keep(study)
+    assert client.get(f"{URL}/{study}").json()["trials"] == {"running": 1}
+    clock.advance(400)
+    keeper.keep(study)
+    assert client.get(f"{URL}/{study}").json()["trials"] == {"failed": 1}
+
+
+def test_lost_after_is_for_studies_without_a_template(client: TestClient) -> None:
+    answer = client.post(URL, json={"spec": {**SPEC, "lost_after": "1h"}})
+    assert answer.status_code == 422
+    assert [one["path"] for one in answer.json()["errors"]] == ["lost_after"]
+
+
+def test_a_number_beyond_64_bits_is_refused_by_its_place(client: TestClient) -> None:
+    text = """
+name: search
+parameters:
+  kind: {type: categorical, values: [1, 99999999999999999999999]}
+metric: score
+goal: maximize
+budget: {trials: 4}
+"""
+    answer = client.post(URL, json={"spec_text": text})
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+    assert "parameters.kind.values" in answer.json()["field"]
+    assert "64 bits" in answer.json()["detail"]
+
+
+def never(code: str, **numbers: Any) -> WaitReasonView:
+    return WaitReasonView(code=code, sentence="needs 64 GPUs, and no node has more than 8.", numbers=numbers)
+
+
+@pytest.mark.parametrize(
+    ("reason", "template", "field"),
+    [
+        (never("never_fits", role="worker", short_of=["gpus"]), {"gpus": 64}, "template.gpus"),
+        (
+            never("never_fits", role="ps", short_of=["memory", "cpu"]),
+            {"roles": {"worker": {"replicas": 1}, "ps": {"replicas": 1, "resources": {"memory": "900Gi"}}}},
+            "template.roles.ps.resources.memory",
+        ),
+        (never("no_matching_node", node_selector={"a": "b"}), {"node_selector": {"a": "b"}}, "template.node_selector"),
+        (never("no_matching_node", gpu_models=["h100"]), {"gpus": 1, "gpu_type": "h100"}, "template.gpu_type"),
+        (never("too_large"), {"workers": 500, "cpu": 4}, "template"),
+    ],
+)
+def test_a_study_whose_trials_could_never_start_is_refused_unless_nodes_are_to_come(
+    client: TestClient,
+    monkeypatch: pytest.MonkeyPatch,
+    sessions: SessionFactory,
+    clock: Any,
+    reason: WaitReasonView,
+    template: dict[str, Any],
+    field: str,
+) -> None:
+    async def forecast(*_: Any) -> Any:
+        return SimpleNamespace(wait_reason=reason)
+
+    monkeypatch.setattr(placing, "forecast", forecast)
+    spec = {**SPEC, "template": {**SPEC["template"], **template}}
+    # Nobody plans: what nobody knows is not refused.
+    create(client, {**spec, "name": "early"})
+    with unit_of_work(sessions) as session:
+        leases.mark(session, leases.TICK_DONE, holder="test", now=clock.now)
+    for body in ({"spec": spec}, {"spec": spec, "dry_run": True}):
+        answer = client.post(URL, json=body)
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_spec")
+        assert [one["path"] for one in answer.json()["errors"]] == [field]
+        assert "no node has more than 8" in answer.json()["detail"]
+        assert "wait_for_nodes" in answer.json()["detail"]
+    assert client.post(f"{URL}/early/clone", json={}).status_code == 422
+    assert client.post(f"{URL}/early/clone", json={"wait_for_nodes": True}).status_code == 201
+    assert client.post(URL, json={"spec": spec, "wait_for_nodes": True}).status_code == 201
+    # A repeat has the answer that it had, whatever has become of the nodes since.
+    key = {"Idempotency-Key": "before"}
+    made = client.post(URL, json={"spec": {**spec, "name": "kept"}, "wait_for_nodes": True}, headers=key).json()
+    again = client.post(URL, json={"spec": {**spec, "name": "kept"}}, headers=key)
+    assert (again.status_code, again.json()["id"]) == (201, made["id"])
+    assert again.headers["Idempotency-Replayed"] == "true"
+    create(client, {**spec, "name": "patient", "template": {**spec["template"], "max_wait": "2h"}})
+    assert client.post(URL, json={"spec": OWN}).status_code == 201

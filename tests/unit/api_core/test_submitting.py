@@ -205,6 +205,17 @@ def test_a_link_in_the_own_folder_opens_no_other_projects_folder(
     assert submit(ann, input="output/default/near", output="output/default/near/new").status_code == 201
 
 
+@pytest.mark.parametrize("path", ["", ".models", ".models/default/version-1"])
+def test_no_job_mounts_registered_models_but_read_only(client: TestClient, settings: Settings, path: str) -> None:
+    """Not an administrator's either, nor with all of the volume that they are on."""
+    (settings.home / "output" / ".models" / "default" / "version-1").mkdir(parents=True)
+    mount = {"volume": "output", "path": path, "at": "/mnt/a", "read_only": False}
+    refused = submit(client, mounts=[mount], output="output/.models/default/job")
+    assert {error["path"] for error in refused.json()["errors"]} == {"mounts.0", "output"}
+    assert all("which never change" in error["message"] for error in refused.json()["errors"])
+    assert submit(client, mounts=[{**mount, "read_only": True}]).status_code == 201
+
+
 def test_an_input_that_nobody_can_read_is_refused(client: TestClient, settings: Settings) -> None:
     os.mkfifo(settings.home / "data" / "pipe")
     refused = submit(client, input="data/pipe")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
+import structlog
 from fastapi import APIRouter, FastAPI
 from fastapi.testclient import TestClient
 
-from api.gcs.answers import StorageRoute
+from api.gcs.route import StorageRoute
 from api.mlflow.answers import MlflowRoute
 from api.translated import TranslatedRoute
-from api.vertex.answers import VertexRoute
+from api.vertex.route import VertexRoute
+from core.db.json import Unkeepable, dump_json
 from core.domain.errors import NotFound, StaleWrite, Unavailable
 
 
@@ -49,3 +52,49 @@ def test_an_error_keeps_its_sentence_and_when_to_come_again(route):
     assert "No such thing" in asked(route, NotFound("No such thing here.")).text
     answer = asked(route, Unavailable("The database is away.", retry_after_s=2.2))
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "3")
+
+
+@pytest.mark.parametrize(
+    ("route", "words"),
+    [
+        (StorageRoute, {"reason": "internalError"}),
+        (MlflowRoute, {"error_code": "INTERNAL_ERROR"}),
+        (VertexRoute, {"code": 500, "status": "INTERNAL"}),
+    ],
+)
+def test_a_bug_of_ours_has_that_systems_shape_and_no_traceback(route, words):
+    with structlog.testing.capture_logs() as logs:
+        answer = asked(route, ValueError("a secret of the code"))
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "application/json")
+    told = answer.json()
+    error = told.get("error", told)
+    assert words.items() <= {**error, **error.get("errors", [{}])[0]}.items()
+    assert "Something in the platform failed" in error["message"]
+    assert "secret" not in answer.text
+    (line,) = [line for line in logs if line["event"] == "request.failed"]
+    assert "a secret of the code" in line["traceback"]
+
+
+@pytest.mark.parametrize("route", [StorageRoute, MlflowRoute, VertexRoute])
+def test_a_full_disk_is_told_in_that_systems_shape(route):
+    answer = asked(route, OSError(errno.ENOSPC, "No space left on device"))
+    assert "disk is full" in answer.text
+    assert answer.status_code < 500 or answer.status_code == 507
+
+
+@pytest.mark.parametrize("value", [2**70, -(2**70)], ids=["large", "below"])
+def test_a_number_that_no_database_keeps_is_the_clients_to_mend(value):
+    with pytest.raises(Unkeepable) as caught:
+        dump_json({"metadata": {"steps": [1, value]}})
+    assert caught.value.field == "metadata.steps.1"
+    assert asked(VertexRoute, caught.value).json()["error"]["status"] == "INVALID_ARGUMENT"
+
+
+def test_what_is_nested_too_deep_to_be_written_names_the_place():
+    deep: dict[str, Any] = {}
+    for _ in range(300):
+        deep = {"a": deep}
+    with pytest.raises(Unkeepable, match=r"metadata\.a\.a.*nested deeper"):
+        dump_json({"metadata": deep})
+    with pytest.raises(TypeError):
+        dump_json({"metadata": object()})

@@ -285,6 +285,16 @@ def test_a_local_volume_needs_a_folder_that_shows_nothing_of_the_platform(house:
     assert (answer.status_code, answer.json()["field"]) == (422, "root")
 
 
+@pytest.mark.parametrize("root", ["", ".models", ".models/vision"])
+def test_a_volume_that_holds_registered_models_is_read_only(house: Any, root: str) -> None:
+    (house.output / ".models" / "vision").mkdir(parents=True)
+    body = {"name": "v", "root": str(house.output / root)}
+    answer = house.call("root", "POST", "/volumes", json=body)
+    assert (answer.status_code, answer.json()["field"]) == (422, "root")
+    assert "registered models of volume 'output'" in answer.json()["detail"]
+    assert house.call("root", "POST", "/volumes", json={**body, "is_read_only": True}).status_code == 201
+
+
 def test_a_volume_elsewhere_needs_no_root(house: Any) -> None:
     body = {"name": "claim", "kind": "pvc", "config": {"claim": "data"}}
     assert house.call("root", "POST", "/volumes", json=body).status_code == 201

@@ -125,7 +125,7 @@ def test_a_package_is_run_by_its_module(client: TestClient, settings: Settings) 
     }
     role = ours(client, sent(client, job({"pythonPackageSpec": package, "replicaCount": "1"})))["roles"]["chief"]
     assert role["command"][:2] == ["python3", "-c"]
-    assert role["command"][3:] == ["p.task", "/gcs/data/p-0.1.tar.gz", "--"]
+    assert role["command"][3:] == ["/gcs/data/p-0.1.tar.gz", "--", "python3", "-m", "p.task"]
     assert role["args"] == ["--epochs", "3"]
 
 
@@ -213,8 +213,6 @@ def test_what_cannot_be_is_refused_with_its_place(client: TestClient, body: Any,
     [
         ("network", "n"),
         ("serviceAccount", "a@b"),
-        ("tensorboard", "t"),
-        ("experiment", "e"),
         ("persistentResourceId", "p"),
     ],
 )
@@ -224,11 +222,23 @@ def test_what_is_not_served_is_told_by_its_name(client: TestClient, field: str, 
     assert client.get(f"{PARENT}/customJobs").json() == {}
 
 
+@pytest.mark.parametrize("is_announced", [True, False])
+def test_a_body_that_is_too_large_is_told_in_googles_shape(client: TestClient, is_announced: bool) -> None:
+    raw = b'{"displayName": "' + b"x" * (5 * 2**20) + b'"}'
+    headers = {"Content-Type": "application/json"}
+    answer = client.post(f"{PARENT}/customJobs", content=raw if is_announced else iter([raw]), headers=headers)
+    assert "larger than 4 MiB" in error_of(answer, 400, "INVALID_ARGUMENT")
+
+
+def test_the_previews_api_is_told_by_its_name(client: TestClient) -> None:
+    said = error_of(client.get(f"{PARENT}/customJobs".replace("/v1/", "/v1beta1/")), 501, "UNIMPLEMENTED")
+    assert "v1beta1 is not served" in said
+
+
 def test_other_collections_are_told_by_their_names(client: TestClient) -> None:
-    for path in ("endpoints", "tensorboards?filter=is_default=true"):
+    for path in ("datasets", "featurestores?filter=x"):
         said = error_of(client.get(f"{PARENT}/{path}"), 501, "UNIMPLEMENTED")
         assert path.partition("/")[0].partition("?")[0] in said
-    assert "models.upload is not served" in refused(client, {}, status="UNIMPLEMENTED", collection="models:upload")
     task = "gs://x/automl_tabular_1.0.0.yaml"
     body = {"displayName": "p", "trainingTaskDefinition": task, "trainingTaskInputs": {}}
     assert "automl_tabular" in refused(client, body, status="UNIMPLEMENTED", collection="trainingPipelines")
@@ -304,6 +314,9 @@ def test_a_deletion_waits_for_the_last_processes(
     job_id = told["name"].rpartition("/")[2]
     attempt = start(job_id)
     set_job(job_id, state="succeeded")
+    # Who only looks begins nothing.
+    assert "is not found" in error_of(client.get(f"/v1/{told['name']}/operations/delete"), 404, "NOT_FOUND")
+    assert client.get(f"/v1/{told['name']}").status_code == 200
     operation = client.delete(f"/v1/{told['name']}").json()
     assert not operation.get("done")
     assert not client.get(f"/ui/{operation['name']}").json().get("done")
@@ -345,3 +358,102 @@ def test_lists_are_filtered_and_paged(client: TestClient, clock: Any) -> None:
     error_of(client.get(f"{PARENT}/customJobs", params={"filter": "x ="}), 400, "INVALID_ARGUMENT")
     error_of(client.get(f"{PARENT}/customJobs", params={"pageToken": "x"}), 400, "INVALID_ARGUMENT")
     assert client.get(f"{PARENT}/trainingPipelines").json() == {}
+
+
+# --- nothing is ignored ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("disk", "said"),
+    [
+        ({"bootDiskType": 5}, "disk_spec.boot_disk_type': this is text"),
+        ({"bootDiskType": "tape"}, "disk_spec.boot_disk_type: is one of"),
+        ({"bootDiskSizeGb": "lots"}, "disk_spec.boot_disk_size_gb': this is a whole number"),
+        ({"bootDiskSizeGb": 10**6}, "disk_spec.boot_disk_size_gb: is from 100 to 64000, not 1000000"),
+        ({"foo": 1}, 'Unknown name "foo"'),
+    ],
+)
+def test_a_disk_that_there_is_none_of_is_refused(client: TestClient, disk: Any, said: str) -> None:
+    assert said in refused(client, job({**POOL, "diskSpec": disk}))
+    sent(client, job({**POOL, "diskSpec": {"bootDiskType": "hyperdisk-balanced"}}))
+
+
+def test_a_strategy_and_dashboards_that_are_not_served_are_told(client: TestClient) -> None:
+    assert "FLEX_START" in refused(client, job(scheduling={"strategy": 6}), status="UNIMPLEMENTED")
+    assert "enable_dashboard_access" in refused(client, job(enableDashboardAccess=True), status="UNIMPLEMENTED")
+    assert "enable_web_access" in refused(client, job(enableWebAccess="yes"))
+    sent(client, job(enableWebAccess=True, enableDashboardAccess=False))
+
+
+@pytest.mark.parametrize("name", ["readMask", "fields", "force", "key", "validateOnly"])
+def test_parameters_that_are_not_served_are_told_by_name(client: TestClient, name: str) -> None:
+    for place in ("customJobs", "models", "metadataStores", "tensorboards"):
+        answer = client.get(f"{PARENT}/{place}?{name}=x")
+        assert error_of(answer, 501, "UNIMPLEMENTED").startswith(f"{name}: ")
+
+
+def test_parameters_that_nobody_knows_are_refused(client: TestClient) -> None:
+    assert 'Unknown name "pageSiez"' in error_of(client.get(f"{PARENT}/customJobs?pageSiez=1"), 400, "INVALID_ARGUMENT")
+    answer = client.post(f"{PARENT}/customJobs?jobId=x", json=job())
+    assert 'Unknown name "jobId"' in error_of(answer, 400, "INVALID_ARGUMENT")
+    assert not client.get(f"{PARENT}/customJobs").json()
+    assert "json" in error_of(client.get(f"{PARENT}/customJobs?$alt=proto"), 400, "INVALID_ARGUMENT")
+    told = client.get(f"{PARENT}/customJobs?$alt=json;enum-encoding=int&prettyPrint=false&pageSize=3&filter=&readMask=")
+    assert told.status_code == 200, told.text
+
+
+@pytest.mark.parametrize(
+    "place", ["customJobs", "trainingPipelines", "hyperparameterTuningJobs", "batchPredictionJobs"]
+)
+@pytest.mark.parametrize("state", ["NOPE", "4", "RUNNING", "X*"])
+def test_a_filter_names_only_states_that_there_are(client: TestClient, place: str, state: str) -> None:
+    answer = client.get(f"{PARENT}/{place}", params={"filter": f'state="{state}"'})
+    assert state in error_of(answer, 400, "INVALID_ARGUMENT")
+    word = "PIPELINE_STATE" if place == "trainingPipelines" else "JOB_STATE"
+    for good in (f"{word}_RUNNING", f"{word}_*", f"{word}_PAUSED"):
+        assert client.get(f"{PARENT}/{place}", params={"filter": f'NOT state="{good}"'}).status_code == 200
+
+
+def test_models_and_endpoints_have_no_state(client: TestClient) -> None:
+    for place in ("models", "endpoints"):
+        answer = client.get(f"{PARENT}/{place}", params={"filter": 'state="READY"'})
+        assert "there is no field 'state'" in error_of(answer, 400, "INVALID_ARGUMENT")
+
+
+# --- in Google's words -----------------------------------------------------------------------------------------------
+
+
+def test_errors_name_the_fields_that_the_client_sent(client: TestClient) -> None:
+    said = refused(client, job(scheduling={"timeout": "300000000000s"}))
+    assert "max_run_time" not in said
+    assert "scheduling.timeout" in said
+    for place in ("customJobs", "hyperparameterTuningJobs", "models", "endpoints"):
+        said = error_of(client.get(f"{PARENT}/{place}?pageToken=zzz"), 400, "INVALID_ARGUMENT")
+        assert "page_token" in said
+        assert "cursor" not in said
+
+
+@pytest.mark.parametrize("path", ["projects/p/locations", "projects/p", "nothing", "projects/p/jobs/x"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_other_paths_are_not_found_in_their_shape(client: TestClient, path: str, method: str) -> None:
+    assert path in error_of(client.request(method, f"/v1/{path}"), 404, "NOT_FOUND")
+
+
+def test_what_is_not_served_is_told_by_method_and_path(client: TestClient) -> None:
+    said = error_of(client.patch(f"{PARENT}/customJobs/x", json={}), 501, "UNIMPLEMENTED")
+    assert said.startswith("PATCH customJobs/x is not served by this platform, though")
+    said = error_of(client.get(f"{PARENT}/featurestores"), 501, "UNIMPLEMENTED")
+    assert said.startswith("GET featurestores is not served by this platform; served are customJobs")
+
+
+def test_a_running_job_names_the_page_of_every_replica(client: TestClient, set_job: Any, settings: Settings) -> None:
+    def pool(replicas: int) -> dict[str, Any]:
+        return {"containerSpec": {"imageUri": "i", "command": ["true"]}, "replicaCount": str(replicas)}
+
+    told = sent(client, job(pool(1), {}, pool(2)))
+    job_id = told["name"].rpartition("/")[2]
+    assert "webAccessUris" not in told
+    set_job(job_id, state="running")
+    uris = client.get(f"/v1/{told['name']}").json()["webAccessUris"]
+    page = f"{settings.api_url}/jobs/{job_id}"
+    assert uris == {"workerpool0-0": page, "workerpool2-0": page, "workerpool2-1": page}

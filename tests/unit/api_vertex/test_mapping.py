@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from api.vertex.answers import NotServed
-from api.vertex.filters import parse_filter
+from api.vertex.entries import read_entries
+from api.vertex.filters import parse_filter, words_of_jobs
 from api.vertex.mapping import slug
 from api.vertex.proto import Message, camel, snake
 from api.vertex.specs import read_spec
-from api.vertex.table import Table, table_of
+from api.vertex.table import Table, environment_entries, table_with
 from core.domain.errors import InvalidRequest
 from core.settings import BadSettings, Settings
 
@@ -23,6 +24,7 @@ JOB: dict[str, Any] = {
     "create_time": datetime(2026, 11, 21, 7, tzinfo=UTC),
     "start_time": None,
 }
+JOBS = words_of_jobs(["JOB_STATE_PENDING", "JOB_STATE_RUNNING", "JOB_STATE_FAILED"])
 
 
 @pytest.mark.parametrize(
@@ -38,7 +40,7 @@ JOB: dict[str, Any] = {
         "state=JOB_STATE_RUNNING OR state=JOB_STATE_FAILED",
         'NOT state="JOB_STATE_RUNNING"',
         '-state="JOB_STATE_RUNNING"',
-        '(state="a" OR state="JOB_STATE_FAILED") AND labels.team=x',
+        '(state="JOB_STATE_PENDING" OR state="JOB_STATE_FAILED") AND labels.team=x',
         "labels.team:x",
         "labels.on:*",
         "labels:team",
@@ -47,7 +49,7 @@ JOB: dict[str, Any] = {
     ],
 )
 def test_filters_that_hold(text: str) -> None:
-    assert parse_filter(text)(JOB.get)
+    assert parse_filter(text, JOBS)(JOB.get)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +64,7 @@ def test_filters_that_hold(text: str) -> None:
     ],
 )
 def test_filters_that_do_not_hold(text: str) -> None:
-    assert not parse_filter(text)(JOB.get)
+    assert not parse_filter(text, JOBS)(JOB.get)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +81,13 @@ def test_filters_that_do_not_hold(text: str) -> None:
         "AND",
         "(" * 50,
         "a.b=c",
+        'state="NOPE"',
+        "state=4",
     ],
 )
 def test_filters_that_cannot_be_read(text: str) -> None:
     with pytest.raises(InvalidRequest, match="Invalid filter"):
-        parse_filter(text)
+        parse_filter(text, JOBS)
 
 
 def test_numbers_in_all_their_spellings() -> None:
@@ -112,7 +116,7 @@ def test_fields_of_the_real_api_that_say_nothing_pass() -> None:
 
 
 def test_machines_have_googles_sizes_unless_an_administrator_says_otherwise() -> None:
-    table = Table.model_validate(
+    entries, wrong = read_entries(
         {
             "machines": {"n1-standard-8": {"cpu": 2}, "ours-*": {"memory": "1Gi", "node_selector": {"pool": "a"}}},
             "accelerators": {"NVIDIA_TESLA_T4": ["L4", "A10"], "TPU_*": []},
@@ -120,6 +124,8 @@ def test_machines_have_googles_sizes_unless_an_administrator_says_otherwise() ->
             "locations": {"europe-*": {"pool": "eu"}},
         }
     )
+    assert wrong == []
+    table = Table(entries)
     four = table.machine("n1-standard-4", path="p")
     assert (four.cpu, four.memory) == (4, "15360Mi")
     assert table.machine("a2-highgpu-1g", path="p").memory == "85Gi"
@@ -140,16 +146,16 @@ def test_machines_have_googles_sizes_unless_an_administrator_says_otherwise() ->
 
 
 def test_plain_processes_share_their_machine(tmp_path: Any) -> None:
-    plain = table_of(Settings(home=tmp_path, executor="process"))
+    plain = table_with([], Settings(home=tmp_path, executor="process"))
     assert plain.machine("n1-standard-96", path="p").cpu is None
     assert plain.image("python:3.11") is None
-    own = table_of(Settings(home=tmp_path, executor="process", vertex='{"machines": {"n1-*": {"cpu": 1}}}'))
+    own = table_with([], Settings(home=tmp_path, executor="process", vertex='{"machines": {"n1-*": {"cpu": 1}}}'))
     assert own.machine("n1-standard-96", path="p").cpu == 1
-    docker = table_of(Settings(home=tmp_path, executor="docker"))
+    docker = table_with([], Settings(home=tmp_path, executor="docker"))
     assert docker.machine("n1-standard-96", path="p").cpu == 96
-    for wrong in ("{", "[]", '{"machine": {}}', '{"machines": {"x": {"ram": 1}}}'):
+    for wrong in ("{", "[]", '{"machine": {}}', '{"machines": {"x": {"ram": 1}}}', '{"images": {"a": "b", "a": "c"}}'):
         with pytest.raises(BadSettings, match="TRAINMASTER_VERTEX"):
-            table_of(Settings(home=tmp_path, vertex=wrong))
+            environment_entries(Settings(home=tmp_path, vertex=wrong))
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,9 @@ def test_a_pipeline_ends_with_its_model(
     assert (ended["state"], ended["modelToUpload"]["versionId"]) == ("PIPELINE_STATE_SUCCEEDED", "1")
     name = ended["modelToUpload"]["name"]
     model = client.get(f"/v1/{name}@1").json()
-    assert (model["name"], model["displayName"], model["versionAliases"]) == (name, "My model", ["best", "default"])
+    assert (model["name"], model["displayName"], model["versionAliases"]) == (
+        f"{name}@1", "My model", ["best", "default"],
+    )  # fmt: skip
     assert (model["containerSpec"], model["labels"]) == ({"imageUri": "serve:1"}, {"team": "x"})
     assert model["artifactUri"].startswith("gs://output/.models/default/version-")
     assert model["trainingPipeline"] == told["name"]
@@ -133,3 +135,72 @@ def test_what_no_model_can_be_is_refused_before_it_trains(
         "_", ""
     )
     assert client.get(f"{PARENT}/trainingPipelines").json() == {}
+
+
+@pytest.fixture
+def digits(client: TestClient, settings: Settings, set_job: Any, registrar: Registrar) -> str:
+    """The name of a model with two versions, the first of which is the default."""
+    first = pipeline(client, modelId="digits", modelToUpload={**UPLOAD, "description": "Reads digits."})
+    train(settings, client, set_job, first)
+    for _ in range(2):
+        registrar.work()
+    name = client.get(f"/v1/{first['name']}").json()["modelToUpload"]["name"]
+    second = pipeline(client, parentModel=name, modelToUpload={**UPLOAD, "versionAliases": []})
+    train(settings, client, set_job, second)
+    for _ in range(2):
+        registrar.work()
+    return str(name)
+
+
+def test_a_model_is_changed_as_its_mask_says_and_nothing_else(client: TestClient, digits: str) -> None:
+    whole = client.get(f"/v1/{digits}").json()
+    sent_whole = {**whole, "displayName": "Renamed", "description": "Another.", "labels": {"stage": "prod"}}
+    masked = client.patch(f"/v1/{digits}?updateMask=displayName", json=sent_whole).json()
+    assert masked == {**whole, "displayName": "Renamed", **{k: masked[k] for k in ("updateTime", "versionUpdateTime")}}
+    both = client.patch(f"/v1/{digits}?updateMask=description,labels", json=sent_whole).json()
+    assert (both["description"], both["labels"], both["displayName"]) == ("Another.", {"stage": "prod"}, "Renamed")
+    # The other version is of the same model; its own labels are merged with the model's.
+    other = client.get(f"/v1/{digits}@2").json()
+    assert (other["displayName"], other["description"]) == ("Renamed", "Another.")
+    assert other["labels"] == {"stage": "prod", "team": "x"}
+    found = client.get(f'{PARENT}/models?filter=display_name="Renamed"').json()["models"]
+    assert [one["name"] for one in found] == [digits]
+    emptied = client.patch(f"/v1/{digits}@-?updateMask=description", json={"description": ""}).json()
+    assert ("description" in emptied, emptied["name"]) == (False, digits)
+    assert client.get("/api/v1/projects/default/models/digits").json()["labels"] == {"stage": "prod"}
+
+
+def test_a_version_is_changed_by_its_own_name(client: TestClient, digits: str) -> None:
+    version = client.get(f"/v1/{digits}@2").json()
+    assert (version["name"], version["versionId"]) == (f"{digits}@2", "2")
+    changed = {**version, "versionDescription": "Better.", "labels": {"round": "2"}}
+    mask = "updateMask=versionDescription,labels"
+    told = client.patch(f"/v1/{version['name']}?{mask}", json=changed).json()
+    assert (told["versionDescription"], told["labels"], told["name"]) == ("Better.", {"round": "2"}, f"{digits}@2")
+    own = client.get("/api/v1/projects/default/models/digits/versions/2").json()
+    assert (own["description"], own["labels"]) == ("Better.", {"round": "2"})
+    first = client.get(f"/v1/{digits}").json()
+    assert ("versionDescription" in first, first["labels"]) == (False, {"team": "x"})
+    names = [one["name"] for one in client.get(f"/v1/{digits}:listVersions").json()["models"]]
+    assert names == [f"{digits}@2", f"{digits}@1"]
+
+
+UNCHANGED = (
+    ("", "", 400, "INVALID_ARGUMENT", "name what is to change"),
+    ("", "displayName,colour", 400, "INVALID_ARGUMENT", 'Unknown name "colour"'),
+    ("", "labels.team", 400, "INVALID_ARGUMENT", 'Unknown name "labels.team"'),
+    ("", "container_spec", 400, "INVALID_ARGUMENT", "container_spec never changes"),
+    ("", "explanationSpec", 501, "UNIMPLEMENTED", "update_mask.explanation_spec: explanations"),
+    ("", "displayName", 400, "INVALID_ARGUMENT", "model.display_name: Required field"),
+    ("", "versionDescription", 400, "FAILED_PRECONDITION", "version_description is no field of a model"),
+    ("@1", "displayName", 400, "FAILED_PRECONDITION", "display_name is no field of a version"),
+    ("@7", "versionDescription", 404, "NOT_FOUND", "version 7"),
+)
+
+
+def test_what_of_a_model_cannot_change_is_refused_by_its_name(client: TestClient, digits: str) -> None:
+    before = client.get(f"/v1/{digits}").json()
+    for which, mask, code, status, words in UNCHANGED:
+        answer = client.patch(f"/v1/{digits}{which}?updateMask={mask}", json={"displayName": ""})
+        assert words in error_of(answer, code, status), (which, mask)
+    assert client.get(f"/v1/{digits}").json() == before

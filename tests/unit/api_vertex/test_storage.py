@@ -14,6 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from core.settings import Settings
+from tests.unit.api_vertex.one_database import database_url  # noqa: F401 (a fixture)
 
 API = "/storage/v1/b"
 UPLOAD = "/upload/storage/v1/b"
@@ -61,7 +62,7 @@ def error_of(answer: Any, status: int) -> str:
 def test_a_volume_is_a_bucket_and_so_is_a_project(client: TestClient) -> None:
     assert client.get(f"{API}/data?fields=name").json()["name"] == "data"
     assert client.get(f"{API}/default").json()["name"] == "default"
-    assert [one["name"] for one in client.get(API).json()["items"]] == ["data", "output", "default"]
+    assert [one["name"] for one in client.get(API).json()["items"]] == ["data", "default", "output"]
     assert error_of(client.get(f"{API}/nowhere"), 404) == "The specified bucket does not exist."
     assert "Invalid bucket name" in error_of(client.get(f"{API}/No%20Bucket"), 400)
     assert "an administrator registers" in error_of(client.post(API, json={"name": "new"}), 403)
@@ -247,6 +248,27 @@ def test_the_shared_volume_shows_ones_own_projects_alone(
     error_of(ann.get(f"{API}/output/o/hers%2Flink%2Fsecret"), 404)
 
 
+def test_nobody_writes_to_registered_models(client: TestClient, settings: Settings) -> None:
+    """Not even an administrator, to whom the rest of the shared volume is open; nor through a link that lies there."""
+    output = settings.home / "output"
+    version = output / ".models" / "default" / "version-1"
+    version.mkdir(parents=True)
+    (version / "model.pt").write_bytes(b"weights")
+    place = ".models/default/version-1/model.pt"
+    for name in (place, ".models/default/version-1/more", ".models/default/version-2/model.pt"):
+        assert "which never change" in error_of(multipart(client, name, b"others", bucket="output"), 403)
+    assert "which never change" in error_of(client.delete(f"{API}/output/o/{quote(place, safe='')}"), 403)
+    (output / "default").mkdir(exist_ok=True)
+    (output / "default" / "away").symlink_to("../.models/default/version-1")
+    assert multipart(client, "default/away/model.pt", b"others", bucket="output").status_code >= 400
+    assert client.delete(f"{API}/output/o/{quote('default/away/model.pt', safe='')}").status_code >= 400
+    assert {path.name: path.read_bytes() for path in version.iterdir()} == {"model.pt": b"weights"}
+    read = client.get(f"/download/storage/v1/b/output/o/{quote(place, safe='')}?alt=media")
+    assert read.content == b"weights"
+    assert multipart(client, "default/own", b"mine", bucket="output").status_code == 200
+    assert (output / "default" / "own").read_bytes() == b"mine"
+
+
 def test_a_package_is_staged_without_a_token_from_this_machine_alone(app: Any, client: TestClient, data: Path) -> None:
     name = "aiplatform-2026-11-21-00:06:21.039-aiplatform_custom_trainer_script-0.1.tar.gz"
     here = TestClient(app, client=("127.0.0.1", 5))
@@ -262,3 +284,70 @@ def test_a_package_is_staged_without_a_token_from_this_machine_alone(app: Any, c
     for header in ({"x-forwarded-for": "10.0.0.9"}, {"origin": "http://elsewhere.example"}):
         led = TestClient(app, client=("127.0.0.1", 5), headers=header)
         error_of(multipart(led, name.replace("21.039", "22.039"), b"x"), 403)
+
+
+# --- what does not match ---------------------------------------------------------------------------------------------
+
+
+def md5(data: bytes) -> str:
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+
+
+def wrong_headers(content: bytes) -> list[dict[str, str]]:
+    return [
+        {"x-goog-hash": f"crc32c={crc32c(b'other')}"},
+        {"x-goog-hash": f"crc32c={crc32c(content)},md5={md5(b'other')}"},
+        {"content-md5": md5(b"other")},
+        {"x-goog-hash": "crc32c=nonsense"},
+        {"x-goog-hash": "sha256=AAAA"},
+    ]
+
+
+def test_wrong_checksums_in_headers_leave_an_older_object_as_it_is(client: TestClient, data: Path) -> None:
+    (data / "kept").write_bytes(b"good")
+    content = b"new content"
+    right = {"x-goog-hash": f"crc32c={crc32c(content)},md5={md5(content)}", "content-md5": md5(content)}
+    for name in ("kept", "fresh"):
+        for headers in wrong_headers(content):
+            error_of(
+                client.post(f"{UPLOAD}/data/o?uploadType=media&name={name}", content=content, headers=headers), 400
+            )
+            error_of(client.put(begin(client, name), content=content, headers=headers), 400)
+            pieces = begin(client, name)
+            whole = len(content)
+            assert (
+                client.put(pieces, content=content[:5], headers={"content-range": f"bytes 0-4/{whole}"}).status_code
+                == 308
+            )
+            last = {"content-range": f"bytes 5-{whole - 1}/{whole}", **headers}
+            error_of(client.put(pieces, content=content[5:], headers=last), 400)
+    assert (data / "kept").read_bytes() == b"good"
+    assert not (data / "fresh").exists()
+    assert client.post(f"{UPLOAD}/data/o?uploadType=media&name=kept", content=content, headers=right).status_code == 200
+    assert client.put(begin(client, "fresh"), content=content, headers=right).status_code == 200
+    assert (data / "kept").read_bytes() == (data / "fresh").read_bytes() == content
+
+
+@pytest.mark.parametrize("told", [{"crc32c": 5}, {"crc32c": "AAAA"}, {"md5Hash": ["x"]}, {"md5Hash": "short"}])
+def test_a_checksum_that_is_none_is_refused(client: TestClient, data: Path, told: dict[str, Any]) -> None:
+    assert "base64" in error_of(multipart(client, "new", b"x", **told), 400)
+    assert not (data / "new").exists()
+
+
+def test_a_piece_is_as_long_as_it_says_and_the_whole_has_one_length(client: TestClient, data: Path) -> None:
+    def put(place: str, content: bytes, told: str) -> Any:
+        return client.put(place, content=content, headers={"content-range": f"bytes {told}"})
+
+    for content in (b"0123456789", b"012"):
+        place = begin(client, "new")
+        assert "announces 5 bytes" in error_of(put(place, content, "0-4/5"), 400)
+        assert put(place, b"", "*/5").status_code == 308
+        assert not (data / "new").exists()
+        assert client.delete(place).status_code == 499
+    place = begin(client, "new")
+    assert put(place, b"012", "0-2/5").status_code == 308
+    assert "earlier had 5" in error_of(put(place, b"3456", "3-6/7"), 400)
+    assert "have come" in error_of(put(place, b"", "*/2"), 400)
+    assert put(place, b"34", "3-4/5").status_code == 200
+    assert (data / "new").read_bytes() == b"01234"
+    assert list((data / ".uploads").iterdir()) == []

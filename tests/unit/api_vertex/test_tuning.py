@@ -225,13 +225,13 @@ def test_trials_are_told_with_what_they_came_to(
     first, second = waiting["trials"]
     assert [(one["id"], one["state"]) for one in (first, second)] == [("1", "REQUESTED"), ("2", "REQUESTED")]
     assert {one["parameterId"] for one in first["parameters"]} == {"units", "kind"}
-    assert first["webAccessUris"]["workerpool0-0"].endswith(first["customJob"].rpartition("/")[2])
+    assert "webAccessUris" not in first
     job = client.get(f"/v1/{first['customJob']}").json()
     assert (job["state"], job["displayName"]) == ("JOB_STATE_QUEUED", "my-search-1")
     units = next(one["value"] for one in first["parameters"] if one["parameterId"] == "units")
     ours = client.get(f"/api/v1/jobs/{first['customJob'].rpartition('/')[2]}").json()["spec"]
     assert f"--units={units}" in ours["roles"]["chief"]["args"]
-    curve = {"steps": [1, 2, 3], "values": [0.5, 0.75, 0.7]}
+    curve = {"steps": [1, 2, 3], "values": [0.5, 0.75, 0.7], "counted": 2}
     with unit_of_work(sessions) as session:
         jobs = select(Trial.job_id).where(Trial.study_id == study_id)
         session.execute(update(Job).where(Job.id.in_(jobs)).values(state="running", started_at=clock.now))
@@ -244,6 +244,8 @@ def test_trials_are_told_with_what_they_came_to(
         "stepCount": "2", "metrics": [{"metricId": "accuracy", "value": 0.75}],
     }  # fmt: skip
     assert "webAccessUris" not in running["trials"][0]
+    page = running["trials"][1]["webAccessUris"]["workerpool0-0"]
+    assert page.endswith(running["trials"][1]["customJob"].rpartition("/")[2])
     assert running["startTime"] == running["trials"][0]["startTime"]
     with unit_of_work(sessions) as session:
         session.execute(
@@ -311,3 +313,12 @@ def test_lists_are_filtered_and_paged(client: TestClient, clock: Any) -> None:
     second = client.get(f"{PARENT}/{KIND}", params={"pageSize": 3, "pageToken": first["nextPageToken"]}).json()
     assert [one["name"] for page in (first, second) for one in page[KIND]] == names[::-1]
     assert "nextPageToken" not in second
+
+
+def test_a_logarithm_needs_values_above_zero(client: TestClient) -> None:
+    for scale in (2, 3):
+        wrong = {"parameterId": "x", "discreteValueSpec": {"values": [-1, 0, 1]}, "scaleType": scale}
+        said = refused(client, tuning(wrong), collection=KIND)
+        assert "parameters[0].scale_type" in said
+        assert "x has -1" in said
+    sent(client, tuning({"parameterId": "x", "discreteValueSpec": {"values": [1, 10]}, "scaleType": 2}), KIND)

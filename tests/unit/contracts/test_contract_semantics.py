@@ -413,6 +413,30 @@ def test_the_context_is_a_value(gang):
     assert job("worker") == job("worker")
 
 
+def test_a_job_with_an_experiment_of_vertex_ai_has_a_run_of_its_own_there(gang):
+    name = "projects/p/locations/l/metadataStores/default/contexts/e"
+    env = gang({"env": {"AIP_EXPERIMENT_NAME": name}})("worker").env
+    assert (env["AIP_EXPERIMENT_NAME"], env["AIP_EXPERIMENT_RUN_NAME"]) == (name, env["TRAINMASTER_JOB_ID"])
+    named = gang({"env": {"AIP_EXPERIMENT_NAME": name, "AIP_EXPERIMENT_RUN_NAME": f"{name}-r"}})("worker")
+    assert (named.env["AIP_EXPERIMENT_RUN_NAME"], named.clashes) == (f"{name}-r", ())
+    board = {"env": {"AIP_TENSORBOARD_RESOURCE_NAME": "projects/p/locations/l/tensorboards/1"}}
+    assert gang(board, **REPORTS).env("worker")["AIP_TENSORBOARD_API_URI"] == "http://api:8765/"
+    assert not [name for name in gang({}).env("worker") if name.startswith(("AIP_EXPERIMENT", "AIP_TENSORBOARD_API"))]
+
+
+def test_in_jobs_of_vertex_ai_cloud_storages_clients_speak_to_the_platform(gang):
+    here = {"VERTEX_AI_SDK_SERVER": "trainmaster"}
+    env = gang({"env": here}, **REPORTS).env("worker")
+    assert (env["API_ENDPOINT_OVERRIDE"], env["FSSPEC_GCS_ENDPOINT_URL"]) == ("http://api:8765", "http://api:8765")
+    assert "STORAGE_EMULATOR_HOST" not in env  # google-cloud-storage would send no token
+    assert "TRAINMASTER_OUTPUT_URI" not in env
+    named = gang({"env": here, "output": "data/runs/1"}, **REPORTS).env("worker")
+    assert (named["AIP_MODEL_DIR"], named["TRAINMASTER_OUTPUT_URI"]) == ("/data/output/model/", "gs://data/runs/1")
+    key = {"GOOGLE_APPLICATION_CREDENTIALS": "/key.json"}
+    for others in ({}, {"env": here | key}, {"env": here, "secrets": list(key)}):
+        assert "API_ENDPOINT_OVERRIDE" not in gang(others, **REPORTS).env("worker")
+
+
 # --- MLflow ----------------------------------------------------------------------------------------------------------
 
 REPORTS = {"api_url": "http://api:8765/", "token": "tma_att-1.mac"}

@@ -110,3 +110,55 @@ def test_two_starts_at_once_migrate_once(tmp_path: Path) -> None:
 def test_versions_do_not_import_the_moving_code() -> None:
     for version in (ROOT / "migrations" / "versions").glob("*.py"):
         assert "core" not in version.read_text().replace("sqlalchemy", "")
+
+
+def test_a_model_keeps_its_versions_and_files_when_versions_may_be_of_no_job(tmp_path: Path) -> None:
+    # SQLite writes the table anew, and what refers to its rows must still do so.
+    url, at = f"sqlite:///{tmp_path / 'a.sqlite3'}", "2026-01-01 00:00:00"
+    upgrade(url, "0024")
+    rows = {
+        "users": {"id": "u", "name": "ann", "is_admin": 0, "created_at": at},
+        "projects": {"id": "p", "name": "vision", "description": "", "weight": 1, "quota": "{}", "created_at": at},
+        "jobs": {
+            "id": "j", "project_id": "p", "user_id": "u", "name": "train", "spec": "{}", "gang": "{}", "shape": "",
+            "state": "succeeded", "wanted": "run", "generation": 1, "priority": 50, "attempt_count": 1,
+            "restart_count": 0, "output_volume": "output", "output_path": "a", "created_at": at, "queued_at": at,
+            "updated_at": at,
+        },
+        "models": {
+            "id": "m", "project_id": "p", "user_id": "u", "name": "digits", "description": "", "labels": "{}",
+            "is_protected": 0, "version_count": 1, "created_at": at, "updated_at": at,
+        },
+        "model_versions": {
+            "id": "v", "model_id": "m", "project_id": "p", "user_id": "u", "number": 1, "state": "ready", "reason": "",
+            "stage": "none", "is_protected": 0, "description": "", "labels": "{}", "format": "", "job_id": "j",
+            "source": "{}", "wanted": "{}", "volume": "output", "path": "a", "done_bytes": 0, "tries": 0,
+            "created_at": at, "updated_at": at,
+        },
+        "model_files": {"version_id": "v", "path": "a.bin", "source": "a.bin", "size_bytes": 1, "mtime_ns": 1},
+    }  # fmt: skip
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        for table, row in rows.items():
+            names = ", ".join(row)
+            values = ", ".join(f":{name}" for name in row)
+            connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row)  # noqa: S608 (names of this test)
+    engine.dispose()
+    upgrade(url)
+    _demand_one_version_with_its_file(url, job="j")
+    with sqlite3.connect(tmp_path / "a.sqlite3") as connection:
+        connection.execute("UPDATE model_versions SET job_id = NULL")
+    downgrade(url, "0024")  # which cannot hold it
+    with sqlite3.connect(tmp_path / "a.sqlite3") as connection:
+        assert connection.execute("SELECT count(*) FROM model_versions").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM models").fetchone() == (1,)
+
+
+def _demand_one_version_with_its_file(url: str, *, job: str) -> None:
+    engine = make_engine(url)
+    with engine.begin() as connection:
+        assert connection.execute(text("SELECT job_id FROM model_versions")).all() == [(job,)]
+        assert connection.execute(text("SELECT version_id FROM model_files")).all() == [("v",)]
+        assert connection.execute(text("PRAGMA foreign_key_check")).all() == []
+        assert connection.execute(text("PRAGMA foreign_keys")).scalar() == 1  # of all but migrations
+    engine.dispose()

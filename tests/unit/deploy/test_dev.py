@@ -95,3 +95,20 @@ def test_an_environment_that_could_not_be_made_is_not_left_half_made(
     monkeypatch.setattr(dev, "FRAMEWORKS_FOLDER", tmp_path / "frameworks")
     assert dev.frameworks(["jax"]) == 2
     assert not (tmp_path / "frameworks" / "jax").exists()
+
+
+def test_both_serving_images_are_built_by_name_each_over_its_own_framework(
+    dev: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+    monkeypatch.setattr(dev, "run", lambda *command: built.append(" ".join(map(str, command))) or 0)
+    assert dev.images(["serving-tensorflow", "serving"]) == 0
+    torch, tensorflow = built
+    assert "-t trainmaster/serving:cpu " in torch
+    assert "BASE=" not in torch
+    assert "-t trainmaster/serving:tensorflow " in tensorflow
+    assert "BASE=trainmaster/tensorflow:cpu" in tensorflow
+    assert all(one.count("worker_images/serving/Dockerfile") == 1 for one in built)
+    names = list(dev.IMAGES)
+    assert names.index("tensorflow") < names.index("serving-tensorflow")  # it stands on it
+    assert dev.images(["serving-jax"]) == 2

@@ -113,9 +113,15 @@ def test_a_gang_talks_to_itself_to_dns_and_to_the_api():
 def test_a_server_of_a_model_is_reached_by_the_platforms_own_pods_at_its_port_alone():
     _, rule = policy(replace(ORDER, env={**ORDER.env, "AIP_HTTP_PORT": "8080"}))["spec"]["ingress"]
     assert rule == {
-        "from": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "trainmaster"}}}],
+        "from": [
+            {"namespaceSelector": {}, "podSelector": {"matchLabels": {"app.kubernetes.io/name": "trainmaster"}}},
+            {"ipBlock": {"cidr": "192.0.2.7/32"}},  # the API's, where it runs outside
+        ],
         "ports": [{"protocol": "TCP", "port": 8080}],
     }
+    inside = replace(ORDER, env={**ORDER.env, "AIP_HTTP_PORT": "8080"}, api_url="http://api.trainmaster.svc:8765")
+    _, rule = policy(inside)["spec"]["ingress"]
+    assert [next(iter(peer)) for peer in rule["from"]] == ["namespaceSelector"]
 
 
 def test_a_port_that_is_none_opens_nothing():

@@ -14,6 +14,7 @@ from core.domain.policy import parse_policy
 from core.domain.resources import Amounts, Gang, GangRole, Request
 from scheduler.planning import (
     Account,
+    Booking,
     NodeView,
     Plan,
     Policy,
@@ -162,6 +163,31 @@ def test_nothing_is_kept_for_jobs_that_their_quota_never_lets_start(quota: Quota
     accounts = (Account("q", quota=quota),)
     me = job("me", asks(50), age=60)
     made = plan(Snapshot(NOW, tuple(nodes), (me, never), (runs_one,), accounts=accounts))
+    assert ("me" not in places(made)) == keeps
+
+
+@pytest.mark.parametrize(
+    ("booked", "in_hours", "limit_s", "keeps"),
+    [
+        ((), 0, None, True),
+        (("h-0", "h-1"), 0, None, False),
+        (("h-0", "h-1"), 0, 60.0, False),
+        (("h-0",), 0, None, True),  # it takes the other one
+        (("h-0", "h-1"), 1, None, False),  # it may not be over when that begins
+        (("h-0", "h-1"), 1, 60.0, True),
+    ],
+)
+def test_nothing_is_kept_for_jobs_whose_nodes_are_all_reserved_for_others(
+    booked: tuple[str, ...], in_hours: int, limit_s: float | None, keeps: bool
+) -> None:
+    nodes = [*(node(f"h-{number}", 64, 8) for number in range(2)), node("cpu-1", 64, free=Amounts(0, 0))]
+    wanted = Gang((GangRole("worker", 1, Request(64_000, GIB, 8, ("H100",))),))
+    barred = QueuedGang(JobId("barred"), "barred", "q", "u", 50, NOW, wanted, wanted.shape(), limit_s)
+    begins, ends = NOW + timedelta(hours=in_hours), NOW + timedelta(days=1)
+    bookings = (Booking("b-1", "demo", "r", frozenset(map(NodeId, booked)), begins, ends),) if booked else ()
+    me = replace(job("me", asks(50), age=60), project="r")
+    runs_one = runs("one", asks(64), "cpu-1")
+    made = plan(Snapshot(NOW, tuple(nodes), (me, barred), (runs_one,), bookings=bookings))
     assert ("me" not in places(made)) == keeps
 
 

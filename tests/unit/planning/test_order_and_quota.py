@@ -191,6 +191,47 @@ def test_a_quota_that_a_job_exceeds_by_itself_says_that_it_never_starts_and_what
     assert "larger quota" in told.sentence
 
 
+@pytest.mark.parametrize(
+    ("quota", "limit", "is_never"),
+    [
+        # Of A100s it would need more than there may ever be, of H100s only more than is left now; the other way about.
+        (Quota(limit={"gpu_milli/a100": 4000, "gpu_milli/h100": 16_000}), "gpu_milli/h100", False),
+        (Quota(limit={"gpu_milli/a100": 16_000, "gpu_milli/h100": 4000}), "gpu_milli/a100", False),
+        (Quota(limit={"gpu_milli/a100": 4000, "gpu_milli/h100": 4000}), "gpu_milli/a100", True),
+        # The user's own limit leaves no H100s whatever the project gives back.
+        (
+            Quota(limit={"gpu_milli/h100": 16_000, "gpu_milli/a100": 16_000}, user_limit={"gpu_milli/h100": 4000}),
+            "gpu_milli/a100",
+            False,
+        ),
+    ],
+)
+def test_with_limits_on_all_its_models_it_says_never_only_where_none_can_be_given_back(
+    quota: Quota, limit: str, is_never: bool
+) -> None:
+    nodes = [node("h0"), node("h1"), node("a0", model="a100-sxm4-80gb"), node("a1", model="a100-sxm4-80gb")]
+    running = [
+        runs("r0", 12, "h0", gpu_models=("h100-80gb-hbm3",)),
+        runs("r1", 12, "a0", gpu_models=("a100-sxm4-80gb",)),
+    ]
+    told = reason(nodes, [job("me", gang(8, "H100", "A100"))], running, accounts=(Account("vision", quota=quota),))
+    assert (told.numbers["resource"], told.numbers["is_never"]) == (limit, is_never)
+    assert ("never" in told.sentence) == is_never
+
+
+def test_a_role_that_can_never_start_says_so_beside_one_that_waits() -> None:
+    quota = Quota(limit={"gpu_milli/a100": 4000, "gpu_milli/h100": 4000, "gpu_milli/l4": 8000, "gpu_milli/t4": 8000})
+    kinds = ("h100-80gb-hbm3", "a100-sxm4-80gb", "nvidia-l4", "tesla-t4")
+    nodes = [node(f"n{number}", model=model) for number, model in enumerate(kinds)]
+    running = [runs("r0", 7, "n2", gpu_models=("nvidia-l4",)), runs("r1", 7, "n3", gpu_models=("tesla-t4",))]
+    roles = (
+        GangRole("chief", 1, Request(100, 2**27, 4, ("L4", "T4"))),
+        GangRole("worker", 1, Request(100, 2**27, 8, ("H100", "A100"))),
+    )
+    told = reason(nodes, [job("me", Gang(roles))], running, accounts=(Account("vision", quota=quota),))
+    assert told.numbers["is_never"]
+
+
 def test_a_job_goes_to_another_model_that_it_accepts_when_its_quota_of_the_first_is_used_up() -> None:
     accounts = (Account("vision", quota=Quota(limit={"gpu_milli/h100": 2000})),)
     nodes = [node("h"), node("a", model="a100-sxm4-80gb")]

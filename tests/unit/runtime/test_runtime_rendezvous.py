@@ -67,10 +67,11 @@ def test_what_is_kept_is_bounded(port, monkeypatch):
     assert [ask(port, "PUT", f"/global/{n}", b"0123456789")[0] for n in range(3)] == [200, 200, 507]
     assert ask(port, "PUT", "/global/3", b"0123456789a")[0] == 413
     assert ask(port, "PUT", "/global/4", b"01234") == (200, b"")
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("PUT", "/global/5", headers={"Content-Length": "-1"})
-    assert connection.getresponse().status == 413
-    connection.close()
+    for length in ("-1", "\u00b2", "9" * 5_000):  # the second is a digit of another kind
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.request("PUT", "/global/5", headers={"Content-Length": length})
+        assert connection.getresponse().status == 413
+        connection.close()
 
 
 def test_a_gang_of_one_machine_is_served_on_its_loopback_alone(port):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -113,7 +114,8 @@ def server() -> FakeServer:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that the client made, none of them in real time."""
     made: list[float] = []
-    monkeypatch.setattr("trainmaster.client.transport.time.sleep", made.append)
+    # Of that module alone: threads of others sleep, too.
+    monkeypatch.setattr("trainmaster.client.transport.time", SimpleNamespace(sleep=made.append))
     return made
 
 

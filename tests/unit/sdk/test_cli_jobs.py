@@ -36,6 +36,15 @@ def test_list_as_json_is_json_alone(cli: Invoke, server: Any, page: Any, job_jso
     assert "project" not in server.requests[0].url.params
 
 
+def test_a_number_that_was_meant_as_a_limit_is_told_apart_from_a_name(cli: Invoke, server: Any, page: Any) -> None:
+    server.on("GET", "/jobs", page())
+    done = cli("list", "-n", "12")
+    assert done.exit_code == 0
+    assert server.requests[0].url.params["name"] == "12"
+    assert "-n is --name: only jobs called 12 are listed; `--limit 12` shows the newest 12." in done.stderr
+    assert "-n is" not in cli("list", "-n", "mnist").stderr
+
+
 def test_an_empty_list_says_what_to_do(cli: Invoke, server: Any, page: Any) -> None:
     server.on("GET", "/jobs", page())
     done = cli("list")

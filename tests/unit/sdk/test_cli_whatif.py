@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 from trainmaster.cli.values import moment
@@ -155,6 +158,32 @@ def test_simulate_waits_for_the_result_and_shows_both_beside_each_other(
     assert "holds no settings" in cli("simulate", "--policy", str(file)).stderr
 
 
+def test_simulate_draws_both_into_a_file(cli: Invoke, server: Any, tmp_path: Any, monkeypatch: Any) -> None:
+    report = {
+        "jobs": 3, "finished": 3, "wait_mean_s": 60, "wait_p50_s": 60, "wait_p99_s": 60, "jct_mean_s": 600, "jct_p50_s": 600,
+        "jct_p99_s": 600, "makespan_s": 6000, "gpu_allocation": 0.5, "preemptions": 0, "worst_fairness": None,
+        "gpus_over_time": [[0, 1.0], [3000, 0.25]], "waiting_over_time": [[0, 2], [600, 0]],
+    }  # fmt: skip
+    nothing = dict.fromkeys(("wait_mean_s", "wait_p50_s", "wait_p99_s", "makespan_s", "gpu_allocation"))
+    result = {
+        "since": NOW.isoformat(), "until": NOW.isoformat(), "jobs": 3, "before": report,
+        "after": {**report, **nothing, "gpus_over_time": [], "waiting_over_time": []}, "sentences": [],
+    }  # fmt: skip
+    server.on("GET", "/simulations/q1", {"id": "q1", "state": "done", "result": result})
+    picture = tmp_path / "out.svg"
+    drawn = cli("simulate", "--id", "q1", "--plot", str(picture))
+    assert drawn.exit_code == 0, drawn.stderr
+    words = picture.read_text(encoding="utf-8")
+    assert all(word in words for word in ("GPUs in use", "jobs that wait", "as now", "what if", "done after"))
+    assert "CPUs in use" not in words  # nobody asked for any
+    assert "does not end in .svg" in cli("simulate", "--id", "q1", "--plot", "out.txt").stderr
+    assert "there is no folder" in cli("simulate", "--id", "q1", "--plot", str(tmp_path / "no" / "out.svg")).stderr
+    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
+    without = cli("simulate", "--id", "q1", "--plot", str(picture))
+    assert without.exit_code == 2
+    assert "trainmaster[plots]" in without.stderr
+
+
 def test_a_question_that_cannot_be_answered_is_told_in_words(cli: Invoke, server: Any) -> None:
     server.on(
         "POST", "/forecasts", make_problem(422, "invalid_request", "Like: there is no node x.", field="cluster.like")
@@ -179,7 +208,8 @@ def test_whoever_leaves_a_simulation_is_told_how_to_come_back_to_it(cli: Invoke,
     def interrupt(_seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trainmaster.cli.whatif.time.sleep", interrupt)
+    # Of that module alone: threads of others sleep, too.
+    monkeypatch.setattr("trainmaster.cli.whatif.time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic))
     left = cli("simulate", "--id", "q1")
     assert (left.exit_code, len(server.bodies("POST", "/simulations"))) == (130, 1)
     assert "Traceback" not in left.stderr

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -189,7 +190,7 @@ def test_waiting_ends_in_time_and_says_that_the_job_goes_on(
     client: Client, server: Any, job_json: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = iter([0.0, 1.0, 6.0, 11.0, 16.0])
-    monkeypatch.setattr("trainmaster.client.flows.streams.time.monotonic", lambda: next(seconds))
+    monkeypatch.setattr("trainmaster.client.flows.streams.time", SimpleNamespace(monotonic=lambda: next(seconds)))
     server.on("GET", "/jobs/mnist", job_json())
     server.on("GET", "/jobs/job_1", job_json())
     server.on("GET", EVENTS, broken(b": hi\n\n", error=httpx.ReadTimeout("silent")))

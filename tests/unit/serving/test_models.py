@@ -6,6 +6,8 @@ import argparse
 import http.client
 import json
 import pickle
+import socket
+import struct
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -106,7 +108,7 @@ def asked() -> Iterator[Any]:
     thread.start()
 
     def ask(method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=120)
         try:
             connection.request(method, path, body, encode_chunked=isinstance(body, list))
             answer = connection.getresponse()
@@ -137,6 +139,41 @@ def test_it_answers_in_vertex_ais_shape(asked: Any) -> None:
     assert asked("POST", "/predict", '{"instances": []}') == (200, {"predictions": []})
 
 
+def test_what_holds_for_all_predictions_is_told_beside_them(asked: Any) -> None:
+    class Chances(Doubles):
+        def metadata(self, parameters: Any) -> dict[str, Any]:
+            return {"classes": ["no", "yes"]} if parameters else {}
+
+    asked.server.model = Chances()
+    told = asked("POST", "/predict", '{"instances": [1], "parameters": {"by": 3}}')
+    assert told == (200, {"predictions": [3], "metadata": {"classes": ["no", "yes"]}})
+    assert asked("POST", "/predict", '{"instances": [1]}') == (200, {"predictions": [2]})
+
+
+def test_who_goes_away_is_no_failure_of_the_server(asked: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow:
+        def predict(self, instances: Any, parameters: Any) -> list[Any]:
+            begun.set()
+            assert go_on.wait(60)
+            return list(instances)
+
+    asked.server.model = Slow()
+    body = b'{"instances": [1]}'
+    with socket.create_connection(asked.server.server_address) as asking:
+        asking.sendall(b"POST /predict HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        assert begun.wait(60)
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+    go_on.set()
+    for thread in threading.enumerate():
+        if "process_request_thread" in thread.name:
+            thread.join(60)
+    asked.server.model = Doubles()
+    assert asked("POST", "/predict", '{"instances": [1]}') == (200, {"predictions": [2]})
+    assert "Traceback" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [("nonsense", "no JSON"), ("[1]", "must be an object"), ('{"instances": ["a"]}', "takes numbers")],
@@ -153,7 +190,7 @@ def run_batch(monkeypatch: pytest.MonkeyPatch, folder: Path, **more: Any) -> Non
     options = {
         "instances": str(folder / "in"), "instances_file": "", "format": "auto", "batch_size": 4, "shard_size": 10,
         "output": str(folder / "out"), "index": 0, "count": 1, "model": "", "model_file": "", "framework": "auto",
-        "trust_code": False, **more,
+        "trust_code": False, "csv_rows": "object", **more,
     }  # fmt: skip
     assert batch.run_batch(argparse.Namespace(**options)) == 0
 
@@ -187,6 +224,24 @@ def test_replicas_share_the_shards_and_one_that_was_lost_does_only_what_is_not_t
     assert {path: path.stat().st_mtime_ns for path in others} == others
 
 
+def test_each_replica_counts_its_shards_those_of_earlier_runs_included(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text("".join(f"{number}\n" for number in range(25)) + '"text"\nnonsense\n')
+
+    def summary(index: int, count: int) -> Any:
+        run_batch(monkeypatch, tmp_path, index=index, count=count)
+        return json.loads((tmp_path / "out" / f"summary-{index}-of-{count}.json").read_text())
+
+    first = summary(0, 2)
+    assert (first["predictions"], first["errors"]) == (15, 2)
+    assert first["first_error"].startswith("no JSON: Expecting value")
+    assert summary(1, 2) == {"predictions": 10, "errors": 0, "first_error": ""}
+    again = summary(0, 1)  # nothing is left to do: all of it is read from the files
+    assert again == {"predictions": 25, "errors": 2, "first_error": first["first_error"]}
+
+
 def test_predictions_of_other_instances_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.jsonl").write_text("1\n")
@@ -200,6 +255,8 @@ def test_rows_of_csv_are_objects_with_numbers(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('x,name\n1,"a, b"\n2.5,\n')
     rows = [json.loads(text) for _, text in batch.read_rows([str(tmp_path / "a.csv")], "auto")]
     assert rows == [{"x": 1, "name": "a, b"}, {"x": 2.5, "name": ""}]
+    as_arrays = [json.loads(text) for _, text in batch.read_rows([str(tmp_path / "a.csv")], "auto", "array")]
+    assert as_arrays == [[1, "a, b"], [2.5, ""]]
 
 
 @pytest.mark.parametrize(
@@ -259,3 +316,30 @@ def test_a_manifest_that_was_never_written_is_made_anew(tmp_path: Path, monkeypa
     monkeypatch.setattr(batch, "_MANIFEST_WAIT_S", 0.0)
     run_batch(monkeypatch, tmp_path)
     assert json.loads((tmp_path / "out" / "batch.json").read_text())["files"] == 1
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"Content-Length: -1", b"411"),
+        (b"Content-Length: \xb2", b"411"),  # a digit to Python's text, and none to its int
+        (b"Content-Length: 1_0", b"411"),
+        (b"Content-Length: " + b"9" * 5_000, b"411"),
+        (b"Content-Length: 999999999999", b"413"),
+        (b"Transfer-Encoding: chunked\r\n\r\n-5", b"400"),
+        (b"Transfer-Encoding: chunked\r\n\r\n0x5", b"400"),
+        (b"Transfer-Encoding: chunked\r\n\r\n\xb2", b"400"),
+    ],
+)
+def test_a_length_that_is_none_is_refused(head: bytes, status: bytes) -> None:
+    server = ModelServer(("127.0.0.1", 0), "/health", "/predict")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        with socket.create_connection(server.server_address[:2], timeout=60) as connection:
+            connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n\r\n")
+            assert connection.makefile("rb").readline().split()[1] == status
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -10,7 +10,7 @@ from trainmaster.spec import SpecError
 from trainmaster.studies import Fidelity, Goal, Population, Space, parse_study
 
 from core.domain.studies.heirs import RungResult, exploits, promotions
-from core.domain.studies.stopping import make_curve
+from core.domain.studies.traces import Trace
 from scheduler.tuning.perturb import perturbed
 
 STUDY: dict[str, Any] = {
@@ -47,47 +47,53 @@ def test_one_in_three_of_each_rung_goes_on_once_the_highest_first() -> None:
     assert promotions(halving, top, set()) == []
 
 
-def curves(*last: float, step: int = 10) -> list[Any]:
+def trace(number: int, points: list[tuple[int, float]], goal: Goal = Goal.MINIMIZE) -> Trace:
+    made = Trace(number, goal)
+    made.add(points)
+    return made
+
+
+def curves(*last: float, step: int = 10, goal: Goal = Goal.MINIMIZE) -> list[Trace]:
     return [
-        make_curve(number, [(at, value + step - at) for at in range(1, step + 1)])
+        trace(number, [(at, value + step - at) for at in range(1, step + 1)], goal)
         for number, value in enumerate(last, 1)
     ]
 
 
 def test_the_worst_quarter_gives_way_to_the_best_at_each_interval() -> None:
     population = Population(interval=5)
-    [found] = exploits(population, Goal.MINIMIZE, curves(4.0, 1.0, 3.0, 2.0), [])
+    [found] = exploits(population, curves(4.0, 1.0, 3.0, 2.0), [])
     assert (found.number, found.step, found.parents) == (1, 10, (2,))
     assert found.sentence == "it was 4 of 4 at step 10"
-    [found] = exploits(population, Goal.MAXIMIZE, curves(4.0, 1.0, 3.0, 2.0), [])
+    [found] = exploits(population, curves(4.0, 1.0, 3.0, 2.0, goal=Goal.MAXIMIZE), [])
     assert (found.number, found.parents) == (2, (1,))
 
 
 def test_between_two_intervals_the_last_one_counts_and_nobody_is_judged_before_the_first() -> None:
     population = Population(interval=5)
-    assert exploits(population, Goal.MINIMIZE, curves(4.0, 1.0, 3.0, 2.0, step=4), []) == []
+    assert exploits(population, curves(4.0, 1.0, 3.0, 2.0, step=4), []) == []
     # Who fell behind since step 5 is looked at when all are at step 10.
-    late = [make_curve(n, [(at, float(n) if at <= 5 else -float(n)) for at in range(1, 8)]) for n in range(1, 5)]
-    [found] = exploits(population, Goal.MINIMIZE, late, [])
+    late = [trace(n, [(at, float(n) if at <= 5 else -float(n)) for at in range(1, 8)]) for n in range(1, 5)]
+    [found] = exploits(population, late, [])
     assert (found.number, found.step) == (4, 5)
 
 
 def test_an_heir_has_an_interval_before_it_is_looked_at() -> None:
     population = Population(interval=5)
     others = curves(1.0, 2.0, 3.0)
-    heir = make_curve(9, [(at, 100.0) for at in range(8, 11)])
-    assert exploits(population, Goal.MINIMIZE, [*others, heir], []) == []
-    heir = make_curve(9, [(at, 100.0) for at in range(6, 11)])
-    assert [one.number for one in exploits(population, Goal.MINIMIZE, [*others, heir], [])] == [9]
+    heir = trace(9, [(at, 100.0) for at in range(8, 11)])
+    assert exploits(population, [*others, heir], []) == []
+    heir = trace(9, [(at, 100.0) for at in range(6, 11)])
+    assert [one.number for one in exploits(population, [*others, heir], [])] == [9]
 
 
 def test_of_equal_ones_nobody_gives_way() -> None:
-    assert exploits(Population(interval=5), Goal.MINIMIZE, curves(1.0, 1.0, 1.0, 1.0), []) == []
+    assert exploits(Population(interval=5), curves(1.0, 1.0, 1.0, 1.0), []) == []
 
 
 def test_those_that_are_over_are_compared_with_and_inherited_from() -> None:
     running, over = curves(4.0, 3.0, 2.0, 1.0)[:3], curves(4.0, 3.0, 2.0, 1.0)[3:]
-    [found] = exploits(Population(interval=5), Goal.MINIMIZE, running, over)
+    [found] = exploits(Population(interval=5), running, over)
     assert (found.number, found.parents) == (1, (4,))
 
 

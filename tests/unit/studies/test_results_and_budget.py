@@ -114,3 +114,19 @@ def test_a_trials_job_has_its_point_as_arguments_and_a_folder_of_its_own() -> No
     assert spec.labels == {"study": "mine", "trial": "12"}
     plain = trial_spec(study.model_copy(update={"arguments": False}), 1, {"x": 0.5})
     assert plain.args == ("--epochs", "3")
+
+
+def test_a_study_that_was_extended_after_it_gave_up_may_fail_anew() -> None:
+    budget = Budget(trials=50, parallel=4)
+    counts = {T.FAILED: HOPELESS_AFTER}
+    assert outlook(budget, Spent(counts, errors=["a"])).end is StudyEvent.FAIL
+    forgiven = outlook(budget, Spent(counts, errors=["a"], forgiven=HOPELESS_AFTER))
+    assert (forgiven.end, forgiven.room) == (None, 4)
+    again = outlook(budget, Spent({T.FAILED: 2 * HOPELESS_AFTER}, errors=["a"], forgiven=HOPELESS_AFTER))
+    assert again.end is StudyEvent.FAIL
+    assert again.reason.startswith("the 5 trials since it was extended all failed")
+
+
+def test_errors_that_differ_in_the_trials_own_numbers_are_one() -> None:
+    errors = [f"ValueError: lr={value} is too large" for value in ("0.5", "1e-3", "-2", "7")] + ["out of memory"]
+    assert commonest(errors) == "4 of 5 said: ValueError: lr=0.5 is too large"

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainmaster.studies import Goal, Stopping
 
-from core.domain.studies.stopping import KEPT_POINTS, Curve, judge, make_curve, thinned
+from core.domain.studies.curves import KEPT_POINTS, Curve, make_curve, thinned
+from core.domain.studies.stopping import brackets_of, judge, judge_all
 
 MIN = Goal.MINIMIZE
 
@@ -29,7 +30,21 @@ def test_asha_lets_the_best_third_pass_each_rung() -> None:
     assert kept == [1, 2, 3]
     verdict = judge(asha, MIN, others[5], others)
     assert verdict is not None
-    assert verdict.sentence == "at step 1 it was number 6 of 9 trials, and the best 3 go on"
+    # Nobody looked earlier, so it is asked where it has come to.
+    assert verdict.sentence == "at step 27 it was number 6 of 9 trials, and the best 3 go on"
+
+
+def test_who_was_let_pass_a_rung_is_not_called_back_when_others_come_to_it() -> None:
+    asha, passed = rule("asha", min_steps=1, reduction=3, min_trials=3), dict[int, int]()
+    values = [5.0, 4.0, 3.0, 2.0, 1.0, 1.0, 1.0, 1.0, 0.5]
+    late = [make_curve(1, list(enumerate(values[:steps], start=1))) for steps in range(1, 10)]
+    assert judge_all(asha, MIN, [late[0]], [], passed) == {}  # the first at step 1
+    others = [make_curve(number, [(1, 4.9)], is_over=True) for number in range(2, 8)]
+    assert judge_all(asha, MIN, [late[1]], others, passed) == {}
+    further = [make_curve(number, [(step, 2.9) for step in range(1, 4)]) for number in range(8, 12)]
+    verdict = judge_all(asha, MIN, [late[3]], [*others, *further], passed)[1]
+    assert verdict.sentence == "at step 3 it was number 5 of 5 trials, and the best 1 go on"
+    assert judge_all(asha, MIN, [late[8]], [*others, *further], passed) == {}  # at step 9 nobody else has been
 
 
 def test_asha_judges_nobody_before_a_rung_is_full() -> None:
@@ -45,12 +60,32 @@ def test_a_rung_counts_what_was_reached_by_then_alone() -> None:
 
 
 def test_hyperband_compares_within_a_bracket() -> None:
-    band = rule("hyperband", min_steps=1, reduction=3, min_trials=3)
+    band = rule("hyperband", min_steps=1, reduction=3, min_trials=3, max_steps=81)
     others = [flat(number, number / 10, steps=81) for number in range(1, 41)]
     stopped = {curve.number for curve in others if judge(band, MIN, curve, others) is not None}
     assert 0 < len(stopped) < 40
     # The worst of the bracket that halves last is still judged, by its own.
     assert {number % 5 for number in stopped} == {0, 1, 2, 3, 4}
+
+
+def test_a_trial_stays_in_its_bracket_while_others_get_further() -> None:
+    band = rule("hyperband", min_steps=1, reduction=3, min_trials=3)
+    # Trials 1, 4, 7 … are those of the second bracket, which first asks at step 3.
+    own = [flat(number, number / 10, steps=3) for number in (1, 4, 7, 10)]
+    alone = judge(band, MIN, own[3], own)
+    assert alone is not None
+    assert alone.sentence == "at step 3 it was number 4 of 4 trials, and the best 1 go on"
+    for longest in (9, 27, 81, 2000):
+        assert judge(band, MIN, own[3], [*own, flat(12, 0.01, steps=longest)]) == alone
+
+
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [({}, 3), ({"max_steps": 1}, 1), ({"max_steps": 26}, 3), ({"max_steps": 27}, 4), ({"max_steps": 10**9}, 5),
+     ({"max_steps": 27, "min_steps": 9}, 2), ({"max_steps": 2, "min_steps": 0, "reduction": 2}, 2)],
+)  # fmt: skip
+def test_hyperband_has_as_many_brackets_as_rungs(fields: dict[str, int], count: int) -> None:
+    assert brackets_of(rule("hyperband", **fields)) == count
 
 
 def test_median_ends_what_never_was_as_good_as_others_were_on_average() -> None:
@@ -92,6 +127,7 @@ CURVES = st.lists(
 RULES = ["asha", "hyperband", "median", "patience", "decay-curve"]
 
 
+@settings(deadline=None)
 @given(CURVES, st.sampled_from(RULES), st.randoms(use_true_random=False))
 def test_the_best_of_all_is_never_ended_by_comparison_and_order_does_not_matter(
     points: Any, kind: str, chance: Any

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from trainmaster.client.flows.studying import read_study
+from trainmaster.errors import InvalidSpec
 from trainmaster.spec import SpecError
 from trainmaster.spec.mistakes import FieldError
 from trainmaster.studies import Scale, StoppingRule, parse_study, parse_study_text
-from trainmaster.studies.constraints import parse_constraint
+from trainmaster.studies.constraints import Constraint, parse_constraint
 
 GOOD: dict[str, Any] = {
     "name": "search",
@@ -103,6 +105,10 @@ algoritm: tpe
         ({"template": {"command": "train", "project": "other"}}, "template.project: is other"),
         ({"parameters": {}}, "parameters: is missing"),
         ({"seed": -1}, "seed: must be at least 0"),
+        (
+            {"template": {"command": "train", "name": "other"}},
+            "template.name: is other, and trials are called after the",
+        ),
     ],
 )
 def test_a_mistake_is_told_in_words(changes: dict[str, Any], said: str) -> None:
@@ -119,6 +125,44 @@ def test_parameters_that_wait_for_each_other_are_refused() -> None:
         initial=[],
     )
     assert told == ["parameters: a, b depend on each other in a circle"]
+
+
+def test_a_circle_names_those_in_it_alone() -> None:
+    def one(parent: str) -> dict[str, Any]:
+        return {"type": "categorical", "values": [1, 2], "when": {parent: 1}}
+
+    told = mistakes(
+        parameters={"first": one("b"), "a": one("b"), "b": one("a"), "after": one("a"), "alone": one("alone")},
+        constraints=[],
+        initial=[],
+    )
+    assert sorted(told) == [
+        "parameters.alone.when.alone: is the parameter itself",
+        "parameters: a, b depend on each other in a circle",
+    ]
+
+
+def test_every_mistake_of_the_points_to_begin_with_is_told_at_once_beside_all_others() -> None:
+    point = {"lr": 7, "layers": 9, "optimizer": "adam", "depth": 1}
+    beside = [
+        "initial[0].depth: is no parameter of the study",
+        "initial[0].lr: 7 is not in its range",
+        "initial[0].layers: 9 is not in its range",
+    ]
+    assert mistakes(initial=[point]) == beside
+    told = mistakes(initial=[point, 3], constraints=["layers > 4", "layers < 3"], warm_start=7, seed=-1)
+    assert set(beside) < set(told)
+    for start in ("initial[1]: must be a mapping", "warm_start: must be a list", "constraints: contradict", "seed: "):
+        assert any(one.startswith(start) for one in told), start
+    # Where one parameter is wrong, the values of the others are looked at all the same.
+    wrong = {**GOOD["parameters"], "layers": {"type": "integer"}}
+    told = mistakes(initial=[point], parameters=wrong)
+    assert {"initial[0].lr: 7 is not in its range", "initial[0].depth: is no parameter of the study"} < set(told)
+
+
+def test_an_empty_file_is_told_what_a_study_wants() -> None:
+    with pytest.raises(SpecError, match=r"is empty.*`parameters:`, `metric:`"):
+        parse_study_text("# nothing\n")
 
 
 @pytest.mark.parametrize(
@@ -153,3 +197,60 @@ def test_nothing_but_comparisons_is_a_constraint(text: str) -> None:
 def test_text_is_never_repeated_or_formatted() -> None:
     assert not parse_constraint("a * 'x' < 'y'").holds({"a": 10**9})
     assert not parse_constraint("a % 3 < 'y'").holds({"a": "%s"})
+
+
+def test_what_is_no_number_is_told_where_it_stands_and_never_sent() -> None:
+    text = "name: x\nparameters: {lr: {type: float, min: .nan, max: 1}}\ninitial: [{lr: 0.1}, {lr: .inf}]\n"
+    with pytest.raises(SpecError) as refused:
+        parse_study_text(text)
+    assert [str(mistake) for mistake in refused.value.mistakes] == [
+        "parameters.lr.min: is nan: must be a finite number",
+        "initial.1.lr: is inf: must be a finite number",
+    ]
+    with pytest.raises(InvalidSpec) as local:
+        read_study({**GOOD, "parameters": {"lr": {"type": "float", "min": float("-inf"), "max": 1}}})
+    assert [mistake.path for mistake in local.value.mistakes] == ["parameters.lr.min"]
+
+
+def test_constraints_of_many_parameters_are_looked_at_for_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    holds = Constraint.holds
+
+    def counted(self: Constraint, point: Any) -> bool:
+        nonlocal asked
+        asked += 1
+        return holds(self, point)
+
+    monkeypatch.setattr(Constraint, "holds", counted)
+    many = {f"p{number}": {"type": "float", "min": 0.0, "max": 1.0} for number in range(200)}
+    sums = [" + ".join(f"p{(7 * number + place) % 200}" for place in range(8)) + " > 100" for number in range(50)]
+    with pytest.raises(SpecError, match=r"satisfies 'p0 .*none of 1,000 points spread over the ranges does"):
+        parse_study({**GOOD, "initial": [], "parameters": many, "constraints": sums})
+    assert asked <= 100_000
+
+
+def test_a_constraint_is_met_whatever_the_parameters_beside_it() -> None:
+    many = {f"p{number}": {"type": "float", "min": 0.0, "max": 1.0} for number in range(100)}
+    rare = ["p7 + p8 + p9 > 2.8"]  # one point in 750
+    assert parse_study({**GOOD, "initial": [], "parameters": many, "constraints": rare}).constraints == tuple(rare)
+
+
+def test_a_point_that_is_given_proves_that_constraints_can_be_met() -> None:
+    axes = {name: {"type": "float", "min": 0.0, "max": 1.0} for name in "xyz"}
+    narrow = {**GOOD, "parameters": axes, "constraints": ["x + y + z <= 0.06"], "initial": []}
+    with pytest.raises(
+        SpecError, match=r"hardly any point .*none of 20,000 points spread over .*give a point that does under"
+    ):
+        parse_study(narrow)
+    parse_study({**narrow, "initial": [{"x": 0.01, "y": 0.01, "z": 0.01}]})
+
+
+def test_a_point_that_is_given_becomes_what_a_proposal_would_be() -> None:
+    axes = {
+        "layers": {"type": "integer", "min": 1, "max": 6},
+        "rate": {"type": "float", "min": 0, "max": 2},
+        "batch": {"type": "discrete", "values": [16, 32]},
+    }
+    given = {"batch": 16.0, "layers": 2.0, "rate": 1}
+    spec = parse_study({**GOOD, "parameters": axes, "constraints": [], "initial": [given]})
+    assert repr(spec.initial) == "({'layers': 2, 'rate': 1.0, 'batch': 16},)"

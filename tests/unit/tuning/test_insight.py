@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -27,10 +28,19 @@ def test_the_parameter_that_decides_is_the_important_one_of_each_metric() -> Non
     for metric, name in ((0, "x"), (1, "y")):
         first, second = importance(SPACE, goals, trials(100), metric).parameters
         assert (first.name, first.trials) == (name, 100)
-        assert first.importance > 0.7
-        assert first.importance + second.importance == pytest.approx(1)
+        assert (first.importance or 0) > 0.7
+        assert (first.importance or 0) + (second.importance or 0) == pytest.approx(1)
     both = importance(SPACE, goals, trials(100), None)
-    assert min(one.importance for one in both.parameters) > 0.05
+    assert min(one.importance or 0 for one in both.parameters) > 0.05
+
+
+def test_a_parameter_that_few_trials_have_is_not_known() -> None:
+    space = Space({"x": UNIT, "y": UNIT, "z": UNIT})
+    some = [replace(one, parameters={**one.parameters, "z": 0.5 + n / 100}) for n, one in enumerate(trials(9))]
+    found = importance(space, (Goal.MINIMIZE, Goal.MINIMIZE), [*some, *trials(50, seed=2)], 0)
+    assert [(one.name, one.trials) for one in found.parameters] == [("x", 59), ("y", 59), ("z", 9)]
+    assert found.parameters[2].importance is None
+    assert sum(one.importance or 0 for one in found.parameters) == pytest.approx(1)
 
 
 def test_it_is_not_known_of_few_or_equal_results() -> None:

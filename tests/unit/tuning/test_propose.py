@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from itertools import count, islice
 from typing import Any
 
 import pytest
@@ -12,9 +14,10 @@ from trainmaster.studies import Algorithm, Goal, Parameter, Space
 from trainmaster.studies.constraints import parse_constraint
 from trainmaster.studies.space import in_order
 
-from scheduler.tuning import Observed, Proposal, Question, chosen_algorithm, propose
+from scheduler.tuning import Observed, Proposal, Question, choose_algorithm, chosen_algorithm, propose, turns
 from scheduler.tuning.propose import gp_is_there, key_of, startup_trials
 from scheduler.tuning.proposers import Proposers
+from scheduler.tuning.shuffle import shuffled
 
 MIN = (Goal.MINIMIZE,)
 
@@ -80,8 +83,12 @@ def test_what_learns_is_better_than_chance(algorithm: Algorithm) -> None:
     assert sum(v for (v,) in learnt[-12:]) < sum(v for (v,) in learnt[:12])
 
 
-@pytest.mark.skipif(not gp_is_there(), reason="Optuna's GP needs torch")
-def test_gp_learns_too_and_keeps_away_from_what_is_pending() -> None:
+@pytest.mark.parametrize(
+    "with_torch", [False, pytest.param(True, marks=pytest.mark.skipif(not gp_is_there(), reason="needs torch"))]
+)
+def test_gp_learns_too_and_keeps_away_from_what_is_pending(monkeypatch: pytest.MonkeyPatch, with_torch: bool) -> None:
+    # The package's function of this name hides the module.
+    monkeypatch.setattr(sys.modules["scheduler.tuning.propose"], "gp_is_there", lambda: with_torch)
     finished = searched(Algorithm.QMC, 3)
     question = Question(PLAIN, Algorithm.GP, MIN, 7, 12, 2, finished)
     first = propose(question)
@@ -130,12 +137,11 @@ def test_cma_es_goes_on_from_what_its_trials_keep() -> None:
     assert propose(question) != propose(replace(question, finished=bare))
 
 
-def test_auto_is_gp_where_it_is_good_and_there() -> None:
-    def chosen(where: Space, trials: int | None, goals: Sequence[Goal] = MIN, *, has_gp: bool = True) -> Algorithm:
-        return chosen_algorithm(where, Algorithm.AUTO, goals, trials, has_gp=has_gp)
+def test_auto_takes_turns_where_a_process_helps_and_is_tpe_elsewhere() -> None:
+    def chosen(where: Space, trials: int | None, goals: Sequence[Goal] = MIN) -> Algorithm:
+        return chosen_algorithm(where, Algorithm.AUTO, goals, trials)
 
-    assert chosen(PLAIN, 100) is Algorithm.GP
-    assert chosen(PLAIN, 100, has_gp=False) is Algorithm.TPE
+    assert chosen(PLAIN, 100) is Algorithm.AUTO
     assert chosen(PLAIN, 1000) is Algorithm.TPE
     assert chosen(PLAIN, None) is Algorithm.TPE
     assert chosen(MIXED, 100) is Algorithm.TPE
@@ -143,11 +149,93 @@ def test_auto_is_gp_where_it_is_good_and_there() -> None:
     assert chosen_algorithm(PLAIN, Algorithm.QMC, MIN, 100) is Algorithm.QMC
 
 
+def test_what_auto_is_comes_with_the_reason() -> None:
+    def reason(where: Space, trials: int | None, goals: Sequence[Goal] = MIN) -> str:
+        return choose_algorithm(where, Algorithm.AUTO, goals, trials).reason
+
+    assert reason(PLAIN, 100).startswith("TPE and GP in turns, since the study has one metric")
+    assert reason(PLAIN, 1000, (Goal.MINIMIZE, Goal.MAXIMIZE)) == (
+        "TPE, since the study has 2 metrics and its budget has more than 250 trials."
+    )
+    assert reason(PLAIN, None) == "TPE, since its budget has no number of trials."
+    assert choose_algorithm(PLAIN, Algorithm.QMC, MIN, 100).reason == ""
+
+
+def test_in_turns_each_knows_of_the_others_points_and_both_draw_about_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What each source is told of the other's points, and who drew which.
+    told: list[tuple[str, list[str]]] = []
+
+    def source(name: str) -> Any:
+        def points(_: Question, others: Sequence[Proposal]) -> Iterator[Proposal]:
+            for number in count():
+                told.append((name, [one.parameters["who"] for one in others]))
+                yield Proposal({"who": name, "number": number})
+
+        return points
+
+    monkeypatch.setattr(turns, "sampled", source("tpe"))
+    monkeypatch.setattr(turns, "improving", source("process"))
+
+    def names(index: int, length: int) -> list[str]:
+        found = turns.in_turns(Question(PLAIN, Algorithm.AUTO, MIN, 7, index))
+        return [one.parameters["who"] for one in islice(found, length)]
+
+    whole = names(0, 400)
+    assert 190 <= whole.count("tpe") <= 210
+    for name, others in told:
+        assert name not in others
+    assert [len(others) for _, others in told] == [
+        sum(one != name for one in whole[:place]) for place, name in enumerate(whole)
+    ]
+    for start in range(30):  # in each round of 8, whatever was drawn before
+        assert 3 <= names(start, 8).count("tpe") <= 5
+    for stride in range(1, 17):  # and where of each few points one is used
+        assert 0.3 <= [names(stride * turn, 1) for turn in range(100)].count(["tpe"]) / 100 <= 0.7
+
+
+def test_what_is_drawn_in_turns_is_the_same_again_and_keeps_away_from_what_is_pending() -> None:
+    finished = searched(Algorithm.QMC, 3)
+    question = Question(PLAIN, Algorithm.AUTO, MIN, 7, 12, 4, finished)
+    first = propose(question)
+    assert first == propose(question)
+    again = propose(replace(question, index=16, pending=first))
+    assert len({key_of(one.parameters) for one in first + again}) == 8
+
+
 def test_several_metrics_are_learnt_from_together() -> None:
     goals = (Goal.MINIMIZE, Goal.MAXIMIZE)
     finished = [Observed(one.parameters, (one.values[0], -one.values[0])) for one in searched(Algorithm.QMC, 5)]
     assert len(finished) >= startup_trials(PLAIN)
     assert len(propose(Question(PLAIN, Algorithm.TPE, goals, 1, 20, 2, finished))) == 2
+
+
+class Failing:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def submit(self, *_: object) -> Any:
+        raise self.error
+
+    def shutdown(self, **_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("error", [ImportError("no torch"), ValueError("not positive definite"), TimeoutError()])
+def test_where_gp_fails_in_any_way_the_points_are_tpes(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    proposers = Proposers()
+    monkeypatch.setattr("scheduler.tuning.proposers.gp_is_there", lambda: True)
+    monkeypatch.setattr(proposers, "_pool", Failing(error))
+    question = Question(PLAIN, Algorithm.GP, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
+    assert [one.memo for one in proposers(question)] == [{"instead_of": "gp"}] * 2
+
+
+def test_without_torch_no_process_is_begun_for_gp_over_several_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    proposers = Proposers()
+    monkeypatch.setattr("scheduler.tuning.proposers.gp_is_there", lambda: False)
+    monkeypatch.setattr(proposers, "_pool", Failing(AssertionError("asked")))
+    finished = [replace(one, values=(*one.values, 0.0)) for one in searched(Algorithm.QMC, 3)]
+    question = Question(PLAIN, Algorithm.GP, MIN * 2, 7, 12, 2, finished)
+    assert [one.memo for one in proposers(question)] == [{"instead_of": "gp"}] * 2
 
 
 def test_where_gps_process_dies_the_points_are_tpes_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,6 +247,7 @@ def test_where_gps_process_dies_the_points_are_tpes_and_say_so(monkeypatch: pyte
             pass
 
     proposers = Proposers()
+    monkeypatch.setattr("scheduler.tuning.proposers.gp_is_there", lambda: True)
     monkeypatch.setattr(proposers, "_pool", Dead())
     question = Question(PLAIN, Algorithm.GP, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
     found = proposers(question)
@@ -166,3 +255,37 @@ def test_where_gps_process_dies_the_points_are_tpes_and_say_so(monkeypatch: pyte
     assert [one.parameters for one in found] == [
         one.parameters for one in propose(replace(question, algorithm=Algorithm.TPE))
     ]
+
+
+def test_numbers_are_shuffled_one_place_at_a_time() -> None:
+    for size in (1, 2, 10, 1000):
+        assert sorted(shuffled(place, size, 5) for place in range(size)) == list(range(size))
+    assert [shuffled(place, 1000, 5) for place in range(20)] != [shuffled(place, 1000, 6) for place in range(20)]
+    with pytest.raises(ValueError, match="no place 3"):
+        shuffled(3, 3, 0)
+
+
+def test_of_a_large_grid_only_the_places_that_are_asked_for_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = space(**{f"p{number}": {"type": "integer", "min": 1, "max": 10} for number in range(6)})
+    looked: list[int] = []
+    point_at = Space.grid_point
+
+    def counted(self: Space, place: int) -> Any:
+        looked.append(place)
+        return point_at(self, place)
+
+    monkeypatch.setattr(Space, "grid_point", counted)
+    first = propose(Question(large, Algorithm.GRID, MIN, 1, 0, 25))
+    done = [Observed(one.parameters, (1.0,), one.memo) for one in first[:20]]
+    pending = first[20:]
+    then = propose(Question(large, Algorithm.GRID, MIN, 1, 25, 25, finished=done, pending=pending))
+    assert len(looked) == 50
+    assert len({key_of(one.parameters) for one in first + then}) == 50
+
+
+def test_a_point_of_the_grid_that_was_drawn_and_never_tried_comes_at_last() -> None:
+    small = space(a={"type": "integer", "min": 1, "max": 3}, b={"type": "categorical", "values": ["x", "y"]})
+    all_six = propose(Question(small, Algorithm.GRID, MIN, 1, 0, 10))
+    tried = [Observed(one.parameters, (1.0,), one.memo) for one in (*all_six[:2], *all_six[3:])]
+    (last,) = propose(Question(small, Algorithm.GRID, MIN, 1, 5, 10, finished=tried))
+    assert last.parameters == all_six[2].parameters

@@ -51,6 +51,16 @@ export const studyBestQuery = (id: string, ended: number) =>
     staleTime: Number.POSITIVE_INFINITY,
   });
 
+/** An AutoML study's leaderboard and its final test, which is told some time after the search is over. */
+export const automlQuery = (id: string, ended: number, isOver: boolean) =>
+  queryOptions({
+    queryKey: [...studyKeys.one(id), "automl", ended],
+    queryFn: () => got(api.GET("/api/v1/automl/{study}", { params: { path: { study: id }, query: { limit: 1000 } } })),
+    placeholderData: keepPreviousData,
+    refetchInterval: (query) =>
+      !isOver ? CALM_MS : query.state.data?.test != null || query.state.data?.winner == null ? false : LIVE_MS,
+  });
+
 /** All trials in columns. Read whole once; then only what has changed since. */
 export const trialsQuery = (id: string, isOver: boolean, client: QueryClient) => {
   const queryKey = [...studyKeys.one(id), "trials"];

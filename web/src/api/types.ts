@@ -32,6 +32,7 @@ export type MetricObject = Schemas["MetricObjectView"];
 export type Forecast = Schemas["ForecastView"];
 export type ForecastOption = Schemas["OptionView"];
 export type Mistake = Schemas["ProblemError"];
+export type Automl = Schemas["AutomlDetail"];
 
 /** A line of the log stream, whose events the OpenAPI document can only name. */
 export interface LogLine {
@@ -73,3 +74,17 @@ export type TrialCurve = Schemas["TrialCurve"];
 export type StudyImportance = Schemas["StudyImportance"];
 export type StudyPrediction = Schemas["StudyPrediction"];
 export type Parameter = StudySpec["parameters"][string];
+
+export type Model = Schemas["ModelView"];
+export type ModelVersion = Schemas["VersionView"];
+export type ModelVersionDetail = Schemas["VersionDetail"];
+export type ModelLineage = Schemas["ModelLineage"];
+export type ModelChange = Schemas["ModelChange"];
+export type Stage = NonNullable<ModelVersion["stage"]>;
+export type Endpoint = Schemas["EndpointView"];
+export type EndpointDetail = Schemas["EndpointDetail"];
+export type Deployment = Schemas["DeploymentView"];
+export type DeploymentDetail = Schemas["DeploymentDetail"];
+export type Revision = Schemas["RevisionView"];
+export type ServingReplica = Schemas["ServingReplicaView"];
+export type DeployRequest = Schemas["DeployRequest"];

@@ -1,6 +1,7 @@
 import { AlertDialog } from "@base-ui/react/alert-dialog";
 import { Dialog } from "@base-ui/react/dialog";
 import { type ReactNode, useState } from "react";
+import { ApiError } from "~/api/client";
 import { Failure } from "./parts";
 
 interface ConfirmProps {
@@ -65,7 +66,22 @@ interface FormDialogProps {
   /** Resolves: done, the dialog closes (unless it says false). Rejects: told in the dialog. */
   submit: (data: FormData) => Promise<unknown>;
   isWide?: boolean;
-  children: ReactNode;
+  /** A function is told what the API finds wrong with a field. */
+  children: ReactNode | ((wrong: Wrong) => ReactNode);
+}
+
+export type Wrong = (field: string) => string | undefined;
+
+/** What a refusal says of each field; of one that has fields of its own, also what is said of those. */
+export function wrongOf(error: unknown): Wrong {
+  const problem = error instanceof ApiError ? error.problem : {};
+  const told = problem.errors ?? (problem.field ? [{ path: problem.field, message: problem.detail ?? "" }] : []);
+  return (field) => {
+    const found = told.find(
+      ({ path }) => path === field || path.replace(/^body\./, "") === field || path.startsWith(`${field}.`),
+    );
+    return found && (found.hint ? `${found.message} (${found.hint})` : found.message);
+  };
 }
 
 export function FormDialog({ title, isOpen, close, verb, submit, isWide = false, children }: FormDialogProps) {
@@ -101,7 +117,7 @@ export function FormDialog({ title, isOpen, close, verb, submit, isWide = false,
             }}
           >
             <Dialog.Title render={<h2 />}>{title}</Dialog.Title>
-            {children}
+            {typeof children === "function" ? children(wrongOf(error)) : children}
             {error !== null && <Failure error={error} />}
             <div className="row dialog-actions">
               <Dialog.Close className="button">Cancel</Dialog.Close>

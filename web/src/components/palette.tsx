@@ -207,6 +207,8 @@ function useShortcuts(): void {
 const PLACES: Record<string, string> = {
   j: "/jobs",
   y: "/studies",
+  m: "/models",
+  e: "/endpoints",
   q: "/queue",
   c: "/cluster",
   p: "/projects",

@@ -15,7 +15,9 @@ import {
   Menu as MenuIcon,
   Monitor,
   Moon,
+  Package,
   Plus,
+  RadioTower,
   Search,
   Server,
   Settings,
@@ -41,6 +43,8 @@ interface Place {
 export const WORK: readonly Place[] = [
   { to: "/jobs", label: "Jobs", icon: LayoutList },
   { to: "/studies", label: "Studies", icon: FlaskConical },
+  { to: "/models", label: "Models", icon: Package },
+  { to: "/endpoints", label: "Endpoints", icon: RadioTower },
   { to: "/queue", label: "Queue", icon: ListOrdered },
   { to: "/cluster", label: "Cluster", icon: Server },
 ];

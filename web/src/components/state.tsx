@@ -9,6 +9,7 @@ import {
   HourglassIcon,
   LoaderCircle,
   type LucideIcon,
+  TriangleAlert,
   Unplug,
 } from "lucide-react";
 
@@ -30,11 +31,19 @@ const LOOKS: Record<string, [LucideIcon, string]> = {
   lost: [Unplug, "red"],
   expired: [HourglassIcon, "grey"],
   ended: [CircleCheck, "grey"],
+  waiting: [Clock, "amber"],
+  registering: [LoaderCircle, "cyan"],
+  ready: [CircleCheck, "green"],
+  deploying: [LoaderCircle, "cyan"],
+  degraded: [TriangleAlert, "amber"],
+  draining: [LoaderCircle, "grey"],
+  undeploying: [LoaderCircle, "grey"],
+  deleting: [LoaderCircle, "grey"],
 };
 
 export function State({ state, pill = false }: { state: string; pill?: boolean }) {
   const [Icon, tone] = LOOKS[state] ?? [CircleDashed, "grey"];
-  const moves = state === "starting" || state === "cancelling" || state === "stopping";
+  const moves = Icon === LoaderCircle;
   return (
     <span className={`state tone-${tone}${pill ? " pill" : ""}`}>
       <Icon size={14} className={moves ? "spin" : ""} aria-hidden="true" />

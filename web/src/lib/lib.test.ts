@@ -8,7 +8,7 @@ import { free, isBeyond, isOpen } from "./room";
 import { lineOf, smoothed } from "./series";
 import { freeName, mergePatch, specYaml } from "./spec";
 import type { MetricSeries } from "~/api/types";
-import { newestValues, telling } from "./telling";
+import { newestValues, telling, tellingOfVersion } from "./telling";
 
 describe("numbers as people read them", () => {
   it("says sizes, times and ages in units of their own", () => {
@@ -102,6 +102,25 @@ describe("the metrics that are seen at once", () => {
   });
   it("are the library's where there are few others", () => {
     expect(names("step_a_s", "step_b_s", "step_c_s", "step_d_s", "loss")).toEqual(["loss", "step_a_s", "step_b_s", "step_c_s"]);
+  });
+});
+
+describe("the metrics of a version that are seen at once", () => {
+  it("are the test's, the one it was chosen by first, and then as a job's", () => {
+    const all = [
+      "train_loss",
+      "accuracy",
+      "seconds",
+      "test_rows",
+      "test_accuracy_low",
+      "test_accuracy_baseline",
+      "test_f1",
+      "test_accuracy",
+    ];
+    const names = (most: number) =>
+      tellingOfVersion(Object.fromEntries(all.map((name) => [name, 1])), most).map(([name]) => name);
+    expect(names(2)).toEqual(["test_accuracy", "test_f1"]);
+    expect(names(5)).toEqual(["test_accuracy", "test_f1", "train_loss", "accuracy", "seconds"]);
   });
 });
 

@@ -33,3 +33,18 @@ export function telling(metrics: Record<string, unknown>): [string, unknown][] {
   const sorted = Object.entries(metrics).sort(([a], [b]) => placeOf(a) - placeOf(b));
   return sorted.filter(([name], i) => i < (PLATFORMS.test(name) ? OF_PLATFORM : SHOWN));
 }
+
+const TEST = /^test[/_.]/i;
+const OF_TEST_BESIDE = /^test[/_.](?:rows|.*[/_.](?:low|high|baseline))$/i; // bounds and sizes, not scores of their own
+
+/** The same of a registered version: how it did on data that it has not seen comes first, the metric it was chosen by before the others. */
+export function tellingOfVersion(metrics: Record<string, number>, most: number): [string, number][] {
+  const place = (name: string): number => {
+    if (OF_TEST_BESIDE.test(name)) return ORDER.length + 5;
+    if (TEST.test(name)) return `${name}_low` in metrics ? 0 : 1;
+    return 2 + placeOf(name);
+  };
+  return Object.entries(metrics)
+    .sort(([a], [b]) => place(a) - place(b))
+    .slice(0, most);
+}

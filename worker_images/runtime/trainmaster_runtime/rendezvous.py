@@ -105,7 +105,8 @@ def _run(listener: socket.socket) -> None:
 
         def do_PUT(self) -> None:
             length = self.headers.get("Content-Length") or "0"
-            if not length.isdigit() or int(length) > _VALUE_BYTES:
+            # Not any Unicode digit: `int` does not read "²".
+            if not (length.isascii() and length.isdigit() and len(length) < 19) or int(length) > _VALUE_BYTES:
                 self.close_connection = True  # what it sends is not read
                 return self._answer(413)
             value = self.rfile.read(int(length))

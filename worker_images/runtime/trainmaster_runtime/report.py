@@ -206,12 +206,20 @@ class Reporter:
                 if not is_last or not items or clock.monotonic() >= (self._finish_by or 0.0):
                     break
             if is_last:
+                self._tell_roads(self.collector)
                 self.collector.close()
         except Exception as error:  # noqa: BLE001 - the same
             self._say("metrics are not collected any more: %s: %s" % (type(error).__name__, error))
             self.collector = None
         if is_last:
             self.collector = None
+
+    def _tell_roads(self, collector: Collector) -> None:
+        """At the end, what came on each road. Progress of which an API that does not know it takes nothing."""
+        if collector.roads is not None:
+            self._spool.add(
+                {"at": clock.stamp(clock.now()), "kind": "progress", "data": {"roads": collector.roads.told()}}
+            )
 
     def _follow_the_api(self) -> None:
         """Go on at the API's new place, if it has moved: what answers or refuses at the old one is somebody else."""
@@ -259,6 +267,9 @@ class Reporter:
                 # A checkpoint's metrics stand beside it: they draw no curve that printed lines would double.
                 self.collector.is_told |= item["kind"] != "checkpoint" and bool(item["data"].get("metrics"))
                 self.collector.is_step_told |= item["kind"] == "progress" and "step" in item["data"]
+                if self.collector.roads is not None:
+                    for name in _told_names(item):
+                        self.collector.roads.came("library", name)
         return True
 
     def _free_source(self) -> None:
@@ -374,6 +385,19 @@ def _pressed(data: bytes) -> bytes:
 
     press = zlib.compressobj(1, zlib.DEFLATED, 31)  # gzip's frame
     return press.compress(data) + press.flush()
+
+
+def _told_names(item: dict[str, Any]) -> list[str]:
+    """Names of the metrics that user code reported in an item, one for each value."""
+    data = item["data"]
+    if item["kind"] == "progress" and isinstance(data.get("metrics"), dict):
+        return [str(name) for name in data["metrics"]]
+    names = []
+    series = data.get("series") if item["kind"] == "metrics" else None
+    for one in series if isinstance(series, list) else ():
+        if isinstance(one, dict) and isinstance(one.get("values"), list):
+            names += [str(one.get("name", ""))] * len(one["values"])
+    return names
 
 
 def _item(line: bytes) -> dict[str, Any] | None:

@@ -3,7 +3,8 @@
 The simple equivalent reads all instances in order and writes one line for each. Here they are cut into shards of a fixed
 number of instances, counted over all files in the order of their names; replica ``i`` of ``n`` has every ``n``-th shard. A
 shard's predictions and errors are written beside their place and moved there last, so that a file that is there is whole: a
-replica that starts again goes on at the first shard that has none.
+replica that starts again goes on at the first shard that has none. Last of all a replica writes down how many predictions and
+errors there are in its shards, those of earlier runs included.
 
 Reading JSONL is quick (all replicas read all lines and parse their own alone), so nobody has to know where a line begins.
 """
@@ -30,6 +31,8 @@ from trainmaster_serving.values import plain
 _ENDS = (".jsonl", ".ndjson", ".json", ".csv")
 _PREDICTIONS = "predictions-%05d.jsonl"
 _ERRORS = "errors-%05d.jsonl"
+# By the replica's index and their number: who goes on with another number of replicas shares the shards in another way.
+_SUMMARY = "summary-%d-of-%d.json"
 # Says what input the shards are of.
 _MANIFEST = "batch.json"
 _MANIFEST_WAIT_S = 5.0
@@ -38,6 +41,8 @@ _TOLD_EVERY_S = 10.0
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?P<fraction>\.[0-9]+)?(?P<exponent>[eE][+-]?[0-9]+)?", re.ASCII)
 _NOT_FINITE = ("nan", "NaN", "inf", "-inf", "Infinity", "-Infinity")
 _DIGITS = 300  # of a number
+_TOLD_OF_ERROR = 1000  # letters
+_PIECE_BYTES = 2**20
 Row = Tuple[str, str]  # its file, and a line of it as text (CSV: as JSON already)
 
 
@@ -47,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--instances", default="/data/instances", help="folder of the files")
     parser.add_argument("--instances-file", default="", help="the one file in it; unstated: all")
     parser.add_argument("--format", default="auto", choices=("auto", "jsonl", "csv"))
+    parser.add_argument("--csv-rows", default="object", choices=("object", "array"), help="what a row of CSV becomes")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--shard-size", type=int, default=10_000)
     parser.add_argument("--output", default=env.get("TRAINMASTER_OUTPUT_DIR", "/data/output"))
@@ -61,20 +67,55 @@ def run_batch(options: argparse.Namespace) -> int:
     demand_same_input(options.output, paths, options.shard_size, options.index)
     model = load_model(options.model, options.model_file, options.framework, options.trust_code)
     done, failed, told_s = 0, 0, time.monotonic()
-    for number, rows in shards(read_rows(paths, options.format), options.shard_size, options.index, options.count):
+    tally = Tally()
+    for number, rows in shards(
+        read_rows(paths, options.format, options.csv_rows), options.shard_size, options.index, options.count
+    ):
         place = os.path.join(options.output, _PREDICTIONS % number)
+        of_errors = os.path.join(options.output, _ERRORS % number)
         if os.path.exists(place):
+            tally.add_files(place, of_errors)
             continue
         predictions, errors = predict_shard(model, rows, options.batch_size)
         if errors:
-            _write(os.path.join(options.output, _ERRORS % number), errors, options.index)
+            _write(of_errors, errors, options.index)
         _write(place, predictions, options.index)  # last: it says that the shard is done
+        tally.add(len(predictions), len(errors), errors[0] if errors else None)
         done, failed = done + len(predictions), failed + len(errors)
         if time.monotonic() - told_s >= _TOLD_EVERY_S:
             told_s = time.monotonic()
             print("shard=%d predictions=%d errors=%d" % (number, done, failed), flush=True)
+    _write(os.path.join(options.output, _SUMMARY % (options.index, options.count)), [tally.plain()], options.index)
     print("Done: %d predictions, %d errors in this run." % (done, failed), flush=True)
     return 0
+
+
+class Tally:
+    """How many instances of a replica's shards have a prediction or an error, and what the first error says."""
+
+    def __init__(self) -> None:
+        self.predictions = 0
+        self.errors = 0
+        self.first_error = ""
+
+    def add(self, predictions: int, errors: int, first: Any) -> None:
+        """``first``: the shard's first error; ``None``: it has none."""
+        self.predictions += predictions
+        self.errors += errors
+        if first is not None and not self.first_error:
+            self.first_error = str(first["error"])[:_TOLD_OF_ERROR]
+
+    def add_files(self, predictions: str, errors: str) -> None:
+        """The same of a shard that an earlier run has done."""
+        count, first = 0, None
+        if os.path.exists(errors):
+            count = _lines(errors)
+            with open(errors, encoding="utf-8") as stream:
+                first = json.loads(stream.readline())
+        self.add(_lines(predictions), count, first)
+
+    def plain(self) -> Dict[str, Any]:
+        return {"predictions": self.predictions, "errors": self.errors, "first_error": self.first_error}
 
 
 def find_files(folder: str, file: str, kind: str) -> List[str]:
@@ -132,11 +173,19 @@ def _manifest(place: str) -> Any:
         threading.Event().wait(0.05)
 
 
-def read_rows(paths: Sequence[str], kind: str) -> Iterator[Row]:
+def read_rows(paths: Sequence[str], kind: str, csv_rows: str = "object") -> Iterator[Row]:
+    """``csv_rows``: whether a row of CSV is an ``object`` by the header's names, or the ``array`` of its cells."""
     for path in paths:
         name = os.path.basename(path)
         with _open(path) as stream:
             if kind == "csv" or (kind == "auto" and _bare(path).endswith(".csv")):
+                if csv_rows == "array":
+                    lines = csv.reader(stream)
+                    next(lines, None)  # the header
+                    for cells in lines:
+                        if cells:
+                            yield name, json.dumps([_value(text) for text in cells])
+                    continue
                 for values in csv.DictReader(stream):
                     yield name, json.dumps({key: _value(text) for key, text in values.items() if key is not None})
             else:
@@ -204,6 +253,11 @@ def _value(text: Any) -> Any:
         return int(text)
     number = float(text)
     return number if math.isfinite(number) else text
+
+
+def _lines(path: str) -> int:
+    with open(path, "rb") as stream:
+        return sum(piece.count(b"\n") for piece in iter(lambda: stream.read(_PIECE_BYTES), b""))
 
 
 def _bare(path: str) -> str:

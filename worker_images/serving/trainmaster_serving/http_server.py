@@ -1,7 +1,7 @@
 """The HTTP server: a health route, and a predict route in Vertex AI's shape.
 
 https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements#prediction: ``{"instances": […],
-"parameters": {…}}`` in, ``{"predictions": […]}`` out. It listens before the model is read, so that who asks for its health is told
+"parameters": {…}}`` in, ``{"predictions": […]}`` out, with ``metadata`` where something holds for all of them. It listens before the model is read, so that who asks for its health is told
 what it is doing. On SIGTERM it finishes what it has and ends.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import socket
 import sys
@@ -20,7 +21,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Dict, List, Optional, Tuple
 
 from trainmaster_serving.errors import BadInstances, ModelProblem
-from trainmaster_serving.models import Model, load_model
+from trainmaster_serving.models import Model, load_model, metadata_of
 
 # More than the platform's proxy lets through; for who asks directly.
 _BODY_LIMIT = 1 << 30
@@ -45,6 +46,11 @@ class ModelServer(ThreadingHTTPServer):
         self.is_leaving = False
         self._open = 0
         self._lock = threading.Condition()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who asked went away: nobody is there to be told, and nothing is wrong here."""
+        if not isinstance(sys.exc_info()[1], (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
 
     def begin(self) -> None:
         with self._lock:
@@ -106,6 +112,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             instances, parameters = _request_of(body)
             predictions = model.predict(instances, parameters) if instances else []
+            metadata = metadata_of(model, parameters) if instances else {}
         except BadInstances as error:
             self._refuse(400, str(error))
         except MemoryError:
@@ -114,19 +121,19 @@ class Handler(BaseHTTPRequestHandler):
             traceback.print_exc()
             self._refuse(500, "the model failed; the log of the serving replica has more")
         else:
-            self._answer(200, {"predictions": predictions})
+            self._answer(200, {"predictions": predictions, **({"metadata": metadata} if metadata else {})})
 
     def _body(self) -> Optional[bytes]:
         """``None``: it was refused."""
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
             return self._chunks()
-        length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > _BODY_LIMIT:
+        length = _number(self.headers.get("Content-Length", ""), 10)
+        if length is None or length > _BODY_LIMIT:
             self.close_connection = True
-            self._refuse(411 if not length.isdigit() else 413, "the body has no length, or is too large")
+            self._refuse(411 if length is None else 413, "the body has no length, or is too large")
             return None
-        body = self.rfile.read(int(length))
-        if len(body) < int(length):
+        body = self.rfile.read(length)
+        if len(body) < length:
             self.close_connection = True
             return None
         return body
@@ -134,24 +141,23 @@ class Handler(BaseHTTPRequestHandler):
     def _chunks(self) -> Optional[bytes]:
         parts: List[bytes] = []
         size = 0
-        try:
-            while True:
-                count = int(self.rfile.readline(1024).split(b";")[0], 16)
-                size += count
-                if size > _BODY_LIMIT:
-                    self.close_connection = True
-                    self._refuse(413, "the body is too large")
-                    return None
-                if count == 0:
-                    while self.rfile.readline(65536) not in (b"\r\n", b"\n", b""):
-                        pass
-                    return b"".join(parts)
-                parts.append(self.rfile.read(count))
-                self.rfile.readline(16)
-        except ValueError:
-            self.close_connection = True
-            self._refuse(400, "the body's chunks cannot be read")
-            return None
+        while True:
+            count = _number(self.rfile.readline(1024).split(b";")[0].strip().decode("latin-1"), 16)
+            if count is None:
+                self.close_connection = True
+                self._refuse(400, "the body's chunks cannot be read")
+                return None
+            size += count
+            if size > _BODY_LIMIT:
+                self.close_connection = True
+                self._refuse(413, "the body is too large")
+                return None
+            if count == 0:
+                while self.rfile.readline(65536) not in (b"\r\n", b"\n", b""):
+                    pass
+                return b"".join(parts)
+            parts.append(self.rfile.read(count))
+            self.rfile.readline(16)
 
     def _path(self) -> str:
         return self.path.split("?", 1)[0]
@@ -204,6 +210,13 @@ def serve(options: argparse.Namespace) -> int:
     # Threads of idle connections wait for requests that nobody sends any more.
     sys.stdout.flush()
     os._exit(0)
+
+
+def _number(text: str, base: int) -> Optional[int]:
+    """What a header or a chunk says; ``None`` for what is no number of plain digits, as HTTP writes them: ``int`` reads signs and
+    underscores as well, and ``str.isdigit`` is true of digits that ``int`` does not read.
+    """
+    return int(text, base) if re.fullmatch("[0-9]{1,18}" if base == 10 else "[0-9A-Fa-f]{1,15}", text) else None
 
 
 def _request_of(body: bytes) -> Tuple[Any, Dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any, Callable, Dict, List, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Protocol, Sequence, Tuple
 
 from trainmaster_serving.errors import ModelProblem
 
@@ -18,6 +18,14 @@ class Model(Protocol):
         Raises ``BadInstances`` for what is none of the model's.
         """
         ...
+
+
+def metadata_of(model: Model, parameters: Dict[str, Any]) -> Dict[str, Any]:
+    """What holds for all predictions asked for with ``parameters``, as Vertex AI's ``metadata`` of an answer: the order of
+    the classes, where a prediction is a list with a figure for each. Empty for a model that has nothing to say.
+    """
+    tell: Optional[Callable[[Dict[str, Any]], Dict[str, Any]]] = getattr(model, "metadata", None)
+    return tell(parameters) if tell is not None else {}
 
 
 # By the ends of names: what each framework writes. Vertex AI's prebuilt containers go by the same names.

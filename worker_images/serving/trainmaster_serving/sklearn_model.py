@@ -5,9 +5,22 @@ from __future__ import annotations
 from typing import Any, Dict, List, Sequence
 
 from trainmaster_serving.errors import BadInstances, ModelProblem
-from trainmaster_serving.values import array, by_instance, columns
+from trainmaster_serving.values import array, by_instance, columns, plain
 
+# Besides what skops takes for scikit-learn's own: the platform's first step of models of tables (AutoML), the trees of
+# scikit-learn's forests and histogram boosting, and the type of an array's cells, which encoders keep; skops lists none of these.
+# None of them runs anything that the file brings.
+_KNOWN_TYPES = frozenset(
+    (
+        "trainmaster_automl.rows.RowReader",
+        "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
+        "sklearn.tree._tree.Tree",
+        "numpy.dtype",
+    )
+)
 _METHODS = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform", "score_samples")
+# Of those the ones that give a figure for each class.
+_OF_CLASSES = ("predict_proba", "predict_log_proba", "decision_function")
 
 
 class SklearnModel:
@@ -23,23 +36,44 @@ class SklearnModel:
         rows = self._rows(instances)
         try:
             return by_instance(getattr(self._estimator, method)(rows), len(instances))
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             raise BadInstances("the model refuses them: %s" % str(error).splitlines()[0][:500]) from error
 
+    def metadata(self, parameters: Dict[str, Any]) -> Dict[str, Any]:
+        """``classes``: in the order in which a prediction has its figures. Of two classes ``decision_function`` gives one
+        figure, above zero for the second.
+        """
+        classes = getattr(self._estimator, "classes_", None)
+        if classes is None or parameters.get("method") not in _OF_CLASSES:
+            return {}
+        return {"classes": plain(classes)}
+
     def _rows(self, instances: Sequence[Any]) -> Any:
+        first = getattr(self._estimator, "steps", [("", self._estimator)])[0][1]
+        takes_rows = getattr(first, "takes_rows", False)
         if not isinstance(instances[0], dict):
-            return array(instances)
+            return _as_they_are(instances) if takes_rows else array(instances)
         named = columns(instances)
         known = getattr(self._estimator, "feature_names_in_", None)
         order = list(named) if known is None else [str(name) for name in known]
         missing = [name for name in order if name not in named]
         if missing:
             raise BadInstances("instances: they have no %s, which the model was trained with" % ", ".join(missing[:10]))
+        if takes_rows:
+            return [[one[name] for name in order] for one in instances]
         try:
             import pandas as pd  # pyright: ignore[reportMissingImports] (where it is)
         except ImportError:
             return array([[one[name] for name in order] for one in instances])
         return pd.DataFrame({name: named[name] for name in order})
+
+
+def _as_they_are(instances: Sequence[Any]) -> List[List[Any]]:
+    """Rows whose cells may be of different types. Raises ``BadInstances``."""
+    for place, one in enumerate(instances):
+        if not isinstance(one, list) or len(one) != len(instances[0]):
+            raise BadInstances("instances[%d]: must be a list as long as the first, or all must be objects" % place)
+    return [list(one) for one in instances]
 
 
 def load(path: str, trust_code: bool) -> SklearnModel:
@@ -70,11 +104,12 @@ def _skops(path: str, trust_code: bool) -> Any:
 
     try:
         strange = io.get_untrusted_types(file=path)
-        if trust_code or not strange:
+        alien = [name for name in strange if name not in _KNOWN_TYPES]
+        if trust_code or not alien:
             return io.load(path, trusted=strange)
     except Exception as error:  # damaged in any way
         raise ModelProblem("%s is no skops file that can be read: %s" % (path, str(error)[:500])) from error
     raise ModelProblem(
         "%s holds types that are not scikit-learn's own (%s); deploy with trust_code if you trust its author."
-        % (path, ", ".join(strange[:10]))
+        % (path, ", ".join(alien[:10]))
     )

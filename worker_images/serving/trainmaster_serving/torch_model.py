@@ -6,11 +6,12 @@ import importlib.util
 import os
 import warnings
 import zipfile
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Union
 
 import torch
 
 from trainmaster_serving.errors import BadInstances, ModelProblem
+from trainmaster_serving.image_model import IMAGES_FILE, ImageModel
 from trainmaster_serving.values import array, by_instance, columns
 
 # The module of a state dict: `make_model()` gives it, without weights.
@@ -35,7 +36,7 @@ class TorchModel:
 
     def _tensor(self, rows: Sequence[Any], what: str) -> Any:
         made = array(rows, what)
-        if made.dtype.kind not in "bif":
+        if made.dtype.kind not in "biuf":
             raise BadInstances("%s: this model takes numbers, not text" % what)
         tensor = torch.as_tensor(made, device=self._device)
         return tensor.float() if made.dtype.kind == "f" else tensor
@@ -61,7 +62,7 @@ class TorchModel:
                 raise BadInstances("the model refuses them: %s" % _first_line(error)) from error
 
 
-def load(path: str, trust_code: bool) -> TorchModel:
+def load(path: str, trust_code: bool) -> Union[TorchModel, ImageModel]:
     """Raises ``ModelProblem``."""
     if path.endswith(".pt2"):
         return TorchModel(_exported(path, trust_code))
@@ -72,6 +73,9 @@ def load(path: str, trust_code: bool) -> TorchModel:
                 module = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             raise ModelProblem("%s is no TorchScript that can be read: %s" % (path, _first_line(error))) from error
+        about = os.path.join(os.path.dirname(path), IMAGES_FILE)
+        if os.path.isfile(about):
+            return ImageModel(TorchModel(module.eval()), about)
         return TorchModel(module.eval())
     return TorchModel(_with_weights(path, trust_code))
 

@@ -49,6 +49,25 @@ def list_models_page(
     )
 
 
+def find_models_page(
+    *,
+    projects: Sequence[str] = (),
+    stages: Sequence[Stage] = (),
+    job: str | None = None,
+    search: str | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Call[Page[ModelView]]:
+    """One page of the models of all projects that the caller may see, by name.
+
+    Args:
+        stages: of any of a model's versions.
+        job: only models with a version of this job, by its id.
+    """
+    query = params(project=list(projects), stage=list(stages), job=job, search=search, limit=limit, cursor=cursor)
+    return typed(Page[ModelView], "find_models", "GET", "/models", query=query)
+
+
 def get_model(project: str, model: str) -> Call[ModelView]:
     """The model with its aliases."""
     return typed(ModelView, "get_model", "GET", path(_MODEL, project=project, model=model))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
+from uuid import uuid4
 
 from trainmaster.client.calls.build import params, path, silent, typed
 from trainmaster.client.steps import Answer, Call, Request
@@ -17,6 +18,7 @@ from trainmaster.wire.serving import (
     EndpointCreate,
     EndpointDetail,
     EndpointView,
+    Predicted,
     RollbackRequest,
     ScaleRequest,
     TrafficRequest,
@@ -121,19 +123,40 @@ def predict(
         ModelError: the model itself refused, or failed.
         Unavailable: no replica is ready; the sentence says what they wait for.
     """
+    request = _asking(endpoint, instances, parameters, project, deployment, timeout_s)
+    return Call("predict", request, lambda answer: _predicted(answer).predictions, is_repeatable=False)
+
+
+def predict_with_metadata(
+    endpoint: str,
+    instances: Sequence[Any],
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    project: str = "default",
+    deployment: str | None = None,
+    timeout_s: float = 120.0,
+) -> Call[Predicted]:
+    """As :func:`predict`, with what the model says of all predictions: the order of the classes where each has a list of
+    figures, as by ``parameters={"method": "predict_proba"}``.
+    """
+    request = _asking(endpoint, instances, parameters, project, deployment, timeout_s)
+    return Call("predict", request, _predicted, is_repeatable=False)
+
+
+def _asking(
+    endpoint: str,
+    instances: Sequence[Any],
+    parameters: Mapping[str, Any] | None,
+    project: str,
+    deployment: str | None,
+    timeout_s: float,
+) -> Request:
     body: dict[str, Any] = {"instances": list(instances)}
     if parameters is not None:
         body["parameters"] = dict(parameters)
     at = path(_ONE, project=project, endpoint=endpoint) + ":predict"
-    request = Request(
-        "POST",
-        at,
-        params(deployment=deployment),
-        {"Content-Type": "application/json"},
-        json.dumps(body).encode(),
-        timeout_s,
-    )
-    return Call("predict", request, _predictions, is_repeatable=False)
+    headers = {"Content-Type": "application/json"}
+    return Request("POST", at, params(deployment=deployment), headers, json.dumps(body).encode(), timeout_s)
 
 
 def raw_predict(
@@ -152,21 +175,31 @@ def raw_predict(
     return Call("raw_predict", request, lambda answer: answer.content, is_repeatable=False)
 
 
-def batch_predict(model: str, input: str, *, project: str = "default", **fields: Any) -> Call[JobDetail]:  # noqa: A002
+def batch_predict(
+    model: str,
+    input: str,  # noqa: A002
+    *,
+    project: str = "default",
+    idempotency_key: str | None = None,
+    **fields: Any,
+) -> Call[JobDetail]:
     """A job that predicts for every instance of the files at ``input`` (volume/path).
 
     Args:
+        idempotency_key: the same key never makes a second job; made when none is given, so that a repeat after a lost
+            answer is safe.
         fields: further ones of :class:`trainmaster.wire.serving.BatchPredictRequest`, such as ``replicas=4``.
     """
     at = path("/projects/{project}/batch-predictions", project=project)
     body = BatchPredictRequest(model=model, input=input, **fields)
-    return typed(JobDetail, "batch_predict", "POST", at, body=body)
+    headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
+    return typed(JobDetail, "batch_predict", "POST", at, body=body, headers=headers, is_repeatable=True)
 
 
-def _predictions(answer: Answer) -> list[Any]:
+def _predicted(answer: Answer) -> Predicted:
     value = answer.json()
     if not isinstance(value, dict) or not isinstance(value.get("predictions"), list):
         raise ModelError(
             "The model's answer has no predictions; ask it with raw_predict.", status=answer.status, answer=value
         )
-    return list(value["predictions"])
+    return Predicted(predictions=value["predictions"], metadata=value.get("metadata") or {})

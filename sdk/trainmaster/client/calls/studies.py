@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
+from uuid import uuid4
 
 from trainmaster.client.calls.build import params, path, silent, typed
 from trainmaster.client.steps import Call
@@ -29,14 +30,24 @@ from trainmaster.wire.studies import (
 )
 
 
-def create_study(spec: Mapping[str, Any]) -> Call[StudyDetail]:
-    """Create the study; its first trials begin at once. Raises ``InvalidSpec`` with every mistake in it."""
-    return typed(StudyDetail, "create_study", "POST", "/studies", body=StudyCreate(spec=dict(spec)))
+def create_study(
+    spec: Mapping[str, Any], *, idempotency_key: str | None = None, wait_for_nodes: bool = False
+) -> Call[StudyDetail]:
+    """Create the study; its first trials begin at once. Raises ``InvalidSpec`` with every mistake in it.
+
+    Args:
+        idempotency_key: the same key never makes a second study; made when none is given, so that a repeat after a lost
+            answer is safe.
+        wait_for_nodes: create it also where no node that there is could ever hold one of its trials.
+    """
+    headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
+    body = StudyCreate(spec=dict(spec), wait_for_nodes=wait_for_nodes)
+    return typed(StudyDetail, "create_study", "POST", "/studies", body=body, headers=headers, is_repeatable=True)
 
 
-def check_study(spec: Mapping[str, Any]) -> Call[StudySpec]:
+def check_study(spec: Mapping[str, Any], *, wait_for_nodes: bool = False) -> Call[StudySpec]:
     """The canonical spec, as the server would take it; nothing is created. Raises like ``create_study``."""
-    body = StudyCreate(spec=dict(spec), dry_run=True)
+    body = StudyCreate(spec=dict(spec), dry_run=True, wait_for_nodes=wait_for_nodes)
     return typed(StudySpec, "create_study", "POST", "/studies", body=body, is_repeatable=True)
 
 
@@ -94,21 +105,39 @@ def get_study_prediction(study: str, *, more: int | None = None) -> Call[StudyPr
     return typed(StudyPrediction, "get_study_prediction", "GET", at, query=params(more=more))
 
 
-def clone_study(study: str, *, changes: Mapping[str, Any] | None = None, warm_start: bool = False) -> Call[StudyDetail]:
+def clone_study(
+    study: str,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    warm_start: bool = False,
+    idempotency_key: str | None = None,
+    wait_for_nodes: bool = False,
+) -> Call[StudyDetail]:
     """A new study from the spec of ``study``.
 
     Args:
         changes: laid over the spec key by key (RFC 7396); ``None`` as a value removes a key. Without a ``name`` the clone
             gets the next free one, such as ``search-2``.
         warm_start: learn from the original's trials.
+        idempotency_key: the same key never makes a second clone; made when none is given.
+        wait_for_nodes: create it also where no node that there is could ever hold one of its trials.
     """
-    body = StudyClone(changes=dict(changes or {}), warm_start=warm_start)
-    return typed(StudyDetail, "clone_study", "POST", path("/studies/{study}/clone", study=study), body=body)
+    headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
+    body = StudyClone(changes=dict(changes or {}), warm_start=warm_start, wait_for_nodes=wait_for_nodes)
+    at = path("/studies/{study}/clone", study=study)
+    return typed(StudyDetail, "clone_study", "POST", at, body=body, headers=headers, is_repeatable=True)
 
 
-def check_clone(study: str, *, changes: Mapping[str, Any] | None = None, warm_start: bool = False) -> Call[StudySpec]:
+def check_clone(
+    study: str,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    warm_start: bool = False,
+    wait_for_nodes: bool = False,
+) -> Call[StudySpec]:
     """The canonical spec of the clone, as the server would take it; nothing is created. Raises like ``clone_study``."""
-    body = StudyClone(changes=dict(changes or {}), warm_start=warm_start, dry_run=True)
+    laid_over = dict(changes or {})
+    body = StudyClone(changes=laid_over, warm_start=warm_start, dry_run=True, wait_for_nodes=wait_for_nodes)
     at = path("/studies/{study}/clone", study=study)
     return typed(StudySpec, "clone_study", "POST", at, body=body, is_repeatable=True)
 
@@ -157,10 +186,27 @@ def delete_study(study: str) -> Call[None]:
     return silent("delete_study", "DELETE", path("/studies/{study}", study=study))
 
 
-def suggest_trials(study: str, *, count: int = 1) -> Call[Suggestions]:
-    """Points to try by yourself, of a study without a template."""
+def suggest_trials(
+    study: str, *, count: int = 1, client: str | None = None, idempotency_key: str | None = None
+) -> Call[Suggestions]:
+    """Points to try by yourself, of a study without a template.
+
+    Args:
+        client: a name of your program's own, such as a worker's host and number. Asked again under it, also after a restart,
+            you first get those of its trials that are not told as complete.
+        idempotency_key: the same key always gives the same trials; made when none is given, so that a repeat after a lost
+            answer is safe.
+    """
+    headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
     at = path("/studies/{study}/suggestions", study=study)
-    return typed(Suggestions, "suggest_trials", "POST", at, body=SuggestRequest(count=count))
+    body = SuggestRequest(count=count, client=client)
+    return typed(Suggestions, "suggest_trials", "POST", at, body=body, headers=headers, is_repeatable=True)
+
+
+def heartbeat_trial(study: str, number: int) -> Call[TrialView]:
+    """Say that the trial is still worked on, so that it is not ended as lost; its ``state`` tells whether it still counts."""
+    at = path("/studies/{study}/trials/{number}/heartbeat", study=study, number=number)
+    return typed(TrialView, "heartbeat_trial", "POST", at, is_repeatable=True)
 
 
 def complete_trial(
@@ -169,4 +215,4 @@ def complete_trial(
     """Tell what a trial came to; without a ``result`` it has failed."""
     at = path("/studies/{study}/trials/{number}/complete", study=study, number=number)
     body = TrialComplete(result=None if result is None else dict(result), reason=reason)
-    return typed(TrialView, "complete_trial", "POST", at, body=body)
+    return typed(TrialView, "complete_trial", "POST", at, body=body, is_repeatable=True)

@@ -267,6 +267,21 @@ def list_models(project: str, *, search: str | None = None) -> Flow[None]:
     return all_pages(lambda cursor: models.list_models_page(project, search=search, limit=_LARGE, cursor=cursor))
 
 
+def find_models(
+    *,
+    projects: Sequence[str] = (),
+    stages: Sequence[Stage] = (),
+    job: str | None = None,
+    search: str | None = None,
+) -> Flow[None]:
+    """The models of all projects that the caller may see, by name; as ``find_models_page``."""
+    return all_pages(
+        lambda cursor: models.find_models_page(
+            projects=projects, stages=stages, job=job, search=search, limit=_LARGE, cursor=cursor
+        )
+    )
+
+
 def list_versions(project: str, model: str, *, stage: Stage | None = None, job: str | None = None) -> Flow[None]:
     """The model's versions, newest first."""
     return all_pages(

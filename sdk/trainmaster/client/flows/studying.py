@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from trainmaster.client.calls import automl
 from trainmaster.client.calls import studies as calls
 from trainmaster.client.compose import upload_code
 from trainmaster.client.steps import Flow, Pause, Work
@@ -14,6 +15,9 @@ from trainmaster.errors import FieldMistake, InvalidSpec, LocalFileProblem, Wait
 from trainmaster.packing import PackedFolder, pack_folder
 from trainmaster.spec import SpecError
 from trainmaster.studies import StudySpec, read_study_text
+from trainmaster.studies.parse import not_finite
+from trainmaster.wire.automl import AutomlDetail
+from trainmaster.wire.models import SETTLED_VERSION_STATES
 from trainmaster.wire.studies import TERMINAL_STUDY_STATES, StudyDetail
 
 _FIRST_LOOK_S: Final = 0.2
@@ -30,6 +34,10 @@ def read_study(source: StudySpec | Mapping[str, Any] | str | Path) -> Mapping[st
     if isinstance(source, StudySpec):
         return source.model_dump(mode="json")
     if isinstance(source, Mapping):
+        mistakes = not_finite(source)
+        if mistakes:
+            told = [FieldMistake(mistake.path, mistake.message, mistake.hint) for mistake in mistakes]
+            raise InvalidSpec("The study spec has a mistake.", mistakes=told)
         return source
     try:
         text = Path(source).read_text(encoding="utf-8")
@@ -50,28 +58,36 @@ def study_of_text(text: str, origin: str) -> Mapping[str, Any]:
 
 
 def create_study_with_code(
-    spec: StudySpec | Mapping[str, Any] | str | Path, *, code: Path | str | None = None
+    spec: StudySpec | Mapping[str, Any] | str | Path,
+    *,
+    code: Path | str | None = None,
+    idempotency_key: str | None = None,
+    wait_for_nodes: bool = False,
 ) -> Flow[StudyDetail]:
     """Create a study of a ``StudySpec``, a mapping, or the YAML or JSON file at a path; its first trials begin at once.
 
     Args:
         code: a folder to pack and upload, in place of the template's ``code``.
+        idempotency_key: the same key never makes a second study; made when none is given.
+        wait_for_nodes: create it also where no node that there is could ever hold one of its trials; such nodes are to come.
     """
     raw: dict[str, Any] = dict((yield Work(lambda: read_study(spec))))
     if code is None:
-        return (yield from calls.create_study(raw))
+        return (yield from calls.create_study(raw, idempotency_key=idempotency_key, wait_for_nodes=wait_for_nodes))
     template = raw.get("template")
     if not isinstance(template, Mapping):
         raise InvalidSpec("template: code is for the trials' jobs, and the study has no template.")
     # A mistake shows before anything is packed.
-    yield from calls.check_study({**raw, "template": {key: item for key, item in template.items() if key != "code"}})
+    checked = {**raw, "template": {key: item for key, item in template.items() if key != "code"}}
+    yield from calls.check_study(checked, wait_for_nodes=wait_for_nodes)
     folder = Path(code)
     packed: PackedFolder = yield Work(lambda: pack_folder(folder))
     try:
         digest = yield from upload_code(packed)
     finally:
         packed.remove()
-    return (yield from calls.create_study({**raw, "template": {**template, "code": digest}}))
+    whole = {**raw, "template": {**template, "code": digest}}
+    return (yield from calls.create_study(whole, idempotency_key=idempotency_key, wait_for_nodes=wait_for_nodes))
 
 
 def wait_for_study(study: str, *, timeout_s: float | None = None) -> Flow[StudyDetail]:
@@ -88,5 +104,31 @@ def wait_for_study(study: str, *, timeout_s: float | None = None) -> Flow[StudyD
             return detail
         if until_s is not None and time.monotonic() >= until_s:
             raise WaitTimedOut(f"Study {detail.name!r} is still {detail.state} after {timeout_s:g} s.")
+        yield Pause(pause_s)
+        pause_s = min(_LAST_LOOK_S, pause_s * 1.5)
+
+
+def is_automl_over(found: AutomlDetail) -> bool:
+    """Whether nothing more happens: its study has ended and the best model, if there is one, is registered or has failed."""
+    if found.state not in TERMINAL_STUDY_STATES:
+        return False
+    winner = found.winner
+    return winner is None or winner.version_state is None or winner.version_state in SETTLED_VERSION_STATES
+
+
+def wait_for_automl(study: str, *, timeout_s: float | None = None) -> Flow[AutomlDetail]:
+    """The AutoML study once its best model is registered, or nothing more will come of it.
+
+    Raises:
+        WaitTimedOut: neither within ``timeout_s``.
+    """
+    until_s = None if timeout_s is None else time.monotonic() + timeout_s
+    pause_s = _FIRST_LOOK_S
+    while True:
+        found: AutomlDetail = yield from automl.get_automl(study)
+        if is_automl_over(found):
+            return found
+        if until_s is not None and time.monotonic() >= until_s:
+            raise WaitTimedOut(f"AutoML study {found.name!r} is not over after {timeout_s:g} s.")
         yield Pause(pause_s)
         pause_s = min(_LAST_LOOK_S, pause_s * 1.5)

@@ -1,11 +1,12 @@
 import { useQueryClient } from "@tanstack/react-query";
-import { Download, Pin, PinOff, Play, Trash2 } from "lucide-react";
+import { Download, Package, Pin, PinOff, Play, Trash2 } from "lucide-react";
 import { useState } from "react";
 import { api, got } from "~/api/client";
 import { keys } from "~/api/queries";
 import type { Checkpoint } from "~/api/types";
 import { Confirm } from "~/components/dialogs";
 import { toast } from "~/components/toasts";
+import { RegisterDialog } from "~/pages/model/register";
 import { GoOn } from "./goOn";
 
 interface ActionsProps {
@@ -20,6 +21,7 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
   const client = useQueryClient();
   const [isGoing, setGoing] = useState(false);
   const [isAsked, setAsked] = useState(false);
+  const [isRegistering, setRegistering] = useState(false);
   const { path } = item;
   const name = path.split("/").at(-1) ?? path;
   const look = isWide ? "button small" : "button quiet icon small";
@@ -57,6 +59,17 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
           <Play size={14} aria-hidden="true" /> {isWide && "Resume from here"}
         </button>
       )}
+      {item.is_complete !== false && (
+        <button
+          type="button"
+          className={look}
+          title="Register as model"
+          {...named(`Register ${path} as model`)}
+          onClick={() => setRegistering(true)}
+        >
+          <Package size={14} aria-hidden="true" /> {isWide && "Register as model"}
+        </button>
+      )}
       <a
         className={look}
         title="Download"
@@ -86,6 +99,7 @@ export function CheckpointActions({ job, item, isWide = false }: ActionsProps) {
         <Trash2 size={14} aria-hidden="true" /> {isWide && "Delete"}
       </button>
       <GoOn job={job} path={path} step={item.step} isOpen={isAsked} close={() => setAsked(false)} />
+      <RegisterDialog job={job} checkpoint={path} isOpen={isRegistering} close={() => setRegistering(false)} />
       <Confirm title={isGoing ? `Delete ${name}?` : null} verb="Delete" act={remove} close={() => setGoing(false)}>
         Its files are removed. Refused while it is kept or a job goes on from it.
       </Confirm>

@@ -1,5 +1,7 @@
+import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Fragment } from "react";
+import { modelsOfJobQuery } from "~/api/models";
 import type { JobDetail } from "~/api/types";
 import { Card } from "~/components/parts";
 import { LocalTime } from "~/components/time";
@@ -16,6 +18,24 @@ function asked(resources: NonNullable<JobDetail["spec"]["roles"]>[string]["resou
     shm ? `${shm} of /dev/shm` : "",
   ].filter(Boolean);
   return parts.length > 0 ? parts.join(", ") : "nothing stated: it shares what is free";
+}
+
+/** The models that have a version of it. */
+function Registered({ job }: { job: string }) {
+  const { data } = useQuery(modelsOfJobQuery(job));
+  if (!data?.items.length) return null;
+  return (
+    <>
+      <dt>Registered in</dt>
+      <dd className="row wrapping">
+        {data.items.map((model) => (
+          <Link key={model.id} to="/models/$project/$model" params={{ project: model.project, model: model.name }}>
+            {model.name}
+          </Link>
+        ))}
+      </dd>
+    </>
+  );
 }
 
 /** What was submitted, and when it ran. */
@@ -105,6 +125,7 @@ export function Facts({ job }: { job: JobDetail }) {
           {job.attempt_count ?? 0}
           {job.restart_count ? <span className="dimmer">, {counted(job.restart_count, "restart")} counted</span> : null}
         </dd>
+        <Registered job={job.id} />
         {job.cloned_from && (
           <>
             <dt>Cloned from</dt>

@@ -4,7 +4,8 @@ import { FilterX, FlaskConical, Plus, Search } from "lucide-react";
 import { projectsQuery } from "~/api/queries";
 import { readStudies, studyKeys, type StudyFilters } from "~/api/studies";
 import type { Study } from "~/api/types";
-import { Bones, Empty, Failure, PageHead } from "~/components/parts";
+import { PagedList } from "~/components/pagedList";
+import { PageHead } from "~/components/parts";
 import { State } from "~/components/state";
 import { Ago } from "~/components/time";
 import { listed, toggled } from "~/lib/filters";
@@ -28,7 +29,6 @@ export function StudiesPage() {
     getNextPageParam: (page) => page.next_cursor ?? undefined,
     refetchInterval: (now) => ((now.state.data?.pages.length ?? 1) > 4 ? 5 * LIVE_MS : LIVE_MS),
   });
-  const studies = query.data?.pages.flatMap((page) => page.items) ?? [];
   const isFiltered = Object.keys(filters).length > 0;
   const filter = (change: { [name in keyof StudyFilters]?: string | undefined }) =>
     void navigate({
@@ -81,55 +81,20 @@ export function StudiesPage() {
           </button>
         )}
       </div>
-      {query.error !== null && <Failure error={query.error} retry={() => void query.refetch()} />}
-      {query.isPending ? (
-        <section className="card">
-          <div className="body">
-            <Bones rows={6} height={22} />
-          </div>
-        </section>
-      ) : studies.length === 0 && query.error === null ? (
-        <section className="card">
-          <Empty icon={FlaskConical} title={isFiltered ? "No study is like that" : "No study yet"}>
-            <p>
-              {isFiltered
-                ? "Take a filter away to see more."
-                : "A study searches over parameters: it runs many jobs of one template and finds the best."}
-            </p>
-          </Empty>
-        </section>
-      ) : (
-        <section className="card">
-          <div role="table" aria-label="Studies">
-            <div role="rowgroup" className="grid-head">
-              <div role="row" className="grid-row study-row">
-                <div role="columnheader">Name</div>
-                <div role="columnheader">State</div>
-                <div role="columnheader">Trials</div>
-                <div role="columnheader">Best</div>
-                <div role="columnheader">Created</div>
-              </div>
-            </div>
-            <div role="rowgroup">
-              {studies.map((study) => (
-                <Row key={study.id} study={study} byUser={(user) => filter({ user })} />
-              ))}
-            </div>
-          </div>
-          {query.hasNextPage && (
-            <div className="body row">
-              <button
-                type="button"
-                className="button"
-                disabled={query.isFetchingNextPage}
-                onClick={() => void query.fetchNextPage()}
-              >
-                Show more
-              </button>
-            </div>
-          )}
-        </section>
-      )}
+      <PagedList
+        query={query}
+        label="Studies"
+        look="study-row"
+        columns={["Name", "State", "Trials", "Best", "Created"]}
+        row={(study) => <Row key={study.id} study={study} byUser={(user) => filter({ user })} />}
+        empty={{
+          icon: FlaskConical,
+          title: isFiltered ? "No study is like that" : "No study yet",
+          words: isFiltered
+            ? "Take a filter away to see more."
+            : "A study searches over parameters: it runs many jobs of one template and finds the best.",
+        }}
+      />
     </div>
   );
 }
@@ -152,7 +117,9 @@ function Row({ study, byUser }: { study: Study; byUser: (user: string) => void }
         <Progress study={study} />
       </div>
       <div role="cell" className="dim cut">
-        {best && metric ? (
+        {best && (study.metrics ?? []).length > 1 && study.front_size != null ? (
+          <span>{counted(study.front_size, "trial")} on the Pareto front</span>
+        ) : best && metric ? (
           <span title={pointOf(best.parameters)}>
             <span className="strong num">
               {metric} {number(best.result?.[metric])}

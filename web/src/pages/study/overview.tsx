@@ -1,14 +1,17 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { CircleAlert, CircleCheck, TriangleAlert } from "lucide-react";
+import { CircleAlert, CircleCheck, Package, TriangleAlert } from "lucide-react";
 import { useState } from "react";
 import { importanceQuery, isStudyOver, predictionQuery, studyBestQuery } from "~/api/studies";
 import type { StudyDetail, Trial } from "~/api/types";
 import { Bones, Card, Failure, Sentence } from "~/components/parts";
 import { LocalTime } from "~/components/time";
+import { isAutoml } from "~/lib/automl";
 import { counted, duration, ended, number } from "~/lib/format";
+import { RegisterDialog } from "~/pages/model/register";
 import { Front } from "./front";
 import { History } from "./history";
+import { FinalTest, Leaderboard } from "./leaderboard";
 import { useStudy } from "./use";
 
 /** How far it is, what it found, and what matters. */
@@ -16,12 +19,14 @@ export function StudyOverview() {
   const { id, study, metrics, rows, results, isPending, error, refetch, pick, tell } = useStudy();
   if (study === undefined) return null;
   const [metric] = metrics;
+  const isAuto = isAutoml(study.spec.template?.labels);
   return (
     <div className="page-body">
       <Situation study={study} />
       {error !== null && rows.length === 0 && <Failure error={error} retry={() => void refetch()} />}
       <div className="columns">
         <div className="stack large">
+          {isAuto && <Leaderboard study={study} results={results} />}
           {isPending ? (
             <Bones rows={6} height={30} />
           ) : (
@@ -32,6 +37,8 @@ export function StudyOverview() {
         </div>
         <div className="stack large">
           <Best study={study} results={results} />
+          <Winner study={study} />
+          {isAuto && <FinalTest study={study} results={results} />}
           <Ahead id={id} results={results} study={study} />
           <StudyFacts study={study} />
         </div>
@@ -66,7 +73,10 @@ function Best({ study, results }: { study: StudyDetail; results: number }) {
   const [first] = data?.trials ?? [];
   const several = (data?.trials.length ?? 0) > 1;
   return (
-    <Card title={several ? `The best: a front of ${data?.trials.length}` : "The best"}>
+    <Card
+      title={several ? `The best: a front of ${data?.trials.length}` : "The best"}
+      aside={!several && first?.job && <RegisterBest job={first.job} />}
+    >
       {error !== null && <Failure error={error} retry={() => void refetch()} />}
       {first === undefined ? (
         <p className="dim">No trial has a result yet.</p>
@@ -100,6 +110,61 @@ function Best({ study, results }: { study: StudyDetail; results: number }) {
           ))}
         </dl>
       )}
+    </Card>
+  );
+}
+
+/** The best trial's model, for the registry. */
+function RegisterBest({ job }: { job: string }) {
+  const [isOpen, setOpen] = useState(false);
+  return (
+    <>
+      <button type="button" className="button small" onClick={() => setOpen(true)}>
+        <Package size={14} aria-hidden="true" /> Register as model
+      </button>
+      <RegisterDialog job={job} isOpen={isOpen} close={() => setOpen(false)} />
+    </>
+  );
+}
+
+/** What became of the best trial, where the study asks for it. */
+function Winner({ study }: { study: StudyDetail }) {
+  const { winner } = study;
+  if (!winner) return null;
+  return (
+    <Card title="The winner, registered">
+      <dl className="facts">
+        <dt>Trial</dt>
+        <dd className="num">{winner.trial}</dd>
+        <dt>Version</dt>
+        <dd className="row wrapping">
+          {winner.model != null && winner.version != null ? (
+            <>
+              <Link
+                to="/models/$project/$model/versions/$version"
+                params={{ project: study.project, model: winner.model, version: String(winner.version) }}
+              >
+                {winner.model}@{winner.version}
+              </Link>
+              <span className="dim">{winner.version_state}</span>
+            </>
+          ) : (
+            <span className="dim">was deleted</span>
+          )}
+        </dd>
+        {winner.job && (
+          <>
+            <dt>Job</dt>
+            <dd className="row wrapping">
+              <Link to="/jobs/$job" params={{ job: winner.job }} className="mono">
+                {winner.job}
+              </Link>
+              <span className="dim">{winner.job_state}</span>
+            </dd>
+          </>
+        )}
+      </dl>
+      {winner.reason && <p className="dim">{winner.reason}</p>}
     </Card>
   );
 }
@@ -157,25 +222,29 @@ function Importance({ id, study, results }: { id: string; study: StudyDetail; re
         <div className="stack">
           <dl className="weights">
             {(data?.parameters ?? []).map((one) => (
-              <Weight key={one.name} name={one.name} part={one.importance} trials={one.trials} of={data?.trials ?? 0} />
+              <Weight key={one.name} name={one.name} part={one.importance ?? null} trials={one.trials} />
             ))}
           </dl>
-          <p className="dimmer small">How differently the best tenth of the trials lies along each parameter from all of them.</p>
+          <p className="dimmer small">
+            How differently the best tenth of the trials lies along each parameter from all of them, and of how many trials that
+            was told. Below ten it is not known.
+          </p>
         </div>
       )}
     </Card>
   );
 }
 
-function Weight({ name, part, trials, of }: { name: string; part: number; trials: number; of: number }) {
+function Weight({ name, part, trials }: { name: string; part: number | null; trials: number }) {
   return (
     <>
       <dt>{name}</dt>
       <dd className="meter" aria-hidden="true">
-        <span style={{ width: `${100 * part}%` }} />
+        <span style={{ width: `${100 * (part ?? 0)}%` }} />
       </dd>
       <dd className="num">
-        {Math.round(100 * part)} %{trials < of && <span className="dimmer small"> in {trials.toLocaleString()}</span>}
+        {part === null ? "not known" : `${Math.round(100 * part)} %`}
+        <span className="dimmer small"> of {counted(trials, "trial")}</span>
       </dd>
     </>
   );
@@ -238,10 +307,23 @@ function StudyFacts({ study }: { study: StudyDetail }) {
             </dd>
           </>
         )}
+        {study.cloned_from && (
+          <>
+            <dt>Cloned from</dt>
+            <dd>
+              <Link to="/studies/$study" params={{ study: study.cloned_from }} className="mono">
+                {study.cloned_from}
+              </Link>
+            </dd>
+          </>
+        )}
         <dt>Goal</dt>
         <dd>{spec.metrics.map((metric) => `${metric.goal} ${metric.name}`).join(", ")}</dd>
         <dt>Algorithm</dt>
-        <dd>{study.algorithm}</dd>
+        <dd>
+          {study.algorithm}
+          {study.algorithm_reason && <>: {study.algorithm_reason}</>}
+        </dd>
         <dt>Budget</dt>
         <dd>
           {limits.join(", ")}, {budget.parallel ?? 1} at once

@@ -1,10 +1,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, Outlet } from "@tanstack/react-router";
-import { ChevronRight, Compass } from "lucide-react";
-import { ApiError } from "~/api/client";
+import { ChevronRight } from "lucide-react";
 import { studyQuery } from "~/api/studies";
-import { Bones, Empty, Failure } from "~/components/parts";
 import { State } from "~/components/state";
+import { Found, TAB, Thing } from "~/components/thing";
 import { Ago } from "~/components/time";
 import { Progress } from "~/pages/studies/page";
 import { StudyActions } from "./actions";
@@ -21,70 +20,49 @@ const TABS = [
 
 export function StudyPage() {
   const { study: id } = route.useParams();
-  const { data: study, error, isPending, refetch } = useQuery(studyQuery(id));
-  if (isPending) {
-    return (
-      <div className="page-body">
-        <Bones rows={2} height={26} />
-        <Bones rows={8} />
-      </div>
-    );
-  }
-  if (study === undefined) {
-    return error instanceof ApiError && error.status === 404 ? (
-      <Empty icon={Compass} title="There is no such study">
-        <p>It was deleted, or it is in a project that you are not a member of.</p>
+  const query = useQuery(studyQuery(id));
+  return (
+    <Found
+      query={query}
+      kind="study"
+      all={
         <Link to="/studies" className="button">
           All studies
         </Link>
-      </Empty>
-    ) : (
-      <div className="page-body">
-        <Failure error={error} retry={() => void refetch()} />
-      </div>
-    );
-  }
-  return (
-    <div className="job">
-      <header className="job-head">
-        <nav aria-label="Where you are" className="crumbs">
-          <Link to="/studies">Studies</Link>
-          <ChevronRight size={13} aria-hidden="true" />
-          <Link to="/studies" search={{ project: study.project }}>
-            {study.project}
-          </Link>
-        </nav>
-        <div className="page-head">
-          <div className="grow row wrapping">
-            <h1>{study.name}</h1>
-            <State state={study.state} pill />
-            <span className="dim">
-              by {study.user}, <Ago at={study.created_at} />
-            </span>
-            <Progress study={study} />
-          </div>
-          <div className="row wrapping">
-            <StudyActions study={study} />
-          </div>
-        </div>
-        <nav aria-label="Of this study" className="tabs">
-          {TABS.map(([to, label]) => (
-            <Link
-              key={to}
-              to={to}
-              params={{ study: id }}
-              className="tab"
-              activeOptions={{ exact: true, includeSearch: false }}
-              activeProps={{ className: "active", "aria-current": "page" }}
-            >
+      }
+    >
+      {(study) => (
+        <Thing
+          kind="study"
+          title={study.name}
+          crumbs={
+            <>
+              <Link to="/studies">Studies</Link>
+              <ChevronRight size={13} aria-hidden="true" />
+              <Link to="/studies" search={{ project: study.project }}>
+                {study.project}
+              </Link>
+            </>
+          }
+          about={
+            <>
+              <State state={study.state} pill />
+              <span className="dim">
+                by {study.user}, <Ago at={study.created_at} />
+              </span>
+              <Progress study={study} />
+            </>
+          }
+          actions={<StudyActions study={study} />}
+          tabs={TABS.map(([to, label]) => (
+            <Link key={to} to={to} params={{ study: id }} {...TAB}>
               {label}
             </Link>
           ))}
-        </nav>
-      </header>
-      <div className="job-tab">
-        <Outlet />
-      </div>
-    </div>
+        >
+          <Outlet />
+        </Thing>
+      )}
+    </Found>
   );
 }

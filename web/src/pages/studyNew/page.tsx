@@ -1,22 +1,27 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
-import { CircleAlert, CircleCheck, FlaskConical, LoaderCircle } from "lucide-react";
-import { useEffect, useMemo, useState } from "react";
-import { ApiError, api, got } from "~/api/client";
+import { FlaskConical } from "lucide-react";
+import { useMemo, useRef, useState } from "react";
+import { api, got } from "~/api/client";
+import { nodesQuery } from "~/api/queries";
 import { readStudies, studyKeys, studyQuery } from "~/api/studies";
-import type { Mistake } from "~/api/types";
+import { Mistakes, NO_MISTAKES, useCheck, Verdict } from "~/components/draft";
 import { Editor } from "~/components/editor";
-import { Bones, Failure, PageHead, Sentence } from "~/components/parts";
+import { Bones, Failure, PageHead } from "~/components/parts";
 import { toast } from "~/components/toasts";
+import { freshKey } from "~/lib/keys";
+import { allocatable, gpuCount, isOpen } from "~/lib/room";
 import { freeName, studyYaml } from "~/lib/spec";
+import { readYaml } from "~/lib/yamlDraft";
 import { diagnosticsOf } from "~/pages/submit/draft";
+import { Room } from "~/pages/submit/room";
+import { StudyForm } from "./form";
 
 const route = getRouteApi("/shell/studies/new");
-const PAUSE_MS = 250;
-const FIRST = `name: my-study
-template:                     # the job of every trial; code: \`trainmaster study create --code\`
-  command: python train.py
-  gpus: 1
+/** What the form begins with: a GPU for each trial where the platform has any. */
+const first = (hasGpus: boolean) => `name: my-study
+template:                     # the job of every trial
+  command: python train.py${hasGpus ? "\n  gpus: 1" : ""}
 parameters:
   lr: {type: float, min: 0.00001, max: 0.1, scale: log}
   layers: {type: integer, min: 1, max: 6}
@@ -36,6 +41,7 @@ export function NewStudyPage() {
     refetchInterval: false,
     staleTime: Number.POSITIVE_INFINITY,
   });
+  const nodes = useQuery({ ...nodesQuery, enabled: from === undefined });
   const name = original.data?.name ?? "";
   const alike = useQuery({
     queryKey: [...studyKeys.all, "alike", name],
@@ -50,7 +56,7 @@ export function NewStudyPage() {
       </div>
     );
   }
-  if (from !== undefined && (original.data === undefined || alike.isPending)) {
+  if (from === undefined ? nodes.isPending : original.data === undefined || alike.isPending) {
     return (
       <div className="page-body">
         <Bones rows={10} />
@@ -65,7 +71,7 @@ export function NewStudyPage() {
         name: freeName(name, /-\d{1,6}$/.test(name), alike.data?.items.map((study) => study.name) ?? []),
         ...(spec.template ? { template: { ...spec.template, output: null } } : {}),
       })
-    : FIRST;
+    : first((nodes.data ?? []).some((node) => isOpen(node) && gpuCount(allocatable(node)) > 0));
   return <Draft key={from ?? ""} start={start} original={original.data && { id: original.data.id, name }} />;
 }
 
@@ -74,8 +80,11 @@ interface DraftProps {
   original: { id: string; name: string } | undefined;
 }
 
-type Check = { state: "checking" | "good" } | { state: "bad"; error: unknown; mistakes: readonly Mistake[] };
-const NONE: readonly Mistake[] = [];
+/** Whether a text is a study. */
+const reading = (waits: boolean) => (text: string, signal: AbortSignal) =>
+  got(api.POST("/api/v1/studies", { body: { spec_text: text, dry_run: true, wait_for_nodes: waits }, signal }));
+const readNow = reading(false);
+const readPatiently = reading(true);
 
 function Draft({ start, original }: DraftProps) {
   const [text, setText] = useState(start);
@@ -83,19 +92,31 @@ function Draft({ start, original }: DraftProps) {
   const [isBusy, setBusy] = useState(false);
   const [error, setError] = useState<unknown>(null);
   const sent = isWarm && original ? `${text.trimEnd()}\nwarm_start: [${original.id}]\n` : text;
-  const check = useCheck(sent);
-  const mistakes = check.state === "bad" ? check.mistakes : NONE;
+  const [waits, setWaits] = useState(false);
+  const check = useCheck(sent, waits ? readPatiently : readNow);
+  const document = useMemo(() => readYaml(text), [text]);
+  const mistakes = check.state === "bad" ? check.mistakes : NO_MISTAKES;
+  // What the server says of a template that no node could ever hold: it may be created all the same.
+  const isNeverPlaced = mistakes.some(({ hint }) => hint?.includes("wait_for_nodes"));
+  const spec = check.state === "good" && "template" in check.value ? check.value.template : null;
   const diagnostics = useMemo(() => diagnosticsOf(text, mistakes), [text, mistakes]);
+  // One key per text: sent again after a lost answer, it makes no second study.
+  const key = useRef({ text: "", key: "" });
   const client = useQueryClient();
   const navigate = useNavigate();
   const create = async () => {
+    if (key.current.text !== sent) key.current = { text: sent, key: freshKey() };
     setBusy(true);
     setError(null);
     try {
-      const made = await got(api.POST("/api/v1/studies", { body: { spec_text: sent } }));
-      if (!("id" in made)) return;
+      const params = { header: { "Idempotency-Key": key.current.key } };
+      const made = await got(api.POST("/api/v1/studies", { params, body: { spec_text: sent, wait_for_nodes: waits } }));
+      if (!("namesakes" in made)) return;
       await client.invalidateQueries({ queryKey: studyKeys.all });
-      toast(`Created ${made.name}.`);
+      const others = made.namesakes?.length ?? 0;
+      const told =
+        others === 0 ? "" : others === 1 ? " Another one of this name goes on." : ` ${others} others of this name go on.`;
+      toast(`Created ${made.name}.${told}`);
       await navigate({ to: "/studies/$study", params: { study: made.id } });
     } catch (failure) {
       setError(failure);
@@ -122,78 +143,41 @@ function Draft({ start, original }: DraftProps) {
             learn from its trials
           </label>
         )}
-        <Verdict check={check} />
-        <button type="button" className="button primary" disabled={isBusy || check.state === "bad"} onClick={() => void create()}>
+        {(isNeverPlaced || waits) && (
+          <label className="row small" title="Its trials wait until such nodes are there, and its time runs.">
+            <input type="checkbox" className="check" checked={waits} onChange={(event) => setWaits(event.target.checked)} />
+            wait for nodes that are to come
+          </label>
+        )}
+        <Verdict check={check} isBroken={document.errors.length > 0} />
+        <button
+          type="button"
+          className="button primary"
+          disabled={isBusy || check.state === "bad" || document.errors.length > 0}
+          onClick={() => void create()}
+        >
           <FlaskConical size={15} aria-hidden="true" /> Create
         </button>
       </PageHead>
       {error !== null && <Failure error={error} />}
-      <section className="card submit-text grow">
-        <header>
-          <h2 className="grow">study.yaml</h2>
-          <span className="dimmer">
-            the same as for <code>trainmaster study create</code>
-          </span>
-        </header>
-        <Editor label="The study as YAML" text={text} change={setText} diagnostics={diagnostics} />
-        {check.state === "bad" && <Mistakes check={check} />}
-      </section>
-    </div>
-  );
-}
-
-function Mistakes({ check }: { check: Extract<Check, { state: "bad" }> }) {
-  const words = check.error instanceof Error ? check.error.message : String(check.error);
-  const told = check.mistakes.length > 0 ? check.mistakes : [{ path: "", message: words, hint: null }];
-  return (
-    <ul className="mistakes">
-      {told.map((mistake) => (
-        <li key={`${mistake.path}${mistake.message}`}>
-          {mistake.path && <code>{mistake.path}</code>} <Sentence text={mistake.message} />
-          {mistake.hint && (
-            <span className="dim">
-              : <Sentence text={mistake.hint} />
+      <div className="submit">
+        <section className="card submit-form" aria-label="Form">
+          <div className="body stack">
+            <StudyForm document={document} mistakes={mistakes} change={setText} />
+          </div>
+        </section>
+        {document.has("template") && <Room spec={spec ?? null} />}
+        <section className="card submit-text">
+          <header>
+            <h2 className="grow">study.yaml</h2>
+            <span className="dimmer">
+              the same as for <code>trainmaster study create</code>
             </span>
-          )}
-        </li>
-      ))}
-    </ul>
-  );
-}
-
-/** What the API says of the text, a moment after the last key. */
-function useCheck(text: string): Check {
-  const [check, setCheck] = useState<Check>({ state: "checking" });
-  useEffect(() => {
-    const abort = new AbortController();
-    setCheck((before) => (before.state === "bad" ? before : { state: "checking" }));
-    const timer = setTimeout(async () => {
-      try {
-        await got(api.POST("/api/v1/studies", { body: { spec_text: text, dry_run: true }, signal: abort.signal }));
-        setCheck({ state: "good" });
-      } catch (error) {
-        if (abort.signal.aborted) return;
-        setCheck({ state: "bad", error, mistakes: error instanceof ApiError ? (error.problem.errors ?? NONE) : NONE });
-      }
-    }, PAUSE_MS);
-    return () => {
-      clearTimeout(timer);
-      abort.abort();
-    };
-  }, [text]);
-  return check;
-}
-
-function Verdict({ check }: { check: Check }) {
-  const [Icon, tone, words] =
-    check.state === "bad"
-      ? ([CircleAlert, "red", check.mistakes.length > 1 ? `${check.mistakes.length} mistakes` : "not ready"] as const)
-      : check.state === "checking"
-        ? ([LoaderCircle, "grey", "checking"] as const)
-        : ([CircleCheck, "green", "checked by the server"] as const);
-  return (
-    <span className={`state tone-${tone}`} role="status">
-      <Icon size={15} className={check.state === "checking" ? "spin" : ""} aria-hidden="true" /> {words}
-    </span>
+          </header>
+          <Editor label="The study as YAML" text={text} change={setText} diagnostics={diagnostics} />
+          <Mistakes check={check} />
+        </section>
+      </div>
+    </div>
   );
 }

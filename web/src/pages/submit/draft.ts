@@ -1,6 +1,7 @@
-import { type Document, isMap, isScalar, parseDocument } from "yaml";
+import { type Document, isMap, isScalar } from "yaml";
 import type { ForecastOption, Mistake } from "~/api/types";
 import type { Diagnostic } from "~/components/editor";
+import { plainOf, readYaml } from "~/lib/yamlDraft";
 
 /* The text is the truth; the form reads from it and writes into it, and leaves comments and order as they are. */
 
@@ -16,7 +17,8 @@ max_restarts: 3
 export function valueOf(document: Document, name: string): string {
   const value = document.get(name);
   if (value === undefined || value === null) return "";
-  const plain = isScalar(value) ? value.value : document.toJS()?.[name];
+  const plain = isScalar(value) ? value.value : (plainOf(document) as Record<string, unknown> | undefined)?.[name];
+  if (plain === undefined || plain === null) return "";
   if (Array.isArray(plain))
     return plain.every((word) => /^[\w@%+=:,./-]+$/.test(String(word))) ? plain.join(" ") : JSON.stringify(plain);
   return typeof plain === "object" ? JSON.stringify(plain) : String(plain);
@@ -24,7 +26,7 @@ export function valueOf(document: Document, name: string): string {
 
 /** The text with one field set, or taken out where `value` is empty. */
 export function withValue(text: string, name: string, value: string): string {
-  const document = parseDocument(text);
+  const document = readYaml(text);
   if (document.errors.length > 0) return text;
   if (!isMap(document.contents)) return value === "" ? text : `${name}: ${value}\n`;
   if (value === "") document.delete(name);
@@ -44,7 +46,7 @@ export function withValue(text: string, name: string, value: string): string {
 
 /** The text with what the planner says would start now, written where the text says the same thing already. */
 export function withOption(text: string, { roles = [], field, value }: ForecastOption): string {
-  const document = parseDocument(text);
+  const document = readYaml(text);
   if (document.errors.length > 0 || !isMap(document.contents)) return text;
   if (roles.length === 0) document.delete(field);
   for (const role of roles) {
@@ -71,13 +73,9 @@ function setCount(document: Document, at: string[], value: unknown): void {
   document.setIn(isMap(document.getIn(at)) ? [...at, "min"] : at, value);
 }
 
-export function readDraft(text: string): Document {
-  return parseDocument(text);
-}
-
 /** The API's mistakes at the places in the text that they are about. */
 export function diagnosticsOf(text: string, mistakes: readonly Mistake[]): Diagnostic[] {
-  const document = parseDocument(text);
+  const document = readYaml(text);
   const found: Diagnostic[] = document.errors.map((error) => ({
     from: error.pos[0],
     to: Math.max(error.pos[1], error.pos[0]),

@@ -1,20 +1,22 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
-import { CircleAlert, CircleCheck, LoaderCircle, Rocket } from "lucide-react";
+import { Rocket } from "lucide-react";
 import { useEffect, useMemo, useRef, useState } from "react";
-import { ApiError, api, got } from "~/api/client";
+import { api, got } from "~/api/client";
 import { jobQuery, keys } from "~/api/queries";
-import type { JobDetail, Mistake } from "~/api/types";
+import type { JobDetail } from "~/api/types";
+import { Mistakes, NO_MISTAKES, useCheck, Verdict } from "~/components/draft";
 import { Editor } from "~/components/editor";
-import { Bones, Failure, PageHead, Sentence } from "~/components/parts";
+import { Bones, Failure, PageHead } from "~/components/parts";
 import { toast } from "~/components/toasts";
+import { freshKey } from "~/lib/keys";
 import { freeName, mergePatch, specYaml } from "~/lib/spec";
-import { diagnosticsOf, FIRST, readDraft, withOption, withValue } from "./draft";
+import { readYaml } from "~/lib/yamlDraft";
+import { diagnosticsOf, FIRST, withOption, withValue } from "./draft";
 import { Form } from "./form";
 import { Room } from "./room";
 
 const route = getRouteApi("/shell/submit");
-const PAUSE_MS = 250;
 
 export function SubmitPage() {
   const { from, checkpoint } = route.useSearch();
@@ -81,8 +83,9 @@ function kept(): string {
   }
 }
 
-type Check =
-  { state: "checking" } | { state: "good"; spec: object } | { state: "bad"; error: unknown; mistakes: readonly Mistake[] };
+/** The canonical spec of a text. */
+const read = (text: string, signal: AbortSignal): Promise<object> =>
+  got(api.POST("/api/v1/jobs", { body: { spec_text: text, dry_run: true }, signal }));
 
 interface DraftProps {
   start: string;
@@ -95,9 +98,9 @@ interface DraftProps {
 function Draft({ start, about, original, checkpoint }: DraftProps) {
   const isFresh = original === undefined;
   const [text, setText] = useState(start);
-  const check = useCheck(text);
-  const document = useMemo(() => readDraft(text), [text]);
-  const mistakes = check.state === "bad" ? check.mistakes : NONE;
+  const check = useCheck(text, read);
+  const document = useMemo(() => readYaml(text), [text]);
+  const mistakes = check.state === "bad" ? check.mistakes : NO_MISTAKES;
   const diagnostics = useMemo(() => diagnosticsOf(text, mistakes), [text, mistakes]);
   const [error, setError] = useState<unknown>(null);
   const [isBusy, setBusy] = useState(false);
@@ -116,7 +119,7 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
   }, [text, isFresh]);
 
   const submit = async () => {
-    if (key.current.text !== text) key.current = { text, key: newKey() };
+    if (key.current.text !== text) key.current = { text, key: freshKey() };
     setBusy(true);
     setError(null);
     try {
@@ -165,17 +168,10 @@ function Draft({ start, about, original, checkpoint }: DraftProps) {
           <Editor label="The job as YAML" text={text} change={setText} diagnostics={diagnostics} />
           <Mistakes check={check} />
         </section>
-        <Room spec={check.state === "good" ? check.spec : null} take={(option) => setText((now) => withOption(now, option))} />
+        <Room spec={check.state === "good" ? check.value : null} take={(option) => setText((now) => withOption(now, option))} />
       </div>
     </div>
   );
-}
-
-const NONE: readonly Mistake[] = [];
-
-/** For one submission. Browsers have randomUUID only for pages that came over TLS. */
-function newKey(): string {
-  return Array.from(crypto.getRandomValues(new Uint8Array(16)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
 /** A job from the edited text of another: what differs is laid over the original's spec, so that it is known as its clone. */
@@ -184,72 +180,4 @@ async function cloned(original: JobDetail, text: string, checkpoint: string | un
   const changes = mergePatch({ ...original.spec, output: null }, spec) as Record<string, unknown>;
   const params = { path: { job: original.id }, header: { "Idempotency-Key": key } };
   return got(api.POST("/api/v1/jobs/{job}/clone", { params, body: { changes, checkpoint: checkpoint ?? null } }));
-}
-
-/** What the API says of the text, a moment after the last key. */
-function useCheck(text: string): Check {
-  const [check, setCheck] = useState<Check>({ state: "checking" });
-  useEffect(() => {
-    const abort = new AbortController();
-    setCheck((before) => (before.state === "bad" ? before : { state: "checking" }));
-    const timer = setTimeout(async () => {
-      try {
-        const spec = await got(api.POST("/api/v1/jobs", { body: { spec_text: text, dry_run: true }, signal: abort.signal }));
-        setCheck({ state: "good", spec });
-      } catch (error) {
-        if (abort.signal.aborted) return;
-        setCheck({ state: "bad", error, mistakes: error instanceof ApiError ? (error.problem.errors ?? NONE) : NONE });
-      }
-    }, PAUSE_MS);
-    return () => {
-      clearTimeout(timer);
-      abort.abort();
-    };
-  }, [text]);
-  return check;
-}
-
-function Verdict({ check, isBroken }: { check: Check; isBroken: boolean }) {
-  if (check.state === "bad" || isBroken) {
-    return (
-      <span className="state tone-red" role="status">
-        <CircleAlert size={15} aria-hidden="true" />{" "}
-        {check.state === "bad" && check.mistakes.length > 1 ? `${check.mistakes.length} mistakes` : "not ready"}
-      </span>
-    );
-  }
-  if (check.state === "checking") {
-    return (
-      <span className="state tone-grey" role="status">
-        <LoaderCircle size={15} className="spin" aria-hidden="true" /> checking
-      </span>
-    );
-  }
-  return (
-    <span className="state tone-green" role="status">
-      <CircleCheck size={15} aria-hidden="true" /> checked by the server
-    </span>
-  );
-}
-
-function Mistakes({ check }: { check: Check }) {
-  if (check.state !== "bad") return null;
-  const told =
-    check.mistakes.length > 0
-      ? check.mistakes
-      : [{ path: "", message: check.error instanceof Error ? check.error.message : String(check.error), hint: null }];
-  return (
-    <ul className="mistakes">
-      {told.map((mistake) => (
-        <li key={`${mistake.path}${mistake.message}`}>
-          {mistake.path && <code>{mistake.path}</code>} <Sentence text={mistake.message} />
-          {mistake.hint && (
-            <span className="dim">
-              : <Sentence text={mistake.hint} />
-            </span>
-          )}
-        </li>
-      ))}
-    </ul>
-  );
 }

@@ -11,7 +11,8 @@ import { WhatIfDialog } from "../whatIf/dialog";
 interface RoomProps {
   /** The canonical spec; null while it is not right. */
   spec: object | null;
-  take: (option: ForecastOption) => void;
+  /** Lays what would start now over the spec; without it that is not offered. */
+  take?: (option: ForecastOption) => void;
 }
 
 /** Where the job would run now: the planner's own answer. */
@@ -27,7 +28,7 @@ export function Room({ spec, take }: RoomProps) {
           <WhatIfDialog spec={spec as JobSpec | null} />
         </div>
         {spec !== null && error !== null && <Failure error={error} retry={() => void refetch()} />}
-        {spec !== null && data?.wait_reason && <Options options={data.options ?? []} take={take} />}
+        {take && spec !== null && data?.wait_reason && <Options options={data.options ?? []} take={take} />}
       </div>
     </section>
   );

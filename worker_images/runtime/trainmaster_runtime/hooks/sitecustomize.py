@@ -8,7 +8,8 @@ Python imports this at start, for the folder is on PYTHONPATH. It takes itself o
 sitecustomize run, and registers one atexit function. It is registered first, so it runs last: after it, only the
 interpreter's teardown is left, and that may hang (PyTorch's DDP on the GIL does). TRAINMASTER_EXIT_HOOK=0 turns it off.
 
-In a gang it also lets JAX find its peers: see trainmaster_jax.py.
+In a gang it also lets JAX find its peers: see trainmaster_jax.py. In a job of Vertex AI's client it points Google's SDK at the
+platform: see trainmaster_vertex.py.
 """
 
 import os
@@ -22,6 +23,17 @@ def _watch_jax():
 
             trainmaster_jax.watch()
         except ImportError:  # Python 2: no JAX there
+            pass
+
+
+def _watch_vertex():
+    needed = ("TRAINMASTER_API_URL", "TRAINMASTER_TOKEN_FILE")
+    if os.environ.get("VERTEX_AI_SDK_SERVER") == "trainmaster" and all(name in os.environ for name in needed):
+        try:
+            import trainmaster_vertex
+
+            trainmaster_vertex.watch()
+        except ImportError:  # Python 2: its SDK is none that we know
             pass
 
 
@@ -137,6 +149,7 @@ def _be_warm():
 _parent = _be_warm() if os.environ.get("TRAINMASTER_WARM") else None
 _outcome = None
 _watch_jax()
+_watch_vertex()
 _chain()
 if os.environ.get("TRAINMASTER_EXIT_HOOK", "1") != "0" and os.environ.get("TRAINMASTER_EXIT_NOTES"):
     try:
@@ -149,4 +162,5 @@ if _parent is not None:
     _parent = None
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
     _watch_jax()
+    _watch_vertex()
     sys.path.pop(0)

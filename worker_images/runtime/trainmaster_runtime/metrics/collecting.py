@@ -11,11 +11,14 @@ from trainmaster_runtime.metrics.collector import Collector
 from trainmaster_runtime.metrics.eventfiles import EventFiles
 from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import LinePatterns
+from trainmaster_runtime.metrics.roads import Roads
 from trainmaster_runtime.metrics.sampler import Sampler, groups_of
 from trainmaster_runtime.prepare import OUTPUT
 
 # What the job's spec says under `metric_patterns`, as JSON.
 PATTERNS_VARIABLE = "TRAINMASTER_METRIC_PATTERNS"
+# Set for a study's trial, which says what came on each road where its metric is missing.
+TRIAL_VARIABLE = "TRAINMASTER_TRIAL"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +44,7 @@ def make_collector(order: Order, ground: Ground, say: Callable[[str], None], beg
         events=EventFiles(output, work, Claims(folder, owner), say, now=clock.monotonic(), began=began),
         hypertune=HypertuneFile(ground.own + "/hypertune/output.metric"),
         patterns=LinePatterns(read_patterns(order.env.get(PATTERNS_VARIABLE, ""))),
+        roads=Roads() if order.env.get(TRIAL_VARIABLE) else None,
     )
 
 

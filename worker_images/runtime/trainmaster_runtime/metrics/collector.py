@@ -12,6 +12,7 @@ from trainmaster_runtime import clock
 from trainmaster_runtime.metrics.eventfiles import EventFiles
 from trainmaster_runtime.metrics.hypertune import HypertuneFile
 from trainmaster_runtime.metrics.patterns import PROGRESS, LinePatterns
+from trainmaster_runtime.metrics.roads import Roads
 from trainmaster_runtime.metrics.sampler import Sampler
 
 SAMPLE_S = 10.0  # a report with a sample is as good as a heartbeat, and comes as often
@@ -65,7 +66,7 @@ class Columns:
 
 
 class Collector:
-    """Args: each source; ``None``: the replica has it not."""
+    """Args: each source; ``None``: the replica has it not. ``roads``: counts what each of them tells."""
 
     def __init__(
         self,
@@ -74,7 +75,9 @@ class Collector:
         events: Optional[EventFiles] = None,
         hypertune: Optional[HypertuneFile] = None,
         patterns: Optional[LinePatterns] = None,
+        roads: Optional[Roads] = None,
     ) -> None:
+        self.roads = roads
         self._sampler = sampler
         self._events = events
         self._hypertune = hypertune
@@ -94,6 +97,8 @@ class Collector:
     def note(self, lines: List[bytes]) -> None:
         """Lines that the job printed, from the thread that keeps the log: it must not wait."""
         patterns = self._patterns
+        if self.roads is not None:
+            self.roads.count("log", "lines", len(lines))
         if patterns is not None:
             now = clock.now()
             self._lines.extend((now, line) for line in lines if patterns.may_match(line))
@@ -136,11 +141,16 @@ class Collector:
         else:
             self._failures.pop(source, None)
 
+    def _came(self, road: str, name: str) -> None:
+        if self.roads is not None:
+            self.roads.came(road, name)
+
     def _take_hypertune(self, columns: Columns) -> None:
         if self._hypertune is None:
             return
         for name, step, time_s, value in self._hypertune.look():
             self._names.add(name)
+            self._came("hypertune", name)
             columns.add(name, step, time_s, value)
 
     def _take_sample(self, columns: Columns, now: float) -> None:
@@ -160,6 +170,8 @@ class Collector:
             except IndexError:
                 return
             found = patterns.find(line)
+            if found and self.roads is not None:
+                self.roads.count("matching", "lines")
             told = {name: int(found[name]) for name in PROGRESS if name in found and abs(found[name]) < 2**53}
             if patterns.has_own or not self.is_step_told:
                 progress.update(told)
@@ -172,7 +184,10 @@ class Collector:
                 self._unnumbered += 1 if found else 0
             for name, value in found.items():
                 # What the script tells otherwise counts once.
-                if name not in PROGRESS and (patterns.has_own or not (self.is_told or name in self._names)):
+                if name in PROGRESS:
+                    continue
+                self._came("log", name)
+                if patterns.has_own or not (self.is_told or name in self._names):
                     columns.add(name, step, time_s, value)
 
     def _take_events(self, columns: Columns, now: float, *, is_last: bool) -> None:
@@ -181,6 +196,7 @@ class Collector:
         for name, value in self._events.look(now, is_last=is_last):
             if value.kind == "scalar":
                 self._names.add(name)
+                self._came("events", name)
                 columns.add(name, value.step, value.time_s, value.data)
                 continue
             data = base64.b64encode(value.data).decode() if value.kind == "image" else value.data

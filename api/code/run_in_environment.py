@@ -1,7 +1,10 @@
-"""Runs a module out of Python packages, as Vertex AI's own images do: ``run_package.py MODULE PACKAGE… -- ARGUMENT…``.
+"""Runs a command over packages that its image does not have: ``run_in_environment.py INSTALL… -- COMMAND…``.
 
 Sent to the job as it stands, as ``python3 -c``: the standard library alone, Python >= 3.8. The packages are installed
 into an environment of this replica's own over the image's: replicas may share one Python, and often may not write to it.
+
+What begins with ``/`` is a package file, as Vertex AI's clients stage them, installed anew whatever the image has. All
+else are lines of one requirements file. ``python``, ``python3`` and programs of the packages are the environment's.
 """
 
 from __future__ import annotations
@@ -18,16 +21,24 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str]) -> None:
     end = argv.index("--")
-    module, packages, arguments = argv[0], argv[1:end], argv[end + 1 :]
-    python = make_environment(tempfile.mkdtemp(prefix="packages-") + "/env")
-    for package in packages:
+    wanted, command = argv[:end], list(argv[end + 1 :])
+    folder = tempfile.mkdtemp(prefix="packages-")
+    python = make_environment(folder + "/env")
+    for package in wanted:
+        if not package.startswith("/"):
+            continue
         if not os.path.exists(package):
             sys.exit("%s: there is no such package; was it deleted since the job was submitted?" % package)
         install(python, "--upgrade", "--force-reinstall", "--no-deps", package)
         install(python, package)
+    lines = [line for line in wanted if not line.startswith("/")]
+    if lines:
+        with open(folder + "/requirements.txt", "w") as stream:
+            stream.write("".join(line + "\n" for line in lines))
+        install(python, "-r", folder + "/requirements.txt")
     os.environ["PATH"] = os.path.dirname(python) + os.pathsep + os.environ.get("PATH", "")
     sys.stdout.flush()
-    os.execv(python, [python, "-m", module, *arguments])
+    os.execvp(command[0], command)
 
 
 def make_environment(folder: str) -> str:

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Query, Response
+from trainmaster.wire.automl import AutomlCreate, AutomlDetail
+
+from api.auth import Writer
+from api.automl import service
+from api.automl.views import automl_detail, plan_view
+from api.jobs.routes import REPLAYED, IdempotencyKey
+from api.jobs.service import digest_of
+from api.routing import new_router
+from api.studies.access import StudyViewer
+from api.studies.service import create
+from api.work import PlatformDep
+
+router = new_router("automl", "/automl")
+
+_LINES = 100
+
+
+@router.post(
+    "",
+    operation_id="create_automl",
+    summary="Find the best model for a table or a folder of images",
+    status_code=201,
+    response_model=AutomlDetail,
+    responses={200: {"model": AutomlDetail, "description": "With `dry_run`: the plan; nothing was created."}},
+)
+def create_automl(body: AutomlCreate, caller: Writer, platform: PlatformDep, key: IdempotencyKey = None) -> Response:
+    """The data are looked at, then a study is created, which goes on by itself: at its end the best model is tested on data
+    that no trial saw, and registered. Needs the role `member` in the project.
+    """
+    plan = service.plan(platform, caller, body)
+    if body.dry_run:
+        return Response(plan_view(plan.spec).model_dump_json(), 200, media_type="application/json")
+    digest = digest_of("automl", body.model_dump(mode="json"))
+    with platform.write() as work:
+        made = create(work, caller, plan.draft, f"AutoML on {body.data}", key=key, digest=digest)
+        content = automl_detail(work.session, made.row, _LINES).model_dump_json()
+    headers = None if made.is_new else {REPLAYED: "true"}
+    return Response(content, 201, headers, media_type="application/json")
+
+
+@router.get("/{study}", operation_id="get_automl", summary="An AutoML study with its leaderboard and the final test")
+def get_automl(
+    study: StudyViewer,
+    platform: PlatformDep,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Lines of the leaderboard.")] = _LINES,
+) -> AutomlDetail:
+    """404 also where the study is none of AutoML."""
+    with platform.read() as work:
+        return automl_detail(work.session, study.load(work.session)[0], limit)

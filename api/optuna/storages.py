@@ -1,0 +1,119 @@
+"""A storage of Optuna's for each project: tables of its own beside ours, which no other project's tokens lead to.
+
+On PostgreSQL a schema ``optuna_<project id>`` of the platform's database, embedded an SQLite file under ``<home>/optuna``.
+Optuna makes its tables and brings them up to date itself, so they have no part in our migrations.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import text
+from sqlalchemy.engine import URL, make_url
+
+from core.storage.optuna_tables import WAITS, alone, drop_tables, file_of, folder_of, psycopg_of, schema_of
+
+if TYPE_CHECKING:
+    from anyio import CapacityLimiter
+    from optuna.storages._cached_storage import _CachedStorage
+
+    from core.settings import Settings
+
+# Open storages of one API process, each with a few connections; one that is opened again has lost nothing.
+_OPEN: Final = 16
+_CONNECTIONS: Final = 1
+_MORE_CONNECTIONS: Final = 2
+_IDLE_S: Final = 300  # a connection that is older is made anew
+_SQLITE_WAIT_S: Final = 10
+
+
+class Storages:
+    """Those that are open. Safe in threads."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._url = make_url(settings.resolved_database_url)
+        self._folder = folder_of(settings)
+        self._open: OrderedDict[str, _CachedStorage] = OrderedDict()
+        self._making: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()  # of the two above, held for moments
+        self.limiter: CapacityLimiter | None = None  # of the event loop that answers
+
+    def get(self, project_id: str) -> _CachedStorage:
+        """The project's storage; its tables are made when it is first asked for.
+
+        Raises:
+            sqlalchemy.exc.SQLAlchemyError: the database is away, or lets nobody make a schema.
+        """
+        with self._lock:
+            if project_id in self._open:
+                self._open.move_to_end(project_id)
+                return self._open[project_id]
+            making = self._making.setdefault(project_id, threading.Lock())
+        with making:
+            with self._lock:
+                found = self._open.get(project_id)
+            if found is None:
+                found = self._make(project_id)
+                self._keep(project_id, found)
+            return found
+
+    def _keep(self, project_id: str, storage: _CachedStorage) -> None:
+        with self._lock:
+            self._open[project_id] = storage
+            while len(self._open) > _OPEN:
+                old_id, old = self._open.popitem(last=False)
+                self._making.pop(old_id, None)
+                _close(old)
+
+    def delete(self, project_id: str) -> None:
+        """With all that is in it. One that there is not is no error."""
+        with self._lock:
+            storage = self._open.pop(project_id, None)
+            if storage is not None:
+                _close(storage)
+        drop_tables(self._url, self._folder, project_id)
+
+    def close(self) -> None:
+        with self._lock:
+            while self._open:
+                _close(self._open.popitem()[1])
+
+    @property
+    def _is_sqlite(self) -> bool:
+        return self._url.get_backend_name() == "sqlite"
+
+    def _make(self, project_id: str) -> _CachedStorage:
+        # Half a second, for those alone who ask for it.
+        from optuna.storages import RDBStorage
+        from optuna.storages._cached_storage import _CachedStorage  # reads what has ended once, not for each call
+
+        if self._is_sqlite:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path = file_of(self._folder, project_id)
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            waiting = {"connect_args": {"timeout": _SQLITE_WAIT_S}}
+            return _CachedStorage(
+                RDBStorage(URL.create("sqlite", database=str(path)).render_as_string(), engine_kwargs=waiting)
+            )
+        url = psycopg_of(self._url)
+        options = f"{url.query.get('options', '')} {WAITS} -csearch_path={schema_of(project_id)}".strip()
+        pooled: dict[str, Any] = {
+            "pool_size": _CONNECTIONS,
+            "max_overflow": _MORE_CONNECTIONS,
+            "pool_pre_ping": True,
+            "pool_recycle": _IDLE_S,
+            "hide_parameters": True,
+            "connect_args": {"options": options, "connect_timeout": 3},
+        }
+        # Two API processes would both make the tables, and one of them would find them half there.
+        with alone(self._url, project_id) as connection:
+            connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{schema_of(project_id)}"'))
+            connection.commit()
+            return _CachedStorage(RDBStorage(url.render_as_string(hide_password=False), engine_kwargs=pooled))
+
+
+def _close(storage: _CachedStorage) -> None:
+    storage._backend.engine.dispose()  # noqa: SLF001 (it has no door)

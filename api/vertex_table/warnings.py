@@ -1,0 +1,153 @@
+"""What is allowed in the administrators' table and probably not meant, a sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+from trainmaster.sizes import format_size
+from trainmaster.spec.quantity import format_cpu, parse_bytes, parse_cpu_milli
+
+from api.vertex.entries import Entry
+from api.vertex.specs import ACCELERATORS
+from api.vertex.table import Table
+from core.db.repositories.nodes import merged_labels
+from core.db.tables import Node, Project, Volume
+from core.domain.gpu_models import accepted_models, accepts
+from core.domain.resources import Amounts
+
+_SPECIAL: Final = "*?["
+_KNOWN: Final = tuple(name for number, name in ACCELERATORS.items() if number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    labels: Mapping[str, str]
+    amounts: Amounts
+
+    @property
+    def models(self) -> set[str]:
+        return {*self.amounts.gpus, *self.amounts.shares}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    nodes: tuple[_Machine, ...] = ()
+    projects: frozenset[str] = frozenset()
+    volumes: frozenset[str] = frozenset()
+
+    @property
+    def models(self) -> list[str]:
+        return sorted({model for node in self.nodes for model in node.models})
+
+    def lack(self, resources: Mapping[str, Any], selector: Mapping[str, str]) -> str:
+        """What no node has of what one replica asks for, as the end of a sentence; empty where one has it all, or there is none."""
+        if not self.nodes:
+            return ""
+        labels = ", ".join(f"{key}={value}" for key, value in selector.items())
+        there = [node for node in self.nodes if all(node.labels.get(key) == value for key, value in selector.items())]
+        if not there:
+            return f"goes to nodes with {labels}, and no node has these labels."
+        cpu_milli = parse_cpu_milli(resources["cpu"]) if "cpu" in resources else 0
+        memory = parse_bytes(resources["memory"]) if "memory" in resources else 0
+        count, models = resources.get("gpus", 0), resources.get("gpu_type", [])
+        asks = [f"{format_cpu(cpu_milli)} CPU{'' if cpu_milli == 1000 else 's'}"] if cpu_milli else []
+        asks += [f"{format_size(memory)} of memory"] if memory else []
+        asks += [f"{count} GPU{'' if count == 1 else 's'} ({' or '.join(models) or 'any'})"] if count else []
+        for node in there:
+            has = node.amounts
+            wanted = accepted_models(models, has.gpus) if models else tuple(has.gpus)
+            gpus = max((has.gpus[model] for model in wanted), default=0)
+            if has.cpu_milli >= cpu_milli and has.memory_bytes >= memory and gpus >= count:
+                return ""
+        where = f"no node with {labels}" if labels else "no node"
+        return f"asks for {', '.join(asks)} at once, and {where} has as much."
+
+
+def cluster_of(session: Session) -> Cluster:
+    nodes = session.execute(select(Node.labels, Node.admin_labels, Node.allocatable)).all()
+    projects = session.scalars(select(Project.name).where(Project.deleted_at.is_(None)))
+    return Cluster(
+        tuple(_Machine(merged_labels(row[0], row[1]), Amounts.from_json(row[2])) for row in nodes),
+        frozenset(projects),
+        frozenset(session.scalars(select(Volume.name))),
+    )
+
+
+def warnings_of(table: Table, cluster: Cluster) -> list[str]:
+    entries = table.entries()
+    return [
+        *_never_reached(entries),
+        *(warning for entry in entries for warning in _of_one(entry, table, cluster)),
+    ]
+
+
+def _of_one(entry: Entry, table: Table, cluster: Cluster) -> Iterator[str]:
+    match entry.section:
+        case "machines" if entry.value:
+            asked = {name: entry.value[name] for name in ("cpu", "memory") if name in entry.value}
+            if lack := cluster.lack(asked, entry.value.get("node_selector", {})):
+                yield f"{entry.path} {lack}"
+        case "accelerators":
+            yield from _of_accelerator(entry, cluster)
+        case "images" | "serving_images":
+            yield from _of_image(entry, table)
+        case "locations" if entry.value:
+            if lack := cluster.lack({}, entry.value):
+                yield f"{entry.path} {lack}"
+        case "projects" if entry.value not in cluster.projects:
+            yield f"{entry.path}: there is no project {entry.value}."
+        case "buckets" if entry.value not in cluster.projects | cluster.volumes:
+            yield f"{entry.path}: there is neither a volume nor a project {entry.value}."
+
+
+def _of_accelerator(entry: Entry, cluster: Cluster) -> Iterator[str]:
+    if not any(fnmatchcase(known, entry.name) for known in _KNOWN):
+        near = [known for known in _KNOWN if entry.name.upper().replace("-", "_") in known]
+        hint = f"; {' or '.join(near[:3])} may be meant" if near else ""
+        yield f"{entry.path} is no accelerator type of Google's, so no client asks for it{hint}."
+    if not cluster.nodes:
+        return
+    present = cluster.models
+    missing = [model for model in entry.value or () if not any(accepts(model, each) for each in present)]
+    if missing:
+        has = f"the nodes have {', '.join(present)}" if present else "the nodes have no GPUs at all"
+        yield f"{entry.path}: no node has the GPU model {' or '.join(missing)}; {has}."
+
+
+def _of_image(entry: Entry, table: Table) -> Iterator[str]:
+    if not table.has_images:
+        if entry.section == "images" or entry.value is not None:
+            yield f"{entry.path} has no effect as an image: jobs are plain processes here, which have none."
+        return
+    if entry.name.strip("*") == "":
+        yield f"{entry.path}: every image is meant, also those of people's own."
+    elif (
+        any(character in entry.name for character in _SPECIAL)
+        and "/" not in entry.name
+        and entry.name[0] not in _SPECIAL
+    ):
+        yield (
+            f"{entry.path}: a pattern fits whole names with their registry, so this one fits none of Google's; "
+            f"*/{entry.name} may be meant."
+        )
+
+
+def _never_reached(entries: list[Entry]) -> Iterator[str]:
+    """Patterns behind one of the same layer that fits all that they fit. Names themselves come before patterns in any case."""
+    for index, entry in enumerate(entries):
+        if not any(character in entry.name for character in _SPECIAL):
+            continue
+        for before in entries[:index]:
+            if (
+                before.section == entry.section
+                and before.source == entry.source
+                and any(character in before.name for character in _SPECIAL)
+                and fnmatchcase(entry.name, before.name)
+            ):
+                yield f"{entry.path} never counts: {before.name} stands before it and fits as well. Put it first."
+                break

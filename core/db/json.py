@@ -1,0 +1,63 @@
+"""Values as JSON, as all columns of that type keep them and requests are compared by: what came in may be no such value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+from sqlalchemy.exc import DontWrapMixin
+
+from core.domain.errors import InvalidRequest
+
+# orjson writes 254 levels at most.
+_DEPTH: Final = 250
+_SHOWN: Final = 6  # parts of a path in a sentence
+
+
+class Unkeepable(InvalidRequest, DontWrapMixin):
+    """A value cannot be kept; ``field`` says where in it. SQLAlchemy hands this error on as it is."""
+
+
+def dump_json(value: Any, *, sorts_keys: bool = False) -> bytes:
+    """``value`` as JSON.
+
+    Raises:
+        Unkeepable: it is nested too deep, or holds a whole number beyond 64 bits, as YAML can write it.
+        TypeError: it holds what is no JSON at all, which is our bug.
+    """
+    option = orjson.OPT_NON_STR_KEYS | (orjson.OPT_SORT_KEYS if sorts_keys else 0)
+    try:
+        return orjson.dumps(value, option=option)
+    except TypeError as error:
+        found = _fault(value)
+        if found is None:
+            raise
+        path, sentence = found
+        raise Unkeepable(f"{path}: {sentence}.", field=path) from error
+
+
+def _fault(value: Any) -> tuple[str, str] | None:
+    """(where, what is wrong with it)."""
+    waiting: list[tuple[Any, tuple[str, ...], int]] = [(value, (), 0)]
+    while waiting:
+        item, path, depth = waiting.pop()
+        if isinstance(item, int) and not -(2**63) <= item < 2**64:
+            return _words(
+                path
+            ), "a whole number beyond 64 bits cannot be kept; write it as text or with a decimal point"
+        if depth > _DEPTH:
+            return _words(path), f"is nested deeper than {_DEPTH} levels; flatten it"
+        below: list[tuple[str, Any]] = []
+        if isinstance(item, Mapping):
+            below = [(str(name), part) for name, part in item.items()]
+        elif isinstance(item, list | tuple):
+            below = [(str(number), part) for number, part in enumerate(item)]
+        # Of a deep value only the beginning of the path is told.
+        waiting.extend((part, (*path, name) if len(path) <= _SHOWN else path, depth + 1) for name, part in below)
+    return None
+
+
+def _words(path: tuple[str, ...]) -> str:
+    words = ".".join(path[:_SHOWN])[:200] or "body"
+    return f"{words}.…" if len(path) > _SHOWN else words

@@ -1,0 +1,56 @@
+"""The administrators' table for Vertex AI's clients: one row, changed by whoever has read its newest generation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import insert, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from core.db.tables import VertexTableRow
+from core.domain.errors import StaleWrite
+
+_NAME: Final = "vertex"
+_STALE: Final = "the table has been changed since it was read"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTable:
+    """``generation`` 0: nobody has stored one. ``entries``: as they are kept, in their order."""
+
+    entries: Sequence[Any] = ()
+    generation: int = 0
+    updated_at: datetime | None = None
+    updated_by: str = ""
+
+
+def read_vertex_table(session: Session) -> KeptTable:
+    row = session.get(VertexTableRow, _NAME)
+    if row is None:
+        return KeptTable()
+    kept: Any = row.entries
+    return KeptTable(kept if isinstance(kept, list) else (), row.generation, row.updated_at, row.updated_by)
+
+
+def write_vertex_table(session: Session, entries: Sequence[Any], *, seen: int, by: str, now: datetime) -> KeptTable:
+    """Keep ``entries`` in the place of the generation that was ``seen``.
+
+    Raises:
+        StaleWrite: there is another one by now.
+    """
+    values = {"entries": list(entries), "generation": seen + 1, "updated_at": now, "updated_by": by}
+    if seen:
+        is_seen = (VertexTableRow.name == _NAME) & (VertexTableRow.generation == seen)
+        if session.execute(update(VertexTableRow).where(is_seen).values(**values)).rowcount != 1:  # type: ignore[attr-defined]
+            raise StaleWrite(_STALE)
+    else:
+        try:
+            with session.begin_nested():
+                session.execute(insert(VertexTableRow).values(name=_NAME, **values))
+        except IntegrityError as error:
+            raise StaleWrite(_STALE) from error
+    return KeptTable(tuple(entries), seen + 1, now, by)

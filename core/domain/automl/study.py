@@ -1,0 +1,109 @@
+"""The study of an AutoML request, as a raw study spec."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from core.domain.automl.space import IMAGES, METRICS, TABULAR, space_of
+
+LABEL: Final = "automl"
+VARIABLE: Final = "AUTOML_OPTIONS"
+# In images; a platform of plain processes names the file.
+MODULE: Final = ("python", "-m", "trainmaster_automl")
+WEIGHTS_AT: Final = "/data/weights"
+# A trial may take this part of the whole time, and at least so long.
+_PART: Final = 0.5
+_LEAST_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """``folder``: volume/path of a folder, ``file``: the one table in it. ``options``: for the trainer besides.
+
+    ``weights``: volume/path of the folder with the backbone's file ``weights_file``.
+    """
+
+    name: str
+    project: str
+    model: str
+    kind: str
+    task: str
+    metric: str
+    families: Sequence[str]
+    folder: str
+    file: str
+    options: Mapping[str, Any]
+    is_imbalanced: bool
+    max_time_s: float
+    trials: int
+    parallel: int
+    seed: int
+    resources: Mapping[str, Any]
+    image: str | None
+    command: Sequence[str]
+    aliases: Sequence[str] = ()
+    weights: str = ""
+    weights_file: str = ""
+    notes: Sequence[str] = ()
+
+
+def study_of(order: Order) -> dict[str, Any]:
+    """To be parsed by ``trainmaster.studies.parse_study``."""
+    parameters, first = space_of(order.kind, order.families, is_imbalanced=order.is_imbalanced)
+    seconds = max(_LEAST_S, order.max_time_s * _PART)
+    options = {
+        "kind": order.kind,
+        "task": order.task,
+        "metric": order.metric,
+        "file": order.file,
+        "seed": order.seed,
+        "seconds": seconds,
+        "notes": list(order.notes),
+        **order.options,
+    }
+    template: dict[str, Any] = {
+        "command": list(order.command),
+        "env": {VARIABLE: json.dumps(options, ensure_ascii=False)},
+        "input": order.folder,
+        "labels": {LABEL: order.kind},
+        "roles": {"worker": {"replicas": 1, "processes_per_replica": 1, "resources": dict(order.resources)}},
+        "max_run_time": seconds,
+        "max_restarts": 0,  # the same point would fail again
+    }
+    if order.image is not None:
+        template["image"] = order.image
+    if order.weights:
+        volume, _, path = order.weights.partition("/")
+        template["mounts"] = [{"volume": volume, "path": path, "at": WEIGHTS_AT}]
+        options["weights"] = f"{WEIGHTS_AT}/{order.weights_file}"
+        template["env"] = {VARIABLE: json.dumps(options, ensure_ascii=False)}
+    return {
+        "name": order.name,
+        "project": order.project,
+        "template": template,
+        "parameters": parameters,
+        "metric": order.metric,
+        "goal": METRICS[order.task][order.metric],
+        # Of a table the mean over the folds so far, of which the last is the whole; of images the best epoch, whose network is kept.
+        "measurement": "last" if order.kind == TABULAR else "best",
+        "stopping": {"rule": "asha", "min_steps": 3} if order.kind == IMAGES else {"rule": "median", "min_trials": 5},
+        "budget": {"max_time": order.max_time_s, "trials": order.trials, "parallel": order.parallel},
+        "initial": first,
+        "winner": {"model": order.model, "aliases": list(order.aliases), "arguments": ["--final"]},
+        "seed": order.seed,
+    }
+
+
+def options_of(spec: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What an AutoML study's trials are told, from its canonical spec; ``None``: it is another study."""
+    template = spec.get("template") or {}
+    if LABEL not in (template.get("labels") or {}):
+        return None
+    try:
+        told = json.loads((template.get("env") or {}).get(VARIABLE, ""))
+    except ValueError:
+        return None
+    return told if isinstance(told, dict) else None

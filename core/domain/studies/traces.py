@@ -1,0 +1,153 @@
+"""A trial's curve that grows while it runs: what a stopping rule looks up in it, without going through all of it again.
+
+Its simple equivalent: all reports of a trial, sorted by step, of a step that was told twice the last word; and from these the
+least value, the sum and the number of all up to each step. Here a report that goes on from the last one is only added. One
+that goes back, because it came late or its attempt went on from a checkpoint, is put where it belongs, and only what is
+behind it is counted anew. Of a long curve the older reports are kept in runs, so that 100,000 of them take no more than
+10,000: a step's least value and mean are then those up to the run's end before it, a five-hundredth earlier at most.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+from operator import neg
+from typing import Final
+
+from trainmaster.studies import Goal
+
+from core.domain.studies.curves import Curve
+
+# Entries of one trace: 48 bytes each. The newest stay as they came, so that an attempt that goes on a little further back
+# finds each step; of the older ones a run holds at most this part of all reports up to it. 10^9 reports fit.
+MOST_ENTRIES: Final = 10_000
+_NEWEST: Final = 2_000
+_FINENESS: Final = 500
+
+
+class Trace:
+    """Values are turned so that less is better. ``number``: the trial's. ``is_over``: it ran to its own end.
+
+    Entry ``i`` ends at ``steps[i]``, where ``values[i]`` was told; ``lows[i]``, ``sums[i]`` and ``counts[i]`` are of all
+    reports up to there. Not to be changed but by :meth:`add`.
+    """
+
+    __slots__ = ("_least", "_sign", "counts", "goal", "is_over", "lows", "number", "steps", "sums", "values")
+
+    def __init__(self, number: int, goal: Goal, *, is_over: bool = False) -> None:
+        self.number = number
+        self.goal = goal
+        self.is_over = is_over
+        self._sign = 1.0 if goal is Goal.MINIMIZE else -1.0
+        self.steps, self.counts = array("q"), array("q")
+        self.values, self.lows, self.sums = array("d"), array("d"), array("d")
+        self._least = array("d")  # of each entry's own run
+
+    @classmethod
+    def of(cls, curve: Curve, goal: Goal) -> Trace:
+        found = cls(curve.number, goal, is_over=curve.is_over)
+        found.add(zip(curve.steps, curve.values, strict=True))
+        return found
+
+    def __bool__(self) -> bool:
+        return bool(self.steps)
+
+    def add(self, points: Iterable[tuple[int, float]]) -> None:
+        """Learn (step, value) in the order in which they came; what is no number is left out."""
+        told = {step: value * self._sign for step, value in points if math.isfinite(value)}
+        if not told:
+            return
+        steps = sorted(told)
+        if not self.steps or steps[0] > self.steps[-1]:
+            self._append([(step, told[step], told[step], told[step], 1) for step in steps])
+        else:
+            self._append(self._merged(told, self._cut(steps[0])))
+        if len(self.steps) > MOST_ENTRIES:
+            self._thin()
+
+    def low_until(self, step: int) -> float | None:
+        """The least value up to ``step``, included; ``None``: it has not come so far, or told nothing until then."""
+        if self.steps[-1] < step:
+            return None
+        place = bisect_right(self.steps, step)
+        return self.lows[place - 1] if place else None
+
+    def mean_until(self, step: int) -> float | None:
+        """The mean up to ``step``, included."""
+        place = bisect_right(self.steps, step)
+        return self.sums[place - 1] / self.counts[place - 1] if place else None
+
+    def value_at(self, step: int) -> float | None:
+        """The last value up to ``step``; ``None``: it has not come so far, or told nothing until then."""
+        if self.steps[-1] < step:
+            return None
+        place = bisect_right(self.steps, step)
+        return self.values[place - 1] if place else None
+
+    @property
+    def best_place(self) -> int:
+        """The entry in which the least of all was told first."""
+        return bisect_left(self.lows, -self.lows[-1], key=neg)
+
+    def _append(self, entries: Iterable[tuple[int, float, float, float, int]]) -> None:
+        """(step, value, least, sum, count) of runs behind the last one."""
+        steps, values, least, sums, counts = zip(*entries, strict=True)
+        low = (self.lows[-1],) if self.lows else ()
+        sum_, count = (self.sums[-1], self.counts[-1]) if self.sums else (0.0, 0)
+        self.lows.extend(list(accumulate((*low, *least), min))[len(low) :])
+        self.sums.extend(list(accumulate(sums, initial=sum_))[1:])
+        self.counts.extend(list(accumulate(counts, initial=count))[1:])
+        self.steps.extend(steps)
+        self.values.extend(values)
+        self._least.extend(least)
+
+    def _cut(self, step: int) -> list[tuple[int, float, float, float, int]]:
+        """Take off the runs that end at ``step`` or later."""
+        place = bisect_left(self.steps, step)
+        sums = array("d", [self.sums[place - 1] if place else 0.0]) + self.sums[place:]
+        counts = array("q", [self.counts[place - 1] if place else 0]) + self.counts[place:]
+        tail = [
+            (self.steps[i], self.values[i], self._least[i], sums[at + 1] - sums[at], counts[at + 1] - counts[at])
+            for at, i in enumerate(range(place, len(self.steps)))
+        ]
+        for column in (self.steps, self.values, self._least, self.lows, self.sums, self.counts):
+            del column[place:]
+        return tail
+
+    @staticmethod
+    def _merged(
+        told: dict[int, float], tail: list[tuple[int, float, float, float, int]]
+    ) -> list[tuple[int, float, float, float, int]]:
+        """``tail`` with the newly told ones in their places. Where a run of several ends at a step that is told again, both
+        words count: the old one is not known any more.
+        """
+        runs = {run[0]: run for run in tail}
+        for step, value in told.items():
+            old = runs.get(step)
+            if old is None or old[4] == 1:
+                runs[step] = (step, value, value, value, 1)
+            else:
+                runs[step] = (step, value, min(value, old[2]), old[3] + value, old[4] + 1)
+        return [runs[step] for step in sorted(runs)]
+
+    def _thin(self) -> None:
+        """Put older entries together to runs, each of a small part of all reports up to it."""
+        first_new = len(self.steps) - _NEWEST
+        kept, least, begun = [], array("d"), 0
+        low = math.inf
+        for place in range(first_new):
+            low = min(low, self._least[place])
+            size = self.counts[place + 1] - begun  # of the run, if the next one came in as well
+            if size > max(1, self.counts[place] // _FINENESS) or place + 1 == first_new:
+                kept.append(place)
+                least.append(low)
+                low, begun = math.inf, self.counts[place]
+        places = [*kept, *range(first_new, len(self.steps))]
+        self._least = least + self._least[first_new:]
+        self.steps, self.counts = (array("q", map(old.__getitem__, places)) for old in (self.steps, self.counts))
+        self.values, self.lows, self.sums = (
+            array("d", map(old.__getitem__, places)) for old in (self.values, self.lows, self.sums)
+        )

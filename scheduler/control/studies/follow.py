@@ -1,0 +1,169 @@
+"""Curves of trials that run, followed: each look reads what has come since the last one. May be lost at any time.
+
+Points of a series have numbers by arrival, so how many were read says where to go on, whatever their steps are. Where
+something comes that does not go on from what is known, that trial is read anew from its first point: another replica's word
+that counts from now on, or a late one of an attempt before the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from sqlalchemy.orm import Session
+from trainmaster.spec.model import role_order
+from trainmaster.studies import Goal
+
+from core.db.repositories.metric_reads import Series, StreamMark, marks_of, read_points, segments_behind
+from core.domain.metrics.points import Points
+from core.domain.studies.traces import Trace
+from scheduler.control.studies.measure import counting_series
+
+# Jobs whose newest points are held at once.
+_AT_ONCE: Final = 50
+# Points of one look: the lease has its time, and after a start all are to be read.
+_OF_A_LOOK: Final = 400_000
+_OF_A_READ: Final = 65_536
+_NO_COMPACTIONS: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Of the series that counts in an attempt: how many of its points are known, and the newest segment among them."""
+
+    series_id: int
+    count: int
+    stream_id: int
+    compactions: int
+    last_segment: int
+
+
+@dataclass(slots=True)
+class _Followed:
+    """``marks``: of the job's streams, when they were read to their end the last time. ``read``: by attempt."""
+
+    trace: Trace
+    marks: tuple[StreamMark, ...] = ()
+    read: dict[int, _Read] = field(default_factory=dict)
+
+
+class Followers:
+    """Of one study; not safe for several threads."""
+
+    def __init__(self, most_points: int = _OF_A_LOOK) -> None:
+        self._most_points = most_points
+        self._followed: dict[int, _Followed] = {}
+
+    def look(self, session: Session, jobs: Mapping[int, str], metric: str, goal: Goal) -> tuple[dict[int, Trace], bool]:
+        """The traces of these trials, by number, and whether that is all that has come; else look again.
+
+        ``jobs``: the trials' jobs by their numbers. Others are forgotten.
+        """
+        self._followed = {number: self._followed.get(number) or _Followed(Trace(number, goal)) for number in jobs}
+        owners = {job_id: self._followed[number] for number, job_id in jobs.items()}
+        marks = marks_of(session, list(owners))
+        news = {job_id: new for job_id, new in marks.items() if owners[job_id].marks != new}
+        room = self._most_points
+        done = self._append(session, owners, news)
+        left = [job_id for job_id in news if job_id not in done]
+        for begin in range(0, len(left), _AT_ONCE):
+            some = left[begin : begin + _AT_ONCE]
+            found = counting_series(session, some, [metric])
+            for job_id in some:
+                series = [one for (owner, _, _), one in found.items() if owner == job_id]
+                room -= _catch_up(session, owners[job_id], series, room)
+                if room <= 0:
+                    return self._traces(), False
+                owners[job_id].marks = news[job_id]
+        return self._traces(), True
+
+    def _traces(self) -> dict[int, Trace]:
+        return {number: one.trace for number, one in self._followed.items()}
+
+    def _append(
+        self, session: Session, owners: Mapping[str, _Followed], news: Mapping[str, tuple[StreamMark, ...]]
+    ) -> set[str]:
+        """Learn what came in segments alone, of all jobs together; which jobs have nothing else that is new."""
+        reads: dict[int, tuple[str, int, _Read]] = {}
+        done: set[str] = set()
+        for job_id, marks in news.items():
+            grown = _grown(owners[job_id], marks)
+            if grown is None:
+                continue
+            done.add(job_id)
+            reads.update({read.stream_id: (job_id, attempt, read) for attempt, read in grown.items()})
+        last = {stream_id: read.last_segment for stream_id, (_, _, read) in reads.items()}
+        ids = {read.series_id for _, _, read in reads.values()}
+        compactions = {stream_id: read.compactions for stream_id, (_, _, read) in reads.items()}
+        found = segments_behind(session, last, ids, compactions)
+        for stream_id, (job_id, attempt, read) in reads.items():
+            if stream_id not in found:
+                done.discard(job_id)  # its segments moved into chunks meanwhile
+                continue
+            segment, points = found[stream_id]
+            new = points.get(read.series_id, Points())
+            own = owners[job_id]
+            own.trace.add(zip(new.steps, new.values, strict=True))
+            own.read[attempt] = replace(read, count=read.count + len(new), last_segment=segment)
+        for job_id in done:
+            owners[job_id].marks = news[job_id]
+        return done
+
+
+def _grown(own: _Followed, marks: Sequence[StreamMark]) -> dict[int, _Read] | None:
+    """What of a job is to be read on, where only segments came to its last attempt; ``None``: it may be anything else."""
+    before = {mark.id: mark for mark in own.marks}
+    last = max(own.read, default=0)
+    read = own.read.get(last)
+    counting = None if read is None else before.get(read.stream_id)
+    if read is None or counting is None:
+        return None
+    weight = (role_order(counting.role), counting.index)
+    for mark in marks:
+        old = before.get(mark.id)
+        is_same = old is not None and old.points == mark.points
+        if mark.id == read.stream_id:
+            if mark.compactions != read.compactions:
+                return None
+        elif not is_same and not (mark.attempt == last and (role_order(mark.role), mark.index) > weight):
+            return None  # of another attempt, or a replica whose word would count from now on
+    return {last: read}
+
+
+def _catch_up(session: Session, own: _Followed, series: Sequence[Series], room: int) -> int:
+    """Read what is new by the number of points, at most ``room``; how many."""
+    if not _goes_on({attempt: (read.series_id, read.count) for attempt, read in own.read.items()}, series):
+        own.trace, own.read = Trace(own.trace.number, own.trace.goal), {}
+    taken = 0
+    for one in series:
+        known = own.read[one.attempt].count if one.attempt in own.read else 0
+        for points in _behind(session, one, known, room - taken):
+            own.trace.add(points)
+            known += len(points)
+            taken += len(points)
+        if known:
+            # Where not all was read, it is gone on from the number of points, not from the newest segment.
+            compactions = one.compactions if known == one.count else _NO_COMPACTIONS
+            own.read[one.attempt] = _Read(one.id, known, one.stream_id, compactions, one.last_segment)
+    return taken
+
+
+def _goes_on(read: Mapping[int, tuple[int, int]], series: Sequence[Series]) -> bool:
+    """Whether all that is new comes behind what was read: the last attempt's word counts, whenever it came."""
+    last = max(read, default=0)
+    known = {one.attempt: one for one in series}
+    for attempt, (series_id, count) in read.items():
+        now = known.get(attempt)
+        if now is None or now.id != series_id or now.count < count or (attempt < last and now.count > count):
+            return False
+    return all(attempt in read or attempt > last for attempt in known)
+
+
+def _behind(session: Session, series: Series, start: int, room: int) -> Iterator[Sequence[tuple[int, float]]]:
+    """Its points from number ``start`` on, at most ``room``, a part at a time."""
+    end = min(series.count, start + room)
+    while start < end:
+        points = read_points(session, series, start, min(_OF_A_READ, end - start))
+        start += len(points)
+        yield list(zip(points.steps, points.values, strict=True))

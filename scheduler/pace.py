@@ -1,0 +1,44 @@
+"""Rest between runs of something that takes long: what else the process does gets as much time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+# Seconds. Shorter runs keep nobody waiting.
+_LEAST_S: Final = 0.05
+# Seconds. However long a run took, somebody may wait for the next one.
+_MOST_S: Final = 1.0
+
+
+class Pace:
+    """After a run that took long the next one is due when as much time has passed again, but a second at most.
+
+    Ticks that follow one another at once each start the few jobs for which room has become free meanwhile, and the work
+    on those that start and end, in threads beside it, gets the rest of the interpreter: of a long queue of short jobs twice
+    as many have ended by the next tick, and half as many ticks are made.
+
+    For one thread. ``clock_s``: seconds that never go back.
+    """
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._due_s = 0.0
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the next run is due; 0: it is."""
+        return max(0.0, self._due_s - self._clock_s())
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """Around a run, whether it fails or not."""
+        began_s = self._clock_s()
+        try:
+            yield
+        finally:
+            ended_s = self._clock_s()
+            took_s = ended_s - began_s
+            self._due_s = ended_s + min(took_s, _MOST_S) if took_s >= _LEAST_S else 0.0

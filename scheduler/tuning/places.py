@@ -1,0 +1,79 @@
+"""Points as rows of numbers: where each value lies between the ends of its parameter, on its scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from trainmaster.studies import Parameter, ParameterType, Scale, Space
+from trainmaster.studies.space import bounds, value_at
+
+# The largest number below 1: a place is never 1 itself.
+_LAST: Final = math.nextafter(1.0, 0.0)
+# Of a parameter that the point does not have.
+_NOWHERE: Final = 0.5
+
+Rows = NDArray[np.float64]
+
+
+class Places:
+    """The space as a unit cube. Of a categorical parameter the row has the value's number instead, which has no order."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.is_categorical: NDArray[np.bool_] = np.array(
+            [one.type is ParameterType.CATEGORICAL for one in space.parameters.values()], dtype=bool
+        )
+        # How many values each categorical parameter has; 0: it is a number.
+        self.choices = [
+            len(one.values) if one.type is ParameterType.CATEGORICAL else 0 for one in space.parameters.values()
+        ]
+
+    def rows(self, points: Sequence[Mapping[str, Any]]) -> Rows:
+        """(points, parameters)."""
+        found = [[_place(one, point.get(name)) for name, one in self.space.parameters.items()] for point in points]
+        return np.array(found, dtype=np.float64).reshape(len(points), len(self.choices))
+
+    def point(self, row: NDArray[np.float64]) -> dict[str, Any]:
+        """The point whose place is nearest; parameters that are not active are left out."""
+        point: dict[str, Any] = {}
+        for (name, parameter), place in zip(self.space.parameters.items(), row, strict=True):
+            if self.space.is_active(name, point):
+                point[name] = _value(parameter, float(place))
+        return point
+
+
+def _place(parameter: Parameter, value: Any) -> float:
+    if value is None:
+        return _NOWHERE
+    if parameter.type is ParameterType.CATEGORICAL:
+        same = (place for place, one in enumerate(parameter.values) if one == value and type(one) is type(value))
+        found = next(same, None)
+        return float(parameter.values.index(value) if found is None else found)
+    if parameter.type is ParameterType.DISCRETE:
+        ordered = sorted(parameter.values)
+        return (ordered.index(value) + 0.5) / len(ordered)
+    low, high = bounds(parameter)
+    if parameter.scale is Scale.REVERSE_LOG:
+        value = min(high, max(low, low + high - value))
+    if parameter.type is ParameterType.INTEGER:  # a whole number has the room from a half below it to a half above
+        low, high = low - 0.5, high + 0.5
+    if parameter.scale is not Scale.LINEAR:
+        value, low, high = math.log(value), math.log(low), math.log(high)
+    # Halves first: the difference of two large numbers may be infinite.
+    place = _NOWHERE if low == high else (value / 2 - low / 2) / (high / 2 - low / 2)
+    place = 1 - place if parameter.scale is Scale.REVERSE_LOG else place
+    return min(1.0, max(0.0, place))
+
+
+def _value(parameter: Parameter, place: float) -> Any:
+    if parameter.type is ParameterType.CATEGORICAL:
+        return parameter.values[int(place)]
+    place = min(_LAST, max(0.0, place))
+    if parameter.type is ParameterType.DISCRETE:
+        ordered = sorted(parameter.values)
+        return ordered[int(place * len(ordered))]
+    return value_at(parameter, place)

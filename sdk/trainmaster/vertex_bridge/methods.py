@@ -1,0 +1,140 @@
+"""Which methods there are, and what they take and give: as Google's own package declares them.
+
+The package holds each service twice, as a gRPC transport and as a REST transport, with the same methods. What the first would
+send over a channel is what arrives here; the second knows the address, query and body of the same call over REST.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final, Self
+
+import grpc
+from google.auth.credentials import AnonymousCredentials  # pyright: ignore[reportMissingImports] (of the extra)
+from google.longrunning import operations_pb2  # pyright: ignore[reportMissingImports]
+from requests.adapters import HTTPAdapter
+
+PACKAGE: Final = "google.cloud.aiplatform.v1"
+# (its name on the wire, its module in the package): those of which the platform serves anything.
+SERVICES: Final = (
+    ("JobService", "job_service"),
+    ("PipelineService", "pipeline_service"),
+    ("ModelService", "model_service"),
+    ("EndpointService", "endpoint_service"),
+    ("PredictionService", "prediction_service"),
+    ("MetadataService", "metadata_service"),
+    ("TensorboardService", "tensorboard_service"),
+)
+OPERATIONS: Final = "google.longrunning.Operations"
+_OPERATIONS: Final = (
+    ("GetOperation", "get_operation", operations_pb2.GetOperationRequest),
+    ("ListOperations", "list_operations", operations_pb2.ListOperationsRequest),
+    ("WaitOperation", "wait_operation", operations_pb2.WaitOperationRequest),
+    ("CancelOperation", "cancel_operation", operations_pb2.CancelOperationRequest),
+    ("DeleteOperation", "delete_operation", operations_pb2.DeleteOperationRequest),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One method. ``request``: the class of its messages; ``call``: the same method over REST, ``None`` where it streams."""
+
+    path: str
+    request: Any
+    call: Callable[..., Any] | None
+
+    @property
+    def name(self) -> str:
+        """``JobService.CreateCustomJob``"""
+        return ".".join(self.path.split("/")[-2:]).removeprefix(f"{PACKAGE}.")
+
+
+def methods_of(url: str, *, connections: int) -> Mapping[str, Method]:
+    """All methods by path; their calls go to ``url``, over as many connections for each service at most."""
+    found: dict[str, Method] = {}
+    for service, module in SERVICES:
+        transports = import_module(f"google.cloud.aiplatform_v1.services.{module}.transports")
+        rest = getattr(transports, f"{service}RestTransport")(host=url, credentials=AnonymousCredentials())
+        for scheme in ("http://", "https://"):
+            rest._session.mount(scheme, HTTPAdapter(pool_maxsize=connections))
+        for call in _declared(getattr(transports, f"{service}GrpcTransport")):
+            over_rest = getattr(rest, call.name) if call.is_unary else None
+            found[call.path] = Method(call.path, call.request, over_rest)
+        if service == "JobService":  # all of them have these
+            for name, attribute, request in _OPERATIONS:
+                path = f"/{OPERATIONS}/{name}"
+                found[path] = Method(path, request, getattr(rest, attribute))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    path: str
+    name: str
+    request: Any
+    is_unary: bool
+
+
+class _Recorder(grpc.Channel):  # type: ignore[misc]
+    """A channel that nothing is sent over: it notes which methods are asked of it."""
+
+    def __init__(self) -> None:
+        self._asked: list[tuple[str, Any, bool]] = []
+
+    def asked(self) -> list[tuple[str, Any, bool]]:
+        """(path, class of the requests, is it unary) of what was asked for since the last look."""
+        asked, self._asked = self._asked, []
+        return asked
+
+    def _note(self, *, is_unary: bool) -> Callable[..., Callable[..., None]]:
+        def note(path: str, request_serializer: Any = None, *_: Any, **__: Any) -> Callable[..., None]:
+            # Of the messages that the package generates it is the class's own method.
+            self._asked.append((path, getattr(request_serializer, "__self__", None), is_unary))
+            return lambda *_, **__: None
+
+        return note
+
+    def unary_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
+        return self._note(is_unary=True)(method, *arguments, **options)
+
+    def unary_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
+        return self._note(is_unary=False)(method, *arguments, **options)
+
+    stream_unary = stream_stream = unary_stream
+
+    def subscribe(self, callback: Any, try_to_connect: Any = False) -> None:
+        del callback, try_to_connect
+
+    def unsubscribe(self, callback: Any) -> None:
+        del callback
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _declared(kind: Any) -> list[_Declared]:
+    """The service's own methods that a gRPC transport of the package has."""
+    recorder = _Recorder()
+    transport = kind(channel=recorder)
+    # It puts a logging interceptor in front of the channel, which would ask it only when a method is called.
+    transport._logged_channel = recorder
+    transport._stubs.clear()
+    recorder.asked()
+    found = []
+    for name in dir(kind):
+        if isinstance(getattr(kind, name), property) and not name.startswith("_"):
+            getattr(transport, name)
+            found += [
+                _Declared(path, name, request, is_unary)
+                for path, request, is_unary in recorder.asked()
+                if path.startswith(f"/{PACKAGE}.")
+            ]
+    return found

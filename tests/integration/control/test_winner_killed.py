@@ -1,0 +1,135 @@
+"""A real kill -9 in the middle of, and right after, the transaction that ends a study and registers its best trial."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from core.db.engine import make_engine, make_sessions, unit_of_work
+from core.db.tables import Base, Job, Lease, ModelVersion, Study
+from scheduler.control.studies.keeper import StudyKeeper
+from tests.integration.control.conftest import Plane
+from tests.integration.control.study_lab import Lab
+
+# A control loop of its own on the same database, whose process kills itself at the point it is told.
+_DIES = """
+import os, signal, sys
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+
+from core.bell import TOPIC_MODELS
+from core.db.engine import make_engine, make_sessions
+from executors.fake import FakeEngine, FakeExecutor
+from scheduler.control.context import Control
+from scheduler.control.studies import round as rounds
+from scheduler.control.studies.keeper import StudyKeeper
+
+url, folder, now, where = sys.argv[1:]
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Bell:
+    def ring(self, topic, key=""):
+        if where == "committed" and topic == TOPIC_MODELS:
+            die()
+
+
+def crown(*given):
+    if where == "before":
+        die()
+    found = crowned(*given)
+    assert found is not None
+    given[0].flush()
+    if where == "crowned":
+        die()
+    return found
+
+
+def change_study(*given, **values):
+    generation = changed(*given, **values)
+    if where == "ended" and values.get("winner"):
+        die()
+    return generation
+
+
+crowned, rounds.crown = rounds.crown, crown
+changed, rounds.studies.change_study = rounds.studies.change_study, change_study
+at = datetime.fromisoformat(now)
+control = Control(
+    make_sessions(make_engine(url)), FakeExecutor(FakeEngine()), Bell(), lambda: at, "doomed", b"k" * 32, "http://api",
+    Path(folder),
+)
+StudyKeeper(control).keep("study-1")
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "arguments"),
+    [
+        ("before", []),
+        ("crowned", []),
+        ("ended", []),
+        ("committed", []),
+        ("crowned", ["--final"]),
+        ("committed", ["--final"]),
+    ],
+)
+def test_killed_where_the_study_ends_there_is_one_winner_and_one_version(
+    where: str, arguments: list[str], tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/truth.sqlite3"
+    engine = make_engine(url)
+    Base.metadata.create_all(engine)
+    lab = Lab(Plane(make_sessions(engine), tmp_path))
+    lab.create(winner={"model": "digits", "arguments": arguments}, budget={"trials": 2, "parallel": 2})
+    for _ in range(20):
+        lab.keeper.keep("study-1")
+        lab.plane.settle()
+        lab.report()
+        lab.plane.advance(2)
+        if all(job.state == "succeeded" for job in lab.plane.all(Job)):
+            break
+    assert lab.study.state == "running", "its trials' jobs have ended, and nobody has looked since"
+    _let_go(lab)
+    doomed = subprocess.run(
+        [sys.executable, "-c", _DIES, url, str(tmp_path), lab.plane.engine.now.isoformat(), where],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert doomed.returncode == -signal.SIGKILL, doomed.stderr
+
+    is_over = lab.study.state == "succeeded"
+    assert is_over == (where == "committed"), "the end and the version come together, or not at all"
+    assert len(lab.plane.all(ModelVersion)) == is_over
+    lab.plane.engine.advance(timedelta(minutes=5))  # until the lease of the dead one is over
+    lab.plane.start()
+    lab.keeper = StudyKeeper(lab.plane.control)
+    for _ in range(3):
+        lab.keeper.keep("study-1")
+    ended = lab.study
+    assert ended.state == "succeeded"
+    (version,) = lab.plane.all(ModelVersion)
+    assert ended.winner is not None
+    assert (ended.winner["version"], version.number) == (version.id, 1)
+    assert len(lab.plane.all(Job)) == 2 + bool(arguments)
+    with unit_of_work(lab.plane.sessions) as session:
+        assert len(session.scalars(select(Study.id)).all()) == 1
+    engine.dispose()
+
+
+def _let_go(lab: Lab) -> None:
+    """Nobody holds the study's lease: the next one to look may be any process."""
+    with unit_of_work(lab.plane.sessions) as session:
+        for lease in session.scalars(select(Lease).where(Lease.name == "study:study-1")):
+            session.delete(lease)

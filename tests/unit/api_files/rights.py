@@ -1,0 +1,51 @@
+"""Who may come, what each of them gets, and a line of the table of who may do what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# Everybody who may come. `reader`: the member's read-only token. `plain`: the platform admin's token without the
+# scope admin, so a user without projects. `expired`: the member's token of yesterday.
+PEOPLE = ("anonymous", "attempt", "expired", "stranger", "plain", "reader", "viewer", "member", "owner", "root")
+
+# What each gets: ok is 2xx (and the redirects of pages), anything else a status.
+OK = 0
+OUT = {"anonymous": 401, "attempt": 401, "expired": 401}
+OPEN: Mapping[str, int] = {}
+ANY_READER = OUT
+ANY_WRITER = {**OUT, "reader": 403}
+PLATFORM_ADMIN = {**OUT, **dict.fromkeys(("stranger", "plain", "reader", "viewer", "member", "owner"), 403)}
+VIEWER = {**OUT, "stranger": 404, "plain": 404}
+MEMBER = {**VIEWER, "reader": 403, "viewer": 403}
+PROJECT_ADMIN = {**MEMBER, "member": 403}
+ATTEMPT = {**dict.fromkeys(PEOPLE, 401), "attempt": OK}
+# MLflow's: a job's own script reads and writes what is its job's, users read what is their projects'.
+RUN_READER = {"anonymous": 401, "expired": 401, "stranger": 404, "plain": 404}
+RUN_WRITER = {**dict.fromkeys(PEOPLE, 403), "anonymous": 401, "expired": 401, "attempt": OK}
+ANY_RUN_READER = {"anonymous": 401, "expired": 401}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One route with a request that works for whoever may make it, and the refusals of the others."""
+
+    refused: Mapping[str, int]
+    path: str = ""  # unstated: the route's own, filled in
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+def case(refused: Mapping[str, int], path: str = "", **more: Any) -> Case:
+    return Case(refused, path, more)
+
+
+# Vertex AI's and Cloud Storage's, whose clients would try to refresh a token that is answered with 401.
+NOT_IN = {"anonymous": 403, "attempt": 403, "expired": 403}
+VERTEX_READER = {**NOT_IN, "stranger": 403, "plain": 403}
+VERTEX_MEMBER = {**VERTEX_READER, "reader": 403, "viewer": 403}
+# A job's script has in a bucket what its job has.
+NOT_IN_STORAGE = {"anonymous": 403, "expired": 403}
+BUCKET_READER = {**NOT_IN_STORAGE, "stranger": 404, "plain": 404}
+BUCKET_WRITER = {**BUCKET_READER, "reader": 403, "viewer": 403}
+NOT_SERVED = {**dict.fromkeys(PEOPLE, 501), **NOT_IN}

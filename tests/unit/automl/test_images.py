@@ -1,0 +1,139 @@
+"""Trials on images: a network learns, what it saves is served from files of images, and what is broken is told."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from trainmaster_automl import images
+from trainmaster_automl.errors import DataProblem
+from trainmaster_automl.folders import read_images
+from trainmaster_automl.options import Options
+from trainmaster_serving.errors import BadInstances
+from trainmaster_serving.models import load_model
+
+POINT = {"family": "cnn", "width": 8, "blocks": 2, "lr": 0.01, "dropout": 0.0, "weight_decay": 1e-4, "augment": False}
+
+
+def draw(folder: Path, each: int = 20, side: int = 16) -> Path:
+    """Bright above, or bright below: with noise."""
+    chance = np.random.default_rng(1)
+    for name, rows in (("above", slice(0, side // 2)), ("below", slice(side // 2, side))):
+        (folder / name).mkdir(parents=True)
+        for place in range(each):
+            pixels = chance.integers(0, 60, (side, side, 3))
+            pixels[rows] += 150
+            Image.fromarray(pixels.astype(np.uint8)).save(folder / name / f"{place}.png")
+    return folder
+
+
+def options(folder: Path, **changes: Any) -> Options:
+    told = {"kind": "images", "task": "classification", "metric": "accuracy", "parameters": POINT, **changes}
+    return Options(data=str(folder), output=str(folder.parent / "output"), **told)
+
+
+def test_a_table_names_the_images_and_their_classes(tmp_path: Path) -> None:
+    folder = draw(tmp_path / "data")
+    rows = [f"{number},{name}/{number}.png,{'up' if name == 'above' else 'down'}" for number in range(20)
+            for name in ("above", "below")]  # fmt: skip
+    (folder / "labels.csv").write_text("\n".join(["row,image,label", *rows, "20,above/0.png,"]) + "\n")
+    found = read_images(str(folder), 0, 1000, 0, "labels.csv", "label")
+    assert (found.classes, found.pixels.shape) == (["down", "up"], (40, 16, 16, 3))
+    assert found.notes == ["1 of 41 images have no label; they are left out."]
+    bright = found.pixels[:, :8].mean((1, 2, 3)) > found.pixels[:, 8:].mean((1, 2, 3))
+    assert (bright == (found.labels == 1)).all()
+    (folder / "labels.csv").write_text("row,label\n1,up\n2,down\n")
+    with pytest.raises(DataProblem, match=r"No column of labels.csv names images"):
+        read_images(str(folder), 0, 1000, 0, "labels.csv", "label")
+
+
+def test_a_network_learns_is_saved_and_answers_files_of_images(tmp_path: Path, capsys: Any) -> None:
+    folder = draw(tmp_path / "data")
+    (folder / "above" / "broken.png").write_bytes(b"no image")
+    images.run(options(folder, is_final=True))
+    said = capsys.readouterr().out
+    assert "1 of 41 images cannot be read, such as above/broken.png; they are left out." in said
+    assert "Tested on 8 rows that no trial saw." in said
+    model = load_model(str(tmp_path / "output" / "model"))
+    file = base64.b64encode((folder / "above" / "0.png").read_bytes()).decode()
+    gray = np.zeros((16, 16))
+    gray[8:] = 200
+    named, drawn = model.predict([{"b64": file}, gray.tolist()], {})
+    assert (named["label"], drawn["label"]) == ("above", "below")
+    assert sum(named["scores"].values()) == pytest.approx(1, abs=1e-4)
+    report = json.loads((tmp_path / "output" / "model" / "automl.json").read_text())
+    assert report["images"] == {"fit": 26, "validation": 6, "test": 8}
+    assert "test_accuracy_baseline=0.5" in said
+    assert report["test"]["test_accuracy"] >= 0.75
+    for bad, words in (
+        ({"b64": "!!"}, "no image"),
+        ({"x": 1}, "base64"),
+        ([[1, [2]]], "rows of pixels"),
+        ([], "shape"),
+    ):
+        with pytest.raises(BadInstances, match=words):
+            model.predict([bad], {})
+
+
+def test_the_last_figures_of_the_final_run_are_those_of_the_network_that_is_kept(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored = iter([0.2, 0.9, 0.4, 0.3, 0.3, 0.3, 0.3, 0.3])
+    monkeypatch.setattr(images, "_score", lambda *_: next(scored, 0.9))
+    images.run(options(draw(tmp_path / "data"), is_final=True))
+    told = [dict(pair.split("=") for pair in line.split(" ")) for line in capsys.readouterr().out.splitlines()
+            if line.startswith("accuracy=")]  # fmt: skip
+    assert [one["accuracy"] for one in told] == ["0.2", "0.9", "0.4", *["0.3"] * 5, "0.9"]
+    assert (told[-1]["kept_epoch"], told[-1]["train_loss"], told[-1]["step"]) == ("2", told[1]["train_loss"], "9")
+    report = json.loads((tmp_path / "output" / "model" / "automl.json").read_text())
+    assert report["validation"] == {"accuracy": 0.9}
+
+
+def test_a_network_ends_before_its_time_is_over_and_is_kept(tmp_path: Path, capsys: Any) -> None:
+    images.run(options(draw(tmp_path / "data"), seconds=1e-3, is_final=True))
+    said = capsys.readouterr().out
+    assert "Its time is over after 1 of 40 epochs; the one after epoch 1 counts." in said
+    assert "step=2" not in said
+    assert (tmp_path / "output" / "model" / "model.pt").exists()
+
+
+def test_the_baseline_says_the_commonest(tmp_path: Path, capsys: Any) -> None:
+    images.run(options(draw(tmp_path / "data"), parameters={"family": "baseline"}))
+    assert "accuracy=0.5 step=1" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # it is what weights are given as
+def test_a_backbone_stays_as_it_is_and_a_layer_on_it_learns(tmp_path: Path, capsys: Any) -> None:
+    backbone = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten())
+    weights = tmp_path / "backbone.pt"
+    with torch.no_grad():
+        torch.jit.save(torch.jit.trace(backbone, torch.zeros(1, 3, 16, 16)), weights)
+    point = {"family": "transfer", "lr": 0.03, "dropout": 0.0, "weight_decay": 0.0}
+    images.run(options(draw(tmp_path / "data"), parameters=point, weights=str(weights)))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("accuracy=")]
+    assert max(float(line.split(" ")[0].removeprefix("accuracy=")) for line in lines) >= 0.75
+    weights.write_bytes(b"nothing")
+    with pytest.raises(DataProblem, match="no TorchScript"):
+        images.run(options(tmp_path / "data", parameters=point, weights=str(weights)))
+
+
+def test_folders_that_are_no_classes_are_refused(tmp_path: Path) -> None:
+    folder = draw(tmp_path / "one")
+    for file in (folder / "below").iterdir():
+        file.unlink()
+    with pytest.raises(DataProblem, match="1 such folders"):
+        images.run(options(folder))
+    few = draw(tmp_path / "few", each=5)
+    with pytest.raises(DataProblem, match="There are 10 images; at least 20"):
+        images.run(options(few))
+    broken = draw(tmp_path / "broken")
+    for file in list((broken / "below").iterdir())[:10]:
+        file.write_bytes(b"")
+    with pytest.raises(DataProblem, match="10 of 40 images cannot be read"):
+        images.run(options(broken))

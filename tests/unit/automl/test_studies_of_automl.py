@@ -1,0 +1,90 @@
+"""The study that AutoML makes of a request: every family tried first, and a trainer that knows what the study says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from trainmaster.studies import Space, parse_study
+from trainmaster_automl import families, folders, reading, scoring
+
+from api.automl import looking
+from core.domain.automl.space import IMAGES, METRICS, TABULAR, families_of, space_of
+from core.domain.automl.study import Order, options_of, study_of
+from core.domain.automl.task import MISSING, look_at
+
+
+def order(**changes: Any) -> Order:
+    told: dict[str, Any] = {
+        "name": "automl-x", "project": "default", "model": "x", "kind": TABULAR, "task": "classification", "metric": "accuracy",
+        "families": families_of(TABULAR, has_weights=False), "folder": "data/x", "file": "x.csv", "options": {"target": "y"},
+        "is_imbalanced": True, "max_time_s": 600.0, "trials": 10, "parallel": 2, "seed": 1, "resources": {"cpu": 1},
+        "image": None, "command": ("python", "-m", "trainmaster_automl"),
+    }  # fmt: skip
+    return Order(**{**told, **changes})
+
+
+@pytest.mark.parametrize("is_imbalanced", [True, False])
+@pytest.mark.parametrize(("kind", "has_weights"), [(TABULAR, False), (IMAGES, False), (IMAGES, True)])
+def test_one_good_point_of_each_family_is_tried_first(kind: str, has_weights: bool, is_imbalanced: bool) -> None:
+    names = families_of(kind, has_weights=has_weights)
+    spec = parse_study(study_of(order(kind=kind, families=names, is_imbalanced=is_imbalanced)))
+    assert [point["family"] for point in spec.initial] == list(names)
+    assert names[0] == "baseline"
+    space = Space.of(spec)
+    assert [space.fault(point) for point in spec.initial] == [None] * len(names)
+    assert spec.winner is not None
+    assert (spec.winner.model, spec.winner.arguments) == ("x", ("--final",))
+
+
+def test_of_few_families_only_their_parameters_are_searched() -> None:
+    parameters, first = space_of(TABULAR, ["linear", "neighbors"], is_imbalanced=True)
+    assert set(parameters) == {"family", "linear_c", "neighbors_k", "neighbors_weights", "balance"}
+    assert parameters["balance"]["when"] == {"family": ["linear"]}
+    assert "balance" not in first[1]
+
+
+def test_what_the_trainer_is_told_is_read_back_from_the_study() -> None:
+    spec = parse_study(
+        study_of(order(weights="data/backbones", weights_file="net.pt", kind=IMAGES, families=["transfer"]))
+    )
+    told = options_of(spec.model_dump(mode="json"))
+    assert told is not None
+    assert (told["kind"], told["metric"], told["weights"]) == (IMAGES, "accuracy", "/data/weights/net.pt")
+    assert spec.template is not None
+    assert (spec.template.mounts[0].volume, spec.template.mounts[0].path) == ("data", "backbones")
+    assert options_of({"template": {"env": {"AUTOML_OPTIONS": "{}"}}}) is None
+
+
+def test_the_control_plane_and_the_trainer_speak_of_the_same() -> None:
+    assert set(families._FAMILIES) == set(families_of(TABULAR, has_weights=False))
+    assert tuple(METRICS["classification"]) == scoring.CLASSIFICATION
+    assert tuple(METRICS["regression"]) == scoring.REGRESSION
+    assert reading.MISSING == MISSING
+    assert (reading.CSV_ENDS, reading.PARQUET_ENDS, folders.ENDS) == (
+        looking.CSV_ENDS,
+        looking.PARQUET_ENDS,
+        looking.IMAGE_ENDS,
+    )
+
+
+@pytest.mark.parametrize(
+    ("cells", "task", "metric"),
+    [
+        (["yes", "no"] * 20, "classification", "accuracy"),
+        (["0", "1"] * 20, "classification", "accuracy"),
+        (["0"] * 90 + ["1"] * 10, "classification", "balanced_accuracy"),
+        ([str(place % 5) for place in range(100)], "classification", "accuracy"),
+        ([str(place % 5) for place in range(20)], "regression", "rmse"),
+        ([f"{place}.5" for place in range(40)], "regression", "rmse"),
+        (["1.5", "2.5", "3.5"] * 50, "regression", "rmse"),
+        ([str(place) for place in range(100)] + ["", "NA", "?"], "regression", "rmse"),
+    ],
+)
+def test_the_task_follows_from_the_targets_values(cells: list[str], task: str, metric: str) -> None:
+    found = look_at(cells)
+    assert (found.task, found.metric) == (task, metric)
+
+
+def test_who_says_the_task_is_believed() -> None:
+    assert look_at(["1", "2"] * 30, "regression").metric == "rmse"

@@ -1,0 +1,325 @@
+"""Trials on tables: what is read, what is refused in words, that nobody sees the test, and that what is saved takes raw rows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from trainmaster_automl import counters as of_trials
+from trainmaster_automl import tabular
+from trainmaster_automl.errors import DataProblem
+from trainmaster_automl.options import VARIABLE, Options, read_options
+from trainmaster_automl.reading import read_table
+from trainmaster_automl.rows import CATEGORY, DATE, DROPPED, MANY, NUMBER, RowReader, date_of, kind_of, number_of
+from trainmaster_automl.scoring import score
+from trainmaster_serving.errors import BadInstances
+from trainmaster_serving.models import load_model
+from trainmaster_serving.sklearn_model import SklearnModel
+
+from core.domain.automl.counters import Counters
+from core.domain.automl.task import look_at
+
+Row = list[Any]
+
+
+def write(folder: Path, rows: list[Row], header: Row, name: str = "table.csv", delimiter: str = ",") -> Path:
+    text = "\n".join(delimiter.join(str(cell) for cell in row) for row in [header, *rows]) + "\n"
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    return folder
+
+
+def people(count: int = 120) -> list[Row]:
+    chance = np.random.default_rng(7)
+    rows = []
+    for place in range(count):
+        city = ["Paris", "Rome", ""][place % 3]
+        age = int(chance.integers(18, 80))
+        bought = "yes" if (city == "Paris") != (age > 60) else "no"
+        rows.append([f"user {place}", city, "NA" if place % 11 == 0 else age, f"2024-0{1 + place % 9}-12", "x", bought])
+    return rows
+
+
+HEADER: Row = ["name", "city", "age", "day", "same", "bought"]
+
+
+def options(folder: Path, **changes: Any) -> Options:
+    told = {"kind": "tabular", "task": "classification", "metric": "accuracy", "target": "bought", "seed": 3, **changes}
+    return Options(data=str(folder), output=str(folder.parent / "output"), **told)
+
+
+def test_cells_of_nothing_are_none_and_delimiters_are_found(tmp_path: Path) -> None:
+    write(tmp_path, [["1", "NA", "?"], ["", "b c", "nan"]], ["x", "y", "z"], delimiter=";")
+    table = read_table(str(tmp_path), "table.csv", 100, 0)
+    assert (table.names, table.rows, table.seen) == (["x", "y", "z"], [["1", None, None], [None, "b c", None]], 2)
+
+
+def test_a_folder_of_tables_is_one_packed_ones_too(tmp_path: Path) -> None:
+    write(tmp_path, [[1, 2]], ["x", "y"], "a.csv")
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"x,y\n3,4\n"))
+    assert read_table(str(tmp_path), "", 100, 0).rows == [["1", "2"], ["3", "4"]]
+
+
+def test_of_more_rows_than_allowed_a_sample_is_drawn_the_same_each_time(tmp_path: Path) -> None:
+    write(tmp_path, [[place, 0] for place in range(500)], ["x", "y"])
+    once, again = (read_table(str(tmp_path), "", 50, 5) for _ in range(2))
+    assert (len(once.rows), once.seen, once.rows) == (50, 500, again.rows)
+    places = [int(row[0]) for row in once.rows]
+    assert places == sorted(set(places))
+    assert max(places) > 250
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"x,y\n1,2\n1,2,3\n", "line 3: it has 3 cells, and the first line has 2"),
+        (b"x,x\n1,2\n", "two columns are called x"),
+        (b"x,\n1,2\n", "column 2 has no name"),
+        (b"x\n1\n", "one column"),
+        (b"x,y\n", "no rows"),
+        (b"x,y\n\xff\xfe,2\n", "UTF-8"),
+    ],
+)
+def test_a_table_that_is_none_is_refused_with_its_place(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "table.csv").write_bytes(content)
+    with pytest.raises(DataProblem, match=words):
+        read_table(str(tmp_path), "", 100, 0)
+
+
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["1", "2.5", "-3e4", None], NUMBER),
+        (["1"] * 30 + ["2"] * 70 + ["oops"], NUMBER),
+        (["00123", "00124", "00123"], CATEGORY),
+        (["2024-01-02", "2024-03-04T10:00:00", None], DATE),
+        (["31.12.2024", "01.02.2025"], DATE),
+        (["red", "blue", "red"], CATEGORY),
+        ([f"zip {place % 60}" for place in range(600)], MANY),
+        ([f"user {place}" for place in range(100)], DROPPED),
+        (["x", "x", None], DROPPED),
+        ([None, None], DROPPED),
+    ],
+)
+def test_columns_are_what_their_cells_say(cells: list[Any], kind: str) -> None:
+    assert kind_of(cells)[0] == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "expected"),
+    [
+        ("id", [7, 3, 9, 12], True),  # whatever its order
+        ("user_id", ["7", "3", "9", "12"], True),
+        ("PassengerId", ["1", "2", "3", "4"], True),
+        ("Unnamed: 0", ["5", "1", "2", "3"], True),
+        ("id", ["7", "3", "9", "7"], False),  # several rows of one person
+        ("id", ["7", "3", "9.5", "2"], False),
+        ("paid", ["70", "30", "90", "20"], False),
+        ("x", ["0", "1", "2", "3"], True),
+        ("x", ["1", "2", "3", "4"], True),
+        ("x", ["2", "3", "4", "5"], False),
+        ("year", ["1990", "1991", "1992", "1993"], False),
+        ("x", ["0", "1", "2", "2"], False),
+        ("x", ["3", "2", "1", "0"], False),
+        ("x", ["0", "1", "2", ""], False),
+    ],
+)
+def test_a_column_that_numbers_the_rows_is_known_to_the_trials_and_to_the_control_plane(
+    name: str, cells: list[Any], expected: bool
+) -> None:
+    whole = Counters([name])
+    for cell in cells:
+        whole.add([str(cell)])
+    assert whole.names() == ((name,) if expected else ())
+    assert of_trials.is_counter(name, [cell or None for cell in cells], range(len(cells))) == expected
+
+
+def test_some_rows_of_a_column_that_counts_are_enough_to_know_it() -> None:
+    assert of_trials.is_counter("x", ["3", "7", "8"], [2, 6, 7])
+    assert not of_trials.is_counter("x", ["3", "7", "9"], [2, 6, 7])
+
+
+def test_a_number_of_the_rows_is_no_feature_unless_it_is_kept_and_rows_need_not_have_it(tmp_path: Path) -> None:
+    rows = [[1000 - place, *row] for place, row in enumerate(people())]
+    data = tabular.load(options(write(tmp_path / "data", rows, ["user_id", *HEADER])))
+    reader, notes = tabular.read_kinds(data)
+    assert notes[0] == "Column user_id is left out: it numbers the rows, which tells nothing of new ones."
+    assert list(reader.fit([]).feature_names_in_) == ["city", "age", "day"]
+    whole = [5, "user 1", "Paris", "30", "2024-05-01", "x"]
+    assert reader.transform([whole]).tolist() == reader.transform([whole[2:5]]).tolist()
+    kept, notes = tabular.read_kinds(data, keep=["user_id", "name"])
+    assert kept.kinds[:2] == [NUMBER, MANY]
+    assert notes == ["Column same is left out: it is the same everywhere."]
+    with pytest.raises(DataProblem, match=r"keep: There is no column 'user'\. Did you mean 'user_id'"):
+        tabular.read_kinds(data, keep=["user"])
+
+
+@pytest.mark.parametrize("cell", [10**400, "1e999", math.inf, "0045", True, None, []])
+def test_what_is_no_number_of_a_float_is_missing(cell: Any) -> None:
+    assert math.isnan(number_of(cell))
+
+
+def test_a_date_before_all_dates_is_missing() -> None:
+    assert date_of("0001-01-01T00:00:00+01:00", "iso") is None
+    assert date_of("0001-01-01T00:00:00", "iso") is not None
+
+
+def test_a_number_that_is_too_great_for_the_model_is_the_callers_fault() -> None:
+    class Strict:
+        def predict(self, rows: Any) -> Any:
+            return [float(row[0]) for row in rows]
+
+        takes_rows = True
+
+    with pytest.raises(BadInstances, match="the model refuses them"):
+        SklearnModel(Strict()).predict([[10**400]], {})
+
+
+def test_balanced_accuracy_is_of_the_classes_that_are_there() -> None:
+    truth, predicted = np.asarray(["a", "a", "b", "b"]), np.asarray(["a", "a", "b", "c"])
+    assert score("balanced_accuracy", truth, predicted, None, ["a", "b", "c"]) == 0.75
+
+
+def test_a_damaged_packed_table_is_refused(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(b"x,y\n" + b"".join(b"%d,%d\n" % (n, n * n) for n in range(200))))
+    packed[20:40] = b"\xff" * 20
+    (tmp_path / "table.csv.gz").write_bytes(packed)
+    with pytest.raises(DataProblem, match="cannot be read"):
+        read_table(str(tmp_path), "", 100, 0)
+
+
+def test_a_row_reads_the_same_as_texts_of_csv_and_as_json(tmp_path: Path) -> None:
+    reader = RowReader(["n", "c", "d"], [NUMBER, CATEGORY, DATE], ["", "", "iso"]).fit([])
+    made = reader.transform([["39", "3", "2024-02-29"], [39, 3.0, "2024-02-29"], [None, None, "soon"]])
+    assert made[0].tolist() == made[1].tolist()
+    assert made[0].tolist()[:6] == [39.0, 2024.0, 2.0, 29.0, 3.0, 0.0]
+    assert math.isnan(made[2][0])
+    assert made[2][-1] == "(nothing)"
+
+
+def test_the_rows_of_the_test_are_the_same_for_every_trial_and_no_trial_reads_them(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", people(), HEADER)
+    first, second = (tabular.load(options(folder, metric=metric)) for metric in ("accuracy", "log_loss"))
+    assert first.test.tolist() == second.test.tolist()
+    assert len(first.test) == 24
+    assert not set(first.test) & set(first.trials)
+    counts = [np.unique(first.target[part], return_counts=True)[1] / len(part) for part in (first.trials, first.test)]
+    assert np.abs(counts[0] - counts[1]).max() < 0.05  # stratified
+    # What is in the rows of the test changes nothing of a trial.
+    spoilt = first.rows.copy()
+    spoilt[first.test] = "spoilt"
+    told = [tabular.read_kinds(one) for one in (first, tabular.Data(**{**vars(first), "rows": spoilt}))]
+    assert told[0][0].kinds == told[1][0].kinds
+
+
+@pytest.mark.parametrize("family", ["baseline", "linear", "neighbors", "forest", "boosting"])
+def test_a_trial_tells_the_mean_over_its_folds(tmp_path: Path, capsys: Any, family: str) -> None:
+    folder = write(tmp_path / "data", people(), HEADER)
+    tabular.run(options(folder, parameters={"family": family, "balance": True}, folds=2))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("accuracy=")]
+    assert [line.rsplit(" ", 1)[1] for line in lines] == ["step=1", "step=2"]
+    assert 0 <= float(lines[-1].split(" ")[0].removeprefix("accuracy=")) <= 1
+
+
+def test_a_trial_whose_time_is_over_tells_the_mean_of_the_folds_that_it_did(tmp_path: Path, capsys: Any) -> None:
+    folder = write(tmp_path / "data", people(), HEADER)
+    tabular.run(options(folder, parameters={"family": "baseline"}, folds=4, seconds=1e-3))
+    said = capsys.readouterr().out
+    assert "Its time is over after 1 folds; their mean counts." in said
+    assert [line.rsplit(" ", 1)[1] for line in said.splitlines() if line.startswith("accuracy=")] == ["step=1"]
+    tabular.run(options(folder, parameters={"family": "baseline"}, folds=4, seconds=1e6))
+    assert "step=4" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("family", ["baseline", "linear", "neighbors", "forest", "boosting"])
+def test_the_final_run_tests_saves_and_what_it_saves_is_served_without_trusting_code(
+    tmp_path: Path, capsys: Any, family: str
+) -> None:
+    folder = write(tmp_path / "data", people(), HEADER)
+    tabular.run(options(folder, is_final=True, parameters={"family": family}))
+    said = capsys.readouterr().out
+    assert "Tested on 24 rows that no trial saw." in said
+    report = json.loads((tmp_path / "output" / "model" / "automl.json").read_text())
+    assert report["rows"] == {"trials": 96, "test": 24, "in_all": 120}
+    assert report["test"]["test_rows"] == 24
+    assert (
+        report["test"]["test_accuracy_low"] <= report["test"]["test_accuracy"] <= report["test"]["test_accuracy_high"]
+    )
+    model = load_model(str(tmp_path / "output" / "model"))
+    row = {"name": "user 1", "city": "Paris", "age": 30, "day": "2024-05-01", "same": "x", "unknown": 1}
+    whole = ["user 1", "Paris", "30", "2024-05-01", "x"]
+    (named,) = model.predict([row], {})
+    assert named in ("yes", "no")
+    assert model.predict([whole], {}) == [named]
+    (without,) = model.predict([{**row, "age": None, "city": "Atlantis", "day": "soon"}], {"method": "predict_proba"})
+    assert sum(without) == pytest.approx(1)
+
+
+def test_a_quantity_is_learnt_too(tmp_path: Path, capsys: Any) -> None:
+    rows = [[2 * place, place % 7, 6 * place + place % 7] for place in range(60)]
+    folder = write(tmp_path / "data", rows, ["x", "y", "z"])
+    told = options(
+        folder, target="z", task="regression", metric="rmse", parameters={"family": "linear", "linear_c": 100.0}
+    )
+    tabular.run(told)
+    last = [line for line in capsys.readouterr().out.splitlines() if line.startswith("rmse=")][-1]
+    assert float(last.split(" ")[0].removeprefix("rmse=")) < 1
+
+
+def test_a_few_rows_whose_quantity_is_a_word_are_left_out(tmp_path: Path) -> None:
+    rows: list[Row] = [[place, 3 * place] for place in range(1, 100)]
+    told = {"target": "z", "task": "regression", "metric": "rmse"}
+    data = tabular.load(options(write(tmp_path / "few", [*rows, [1, "sold"]], ["x", "z"]), **told))
+    assert len(data.target) == 99
+    assert data.notes == ["1 rows have no number as z, such as 'sold', and are left out."]
+    with pytest.raises(DataProblem, match="3 rows have something else, such as 'sold'"):
+        tabular.load(options(write(tmp_path / "many", [*rows, *([[1, "sold"]] * 3)], ["x", "z"]), **told))
+
+
+@pytest.mark.parametrize(
+    "cell", ["0045", "1", "-1.5e3", "1e999", "0.", ".5", "00.5", "1_000", "inf", "7" * 31, "7" * 32]
+)
+def test_the_control_plane_and_the_trials_take_the_same_for_a_number(cell: str) -> None:
+    target = look_at([cell], "regression")
+    assert target.strays == int(math.isnan(number_of(cell)))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"target": "bougth"}, "Did you mean 'bought'"),
+        ({"target": "same"}, "nothing to tell apart"),
+        ({"target": "name"}, "too many for classes"),
+        ({"task": "regression"}, "Say task classification"),
+        ({"parameters": {"family": "forrest"}}, "no family 'forrest'"),
+    ],
+)
+def test_what_nothing_can_be_learnt_from_is_refused(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    folder = write(tmp_path / "data", people(), HEADER)
+    with pytest.raises(DataProblem, match=words):
+        tabular.run(options(folder, **change))
+
+
+def test_too_few_rows_and_too_rare_classes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataProblem, match="Only 10 rows have a bought; at least 20"):
+        tabular.run(options(write(tmp_path / "few", people(10), HEADER)))
+    rare = [[*row[:-1], "maybe"] if place == 0 else row for place, row in enumerate(people())]
+    with pytest.raises(DataProblem, match=r"these have fewer: maybe \(1\)"):
+        tabular.run(options(write(tmp_path / "rare", rare, HEADER)))
+
+
+def test_a_trial_is_told_by_one_variable_and_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        VARIABLE, json.dumps({"kind": "tabular", "task": "classification", "metric": "accuracy", "data": "v/x"})
+    )
+    found = read_options(["--family=forest", "--forest_leaf=3", "--balance=true", "--final"])
+    assert found.parameters == {"family": "forest", "forest_leaf": 3, "balance": True}
+    assert (found.is_final, found.data) == (True, "/data/data")
+    monkeypatch.delenv(VARIABLE)
+    with pytest.raises(DataProblem, match="trainmaster automl"):
+        read_options([])

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from core.bell import TOPIC_TICK
+from scheduler.control.tick import TickReport
+from scheduler.pace import Pace
+from scheduler.service import Service
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def ran(pace: Pace, clock: Clock, took_s: float) -> float:
+    with pace.run():
+        clock.now_s += took_s
+    return pace.left_s
+
+
+def test_what_took_long_rests_as_long_again():
+    clock = Clock()
+    pace = Pace(clock)
+    assert pace.left_s == 0
+    assert ran(pace, clock, 0.5) == pytest.approx(0.5)
+    clock.now_s += 0.3
+    assert pace.left_s == pytest.approx(0.2)
+    clock.now_s += 0.3
+    assert pace.left_s == 0
+
+
+def test_a_rest_has_an_end_however_long_the_run_was():
+    clock = Clock()
+    assert ran(Pace(clock), clock, 60.0) == pytest.approx(1.0)
+
+
+def test_a_short_run_needs_no_rest():
+    clock = Clock()
+    assert ran(Pace(clock), clock, 0.01) == 0
+
+
+def test_a_run_that_fails_rests_too():
+    clock = Clock()
+    pace = Pace(clock)
+    with pytest.raises(ZeroDivisionError), pace.run():
+        clock.now_s += 0.4
+        _ = 1 // 0
+    assert pace.left_s == pytest.approx(0.4)
+
+
+def test_who_rings_while_ticks_rest_is_heard_once_when_the_rest_is_over():
+    clock, ticks, rung = Clock(), [], threading.Event()
+    service = Service.__new__(Service)  # without a database: the tick and its rest alone
+    service._tick_pace, service._timer_lock, service._is_resting = Pace(clock), threading.Lock(), False
+    rings = []
+
+    def ring(topic: str) -> None:
+        rings.append(topic)
+        rung.set()
+
+    def tick() -> TickReport:
+        ticks.append(clock.now_s)
+        clock.now_s += 0.2
+        return TickReport()
+
+    service.control = SimpleNamespace(bell=SimpleNamespace(ring=ring))
+    service.ticker = SimpleNamespace(tick=tick)
+    for _ in range(4):
+        service._tick()
+    assert ticks == [100.0]
+    assert rung.wait(60)
+    assert rings == [TOPIC_TICK]
+    clock.now_s += 0.2
+    service._tick()
+    assert len(ticks) == 2

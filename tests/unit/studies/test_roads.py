@@ -1,0 +1,77 @@
+"""What each road of a metric brought: counted where the trial runs, kept bounded, and said in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from trainmaster_runtime.metrics.collector import Collector
+from trainmaster_runtime.metrics.hypertune import HypertuneFile
+from trainmaster_runtime.metrics.patterns import LinePatterns
+from trainmaster_runtime.metrics.roads import Roads as Counted
+from trainmaster_runtime.report import Reporter
+
+from core.domain.studies.roads import KEY, Roads, kept
+
+
+def reporter(tmp_path: Path, report: str = "") -> Reporter:
+    """Of a trial whose hypertune file and log had something, and whose report file says ``report``."""
+    (tmp_path / "output.metric").write_text('{"timestamp": 1.0, "trial": "1", "acc": "0.5", "global_step": "3"}\n')
+    (tmp_path / "reports").write_text(report)
+    made = Reporter(
+        api_url="http://127.0.0.1:9", token="t", who={}, source=str(tmp_path / "reports"), spool_path=str(tmp_path / "spool"),
+        say=lambda _text: None,
+    )  # fmt: skip
+    made._spool.close()  # what is added is caught by the tests
+    made.collector = Collector(
+        hypertune=HypertuneFile(str(tmp_path / "output.metric")), patterns=LinePatterns([]), roads=Counted()
+    )
+    return made
+
+
+def told_by(made: Reporter) -> Any:
+    """What it says of its roads at its end."""
+    added: list[dict[str, Any]] = []
+    cast("Any", made)._spool.add = added.append
+    made._collect(True)
+    made._collect_metrics(True)
+    return next(item["data"]["roads"] for item in added if "roads" in item["data"])
+
+
+def test_a_trial_tells_at_its_end_what_came_on_each_road(tmp_path: Path) -> None:
+    made = reporter(tmp_path, json.dumps({"kind": "progress", "step": 1, "metrics": {"loss": 0.1, "lr": 1}}) + "\n")
+    made.note([b"hello", b"loss=0.5 step=1", b"nothing of it"])
+    roads = Roads.of([{KEY: kept(told_by(made))}])
+    assert roads.is_known
+    assert roads.words(["acc", "loss", "lr", "auc"], more=False) == (
+        "training library: `loss`, `lr`, 2 values; hypertune's file: `acc`, 1 value; MLflow: `auc`; "
+        "TensorBoard's event files: nothing; log: 1 of 3 lines matched, with `loss`"
+    )
+
+
+def test_a_job_that_is_no_trial_counts_nothing(tmp_path: Path) -> None:
+    made = reporter(tmp_path)
+    assert made.collector is not None
+    made.collector.roads = None
+    added: list[dict[str, Any]] = []
+    cast("Any", made)._spool.add = added.append
+    made._collect_metrics(True)
+    assert [item["kind"] for item in added] == ["metrics"]
+
+
+def test_many_names_take_few_words_and_what_is_no_count_is_none() -> None:
+    counted = Counted()
+    for number in range(5_000):
+        counted.came("events", f"layer/{number}/{'x' * 300}")
+    told = kept({**counted.told(), "log": {"lines": "many", "names": [3, "a"]}, "unheard": {}})
+    assert told is not None
+    assert len(json.dumps(told)) < 1_500
+    roads = Roads.of([{KEY: told}, {KEY: told}, {}])
+    words = roads.words([f"layer/{number}" for number in range(8)], more=True)
+    assert "and 78 more, 10,000 values" in words
+    assert "MLflow: not known" in words
+    assert "log: 0 of 0 lines matched, with `a`" in words
+    assert len(words) < 800
+    assert kept([]) is None
+    assert not Roads.of([{}]).is_known

@@ -1,0 +1,79 @@
+import type { LucideIcon } from "lucide-react";
+import { type ReactNode } from "react";
+import { Bones, Empty, Failure } from "./parts";
+
+interface PagedListProps<T> {
+  query: {
+    data: { pages: readonly { items: readonly T[] }[] } | undefined;
+    error: unknown;
+    isPending: boolean;
+    hasNextPage: boolean;
+    isFetchingNextPage: boolean;
+    refetch: () => unknown;
+    fetchNextPage: () => unknown;
+  };
+  label: string;
+  /** The class of every row, which says how wide the columns are. */
+  look: string;
+  columns: readonly string[];
+  /** A `div` of role `row`. */
+  row: (item: T) => ReactNode;
+  empty: { icon: LucideIcon; title: string; words: ReactNode };
+}
+
+/** A list that comes page by page, with its loading, error and empty states. */
+export function PagedList<T>({ query, label, look, columns, row, empty }: PagedListProps<T>) {
+  const items = query.data?.pages.flatMap((page) => page.items) ?? [];
+  const failure = query.error !== null && <Failure error={query.error} retry={() => void query.refetch()} />;
+  if (query.isPending) {
+    return (
+      <section className="card">
+        <div className="body">
+          <Bones rows={6} height={22} />
+        </div>
+      </section>
+    );
+  }
+  if (items.length === 0) {
+    return (
+      failure || (
+        <section className="card">
+          <Empty icon={empty.icon} title={empty.title}>
+            <p>{empty.words}</p>
+          </Empty>
+        </section>
+      )
+    );
+  }
+  return (
+    <>
+      {failure}
+      <section className="card">
+        <div role="table" aria-label={label}>
+          <div role="rowgroup" className="grid-head">
+            <div role="row" className={`grid-row ${look}`}>
+              {columns.map((column) => (
+                <div key={column} role="columnheader">
+                  {column}
+                </div>
+              ))}
+            </div>
+          </div>
+          <div role="rowgroup">{items.map(row)}</div>
+        </div>
+        {query.hasNextPage && (
+          <div className="body row">
+            <button
+              type="button"
+              className="button"
+              disabled={query.isFetchingNextPage}
+              onClick={() => void query.fetchNextPage()}
+            >
+              Show more
+            </button>
+          </div>
+        )}
+      </section>
+    </>
+  );
+}

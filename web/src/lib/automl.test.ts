@@ -1,0 +1,33 @@
+import { expect, test } from "vitest";
+import { bestOfFamilies, isAutoml, type LeaderboardRow, pointWords, scoreWords } from "./automl";
+
+const row = (rank: number, family: string, score: number, spread: number | null = null) =>
+  ({ rank, trial: rank, family, score, spread, seconds: null, is_whole: true, parameters: {}, job: null }) as LeaderboardRow;
+
+test("families stand by their best model, those without a score at the end", () => {
+  const leaderboard = [row(1, "forest", 0.9), row(2, "linear", 0.8), row(3, "forest", 0.7)];
+  const found = bestOfFamilies({ families: ["baseline", "linear", "cnn", "forest"], leaderboard });
+  expect(found.map((one) => [one.family, one.row?.score, one.tried])).toEqual([
+    ["forest", 0.9, 2],
+    ["linear", 0.8, 1],
+    ["baseline", undefined, 0],
+    ["cnn", undefined, 0],
+  ]);
+});
+
+test("a score has its spread where there is one", () => {
+  expect(scoreWords(row(1, "forest", 0.87654, 0.01234))).toBe("0.8765 ± 0.012");
+  expect(scoreWords(row(1, "forest", 0.87654))).toBe("0.8765");
+});
+
+test("parameters are named without their family", () => {
+  const parameters = { boosting_rate: 0.20741, boosting_leaves: 18, balance: true };
+  expect(pointWords({ family: "boosting", parameters })).toBe("rate 0.2074, leaves 18, balance true");
+  expect(pointWords({ family: "baseline", parameters: {} })).toBe("");
+});
+
+test("a study of AutoML is known by its label", () => {
+  expect(isAutoml({ automl: "tabular" })).toBe(true);
+  expect(isAutoml({ team: "vision" })).toBe(false);
+  expect(isAutoml(undefined)).toBe(false);
+});

@@ -1,0 +1,123 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { useRef, useState } from "react";
+import { api, got } from "~/api/client";
+import { endpointKeys } from "~/api/endpoints";
+import { modelNamesQuery } from "~/api/models";
+import { keys, projectsQuery, volumesQuery } from "~/api/queries";
+import { FormDialog } from "~/components/dialogs";
+import { Field } from "~/components/parts";
+import { TextInput } from "~/components/textInput";
+import { toast } from "~/components/toasts";
+import { batchRequest } from "~/lib/batch";
+import { fieldsOf } from "~/lib/deploy";
+import { freshKey } from "~/lib/keys";
+
+interface BatchProps {
+  project: string;
+  model: string | undefined;
+  isOpen: boolean;
+  close: () => void;
+}
+
+/** A job that predicts for all lines of some files; its page is opened. */
+export function BatchDialog({ project: first, model, isOpen, close }: BatchProps) {
+  const [project, setProject] = useState(first);
+  const { data: projects } = useQuery(projectsQuery);
+  const { data: volumes } = useQuery({ ...volumesQuery, enabled: isOpen });
+  const { data: models } = useQuery({ ...modelNamesQuery(project), enabled: isOpen });
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const refs = (models?.items ?? []).flatMap((each) => [
+    ...(each.latest == null ? [] : [`${each.name}@${each.latest}`]),
+    ...Object.keys(each.aliases ?? {}).map((alias) => `${each.name}@${alias}`),
+  ]);
+  const places = (volumes ?? []).map((volume) => `${volume.name}/`);
+  // One key per request: sent again after a lost answer, it makes no second job.
+  const key = useRef({ text: "", key: "" });
+  const submit = async (data: FormData) => {
+    const body = batchRequest(fieldsOf(data));
+    const text = JSON.stringify([project, body]);
+    if (key.current.text !== text) key.current = { text, key: freshKey() };
+    const params = { path: { project }, header: { "Idempotency-Key": key.current.key } };
+    const made = await got(api.POST("/api/v1/projects/{project}/batch-predictions", { params, body }));
+    key.current = { text: "", key: "" }; // The same once more is meant as another.
+    await Promise.all([
+      client.invalidateQueries({ queryKey: endpointKeys.batches }),
+      client.invalidateQueries({ queryKey: keys.jobs }),
+    ]);
+    toast(`Submitted ${made.name}.`);
+    await navigate({ to: "/jobs/$job", params: { job: made.id } });
+    return false; // The page is left; to close the dialog would lead back to the list.
+  };
+  return (
+    <FormDialog title="New batch prediction" isOpen={isOpen} close={close} verb="Submit" submit={submit} isWide>
+      {(wrong) => (
+        <>
+          <div className="pair">
+            <TextInput name="name" label="Name" placeholder="batch-predict" wrong={wrong("name")} />
+            <Field label="Project" wrong={wrong("project")}>
+              {(props) => (
+                <select {...props} className="input" value={project} onChange={(event) => setProject(event.target.value)}>
+                  {(projects ?? [{ name: first }]).map((each) => (
+                    <option key={each.name}>{each.name}</option>
+                  ))}
+                </select>
+              )}
+            </Field>
+            <TextInput
+              name="model"
+              label="Model"
+              placeholder="name@version, name@alias or volume/path"
+              defaultValue={model ?? ""}
+              list={refs}
+              wrong={wrong("model")}
+              isRequired
+            />
+            <TextInput
+              name="input"
+              label="Instances"
+              placeholder="volume/path"
+              list={places}
+              hint="A JSONL or CSV file, or a folder of such."
+              wrong={wrong("input")}
+              isRequired
+            />
+            <TextInput
+              name="output"
+              label="Output"
+              placeholder="a folder of the job's"
+              list={places}
+              hint="The same again goes on where it stopped."
+              wrong={wrong("output")}
+            />
+            <Field label="Format" wrong={wrong("format")}>
+              {(props) => (
+                <select {...props} name="format" className="input">
+                  <option value="auto">by the files' names</option>
+                  <option value="jsonl">JSONL, an instance a line</option>
+                  <option value="csv">CSV with a header</option>
+                </select>
+              )}
+            </Field>
+          </div>
+          <div className="fours">
+            <TextInput name="replicas" label="Replicas" type="number" placeholder="1" wrong={wrong("replicas")} />
+            <TextInput name="batch_size" label="At once" type="number" placeholder="64" wrong={wrong("batch_size")} />
+            <TextInput name="shard_size" label="To a file" type="number" placeholder="10000" wrong={wrong("shard_size")} />
+            <TextInput name="cpu" label="CPUs each" placeholder="shared" wrong={wrong("resources.cpu")} />
+            <TextInput name="memory" label="Memory each" placeholder="shared" wrong={wrong("resources.memory")} />
+            <TextInput name="gpus" label="GPUs each" placeholder="0" wrong={wrong("resources.gpus")} />
+          </div>
+          <label className="row top">
+            <input type="checkbox" className="check" name="trust_code" />
+            <span>
+              Trust its code
+              <span className="dim small"> – reading pickle or joblib files may run code of whoever wrote them</span>
+            </span>
+          </label>
+        </>
+      )}
+    </FormDialog>
+  );
+}

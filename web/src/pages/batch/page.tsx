@@ -1,0 +1,105 @@
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { ChevronRight, Plus, Rows3 } from "lucide-react";
+import { useState } from "react";
+import { api, got } from "~/api/client";
+import { endpointKeys } from "~/api/endpoints";
+import type { Job } from "~/api/types";
+import { PagedList } from "~/components/pagedList";
+import { PageHead } from "~/components/parts";
+import { State } from "~/components/state";
+import { Ago, Ran } from "~/components/time";
+import { modelOfLabels } from "~/lib/batch";
+import { cause, gang } from "~/lib/format";
+import { ModelRef } from "~/pages/model/parts";
+import { BatchDialog } from "./create";
+
+const route = getRouteApi("/shell/batch-predictions");
+const PAGE = 50;
+const LIVE_MS = 3_000;
+// Every batch prediction's job has it.
+const LABEL = "batch-prediction";
+
+/** Batch predictions are jobs: those of them, newest first. */
+export function BatchPage() {
+  const { project, model } = route.useSearch();
+  const navigate = useNavigate({ from: "/batch-predictions" });
+  const [isOpen, setOpen] = useState(false);
+  const query = useInfiniteQuery({
+    queryKey: [...endpointKeys.batches, project ?? ""],
+    queryFn: ({ pageParam, signal }) => {
+      const of = { label: [LABEL], limit: PAGE, ...(pageParam ? { cursor: pageParam } : {}) };
+      return got(api.GET("/api/v1/jobs", { params: { query: { ...of, ...(project ? { project: [project] } : {}) } }, signal }));
+    },
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
+    refetchInterval: LIVE_MS,
+  });
+  const close = () => {
+    setOpen(false);
+    if (model) void navigate({ search: {}, replace: true });
+  };
+  return (
+    <div className="page-body">
+      <nav aria-label="Where you are" className="crumbs">
+        <Link to="/endpoints">Endpoints</Link>
+        <ChevronRight size={13} aria-hidden="true" />
+        <span>Batch predictions</span>
+      </nav>
+      <PageHead title="Batch predictions" about="A model asked for every line of some files, as a job.">
+        <button type="button" className="button primary" onClick={() => setOpen(true)}>
+          <Plus size={15} aria-hidden="true" /> New batch prediction
+        </button>
+      </PageHead>
+      <PagedList
+        query={query}
+        label="Batch predictions"
+        look="batch-row"
+        columns={["Name", "State", "Model", "What it says", "Ran", "Age"]}
+        row={(job) => <Row key={job.id} job={job} />}
+        empty={{
+          icon: Rows3,
+          title: "No batch prediction yet",
+          words: "Give it a registered model and a JSONL or CSV file of a volume; the answers land in its output.",
+        }}
+      />
+      <BatchDialog project={project ?? "default"} model={model} isOpen={isOpen || model !== undefined} close={close} />
+    </div>
+  );
+}
+
+function Row({ job }: { job: Job }) {
+  const said = job.exit?.sentence ? cause(job.exit.sentence) : (job.wait_reason?.sentence ?? "");
+  const model = modelOfLabels(job.labels);
+  return (
+    <div role="row" className="grid-row batch-row">
+      <div role="cell" className="c-name">
+        <Link to="/jobs/$job" params={{ job: job.id }} className="job-name cut">
+          {job.name}
+        </Link>
+        <span className="dimmer small cut">{job.project}</span>
+      </div>
+      <div role="cell">
+        <State state={job.state} pill />
+      </div>
+      <div role="cell" className="cut">
+        {model ? <ModelRef project={job.project} name={model} /> : <span className="dimmer">by place</span>}
+      </div>
+      <div role="cell" className="dim cut" title={said}>
+        {job.state === "succeeded" ? (
+          <Link to="/jobs/$job/files" params={{ job: job.id }} aria-label={`results of ${job.name}`}>
+            results
+          </Link>
+        ) : (
+          said || (job.state === "running" && <span className="num">{gang(job.roles ?? {})}</span>)
+        )}
+      </div>
+      <div role="cell" className="dim">
+        <Ran seconds={job.ran_s ?? 0} since={job.running_since} />
+      </div>
+      <div role="cell" className="dim">
+        <Ago at={job.created_at} />
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,95 @@
+import { useQueryClient } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { Percent, RadioTower, Trash2 } from "lucide-react";
+import { useState } from "react";
+import { api, got } from "~/api/client";
+import { endpointKeys } from "~/api/endpoints";
+import { modelKeys } from "~/api/models";
+import type { EndpointDetail } from "~/api/types";
+import { Confirm, FormDialog } from "~/components/dialogs";
+import { TextInput } from "~/components/textInput";
+import { toast } from "~/components/toasts";
+import { DeployDialog } from "./deploy";
+
+/** After any change of an endpoint: what it is, and which versions it holds. */
+export function useEndpointChanged(project: string, endpoint: string) {
+  const client = useQueryClient();
+  return () =>
+    Promise.all([
+      client.invalidateQueries({ queryKey: endpointKeys.one(project, endpoint) }),
+      client.invalidateQueries({ queryKey: endpointKeys.all }),
+      client.invalidateQueries({ queryKey: modelKeys.all }),
+    ]);
+}
+
+export function EndpointActions({ endpoint }: { endpoint: EndpointDetail }) {
+  const [open, setOpen] = useState<"deploy" | "traffic" | "delete" | null>(null);
+  const navigate = useNavigate();
+  const changed = useEndpointChanged(endpoint.project, endpoint.name);
+  const path = { project: endpoint.project, endpoint: endpoint.name };
+  const close = () => setOpen(null);
+  const remove = async () => {
+    await got(api.DELETE("/api/v1/projects/{project}/endpoints/{endpoint}", { params: { path } }));
+    toast(`${endpoint.name} is being deleted.`);
+    await navigate({ to: "/endpoints" });
+    await changed();
+  };
+  if (endpoint.deleting_at) return null;
+  return (
+    <>
+      <button type="button" className="button primary" onClick={() => setOpen("deploy")}>
+        <RadioTower size={15} aria-hidden="true" /> Deploy a model
+      </button>
+      {(endpoint.deployments ?? []).length > 1 && (
+        <button type="button" className="button" onClick={() => setOpen("traffic")}>
+          <Percent size={15} aria-hidden="true" /> Traffic
+        </button>
+      )}
+      <button type="button" className="button danger" onClick={() => setOpen("delete")}>
+        <Trash2 size={15} aria-hidden="true" /> Delete
+      </button>
+      <DeployDialog project={endpoint.project} endpoint={endpoint.name} isOpen={open === "deploy"} close={close} />
+      <Traffic endpoint={endpoint} isOpen={open === "traffic"} close={close} done={changed} />
+      <Confirm title={open === "delete" ? `Delete ${endpoint.name}?` : null} verb="Delete" act={remove} close={close}>
+        Requests are refused at once, and it is gone when its replicas have ended. The versions that it serves stay.
+      </Confirm>
+    </>
+  );
+}
+
+interface TrafficProps {
+  endpoint: EndpointDetail;
+  isOpen: boolean;
+  close: () => void;
+  done: () => Promise<unknown>;
+}
+
+function Traffic({ endpoint, isOpen, close, done }: TrafficProps) {
+  const deployments = (endpoint.deployments ?? []).filter((one) => one.state !== "undeploying");
+  const submit = async (data: FormData) => {
+    const traffic = Object.fromEntries(deployments.map((one) => [one.name, Number(data.get(one.name) || 0)]));
+    const path = { project: endpoint.project, endpoint: endpoint.name };
+    await got(api.PUT("/api/v1/projects/{project}/endpoints/{endpoint}/traffic", { params: { path }, body: { traffic } }));
+    await done();
+    toast("The requests are divided anew.");
+  };
+  return (
+    <FormDialog title="Divide the requests" isOpen={isOpen} close={close} verb="Set" submit={submit}>
+      {(wrong) => (
+        <>
+          <p className="dim">In per cent, together 100. One with 0 is asked by its name alone.</p>
+          {deployments.map((one) => (
+            <TextInput
+              key={one.id}
+              name={one.name}
+              label={`${one.name}: ${one.model}`}
+              type="number"
+              defaultValue={one.traffic}
+              wrong={wrong(`traffic.${one.name}`)}
+            />
+          ))}
+        </>
+      )}
+    </FormDialog>
+  );
+}

@@ -1,0 +1,186 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { api, got } from "~/api/client";
+import { endpointKeys, endpointNamesQuery } from "~/api/endpoints";
+import { modelKeys, modelNamesQuery } from "~/api/models";
+import type { Revision } from "~/api/types";
+import { FormDialog, type Wrong } from "~/components/dialogs";
+import { Field } from "~/components/parts";
+import { TextInput } from "~/components/textInput";
+import { toast } from "~/components/toasts";
+import { deployRequest, fieldsOf, modelOf, takenOver } from "~/lib/deploy";
+
+interface DeployProps {
+  project: string;
+  /** Filled in: what is to be deployed. */
+  model?: string;
+  /** To which endpoint; else it is asked for, and made where there is none of the name. */
+  endpoint?: string;
+  /** The deployed model whose next revision it is; else its name is asked for. */
+  deployment?: { name: string; spec: Revision["spec"]; replicas: number } | undefined;
+  isOpen: boolean;
+  close: () => void;
+}
+
+/** A new deployed model, or the next revision of one. */
+export function DeployDialog({ project, model, endpoint, deployment, isOpen, close }: DeployProps) {
+  const { data: endpoints } = useQuery({ ...endpointNamesQuery(project), enabled: isOpen && endpoint === undefined });
+  const { data: models } = useQuery({ ...modelNamesQuery(project), enabled: isOpen });
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const spec = deployment?.spec;
+  const refs = (models?.items ?? []).flatMap((each) => [
+    ...(each.latest == null ? [] : [`${each.name}@${each.latest}`]),
+    ...Object.keys(each.aliases ?? {}).map((alias) => `${each.name}@${alias}`),
+  ]);
+  const submit = async (data: FormData) => {
+    const fields = fieldsOf(data);
+    const name = endpoint ?? (fields.get("endpoint") ?? "").trim();
+    const body = deployRequest(fields, {
+      ...(spec ? takenOver(spec) : {}),
+      ...(deployment ? { deployment: deployment.name } : {}),
+    });
+    const at = { project, endpoint: name };
+    if (endpoint === undefined && !(endpoints?.items ?? []).some((each) => each.name === name)) {
+      await got(
+        api.POST("/api/v1/projects/{project}/endpoints", { params: { path: { project } }, body: { name, description: "" } }),
+      );
+      await client.invalidateQueries({ queryKey: endpointKeys.all });
+    }
+    await got(api.POST("/api/v1/projects/{project}/endpoints/{endpoint}/deployments", { params: { path: at }, body }));
+    await Promise.all([
+      client.invalidateQueries({ queryKey: endpointKeys.all }),
+      client.invalidateQueries({ queryKey: endpointKeys.one(project, name) }),
+      client.invalidateQueries({ queryKey: modelKeys.all }),
+    ]);
+    toast(`${body.model} is being deployed to ${name}.`);
+    await navigate({ to: "/endpoints/$project/$endpoint", params: at });
+  };
+  const title = deployment
+    ? `Update ${deployment.name}`
+    : endpoint === undefined
+      ? `Deploy ${model ?? "a model"}`
+      : `Deploy to ${endpoint}`;
+  return (
+    <FormDialog title={title} isOpen={isOpen} close={close} verb={deployment ? "Update" : "Deploy"} submit={submit} isWide>
+      {(wrong) => (
+        <>
+          {deployment && (
+            <p className="dim">
+              The next revision: replicas are replaced step by step. One that never gets ready is given up, and the present one
+              serves on.
+            </p>
+          )}
+          <div className="pair">
+            {endpoint === undefined && (
+              <TextInput
+                name="endpoint"
+                label="Endpoint"
+                placeholder={model?.split("@")[0] ?? "my-endpoint"}
+                list={(endpoints?.items ?? []).map((each) => each.name)}
+                hint="A new name makes a new endpoint."
+                wrong={wrong("name") ?? wrong("endpoint")}
+                isRequired
+              />
+            )}
+            <TextInput
+              name="model"
+              label="Model"
+              placeholder="name@version, name@alias or volume/path"
+              defaultValue={model ?? (spec ? modelOf(spec) : "")}
+              list={refs}
+              hint="An alias is looked up once, now."
+              wrong={wrong("model")}
+              isRequired
+            />
+            {!deployment && (
+              <TextInput
+                name="deployment"
+                label="Name in the endpoint"
+                placeholder="default"
+                hint="One that is there gets its next revision."
+                wrong={wrong("deployment")}
+              />
+            )}
+          </div>
+          <div className="fours">
+            {/* Unstated, they stay as they are; of a new one it is one replica with all that is left. */}
+            <TextInput
+              name="replicas"
+              label="Replicas"
+              type="number"
+              placeholder={deployment ? String(deployment.replicas) : "1"}
+              wrong={wrong("replicas")}
+            />
+            <TextInput name="traffic" label="Traffic, %" type="number" placeholder="as it is" wrong={wrong("traffic")} />
+            <TextInput name="cpu" label="CPUs each" placeholder={placeholder(spec, "cpu")} wrong={wrong("resources.cpu")} />
+            <TextInput
+              name="memory"
+              label="Memory each"
+              placeholder={placeholder(spec, "memory")}
+              wrong={wrong("resources.memory")}
+            />
+            <TextInput
+              name="gpus"
+              label="GPUs each"
+              placeholder={placeholder(spec, "gpus", "0")}
+              wrong={wrong("resources.gpus")}
+            />
+          </div>
+          <label className="row top">
+            <input type="checkbox" className="check" name="trust_code" defaultChecked={spec?.trust_code ?? false} />
+            <span>
+              Trust its code
+              <span className="dim small">
+                {" "}
+                – reading pickle, joblib or torch.export files may run code of whoever wrote them
+              </span>
+            </span>
+          </label>
+          <More spec={spec} wrong={wrong} />
+          <TextInput name="reason" label="Why" placeholder="for the history; may be empty" wrong={wrong("reason")} />
+        </>
+      )}
+    </FormDialog>
+  );
+}
+
+const placeholder = (spec: Revision["spec"] | undefined, name: string, unstated = "shared"): string =>
+  String(spec?.resources?.[name] ?? unstated);
+
+const FRAMEWORKS = ["auto", "torch", "sklearn", "tensorflow", "xgboost"];
+
+/** What few deployments state. */
+function More({ spec, wrong }: { spec: Revision["spec"] | undefined; wrong: Wrong }) {
+  const field = (name: keyof Revision["spec"] & string, label: string, unstated: string, type = "number") => (
+    <TextInput name={name} label={label} type={type} placeholder={String(spec?.[name] ?? unstated)} wrong={wrong(name)} />
+  );
+  return (
+    <details className="more">
+      <summary>More: framework, image, time-outs, how it is updated</summary>
+      <div className="fours">
+        <Field label="Framework" wrong={wrong("framework")}>
+          {(props) => (
+            <select {...props} name="framework" className="input" defaultValue={spec?.framework ?? "auto"}>
+              {FRAMEWORKS.map((framework) => (
+                <option key={framework}>{framework}</option>
+              ))}
+            </select>
+          )}
+        </Field>
+        {field("timeout_s", "Answer within, s", "60")}
+        {field("ready_timeout_s", "Ready within, s", "600")}
+        {field("drain_s", "Drain for, s", "5")}
+        {field("max_surge", "Replicas above", "1")}
+        {field("max_unavailable", "Replicas below", "0")}
+      </div>
+      <TextInput
+        name="image"
+        label="Image"
+        placeholder={spec?.image ?? "the platform's own server"}
+        hint="One with an HTTP server as Vertex AI's custom containers have it."
+        wrong={wrong("image")}
+      />
+    </details>
+  );
+}

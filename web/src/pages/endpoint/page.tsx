@@ -1,0 +1,70 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link, Outlet } from "@tanstack/react-router";
+import { ChevronRight } from "lucide-react";
+import { endpointQuery } from "~/api/endpoints";
+import { State } from "~/components/state";
+import { Found, TAB, Thing } from "~/components/thing";
+import { Ago } from "~/components/time";
+import { worst } from "~/lib/rollout";
+import { EndpointActions } from "./actions";
+
+const route = getRouteApi("/shell/endpoints/$project/$endpoint");
+
+const TABS = [
+  ["/endpoints/$project/$endpoint", "Overview"],
+  ["/endpoints/$project/$endpoint/try", "Try it"],
+  ["/endpoints/$project/$endpoint/revisions", "Revisions"],
+] as const;
+
+export function EndpointPage() {
+  const params = route.useParams();
+  const query = useQuery(endpointQuery(params.project, params.endpoint));
+  return (
+    <Found
+      query={query}
+      kind="endpoint"
+      all={
+        <Link to="/endpoints" className="button">
+          All endpoints
+        </Link>
+      }
+    >
+      {(endpoint) => {
+        const states = (endpoint.deployments ?? []).map((one) => one.state);
+        return (
+          <Thing
+            kind="endpoint"
+            title={endpoint.name}
+            crumbs={
+              <>
+                <Link to="/endpoints">Endpoints</Link>
+                <ChevronRight size={13} aria-hidden="true" />
+                <Link to="/endpoints" search={{ project: endpoint.project }}>
+                  {endpoint.project}
+                </Link>
+              </>
+            }
+            about={
+              <>
+                {(states.length > 0 || endpoint.deleting_at) && (
+                  <State state={endpoint.deleting_at ? "deleting" : worst(states)} pill />
+                )}
+                <span className="dim">
+                  by {endpoint.user}, <Ago at={endpoint.created_at} />
+                </span>
+              </>
+            }
+            actions={<EndpointActions endpoint={endpoint} />}
+            tabs={TABS.map(([to, label]) => (
+              <Link key={to} to={to} params={params} {...TAB}>
+                {label}
+              </Link>
+            ))}
+          >
+            <Outlet />
+          </Thing>
+        );
+      }}
+    </Found>
+  );
+}

@@ -1,0 +1,55 @@
+import { api, got } from "~/api/client";
+import type { DeploymentDetail, EndpointDetail } from "~/api/types";
+import { FormDialog } from "~/components/dialogs";
+import { Field } from "~/components/parts";
+import { TextInput } from "~/components/textInput";
+import { toast } from "~/components/toasts";
+import { modelOf } from "~/lib/deploy";
+import { useEndpointChanged } from "./actions";
+
+interface RollBackProps {
+  endpoint: EndpointDetail;
+  deployment: DeploymentDetail;
+  /** The one that is chosen at first; else the platform's choice. */
+  revision?: number;
+  isOpen: boolean;
+  close: () => void;
+}
+
+/** An earlier revision serves again, replica by replica. */
+export function RollBack({ endpoint, deployment, revision, isOpen, close }: RollBackProps) {
+  const changed = useEndpointChanged(endpoint.project, endpoint.name);
+  const others = (deployment.revision_list ?? []).filter((each) => each.number !== deployment.wanted);
+  const submit = async (data: FormData) => {
+    const chosen = String(data.get("revision") ?? "");
+    const body = { reason: String(data.get("reason") ?? ""), ...(chosen ? { revision: Number(chosen) } : {}) };
+    const path = { project: endpoint.project, endpoint: endpoint.name, deployment: deployment.name };
+    const at = "/api/v1/projects/{project}/endpoints/{endpoint}/deployments/{deployment}/rollback";
+    const after = await got(api.POST(at, { params: { path }, body }));
+    await changed();
+    const wanted = (after.deployments ?? []).find((each) => each.name === deployment.name)?.wanted;
+    toast(`${deployment.name} goes back to revision ${wanted ?? chosen}.`);
+  };
+  return (
+    <FormDialog title={`Roll back ${deployment.name}`} isOpen={isOpen} close={close} verb="Roll back" submit={submit}>
+      {(wrong) => (
+        <>
+          <Field label="To" wrong={wrong("revision")}>
+            {(props) => (
+              <select {...props} name="revision" className="input" defaultValue={revision ?? ""}>
+                <option value="">the newest one before that ever served</option>
+                {others.map((each) => (
+                  <option key={each.number} value={each.number}>
+                    revision {each.number}: {modelOf(each.spec)}
+                    {each.stable_at ? "" : " (never was whole)"}
+                  </option>
+                ))}
+              </select>
+            )}
+          </Field>
+          <TextInput name="reason" label="Why" placeholder="for the history; may be empty" wrong={wrong("reason")} />
+        </>
+      )}
+    </FormDialog>
+  );
+}

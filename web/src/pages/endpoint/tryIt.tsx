@@ -1,0 +1,170 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link } from "@tanstack/react-router";
+import { CircleAlert, LoaderCircle, Send } from "lucide-react";
+import { useRef, useState } from "react";
+import { ask, endpointQuery, predictHref, type Told } from "~/api/endpoints";
+import { Card, CopyButton, Failure, Field } from "~/components/parts";
+import { number } from "~/lib/format";
+import { curlOf, wrongJson } from "~/lib/request";
+
+const route = getRouteApi("/shell/endpoints/$project/$endpoint");
+const FIRST = `{
+  "instances": [
+    [0.1, 0.2, 0.3]
+  ]
+}`;
+
+/** A request to the endpoint as any program sends it, and what comes back. */
+export function TryIt() {
+  const { project, endpoint: name } = route.useParams();
+  const { data: endpoint } = useQuery(endpointQuery(project, name));
+  const [text, setText] = useState(() => kept(project, name) || FIRST);
+  const [deployment, setDeployment] = useState("");
+  const [told, setTold] = useState<Told | null>(null);
+  const [error, setError] = useState<unknown>(null);
+  const [isBusy, setBusy] = useState(false);
+  const asked = useRef<AbortController | null>(null);
+  const deployments = endpoint?.deployments ?? [];
+  const wrong = wrongJson(text);
+  const replica = deployments.flatMap((one) => one.replica_list ?? []).find((each) => each.id === told?.replica);
+  const run = async () => {
+    if (isBusy || wrong) return;
+    keep(project, name, text);
+    setBusy(true);
+    setError(null);
+    asked.current = new AbortController();
+    try {
+      setTold(await ask(project, name, deployment, text, asked.current.signal));
+    } catch (failure) {
+      setTold(null);
+      if (!asked.current.signal.aborted) setError(failure);
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <div className="page-body">
+      <div className="columns even">
+        <Card
+          title="Request"
+          aside={
+            deployments.length > 1 && (
+              <select
+                className="input auto"
+                aria-label="Who is asked"
+                value={deployment}
+                onChange={(event) => setDeployment(event.target.value)}
+              >
+                <option value="">by traffic</option>
+                {deployments.map((one) => (
+                  <option key={one.id}>{one.name}</option>
+                ))}
+              </select>
+            )
+          }
+        >
+          <div className="stack">
+            <Field label="Body, JSON" wrong={wrong} hint="Ctrl-Enter sends it.">
+              {(props) => (
+                <textarea
+                  {...props}
+                  className="input mono try-text"
+                  rows={14}
+                  spellCheck={false}
+                  value={text}
+                  onChange={(event) => setText(event.target.value)}
+                  onKeyDown={(event) => {
+                    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) void run();
+                  }}
+                />
+              )}
+            </Field>
+            <div className="row wrapping">
+              <button
+                type="button"
+                className="button primary"
+                disabled={isBusy || wrong !== undefined}
+                onClick={() => void run()}
+              >
+                <Send size={15} aria-hidden="true" /> Send
+              </button>
+              {isBusy && (
+                <>
+                  <span className="state tone-grey" role="status">
+                    <LoaderCircle size={15} className="spin" aria-hidden="true" /> waiting for the answer
+                  </span>
+                  <button type="button" className="button quiet small" onClick={() => asked.current?.abort()}>
+                    Give up
+                  </button>
+                </>
+              )}
+              <span className="grow" />
+              <CopyButton
+                text={curlOf(`${window.location.origin}${predictHref(project, name, deployment || undefined)}`, text)}
+                label="Copy as curl"
+              />
+            </div>
+          </div>
+        </Card>
+        <section className="card" aria-label="Answer">
+          <header>
+            <h2 className="grow">Answer</h2>
+            {told && (
+              <span className="num dim" role="status">
+                <span className={told.status < 400 ? "tone-green" : "tone-red"}>{told.status}</span> in {number(told.tookMs)} ms
+              </span>
+            )}
+            {told && <CopyButton text={told.text} />}
+          </header>
+          <div className="body stack">
+            {error !== null && <Failure error={error} />}
+            {told !== null && told.status >= 400 && (
+              <div className="note bad" role="alert">
+                <CircleAlert size={16} aria-hidden="true" />
+                <div>The model itself refused this; its own words are below.</div>
+              </div>
+            )}
+            {told !== null ? (
+              <>
+                <pre className="code try-answer" tabIndex={0} aria-label="What the model said">
+                  {told.text}
+                </pre>
+                <p className="dimmer small num">
+                  Answered by {told.deployment}, revision {told.revision},{" "}
+                  {replica ? (
+                    <Link to="/jobs/$job/logs" params={{ job: replica.job }} className="inline-link">
+                      its log
+                    </Link>
+                  ) : (
+                    <span className="mono">{told.replica}</span>
+                  )}
+                  . The time is this browser's, from sending to the last byte.
+                </p>
+              </>
+            ) : (
+              error === null && <p className="dim">What the model says stands here, with how long it took.</p>
+            )}
+          </div>
+        </section>
+      </div>
+    </div>
+  );
+}
+
+const keyOf = (project: string, name: string) => `try ${project}/${name}`;
+
+function kept(project: string, name: string): string {
+  try {
+    return sessionStorage.getItem(keyOf(project, name)) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+function keep(project: string, name: string, text: string): void {
+  try {
+    sessionStorage.setItem(keyOf(project, name), text);
+  } catch {
+    // No storage, or the text is too large for it: it lives as long as the page.
+  }
+}

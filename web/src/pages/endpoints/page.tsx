@@ -1,0 +1,120 @@
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { Plus, RadioTower, Rows3 } from "lucide-react";
+import { useState } from "react";
+import { endpointKeys, readEndpoints } from "~/api/endpoints";
+import { projectsQuery } from "~/api/queries";
+import type { Endpoint } from "~/api/types";
+import { PagedList } from "~/components/pagedList";
+import { PageHead } from "~/components/parts";
+import { State } from "~/components/state";
+import { Ago } from "~/components/time";
+import { worst } from "~/lib/rollout";
+import { ModelRef } from "~/pages/model/parts";
+import { CreateEndpoint } from "./create";
+
+const route = getRouteApi("/shell/endpoints");
+const PAGE = 50;
+const LIVE_MS = 3_000;
+
+/** All endpoints that one may see, newest first. */
+export function EndpointsPage() {
+  const { project } = route.useSearch();
+  const navigate = useNavigate({ from: "/endpoints" });
+  const { data: projects } = useQuery(projectsQuery);
+  const [isOpen, setOpen] = useState(false);
+  const query = useInfiniteQuery({
+    queryKey: [...endpointKeys.all, project ?? ""],
+    queryFn: ({ pageParam, signal }) => readEndpoints(project, pageParam || null, PAGE, signal),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
+    refetchInterval: LIVE_MS,
+  });
+  return (
+    <div className="page-body">
+      <PageHead title="Endpoints">
+        <Link to="/batch-predictions" className="button">
+          <Rows3 size={15} aria-hidden="true" /> Batch predictions
+        </Link>
+        <button type="button" className="button primary" onClick={() => setOpen(true)}>
+          <Plus size={15} aria-hidden="true" /> Create an endpoint
+        </button>
+      </PageHead>
+      {((projects?.length ?? 0) > 1 || project) && (
+        <div className="filters">
+          <select
+            className="input auto"
+            aria-label="Project"
+            value={project ?? ""}
+            onChange={(event) =>
+              void navigate({ search: event.target.value ? { project: event.target.value } : {}, replace: true })
+            }
+          >
+            <option value="">all projects</option>
+            {(projects ?? []).map((each) => (
+              <option key={each.name}>{each.name}</option>
+            ))}
+          </select>
+        </div>
+      )}
+      <PagedList
+        query={query}
+        label="Endpoints"
+        look="endpoint-row"
+        columns={["Name", "State", "Serves", "Replicas", "Created"]}
+        row={(endpoint) => <Row key={endpoint.id} endpoint={endpoint} />}
+        empty={{
+          icon: RadioTower,
+          title: "No endpoint yet",
+          words: "An endpoint answers requests with a registered model: create one, deploy a version to it, and try it here.",
+        }}
+      />
+      <CreateEndpoint project={project} isOpen={isOpen} close={() => setOpen(false)} />
+    </div>
+  );
+}
+
+function Row({ endpoint }: { endpoint: Endpoint }) {
+  const deployments = endpoint.deployments ?? [];
+  const state = endpoint.deleting_at ? "deleting" : worst(deployments.map((one) => one.state));
+  const note = deployments.map((one) => one.note).find((words) => words);
+  return (
+    <div role="row" className="grid-row endpoint-row">
+      <div role="cell" className="c-name">
+        <Link
+          to="/endpoints/$project/$endpoint"
+          params={{ project: endpoint.project, endpoint: endpoint.name }}
+          className="job-name cut"
+          title={endpoint.name}
+        >
+          {endpoint.name}
+        </Link>
+        <span className="dimmer small cut">{endpoint.project}</span>
+      </div>
+      <div role="cell" title={note}>
+        {deployments.length === 0 && !endpoint.deleting_at ? (
+          <span className="dimmer">nothing deployed</span>
+        ) : (
+          <State state={state} pill />
+        )}
+      </div>
+      <div role="cell" className="row wrapping tight">
+        {deployments.slice(0, 3).map((one) => (
+          <span key={one.id} className="row tight cut">
+            <ModelRef project={endpoint.project} name={one.model} />
+            {deployments.length > 1 && <span className="dimmer num nowrap">{one.traffic} %</span>}
+          </span>
+        ))}
+        {deployments.length > 3 && <span className="dimmer small">and {deployments.length - 3} more</span>}
+      </div>
+      <div role="cell" className="num dim nowrap">
+        {deployments.length > 0 &&
+          `${deployments.reduce((sum, one) => sum + one.ready, 0)} of ${deployments.reduce((sum, one) => sum + one.replicas, 0)} ready`}
+      </div>
+      <div role="cell" className="c-age dim">
+        <Ago at={endpoint.created_at} />
+        <span className="cut">{endpoint.user}</span>
+      </div>
+    </div>
+  );
+}

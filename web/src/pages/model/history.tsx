@@ -1,0 +1,68 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link } from "@tanstack/react-router";
+import { History } from "lucide-react";
+import { modelHistoryQuery } from "~/api/models";
+import type { ModelChange } from "~/api/types";
+import { Bones, Card, Empty, Failure } from "~/components/parts";
+import { Ago } from "~/components/time";
+import { historyWords } from "~/lib/history";
+import type { OfModel } from "./parts";
+
+const route = getRouteApi("/shell/models/$project/$model");
+
+/** Who changed what of a model and its versions, newest first. */
+export function ModelHistory() {
+  const { project, model } = route.useParams();
+  const { data, error, isPending, refetch } = useQuery(modelHistoryQuery(project, model));
+  return (
+    <div className="page-body">
+      <Card
+        title="History"
+        aside={data?.next_cursor && <span className="dimmer small">the newest {data.items.length.toLocaleString()}</span>}
+      >
+        {isPending ? (
+          <Bones rows={6} />
+        ) : data === undefined ? (
+          <Failure error={error} retry={() => void refetch()} />
+        ) : data.items.length === 0 ? (
+          <Empty icon={History} title="Nothing happened yet" />
+        ) : (
+          <Changes of={{ project, model }} changes={data.items} />
+        )}
+      </Card>
+    </div>
+  );
+}
+
+export function Changes({ of, changes }: { of: OfModel; changes: readonly ModelChange[] }) {
+  return (
+    <ol className="events">
+      {changes.map((change, i) => {
+        const { words, tone } = historyWords(change);
+        return (
+          <li key={`${change.at}${i}`} className="event">
+            <span className={`event-dot fill-${tone}`} />
+            <div className="grow">
+              <div className="row wrapping">
+                <span className="event-kind">{words}</span>
+                {change.version != null && (
+                  <Link
+                    to="/models/$project/$model/versions/$version"
+                    params={{ ...of, version: String(change.version) }}
+                    className="num"
+                  >
+                    v{change.version}
+                  </Link>
+                )}
+                <span className="dim">
+                  by {change.user}, <Ago at={change.at} />
+                </span>
+              </div>
+              {change.reason && <p className="dim wrap">{change.reason}</p>}
+            </div>
+          </li>
+        );
+      })}
+    </ol>
+  );
+}

@@ -1,0 +1,69 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link, Outlet } from "@tanstack/react-router";
+import { ChevronRight, ShieldCheck } from "lucide-react";
+import { modelQuery, versionsQuery } from "~/api/models";
+import { Found, TAB, Thing } from "~/components/thing";
+import { Ago } from "~/components/time";
+import { counted } from "~/lib/format";
+import { ModelActions } from "./actions";
+
+const route = getRouteApi("/shell/models/$project/$model");
+
+const TABS = [
+  ["/models/$project/$model", "Versions"],
+  ["/models/$project/$model/compare", "Compare"],
+  ["/models/$project/$model/history", "History"],
+] as const;
+
+export function ModelPage() {
+  const params = route.useParams();
+  const query = useQuery(modelQuery(params.project, params.model));
+  const { data: versions } = useQuery(versionsQuery(params.project, params.model));
+  return (
+    <Found
+      query={query}
+      kind="model"
+      all={
+        <Link to="/models" className="button">
+          All models
+        </Link>
+      }
+    >
+      {(model) => (
+        <Thing
+          kind="model"
+          title={model.name}
+          crumbs={
+            <>
+              <Link to="/models">Models</Link>
+              <ChevronRight size={13} aria-hidden="true" />
+              <Link to="/models" search={{ project: model.project }}>
+                {model.project}
+              </Link>
+            </>
+          }
+          about={
+            <>
+              {model.is_protected && (
+                <span className="state pill tone-violet">
+                  <ShieldCheck size={14} aria-hidden="true" /> protected
+                </span>
+              )}
+              <span className="dim">
+                {counted(model.versions ?? 0, "version")}, changed <Ago at={model.updated_at} />
+              </span>
+            </>
+          }
+          actions={<ModelActions model={model} newest={versions?.items.find((version) => version.state === "ready")} />}
+          tabs={TABS.map(([to, label]) => (
+            <Link key={to} to={to} params={params} {...TAB}>
+              {label}
+            </Link>
+          ))}
+        >
+          <Outlet />
+        </Thing>
+      )}
+    </Found>
+  );
+}

@@ -1,0 +1,77 @@
+import { Link } from "@tanstack/react-router";
+import { number } from "~/lib/format";
+import { tellingOfVersion } from "~/lib/telling";
+
+/* How versions, stages, aliases and metrics are shown wherever models are. */
+
+export interface OfModel {
+  project: string;
+  model: string;
+}
+
+const TONES: Record<string, string> = { production: "green", staging: "amber", archived: "grey", none: "grey" };
+
+/** A stage, and the version that is in it. */
+export function StageTag({ stage, version, of }: { stage: string; version: number; of: OfModel }) {
+  return (
+    <Link
+      to="/models/$project/$model/versions/$version"
+      params={{ ...of, version: String(version) }}
+      className={`tag nowrap tone-${TONES[stage] ?? "grey"}`}
+    >
+      {stage} v{version}
+    </Link>
+  );
+}
+
+export function StageWord({ stage }: { stage: string | undefined }) {
+  if (stage === undefined || stage === "none") return <span className="dimmer">none</span>;
+  return <span className={`tag nowrap tone-${TONES[stage] ?? "grey"}`}>{stage}</span>;
+}
+
+/** Names, and the versions that they point to. */
+export function Aliases({ aliases, of, most }: { aliases: readonly [string, number][]; of: OfModel; most: number }) {
+  return (
+    <>
+      {aliases.slice(0, most).map(([name, version]) => (
+        <Link
+          key={name}
+          to="/models/$project/$model/versions/$version"
+          params={{ ...of, version: String(version) }}
+          className="tag nowrap tone-blue"
+          title={`Alias ${name} points to version ${version}`}
+        >
+          @{name} v{version}
+        </Link>
+      ))}
+      {aliases.length > most && <span className="dimmer small nowrap">and {aliases.length - most} more</span>}
+    </>
+  );
+}
+
+export function MetricTags({ metrics, most }: { metrics: Record<string, number>; most: number }) {
+  const shown = tellingOfVersion(metrics, most);
+  const more = Object.keys(metrics).length - shown.length;
+  if (shown.length === 0) return <span className="dimmer">none</span>;
+  return (
+    <span className="row wrapping tight">
+      {shown.map(([name, value]) => (
+        <span key={name} className="tag num nowrap" title={`${name} ${String(value)}`}>
+          <span className="cut">{name}</span>&nbsp;{number(value)}
+        </span>
+      ))}
+      {more > 0 && <span className="dimmer small nowrap">+{more}</span>}
+    </span>
+  );
+}
+
+/** "name@3" of the project's registry, or a place on a volume, as a link where there is a page. */
+export function ModelRef({ project, name }: { project: string; name: string }) {
+  const [model, version] = name.includes("/") ? [] : name.split("@");
+  if (!model || !version) return <span className="mono wrap">{name}</span>;
+  return (
+    <Link to="/models/$project/$model/versions/$version" params={{ project, model, version }} className="mono wrap">
+      {name}
+    </Link>
+  );
+}

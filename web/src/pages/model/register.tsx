@@ -1,0 +1,153 @@
+import { useQuery, useQueryClient } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { Package } from "lucide-react";
+import { useRef, useState } from "react";
+import { api, got } from "~/api/client";
+import { modelKeys, modelNamesQuery, STAGES } from "~/api/models";
+import { checkpointsQuery, isOver, jobQuery } from "~/api/queries";
+import type { Job, Stage } from "~/api/types";
+import { FormDialog } from "~/components/dialogs";
+import { Field } from "~/components/parts";
+import { TextInput } from "~/components/textInput";
+import { toast } from "~/components/toasts";
+import { number } from "~/lib/format";
+import { freshKey } from "~/lib/keys";
+
+/** On a job's page: a model may come of it as soon as it has run. */
+export function RegisterButton({ job }: { job: Job }) {
+  const [isOpen, setOpen] = useState(false);
+  if ((job.attempt_count ?? 0) === 0) return null;
+  return (
+    <>
+      <button type="button" className="button" onClick={() => setOpen(true)}>
+        <Package size={15} aria-hidden="true" /> Register as model
+      </button>
+      <RegisterDialog job={job.id} isOpen={isOpen} close={() => setOpen(false)} />
+    </>
+  );
+}
+
+interface RegisterProps {
+  job: string;
+  isOpen: boolean;
+  close: () => void;
+  /** The one that is chosen at first. */
+  checkpoint?: string;
+}
+
+const OUTPUT = "";
+
+/** A new version of a model, from a job's output or one of its checkpoints. */
+export function RegisterDialog({ job: id, isOpen, close, checkpoint = OUTPUT }: RegisterProps) {
+  const { data: job } = useQuery({ ...jobQuery(id), enabled: isOpen });
+  const { data: checkpoints } = useQuery({ ...checkpointsQuery(id), enabled: isOpen });
+  const { data: known } = useQuery({ ...modelNamesQuery(job?.project ?? ""), enabled: isOpen && job !== undefined });
+  const [source, setSource] = useState(checkpoint);
+  // One key for one request: sent again after a lost answer, it makes no second version.
+  const key = useRef({ asked: "", key: "" });
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const complete = (checkpoints?.items ?? []).filter((each) => each.is_complete !== false);
+  const runs = job !== undefined && !isOver(job.state);
+  const submit = async (data: FormData) => {
+    if (job === undefined) return false;
+    const text = (name: string) => String(data.get(name) ?? "").trim();
+    const isOutput = source === OUTPUT;
+    const body = {
+      job: job.id,
+      ...(isOutput ? { ...(text("path") ? { path: text("path") } : {}), when_done: runs } : { checkpoint: source }),
+      description: text("description"),
+      stage: text("stage") as Stage,
+      aliases: text("aliases")
+        .split(/[\s,]+/)
+        .filter(Boolean),
+    };
+    const model = text("model");
+    const asked = JSON.stringify([model, body]);
+    if (key.current.asked !== asked) key.current = { asked, key: freshKey() };
+    const params = { path: { project: job.project, model }, header: { "Idempotency-Key": key.current.key } };
+    const made = await got(api.POST("/api/v1/projects/{project}/models/{model}/versions", { params, body }));
+    key.current = { asked: "", key: "" };
+    await Promise.all([
+      client.invalidateQueries({ queryKey: modelKeys.all }),
+      client.invalidateQueries({ queryKey: modelKeys.one(made.project, made.model) }),
+    ]);
+    toast(`Registered ${made.model} v${made.version}.`);
+    const to = { project: made.project, model: made.model, version: String(made.version) };
+    await navigate({ to: "/models/$project/$model/versions/$version", params: to });
+    return true;
+  };
+  return (
+    <FormDialog
+      title={`Register a model of ${job?.name ?? id}`}
+      isOpen={isOpen}
+      close={close}
+      verb="Register"
+      submit={submit}
+      isWide
+    >
+      {(wrong) => (
+        <>
+          <p className="dim">
+            Its files are copied and never change after that. With them is kept where they come from: this job, its code, data,
+            parameters and metrics.
+          </p>
+          <div className="pair">
+            <TextInput
+              name="model"
+              label="Model"
+              placeholder={job?.name.replace(/-\d+$/, "") ?? "my-model"}
+              list={(known?.items ?? []).map((model) => model.name)}
+              hint="A name that is there gets its next version."
+              wrong={wrong("model") ?? wrong("name")}
+              isRequired
+            />
+            <Field label="From" wrong={wrong("checkpoint") ?? wrong("job")}>
+              {(props) => (
+                <select {...props} className="input" value={source} onChange={(event) => setSource(event.target.value)}>
+                  <option value={OUTPUT}>its output</option>
+                  {complete.map((each) => (
+                    <option key={each.path} value={each.path}>
+                      {each.path}
+                      {each.step != null ? `, step ${number(each.step)}` : ""}
+                    </option>
+                  ))}
+                </select>
+              )}
+            </Field>
+          </div>
+          {source === OUTPUT && (
+            <TextInput
+              name="path"
+              label="File or folder of the output"
+              placeholder="model"
+              hint={runs ? "It is registered once the job has succeeded. A full stop is all of it." : "A full stop is all of it."}
+              wrong={wrong("path")}
+            />
+          )}
+          <div className="pair">
+            <Field label="Stage" wrong={wrong("stage")}>
+              {(props) => (
+                <select {...props} name="stage" className="input">
+                  {STAGES.map((stage) => (
+                    <option key={stage}>{stage}</option>
+                  ))}
+                </select>
+              )}
+            </Field>
+            <TextInput
+              name="aliases"
+              label="Aliases"
+              placeholder="prod, best"
+              hint="Set once the version is ready."
+              wrong={wrong("aliases")}
+            />
+          </div>
+          <Field label="Description" wrong={wrong("description")}>
+            {(props) => <textarea {...props} name="description" className="input" rows={2} />}
+          </Field>
+        </>
+      )}
+    </FormDialog>
+  );
+}

@@ -1,0 +1,140 @@
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { FilterX, Package, Search, ShieldCheck } from "lucide-react";
+import { type ModelFilters, modelKeys, readModels, STAGES } from "~/api/models";
+import { projectsQuery } from "~/api/queries";
+import type { Model } from "~/api/types";
+import { PagedList } from "~/components/pagedList";
+import { PageHead } from "~/components/parts";
+import { State } from "~/components/state";
+import { Ago } from "~/components/time";
+import { listed, toggled } from "~/lib/filters";
+import { counted } from "~/lib/format";
+import { FilterMenu } from "~/pages/jobs/filterMenu";
+import { Aliases, MetricTags, StageTag } from "~/pages/model/parts";
+
+const route = getRouteApi("/shell/models");
+const PAGE = 50;
+const LIVE_MS = 5_000;
+
+/** All models that one may see, by name, each with its newest version. */
+export function ModelsPage() {
+  const filters: ModelFilters = route.useSearch();
+  const navigate = useNavigate({ from: "/models" });
+  const { data: projects } = useQuery(projectsQuery);
+  const query = useInfiniteQuery({
+    queryKey: [...modelKeys.all, filters],
+    queryFn: ({ pageParam, signal }) => readModels(filters, pageParam || null, PAGE, signal),
+    initialPageParam: "",
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
+    refetchInterval: LIVE_MS,
+  });
+  const isFiltered = Object.keys(filters).length > 0;
+  const filter = (change: { [name in keyof ModelFilters]?: string | undefined }) =>
+    void navigate({
+      search: (before) => Object.fromEntries(Object.entries({ ...before, ...change }).filter(([, value]) => value)),
+      replace: true,
+    });
+  return (
+    <div className="page-body">
+      <PageHead title="Models" />
+      <div className="filters">
+        <label className="search filter-search">
+          <span className="only-read">Search models</span>
+          <Search size={14} aria-hidden="true" />
+          <input
+            type="search"
+            className="input"
+            placeholder="Search by name"
+            defaultValue={filters.q ?? ""}
+            onChange={(event) => filter({ q: event.target.value })}
+          />
+        </label>
+        <FilterMenu
+          label="Stage"
+          items={STAGES.filter((stage) => stage !== "none")}
+          chosen={listed(filters.stage)}
+          toggle={(stage) => filter({ stage: toggled(filters.stage, stage) })}
+        />
+        {(projects?.length ?? 0) > 1 && (
+          <FilterMenu
+            label="Project"
+            items={(projects ?? []).map((project) => project.name)}
+            chosen={listed(filters.project)}
+            toggle={(project) => filter({ project: toggled(filters.project, project) })}
+          />
+        )}
+        {isFiltered && (
+          <button type="button" className="button quiet small" onClick={() => void navigate({ search: {}, replace: true })}>
+            <FilterX size={14} aria-hidden="true" /> Clear
+          </button>
+        )}
+      </div>
+      <PagedList
+        query={query}
+        label="Models"
+        look="model-row"
+        columns={["Name", "Newest version", "Metrics", "Stages and aliases", "Changed"]}
+        row={(model) => <Row key={model.id} model={model} />}
+        empty={{
+          icon: Package,
+          title: isFiltered ? "No model is like that" : "No model yet",
+          words: isFiltered
+            ? "Take a filter away to see more."
+            : "Open a job that has written a model or a checkpoint, and press Register as model.",
+        }}
+      />
+    </div>
+  );
+}
+
+function Row({ model }: { model: Model }) {
+  const { newest } = model;
+  const params = { project: model.project, model: model.name };
+  const stages = ["production", "staging", "archived"].flatMap((stage) => {
+    const version = model.stages?.[stage];
+    return version === undefined ? [] : [{ stage, version }];
+  });
+  const aliases = Object.entries(model.aliases ?? {});
+  return (
+    <div role="row" className="grid-row model-row">
+      <div role="cell" className="c-name">
+        <Link to="/models/$project/$model" params={params} className="job-name cut" title={model.name}>
+          {model.name}
+        </Link>
+        {model.is_protected && <ShieldCheck size={14} className="tone-violet" aria-label="protected" />}
+        <span className="dimmer small cut">{model.project}</span>
+      </div>
+      <div role="cell" className="row">
+        {newest ? (
+          <>
+            <Link
+              to="/models/$project/$model/versions/$version"
+              params={{ ...params, version: String(newest.version) }}
+              className="num strong nowrap"
+            >
+              v{newest.version}
+            </Link>
+            <State state={newest.state} />
+            <span className="dimmer small nowrap">of {counted(model.versions ?? 0, "version")}</span>
+          </>
+        ) : (
+          <span className="dimmer">none</span>
+        )}
+      </div>
+      <div role="cell">
+        <MetricTags metrics={newest?.metrics ?? {}} most={2} />
+      </div>
+      <div role="cell" className="row tags-cell">
+        {stages.map(({ stage, version }) => (
+          <StageTag key={stage} stage={stage} version={version} of={params} />
+        ))}
+        <Aliases aliases={aliases} of={params} most={3} />
+        {stages.length + aliases.length === 0 && <span className="dimmer">none</span>}
+      </div>
+      <div role="cell" className="dim">
+        <Ago at={model.updated_at} />
+      </div>
+    </div>
+  );
+}

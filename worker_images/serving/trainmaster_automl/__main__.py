@@ -1,0 +1,33 @@
+"""``python -m trainmaster_automl``, or this file itself, where it is not installed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+
+if __package__ in (None, ""):
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+from trainmaster_automl.errors import DataProblem
+from trainmaster_automl.options import read_options
+
+
+def main() -> int:
+    # Of a fold that has not every class, a solver that has not converged: a trial's score says what it is worth.
+    warnings.simplefilter("ignore")
+    try:
+        options = read_options(sys.argv[1:])
+        if options.kind == "images":
+            from trainmaster_automl.images import run
+        else:
+            from trainmaster_automl.tabular import run
+        run(options)
+    except DataProblem as problem:
+        print(str(problem), file=sys.stderr, flush=True)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""Columns that number the rows: they tell a model the order in which rows were written down, and nothing of new ones.
+
+The control plane has the same rule in ``core/domain/automl/counters.py``, to tell it before anything is tried.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any, Sequence
+
+from trainmaster_automl.rows import number_of
+
+# ``id``, ``user_id``, ``PassengerId``, ``ID``, but not ``paid``; ``Unnamed: 0`` is how pandas reads its own index back.
+_NAME = re.compile(
+    r"(?:.*[_\W])?(?:id|idx|uid|rowid)|(?:row[ _]?)?(?:index|number|num|no|nr)\.?|unnamed: 0", re.IGNORECASE
+)
+_CAMEL = re.compile(r".*[a-z0-9]I[dD]")
+
+
+def is_counter(name: str, cells: Sequence[Any], places: Sequence[int]) -> bool:
+    """Whether the column numbers the rows: whole numbers, each another one, called as an id is, or counting from 0 or 1.
+
+    Args:
+        places: of the rows in the whole table, from 0, as some rows are not looked at.
+    """
+    values = [number_of(cell) for cell in cells]
+    if not values or any(math.isnan(value) or not value.is_integer() for value in values):
+        return False
+    if len(set(values)) < len(values):
+        return False
+    steps = {value - place for value, place in zip(values, places)}
+    return is_name_of_id(name) or steps in ({0.0}, {1.0})
+
+
+def is_name_of_id(name: str) -> bool:
+    return bool(_NAME.fullmatch(name.strip()) or _CAMEL.fullmatch(name.strip()))

@@ -1,0 +1,185 @@
+"""A trial on images: a network that is trained until it gets no better on a part held back; and the final run, tested and saved."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import os
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.model_selection import StratifiedShuffleSplit
+from torch.nn.functional import cross_entropy
+from trainmaster_serving.image_model import IMAGES_FILE
+
+from trainmaster_automl.folders import Images, read_images
+from trainmaster_automl.networks import Served, make_network
+from trainmaster_automl.options import Options
+from trainmaster_automl.report import MODEL_FOLDER, baseline_of, tell_test, write_report
+from trainmaster_automl.scoring import score
+from trainmaster_automl.telling import say, tell
+
+_EPOCHS = 40
+_PATIENCE = 6
+_VALIDATED = 0.2
+_BATCH = 64
+_SMALLER_IS_BETTER = ("log_loss",)
+
+
+def run(options: Options) -> None:
+    """Raises ``DataProblem``."""
+    images = read_images(options.data, options.image_size, options.max_rows, options.seed, options.file, options.target)
+    for note in images.notes:
+        say(note)
+    trials, test = _split(np.arange(len(images.labels)), images.labels, options.test_fraction, options.seed)
+    fit, held = _split(trials, images.labels, _VALIDATED, options.seed + 1)
+    say(
+        "%d images to learn from and %d to validate by; %d more are kept for the final test, and are not looked at."
+        % (len(fit), len(held), len(test))
+    )
+    network = (
+        _baseline(images, fit, held, options) if options.family == "baseline" else _train(images, fit, held, options)
+    )
+    if options.is_final:
+        _finish(options, images, network, fit, held, test)
+
+
+def _split(places: Any, labels: Any, fraction: float, seed: int) -> tuple[Any, Any]:
+    own = labels[places]
+    count = max(round(fraction * len(own)), len(np.unique(own)))
+    first, second = next(StratifiedShuffleSplit(1, test_size=count, random_state=seed).split(own, own))
+    return places[np.sort(first)], places[np.sort(second)]
+
+
+class _Prior(torch.nn.Module):
+    """Says of every image how often each class was there."""
+
+    def __init__(self, chances: Any) -> None:
+        super().__init__()
+        self.register_buffer("logits", torch.log(torch.as_tensor(chances, dtype=torch.float32).clamp_min(1e-9)))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.logits.expand(images.shape[0], -1)  # type: ignore[operator]
+
+
+def _baseline(images: Images, fit: Any, held: Any, options: Options) -> torch.nn.Module:
+    network = _Prior(np.bincount(images.labels[fit], minlength=len(images.classes)) / len(fit))
+    tell({options.metric: _score(network, images, held, options)}, 1)
+    return network
+
+
+def _train(images: Images, fit: Any, held: Any, options: Options) -> torch.nn.Module:
+    """The network as it was after its best epoch."""
+    torch.manual_seed(options.seed)
+    chance = np.random.default_rng(options.seed)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    parameters = options.parameters
+    network = make_network(parameters, len(images.classes), images.size, options.weights).to(device)
+    learnt = [one for one in network.parameters() if one.requires_grad]
+    rate, decay = float(parameters.get("lr", 1e-3)), float(parameters.get("weight_decay", 1e-4))
+    optimizer = torch.optim.AdamW(learnt, lr=rate, weight_decay=decay)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _EPOCHS)
+    sign = -1.0 if options.metric in _SMALLER_IS_BETTER else 1.0
+    best, best_state, best_epoch, started = -math.inf, copy.deepcopy(network.state_dict()), 0, time.monotonic()
+    kept: dict[str, float] = {}
+    longest, epoch = 0.0, 0
+    for epoch in range(1, _EPOCHS + 1):
+        begun = time.monotonic()
+        network.train()
+        total = 0.0
+        order = chance.permutation(fit)
+        for first in range(0, len(order), _BATCH):
+            batch = order[first : first + _BATCH]
+            if len(batch) == 1 and len(order) > 1:
+                continue  # normalization needs two
+            if first and options.lacks_time():
+                break  # an epoch may be longer than all the time there is
+            inputs = _floats(images.pixels[batch], device)
+            if parameters.get("augment"):
+                inputs = _shifted(inputs, chance)
+            loss = cross_entropy(network(inputs), torch.as_tensor(images.labels[batch], device=device))
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            total += float(loss.detach()) * len(batch)
+        schedule.step()
+        value = _score(network, images, held, options)
+        told = {options.metric: value, "train_loss": total / len(order), "seconds": time.monotonic() - started}
+        tell(told, epoch)
+        if sign * value > best:
+            best, best_state, best_epoch, kept = sign * value, copy.deepcopy(network.state_dict()), epoch, told
+        elif epoch - best_epoch >= _PATIENCE:
+            say("It got no better for %d epochs; the one after epoch %d counts." % (_PATIENCE, best_epoch))
+            break
+        longest = max(longest, time.monotonic() - begun)
+        if epoch < _EPOCHS and options.lacks_time(longest):
+            say("Its time is over after %d of %d epochs; the one after epoch %d counts." % (epoch, _EPOCHS, best_epoch))
+            break
+    if options.is_final and best_epoch < epoch:
+        # A version carries the last figures of its run: those of the network that is kept, not of the last epoch's.
+        tell({**kept, "kept_epoch": float(best_epoch), "seconds": time.monotonic() - started}, epoch + 1)
+    network.load_state_dict(best_state)
+    return network
+
+
+def _floats(pixels: Any, device: Any) -> torch.Tensor:
+    return torch.as_tensor(pixels, device=device).permute(0, 3, 1, 2).float() / 255.0
+
+
+def _shifted(inputs: torch.Tensor, chance: Any) -> torch.Tensor:
+    """The whole batch moved by up to an eighth of its side: what is to be told apart may lie anywhere. Nothing is mirrored."""
+    most = max(1, inputs.shape[-1] // 8)
+    down, right = (int(one) for one in chance.integers(-most, most + 1, 2))
+    return torch.roll(inputs, (down, right), (2, 3))
+
+
+def _chances(network: torch.nn.Module, images: Images, places: Any) -> Any:
+    network.eval()
+    device = next((one.device for one in network.parameters()), torch.device("cpu"))
+    found = []
+    with torch.inference_mode():
+        for first in range(0, len(places), 4 * _BATCH):
+            pixels = images.pixels[places[first : first + 4 * _BATCH]]
+            found.append(network(_floats(pixels, device)).softmax(1).cpu().double().numpy())
+    joined = np.concatenate(found)
+    return joined / joined.sum(1, keepdims=True)
+
+
+def _score(network: torch.nn.Module, images: Images, places: Any, options: Options) -> float:
+    chances = _chances(network, images, places)
+    classes = np.arange(len(images.classes))
+    return score(options.metric, images.labels[places], chances.argmax(1), chances, classes)
+
+
+def _finish(options: Options, images: Images, network: torch.nn.Module, fit: Any, held: Any, test: Any) -> None:
+    counts = {"fit": len(fit), "validation": len(held), "test": len(test)}
+    validated = {options.metric: _score(network, images, held, options)}
+    chances = _chances(network, images, test)
+    classes = np.arange(len(images.classes))
+    baseline = baseline_of(options.task, images.labels[fit], len(test), classes)
+    tested = tell_test(options, images.labels[test], chances.argmax(1), chances, classes, baseline)
+    folder = os.path.join(options.output, MODEL_FOLDER)
+    os.makedirs(folder, exist_ok=True)
+    served = Served(network.cpu()).eval()
+    example = torch.zeros(2, images.size, images.size, 3, dtype=torch.uint8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that TorchScript is old: it is what the server takes without trusting code
+        traced = torch.jit.trace(served, example)  # type: ignore[no-untyped-call]
+        torch.jit.save(traced, os.path.join(folder, "model.pt"))
+    with open(os.path.join(folder, IMAGES_FILE), "w", encoding="utf-8") as stream:
+        json.dump({"classes": images.classes, "size": images.size}, stream)
+    write_report(
+        options,
+        {
+            "images": counts,
+            "classes": images.classes,
+            "size": images.size,
+            "validation": validated,
+            "test": tested,
+            "notes": images.notes,
+        },
+    )

@@ -1,0 +1,174 @@
+"""Tables as they lie on disk: CSV by the standard library, Parquet where pyarrow is installed."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import os
+import zlib
+from dataclasses import dataclass
+from difflib import get_close_matches
+from random import Random  # noqa: TID251 (seeded by the study)
+from typing import Any, Iterator, Sequence
+
+from trainmaster_automl.errors import DataProblem
+
+CSV_ENDS = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
+PARQUET_ENDS = (".parquet", ".pq")
+# What people write for nothing.
+MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
+_CELL_LIMIT = 2**20  # characters
+
+
+@dataclass(frozen=True)
+class Table:
+    """``rows``: a list of cells each, texts of CSV, values of Parquet; nothing is ``None``. ``seen``: rows there are in all.
+
+    ``places``: of the rows among all that there are, from 0.
+    """
+
+    names: list[str]
+    rows: list[list[Any]]
+    seen: int
+    places: list[int]
+
+    def split_target(self, target: str) -> tuple[list[str], list[list[Any]], list[Any]]:
+        """Names and rows without the column ``target``, and that column. Raises ``DataProblem``: there is none."""
+        if target not in self.names:
+            raise DataProblem(no_such_column(target, self.names))
+        place = self.names.index(target)
+        names = self.names[:place] + self.names[place + 1 :]
+        return names, [row[:place] + row[place + 1 :] for row in self.rows], [row[place] for row in self.rows]
+
+
+def no_such_column(target: str, names: Sequence[str]) -> str:
+    close = get_close_matches(target, names, n=1, cutoff=0.6)
+    hint = " Did you mean %r?" % close[0] if close else ""
+    more = " and %d more" % (len(names) - 30) if len(names) > 30 else ""
+    return "There is no column %r.%s The columns are %s%s." % (target, hint, ", ".join(names[:30]), more)
+
+
+def read_table(folder: str, file: str, max_rows: int, seed: int) -> Table:
+    """The table, or all tables of the folder, which must have the same columns, one after the other.
+
+    Args:
+        max_rows: of more rows a sample is drawn, each row as likely as any other.
+
+    Raises:
+        DataProblem: there is no table, or it cannot be read: the file and line at fault.
+    """
+    paths = [os.path.join(folder, file)] if file else _tables_of(folder)
+    names: list[str] | None = None
+    kept: list[tuple[int, list[Any]]] = []
+    seen = 0
+    chance = Random(seed)  # noqa: S311 (a sample by the study's seed)
+    for path in paths:
+        rows = _rows_of(path)
+        own = [str(cell) for cell in next(rows)]
+        if names is None:
+            names = _checked_names(own, path)
+        elif own != names:
+            raise DataProblem("%s has other columns than %s; put tables of one kind in a folder." % (path, paths[0]))
+        for row in rows:
+            # Vitter's algorithm R.
+            place = seen if seen < max_rows else chance.randint(0, seen)
+            if place < max_rows:
+                if seen < max_rows:
+                    kept.append((seen, row))
+                else:
+                    kept[place] = (seen, row)
+            seen += 1
+    if not seen or names is None:
+        raise DataProblem("%s has no rows below its header." % paths[0])
+    kept.sort(key=lambda one: one[0])
+    return Table(names, [row for _, row in kept], seen, [place for place, _ in kept])
+
+
+def _tables_of(folder: str) -> list[str]:
+    try:
+        found = sorted(name for name in os.listdir(folder) if name.lower().endswith((*CSV_ENDS, *PARQUET_ENDS)))
+    except OSError as error:
+        raise DataProblem("The data's folder cannot be read: %s." % error.strerror) from error
+    if not found:
+        raise DataProblem("The data's folder has no table: %s are known." % ", ".join((*CSV_ENDS, *PARQUET_ENDS)))
+    return [os.path.join(folder, name) for name in found]
+
+
+def _checked_names(names: list[str], path: str) -> list[str]:
+    blank = [str(place + 1) for place, name in enumerate(names) if not name.strip()]
+    if blank:
+        raise DataProblem("%s: column %s has no name in the first line." % (path, ", ".join(blank[:5])))
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataProblem("%s: two columns are called %s." % (path, ", ".join(twice[:5])))
+    if len(names) < 2:
+        raise DataProblem("%s has one column; a target and at least one other are needed." % path)
+    return names
+
+
+def _rows_of(path: str) -> Iterator[list[Any]]:
+    """The names first. Raises ``DataProblem``."""
+    try:
+        yield from _parquet(path) if path.lower().endswith(PARQUET_ENDS) else _csv(path)
+    except FileNotFoundError as error:
+        raise DataProblem("There is no file %s in the data's folder." % os.path.basename(path)) from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataProblem("%s cannot be read: %s." % (path, error)) from error
+
+
+def _csv(path: str) -> Iterator[list[Any]]:
+    raw = gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb")  # noqa: SIM115 (closed below)
+    csv.field_size_limit(_CELL_LIMIT)
+    with raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as text:
+        try:
+            first = text.readline()
+            names = next(csv.reader([first], delimiter=delimiter_of(first)), [])
+            yield [name.strip() for name in names]
+            reader = csv.reader(text, delimiter=delimiter_of(first))
+            for row in reader:
+                if not row:
+                    continue
+                if len(row) != len(names):
+                    raise DataProblem(
+                        "%s, line %d: it has %d cells, and the first line has %d."
+                        % (path, reader.line_num + 1, len(row), len(names))
+                    )
+                yield [None if cell.strip().lower() in MISSING else cell.strip() for cell in row]
+        except UnicodeDecodeError as error:
+            raise DataProblem("%s is no UTF-8 text (byte %d of a block)." % (path, error.start)) from error
+        except csv.Error as error:
+            raise DataProblem("%s cannot be read as CSV: %s." % (path, error)) from error
+
+
+def delimiter_of(first_line: str) -> str:
+    """The one of comma, semicolon, tab and bar that the first line has most of."""
+    return max((",", ";", "\t", "|"), key=first_line.count)
+
+
+def _parquet(path: str) -> Iterator[list[Any]]:
+    try:
+        from pyarrow import parquet  # pyright: ignore[reportMissingImports] (where it is)
+    except ImportError as error:
+        raise DataProblem("%s is Parquet, and pyarrow is not installed where it is read; write CSV." % path) from error
+    try:
+        opened = parquet.ParquetFile(path)
+    except Exception as error:  # pyarrow has many
+        raise DataProblem("%s cannot be read as Parquet: %s" % (path, str(error)[:300])) from error
+    yield list(opened.schema_arrow.names)
+    for batch in opened.iter_batches(batch_size=10_000):
+        columns = [column.to_pylist() for column in batch.columns]
+        for cells in zip(*columns):
+            yield [_plain(cell) for cell in cells]
+
+
+def _plain(cell: Any) -> Any:
+    """Texts and numbers as they are, dates as their text, everything else as its text."""
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return None
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if isinstance(cell, (int, float, str)):
+        return cell
+    return cell.isoformat() if hasattr(cell, "isoformat") else str(cell)

@@ -1,0 +1,76 @@
+"""What the final run tells and writes: the test, and a report beside the model."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from typing import Any, Mapping
+
+import numpy as np
+
+from trainmaster_automl.options import Options
+from trainmaster_automl.scoring import interval, metrics_of, score
+from trainmaster_automl.telling import say, tell
+
+MODEL_FOLDER = "model"
+_REPORT = "automl.json"
+
+
+def baseline_of(task: str, learnt: Any, rows: int, classes: Any) -> tuple[Any, Any]:
+    """What says the same of all ``rows``: the commonest class and each one's share, or the mean, of ``learnt``.
+
+    Returns:
+        What it predicts, (rows,), and the chances, (rows, classes); ``None`` of a regression.
+    """
+    if task != "classification":
+        return np.full(rows, float(np.mean(learnt))), None
+    shares = np.array([np.mean(learnt == one) for one in classes])
+    return np.repeat(np.asarray(classes)[shares.argmax()], rows), np.tile(shares, (rows, 1))
+
+
+def tell_test(
+    options: Options, truth: Any, predicted: Any, chances: Any, classes: Any, baseline: tuple[Any, Any]
+) -> dict[str, float]:
+    """All metrics of the task on the rows that no trial saw, the study's own with its interval of 95 %.
+
+    Args:
+        baseline: what ``baseline_of`` says of the same rows; it is what the interval is to lie beyond.
+    """
+    values = {name: score(name, truth, predicted, chances, classes) for name in metrics_of(options.task)}
+    low, high = interval(options.metric, truth, predicted, chances, classes, options.seed)
+    say("Tested on %d rows that no trial saw." % len(truth))
+    told = {"test_" + name: value for name, value in values.items()}
+    own = "test_" + options.metric
+    told |= {own + "_low": low, own + "_high": high, "test_rows": float(len(truth))}
+    told[own + "_baseline"] = score(options.metric, truth, *baseline, classes)
+    tell(told, 1)
+    return {name: value for name, value in told.items() if math.isfinite(value)}
+
+
+def write_report(options: Options, found: Mapping[str, Any]) -> None:
+    """``model/automl.json``: what was learnt from what, by what, and how well."""
+    report = {
+        "kind": options.kind,
+        "task": options.task,
+        "target": options.target or None,
+        "metric": options.metric,
+        "seed": options.seed,
+        "parameters": options.parameters,
+        "versions": _versions(),
+        **found,
+    }
+    with open(os.path.join(options.output, MODEL_FOLDER, _REPORT), "w", encoding="utf-8") as stream:
+        json.dump(report, stream, indent=2)
+
+
+def _versions() -> dict[str, str]:
+    from importlib import metadata
+
+    found = {}
+    for name in ("scikit-learn", "numpy", "torch", "skops"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,154 @@
+"""The first step of every model of tables: raw rows in, numbers and categories out, the same in training and serving."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timezone
+from typing import Any, Iterable, Sequence
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+
+NUMBER, DATE, CATEGORY, MANY, DROPPED = "number", "date", "category", "many", "dropped"
+NOTHING = "(nothing)"
+# Why a column of texts is dropped.
+OWN_TEXTS = "nearly every row has a text of its own, as names and free text have"
+# More categories than this are told by what they mean for the target, not by a column each.
+FEW_CATEGORIES = 40
+# Cells of a column of numbers that may be something else, which then count as missing.
+_STRAY = 0.02
+_NUMBER = re.compile(r"[-+]?(0|[1-9]\d{0,30}|(0|[1-9]\d{0,30})?\.\d{1,40}|[1-9]\d{0,30}\.|0\.)([eE][-+]?\d{1,3})?")
+_DATE_FORMATS = ("%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%Y%m%dT%H%M%S")
+_DATE_PARTS = 6
+
+
+def number_of(cell: Any) -> float:
+    """NaN: it is none, or more than a float holds. ``00123`` is text, as it would be in JSON."""
+    if isinstance(cell, bool) or not isinstance(cell, (int, float, str)):
+        return math.nan
+    if isinstance(cell, str) and not _NUMBER.fullmatch(cell.strip()):
+        return math.nan
+    try:
+        number = float(cell)
+    except OverflowError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def date_of(cell: Any, form: str) -> datetime | None:
+    """``form``: ``iso``, or one of ``strptime``'s."""
+    if not isinstance(cell, str):
+        return None
+    try:
+        found = datetime.fromisoformat(cell.strip()) if form == "iso" else _by(cell.strip(), form)
+        return found if found.tzinfo is None else found.astimezone(timezone.utc).replace(tzinfo=None)
+    except (ValueError, OverflowError):  # the latter: in UTC it is before the year 1
+        return None
+
+
+def _by(text: str, form: str) -> datetime:
+    return datetime.strptime(text, form)  # noqa: DTZ007 (as the cells: without a zone)
+
+
+def text_of(cell: Any) -> str:
+    """A category's name: the same for ``3``, ``3.0`` and ``"3"``."""
+    if cell is None or (isinstance(cell, float) and math.isnan(cell)):
+        return NOTHING
+    if isinstance(cell, bool):
+        return "true" if cell else "false"
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell).strip() or NOTHING
+
+
+def kind_of(cells: Iterable[Any]) -> tuple[str, str]:
+    """What a column is, and why it is dropped or how its dates are written."""
+    present = [cell for cell in cells if text_of(cell) != NOTHING]
+    different = {text_of(cell) for cell in present}
+    if not present:
+        return DROPPED, "it is empty"
+    if len(different) == 1:
+        return DROPPED, "it is the same everywhere"
+    numbers = sum(not math.isnan(number_of(cell)) for cell in present)
+    if numbers >= (1 - _STRAY) * len(present):
+        return NUMBER, ""
+    for form in ("iso", *_DATE_FORMATS):
+        if all(date_of(cell, form) is not None for cell in present):
+            return DATE, form
+    if len(different) > 20 and len(different) > 0.9 * len(present):
+        return DROPPED, OWN_TEXTS
+    return (CATEGORY if len(different) <= FEW_CATEGORIES else MANY), ""
+
+
+class RowReader(BaseEstimator, TransformerMixin):  # type: ignore[misc]
+    """Raw rows to a matrix of objects: numbers first, then categories as texts.
+
+    Args:
+        names: of all columns. kinds, forms: of each, as ``kind_of`` told them of the rows that trials see; fixed before any
+            validation, so that ``fit`` learns nothing.
+    """
+
+    # The server gives it rows of anything, not arrays of one type.
+    takes_rows = True
+
+    def __init__(self, names: Sequence[str] = (), kinds: Sequence[str] = (), forms: Sequence[str] = ()) -> None:
+        self.names = names
+        self.kinds = kinds
+        self.forms = forms
+
+    def fit(self, rows: Any, target: Any = None) -> RowReader:  # noqa: ARG002 (scikit-learn's signature)
+        self.feature_names_in_ = np.asarray(
+            [name for name, kind in zip(self.names, self.kinds) if kind != DROPPED], dtype=object
+        )
+        return self
+
+    def transform(self, rows: Any) -> Any:
+        """(rows, numbers + categories), of type object. Raises ``ValueError``: rows of another width."""
+        columns = self._columns(rows)
+        numbers: list[list[Any]] = []
+        texts: dict[str, list[list[Any]]] = {CATEGORY: [], MANY: []}
+        for cells, (kind, form) in zip(columns, self._used()):
+            if kind == NUMBER:
+                numbers.append([number_of(cell) for cell in cells])
+            elif kind == DATE:
+                numbers += _date_parts(cells, form)
+            else:
+                texts[kind].append([text_of(cell) for cell in cells])
+        made = np.empty((len(rows), len(numbers) + len(texts[CATEGORY]) + len(texts[MANY])), dtype=object)
+        for place, column in enumerate([*numbers, *texts[CATEGORY], *texts[MANY]]):
+            made[:, place] = column
+        return made
+
+    def blocks(self) -> tuple[slice, slice, slice]:
+        """Where numbers, categories of few values, and categories of many stand in what ``transform`` gives."""
+        kinds = [kind for kind, _ in self._used()]
+        numbers = kinds.count(NUMBER) + _DATE_PARTS * kinds.count(DATE)
+        few = numbers + kinds.count(CATEGORY)
+        return slice(0, numbers), slice(numbers, few), slice(few, few + kinds.count(MANY))
+
+    def _used(self) -> list[tuple[str, str]]:
+        return [(kind, form) for kind, form in zip(self.kinds, self.forms) if kind != DROPPED]
+
+    def _columns(self, rows: Any) -> list[list[Any]]:
+        used = [place for place, kind in enumerate(self.kinds) if kind != DROPPED]
+        width = len(rows[0])
+        if width == len(self.names):
+            return [[row[place] for row in rows] for place in used]
+        if width == len(used):
+            return [[row[place] for row in rows] for place in range(width)]
+        names = [self.names[place] for place in used]
+        raise ValueError("rows have %d cells; the model takes %d: %s" % (width, len(names), ", ".join(names[:20])))
+
+
+def _date_parts(cells: Sequence[Any], form: str) -> list[list[float]]:
+    """Year, month, day, weekday, hour, and days since 1970 of each; NaN where it is none."""
+    found = [date_of(cell, form) for cell in cells]
+    start = datetime(1970, 1, 1)  # noqa: DTZ001 (as the cells: without a zone)
+    parts = [
+        (d.year, d.month, d.day, d.weekday(), d.hour, (d - start).total_seconds() / 86_400)
+        if d is not None
+        else (math.nan,) * _DATE_PARTS
+        for d in found
+    ]
+    return [[float(one[place]) for one in parts] for place in range(_DATE_PARTS)]

@@ -1,0 +1,65 @@
+"""The metrics that trials are compared by."""
+
+from __future__ import annotations
+
+from typing import Any, Callable
+
+import numpy as np
+from sklearn import metrics
+
+_NONE: Any = 0.0  # of a class that nothing was predicted to be; scikit-learn's stubs know texts alone
+
+CLASSIFICATION = ("accuracy", "balanced_accuracy", "f1_macro", "roc_auc", "log_loss")
+REGRESSION = ("rmse", "mae", "r2")
+
+
+def metrics_of(task: str) -> tuple[str, ...]:
+    return CLASSIFICATION if task == "classification" else REGRESSION
+
+
+def score(metric: str, truth: Any, predicted: Any, chances: Any, classes: Any) -> float:
+    """NaN: it is not defined here, such as ``roc_auc`` where one class is missing.
+
+    Args:
+        chances: (rows, classes) of a classification, in the order of ``classes``; ``None`` of a regression.
+    """
+    simple: dict[str, Callable[[], float]] = {
+        "accuracy": lambda: metrics.accuracy_score(truth, predicted),
+        # Of the classes that are there: one that is only predicted has no recall.
+        "balanced_accuracy": lambda: metrics.recall_score(
+            truth, predicted, labels=np.unique(truth), average="macro", zero_division=_NONE
+        ),
+        "f1_macro": lambda: metrics.f1_score(truth, predicted, average="macro", zero_division=_NONE),
+        "log_loss": lambda: metrics.log_loss(truth, chances, labels=list(classes)),
+        "roc_auc": lambda: _roc_auc(truth, chances, classes),
+        "rmse": lambda: metrics.root_mean_squared_error(truth, predicted),
+        "mae": lambda: metrics.mean_absolute_error(truth, predicted),
+        "r2": lambda: metrics.r2_score(truth, predicted) if len(truth) > 1 else float("nan"),
+    }
+    return float(simple[metric]())
+
+
+def interval(
+    metric: str, truth: Any, predicted: Any, chances: Any, classes: Any, seed: int, rounds: int = 500
+) -> tuple[float, float]:
+    """Where the metric lies with 95 % by drawing the rows again and again (percentile bootstrap)."""
+    chance = np.random.default_rng(seed)
+    found = []
+    for _ in range(rounds):
+        drawn = chance.integers(0, len(truth), len(truth))
+        value = score(metric, truth[drawn], predicted[drawn], None if chances is None else chances[drawn], classes)
+        if np.isfinite(value):
+            found.append(value)
+    if not found:
+        return float("nan"), float("nan")
+    low, high = np.percentile(found, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _roc_auc(truth: Any, chances: Any, classes: Any) -> float:
+    present = set(np.unique(truth).tolist())
+    if len(present) < len(classes):
+        return float("nan")
+    if len(classes) == 2:
+        return float(metrics.roc_auc_score(truth == classes[1], chances[:, 1]))
+    return float(metrics.roc_auc_score(truth, chances, multi_class="ovr", average="macro", labels=list(classes)))

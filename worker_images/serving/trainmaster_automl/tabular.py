@@ -1,0 +1,256 @@
+"""A trial on a table: cross validation of one model; and the final run, which fits it to all rows of the trials and tests it."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import dataclass
+from typing import Any, Iterator, Sequence
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit
+
+from trainmaster_automl.counters import is_counter
+from trainmaster_automl.errors import DataProblem
+from trainmaster_automl.families import make_model
+from trainmaster_automl.options import Options
+from trainmaster_automl.reading import no_such_column, read_table
+from trainmaster_automl.report import MODEL_FOLDER, baseline_of, tell_test, write_report
+from trainmaster_automl.rows import DROPPED, MANY, OWN_TEXTS, RowReader, kind_of, number_of, text_of
+from trainmaster_automl.scoring import score
+from trainmaster_automl.telling import say, tell
+
+LEAST_ROWS = 20
+LEAST_OF_A_CLASS = 3
+_MOST_CLASSES = 1_000
+# From so many rows on one part held back says as much as several.
+_MANY_ROWS = 50_000
+_SOME_ROWS = 5_000
+# Rows whose target is no number, of a regression: so few are left out.
+_STRAY = 0.02
+
+
+@dataclass(frozen=True)
+class Data:
+    """``rows``: (rows, columns) of objects, ``target``: of each. ``test``: places of the rows that no trial sees.
+
+    ``places``: of the rows in the whole table, from 0.
+    """
+
+    names: list[str]
+    rows: Any
+    target: Any
+    trials: Any
+    test: Any
+    seen: int
+    places: Any
+    notes: list[str]
+
+
+def run(options: Options) -> None:
+    """Raises ``DataProblem``."""
+    data = load(options)
+    reader, notes = read_kinds(data, options.keep)
+    for note in [*data.notes, *notes]:
+        say(note)
+    if options.is_final:
+        _finish(options, data, reader, [*data.notes, *notes])
+    else:
+        _validate(options, data, reader)
+
+
+def load(options: Options) -> Data:
+    """The table, its target checked, and its rows split into those of the trials and those of the test."""
+    table = read_table(options.data, options.file, options.max_rows, options.seed)
+    names, rows, cells = table.split_target(options.target)
+    notes = []
+    if table.seen > len(table.rows):
+        notes.append("A sample of %d rows of the %d is used." % (len(table.rows), table.seen))
+    present = [place for place, cell in enumerate(cells) if text_of(cell) != "(nothing)"]
+    if len(present) < len(cells):
+        notes.append("%d rows have no %s and are left out." % (len(cells) - len(present), options.target))
+    if options.task == "regression":
+        present = _with_numbers(cells, present, options, notes)
+    if len(present) < LEAST_ROWS:
+        raise DataProblem(
+            "Only %d rows have a %s; at least %d are needed." % (len(present), options.target, LEAST_ROWS)
+        )
+    is_classes = options.task == "classification"
+    target = _classes(cells, present, options) if is_classes else _numbers(cells, present, options)
+    made = np.empty((len(present), len(names)), dtype=object)
+    for place, source in enumerate(present):
+        made[place, :] = rows[source]
+    halves = (StratifiedShuffleSplit if is_classes else ShuffleSplit)(
+        n_splits=1, test_size=_test_rows(options, target, is_classes=is_classes), random_state=options.seed
+    )
+    trials, test = next(halves.split(made, target))
+    places = np.asarray(table.places)[present]
+    return Data(names, made, target, np.sort(trials), np.sort(test), table.seen, places, notes)
+
+
+def read_kinds(data: Data, keep: Sequence[str] = ()) -> tuple[RowReader, list[str]]:
+    """The first step of the models, by the rows that trials see.
+
+    Args:
+        keep: columns that are used although they number the rows, or have a text of its own for nearly each.
+
+    Raises:
+        DataProblem: no column tells anything, or there is none of a name in ``keep``.
+    """
+    for name in keep:
+        if name not in data.names:
+            raise DataProblem("keep: %s" % no_such_column(name, data.names))
+    found = [_kind(data, place, is_kept=name in keep) for place, name in enumerate(data.names)]
+    if all(kind == DROPPED for kind, _ in found):
+        raise DataProblem(
+            "No column beside the target tells rows apart: all are empty, constant, names, or numbers of the rows; "
+            "--keep COLUMN uses one of the latter two all the same."
+        )
+    notes = [
+        "Column %s is left out: %s." % (name, why) for name, (kind, why) in zip(data.names, found) if kind == DROPPED
+    ]
+    return RowReader(data.names, [kind for kind, _ in found], [why for _, why in found]), notes
+
+
+def _kind(data: Data, place: int, *, is_kept: bool) -> tuple[str, str]:
+    cells = data.rows[data.trials, place]
+    kind, why = kind_of(cells)
+    if is_kept:
+        return (MANY, "") if why == OWN_TEXTS else (kind, why)
+    if kind != DROPPED and is_counter(data.names[place], cells, data.places[data.trials]):
+        return DROPPED, "it numbers the rows, which tells nothing of new ones"
+    return kind, why
+
+
+def _classes(cells: list[Any], present: list[int], options: Options) -> Any:
+    labels = np.asarray([text_of(cells[place]) for place in present])
+    values, counts = np.unique(labels, return_counts=True)
+    if len(values) < 2:
+        raise DataProblem(
+            "The target %s is %s in every row; there is nothing to tell apart." % (options.target, values[0])
+        )
+    if len(values) > _MOST_CLASSES or len(values) > len(labels) / LEAST_OF_A_CLASS:
+        raise DataProblem(
+            "The target %s has %d different values in %d rows: too many for classes. If it is a quantity, say task regression."
+            % (options.target, len(values), len(labels))
+        )
+    rare = ["%s (%d)" % (value, count) for value, count in zip(values, counts) if count < LEAST_OF_A_CLASS]
+    if rare:
+        raise DataProblem(
+            "Each class of the target %s needs at least %d rows; these have fewer: %s. Leave them out or join them."
+            % (options.target, LEAST_OF_A_CLASS, ", ".join(rare[:10]))
+        )
+    return labels
+
+
+def _with_numbers(cells: list[Any], present: list[int], options: Options, notes: list[str]) -> list[int]:
+    """Places whose target is a number; a few that are none are left out, and ``notes`` told. Raises ``DataProblem``: many are."""
+    strange = [cells[place] for place in present if math.isnan(number_of(cells[place]))]
+    if len(strange) > _STRAY * len(present):
+        raise DataProblem(
+            "The target %s is to be a number, and %d rows have something else, such as %r. Say task classification, or mend them."
+            % (options.target, len(strange), str(strange[0])[:50])
+        )
+    if strange:
+        notes.append(
+            "%d rows have no number as %s, such as %r, and are left out."
+            % (len(strange), options.target, str(strange[0])[:50])
+        )
+    return [place for place in present if not math.isnan(number_of(cells[place]))]
+
+
+def _numbers(cells: list[Any], present: list[int], options: Options) -> Any:
+    values = np.asarray([number_of(cells[place]) for place in present])
+    if np.ptp(values) == 0:
+        raise DataProblem("The target %s is %g in every row; there is nothing to learn." % (options.target, values[0]))
+    return values
+
+
+def _test_rows(options: Options, target: Any, *, is_classes: bool) -> int:
+    wanted = max(1, round(options.test_fraction * len(target)))
+    # Of each class at least one row, in both parts.
+    return max(wanted, len(np.unique(target))) if is_classes else wanted
+
+
+def folds_of(options: Options, target: Any) -> Iterator[tuple[Any, Any]]:
+    """Places to fit to and to validate by: several folds, or of many rows one part that is held back."""
+    is_classes = options.task == "classification"
+    count = len(target)
+    folds = options.folds or (1 if count >= _MANY_ROWS else 3 if count >= _SOME_ROWS else 5)
+    if is_classes:
+        folds = min(folds, max(2, int(np.unique(target, return_counts=True)[1].min()))) if folds > 1 else 1
+    if folds == 1:
+        halves = (StratifiedShuffleSplit if is_classes else ShuffleSplit)(
+            n_splits=1, test_size=0.2, random_state=options.seed
+        )
+        return iter(halves.split(target, target))
+    kind = StratifiedKFold if is_classes else KFold
+    return iter(kind(folds, shuffle=True, random_state=options.seed).split(target, target))
+
+
+def _validate(options: Options, data: Data, reader: RowReader) -> None:
+    """The mean over the folds so far after each: what goes badly can be stopped before all are done."""
+    rows, target = data.rows[data.trials], data.target[data.trials]
+    say(
+        "%d rows for the trials; %d more are kept for the final test, and are not looked at."
+        % (len(rows), len(data.test))
+    )
+    classes = np.unique(target) if options.task == "classification" else None
+    started = time.monotonic()
+    found: list[float] = []
+    longest = 0.0
+    for number, (fit, held) in enumerate(folds_of(options, target), start=1):
+        if options.lacks_time(longest) and found:
+            say("Its time is over after %d folds; their mean counts." % len(found))
+            break
+        begun = time.monotonic()
+        fresh: Any = clone(reader)
+        model = make_model(fresh, options.task, options.parameters, len(fit), options.seed)
+        model.fit(rows[fit], target[fit])
+        predicted, chances = predictions(model, rows[held], classes)
+        value = score(options.metric, target[held], predicted, chances, classes)
+        if not math.isfinite(value):
+            raise DataProblem("%s is not defined on fold %d; choose another metric." % (options.metric, number))
+        found.append(value)
+        spread = {options.metric + "_spread": float(np.std(found))} if len(found) > 1 else {}
+        tell({options.metric: float(np.mean(found)), **spread, "seconds": time.monotonic() - started}, number)
+        longest = max(longest, time.monotonic() - begun)
+
+
+def predictions(model: Any, rows: Any, classes: Any) -> tuple[Any, Any]:
+    """What it predicts and, of classes, the chance of each in the order of ``classes``, also of those that a fold has not."""
+    predicted = model.predict(rows)
+    if classes is None:
+        return predicted, None
+    told = model.predict_proba(rows)
+    chances = np.zeros((len(rows), len(classes)))
+    chances[:, np.searchsorted(classes, model.classes_)] = told
+    return predicted, chances
+
+
+def _finish(options: Options, data: Data, reader: RowReader, notes: list[str]) -> None:
+    """What is tested is what is saved: it is not fitted again with the rows of the test."""
+    classes = np.unique(data.target) if options.task == "classification" else None
+    model = make_model(reader, options.task, options.parameters, len(data.trials), options.seed)
+    model.fit(data.rows[data.trials], data.target[data.trials])
+    predicted, chances = predictions(model, data.rows[data.test], classes)
+    baseline = baseline_of(options.task, data.target[data.trials], len(data.test), classes)
+    tested = tell_test(options, data.target[data.test], predicted, chances, classes, baseline)
+    folder = os.path.join(options.output, MODEL_FOLDER)
+    os.makedirs(folder, exist_ok=True)
+    from skops import io
+
+    io.dump(model, os.path.join(folder, "model.skops"))
+    columns = [{"name": n, "kind": k, "note": f} for n, k, f in zip(data.names, reader.kinds, reader.forms)]
+    write_report(
+        options,
+        {
+            "rows": {"trials": len(data.trials), "test": len(data.test), "in_all": data.seen},
+            "columns": columns,
+            "classes": None if classes is None else classes.tolist(),
+            "test": tested,
+            "notes": notes,
+        },
+    )

@@ -1,0 +1,81 @@
+"""Models of images that AutoML makes: files of images in, a class and the chance of each out."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+from typing import Any, Dict, List, Sequence
+
+from trainmaster_serving.errors import BadInstances, ModelProblem
+
+# Beside the model: {"classes": […], "size": pixels of a side}.
+IMAGES_FILE = "images.json"
+_MOST_PIXELS = 50_000_000  # of one image before it is made small: what unpacks to more exists only to hurt
+
+
+class ImageModel:
+    """``module``: takes (images, side, side, 3) of 0 to 255, gives (images, classes) of chances."""
+
+    def __init__(self, module: Any, about: str) -> None:
+        self._module = module
+        try:
+            with open(about, encoding="utf-8") as stream:
+                told = json.load(stream)
+            self._classes = [str(name) for name in told["classes"]]
+            self._size = int(told["size"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ModelProblem(
+                "%s does not tell the classes and the size of the images: %s" % (about, error)
+            ) from error
+
+    def predict(self, instances: Sequence[Any], parameters: Dict[str, Any]) -> List[Any]:
+        """``{"b64": …}``: a PNG, JPEG, … file in base64, as Vertex AI has it; or rows of pixels, gray or ``[r, g, b]``."""
+        images = [pixels_of(one, self._size, place) for place, one in enumerate(instances)]
+        found = []
+        for chances in self._module.predict(images, parameters):
+            best = max(range(len(chances)), key=chances.__getitem__)
+            found.append({"label": self._classes[best], "scores": dict(zip(self._classes, chances))})
+        return found
+
+
+def pixels_of(instance: Any, size: int, place: int) -> Any:
+    """(size, size, 3) of one instance. Raises ``BadInstances``."""
+    from PIL import Image
+
+    what = "instances[%d]" % place
+    if isinstance(instance, dict):
+        text = instance.get("b64") or instance.get("image_bytes")
+        text = text.get("b64") if isinstance(text, dict) else text
+        if not isinstance(text, str):
+            raise BadInstances('%s: must be {"b64": "…"}, the file of an image in base64, or rows of pixels' % what)
+        try:
+            opened = Image.open(io.BytesIO(base64.b64decode(text, validate=True)))
+            if opened.width * opened.height > _MOST_PIXELS:
+                raise BadInstances("%s: an image of more than %d pixels" % (what, _MOST_PIXELS))
+            return as_pixels(opened, size)
+        except (OSError, ValueError, binascii.Error, SyntaxError, Image.DecompressionBombError) as error:
+            raise BadInstances("%s: no image that can be read: %s" % (what, str(error)[:200])) from error
+    import numpy as np
+
+    try:
+        rows = np.asarray(instance, dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        raise BadInstances(
+            "%s: must be rows of pixels from 0 to 255, gray or [r, g, b], or an image in base64: %s" % (what, error)
+        ) from error
+    fits = rows.ndim == 2 or (rows.ndim == 3 and rows.shape[2] == 3)
+    if not fits or rows.size == 0 or not np.isfinite(rows).all():
+        raise BadInstances(
+            "%s: its shape is %s; rows of finite pixels, gray or [r, g, b], are taken" % (what, rows.shape)
+        )
+    return as_pixels(Image.fromarray(np.clip(rows, 0, 255).astype(np.uint8)), size)
+
+
+def as_pixels(image: Any, size: int) -> Any:
+    """(size, size, 3) of uint8: what training and serving both make of an image. Raises ``OSError``: it is cut off."""
+    import numpy as np
+    from PIL import Image
+
+    return np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR), dtype=np.uint8)

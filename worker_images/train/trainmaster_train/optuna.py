@@ -1,0 +1,276 @@
+"""A storage for scripts that drive an Optuna study of their own: kept by the platform, shared by all jobs of a project.
+
+    import optuna
+    from trainmaster_train.optuna import storage
+
+    study = optuna.create_study(storage=storage(), study_name="digits", load_if_exists=True)
+    study.optimize(objective, n_trials=20)
+
+It is Optuna's own gRPC client (``GrpcStorageProxy``), whose messages go to the platform's API over HTTP, with the token
+that every job has. A script that must not be changed gets a gRPC server beside it, on the port that Optuna's client
+takes when none is named: ``python -m trainmaster_train.optuna &``.
+
+Needs ``optuna`` 4.2 or later with ``grpcio`` and ``protobuf``, as Optuna's own proxy does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import http.client
+import json
+import os
+import ssl
+import sys
+import threading
+import time
+import warnings
+from typing import Any, Callable, Dict, Optional, Tuple
+from urllib.parse import quote, urlsplit
+
+try:
+    import grpc
+    from optuna.storages import GrpcStorageProxy, run_grpc_proxy_server
+    from optuna.storages._grpc.auto_generated import api_pb2
+    from optuna.storages._grpc.client import GrpcClientCache
+except ImportError as error:
+    raise ImportError(
+        f"trainmaster_train.optuna needs Optuna 4.2 or later with gRPC: pip install 'optuna>=4.2' grpcio protobuf ({error})"
+    ) from error
+
+_STATUS_HEADER = "Optuna-Status"
+_TIMEOUT_S = 60.0
+# The API may restart, or move to another machine, while a training goes on.
+_TRY_FOR_S = 120.0
+_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 5.0
+_AWAY = frozenset({429, 502, 503, 504})
+# What a second sending changes twice: not sent again once it may have arrived.
+_ONCE = frozenset({"CreateNewStudy", "CreateNewTrial", "DeleteStudy", "SetTrialStateValues"})
+# uvicorn closes what idles for 5 s; a request into a connection that is being closed is lost.
+_IDLE_S = 3.0
+
+
+class StorageError(grpc.RpcError):  # type: ignore[misc]  # grpc ships no types
+    """What Optuna's client takes for its server's answer. ``code`` is a ``grpc.StatusCode``."""
+
+    def __init__(self, code: Any, details: str) -> None:
+        super().__init__(details)
+        self._code = code
+        self._details = details
+
+    def code(self) -> Any:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+
+def storage(
+    *,
+    url: Optional[str] = None,
+    token: Optional[str] = None,
+    project: Optional[str] = None,
+    ca_file: Optional[str] = None,
+) -> GrpcStorageProxy:
+    """The storage of this job's project. It can be pickled and used by several threads and processes.
+
+    Args:
+        url: the API; default: the job's, ``TRAINMASTER_API_URL``.
+        token: default: the job's own, from ``TRAINMASTER_TOKEN_FILE``, else ``TRAINMASTER_TOKEN``.
+        project: whose studies; with a user's token, outside a job.
+        ca_file: certificates that the API's own is checked with; default: the system's.
+
+    Raises:
+        ValueError: no address, or no token.
+        StorageError: the first call says so where the API is away or refuses the token.
+    """
+    address = url or os.environ.get("TRAINMASTER_API_URL", "")
+    if not address:
+        raise ValueError("url: there is no TRAINMASTER_API_URL outside a job; name the API's address")
+    in_job = url is None and token is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna calls its proxy experimental
+        return _Storage(_Road(address, token, None if in_job else project, ca_file))
+
+
+class _Storage(GrpcStorageProxy):
+    def __init__(self, road: _Road) -> None:
+        self._road = road
+        super().__init__()
+
+    def _setup(self) -> None:
+        self._channel = self._road
+        stub: Any = _Stub(self._road)
+        self._stub = stub
+        self._cache = GrpcClientCache(stub)
+
+    def wait_server_ready(self, timeout: Optional[float] = None) -> None:
+        """Until the platform answers. Raises ``ConnectionError`` after ``timeout`` seconds."""
+        until_s = None if timeout is None else time.monotonic() + timeout
+        while not self._road.answers():
+            if until_s is not None and time.monotonic() > until_s:
+                raise ConnectionError(f"{self._road.url} did not answer within {timeout:g} s")
+            time.sleep(_PAUSE_S)  # noqa: TID251 (nothing tells when a server is back)
+
+
+class _Stub:
+    """Has a method for each of the service's, as the generated stub does."""
+
+    def __init__(self, road: _Road) -> None:
+        methods = api_pb2.DESCRIPTOR.services_by_name["StorageService"].methods_by_name
+        for name, method in methods.items():
+            setattr(self, name, functools.partial(self._call, road, name, _class(method.output_type)))
+
+    @staticmethod
+    def _call(road: _Road, name: str, answer: Callable[[], Any], request: Any) -> Any:
+        message = answer()
+        message.ParseFromString(road.call(name, request.SerializeToString()))
+        return message
+
+
+def _class(described: Any) -> Callable[[], Any]:
+    made: Callable[[], Any] = getattr(api_pb2, described.name)
+    return made
+
+
+class _Road:
+    """HTTP requests to the API, each thread over a connection of its own."""
+
+    def __init__(self, url: str, token: Optional[str], project: Optional[str], ca_file: Optional[str]) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"url: {url!r} is no address like http://host:8765")
+        self.url = url
+        self._is_tls = parts.scheme == "https"
+        self._host, self._port = parts.hostname, parts.port
+        self._path = parts.path.rstrip("/") + "/api/v1/optuna/"
+        self._query = f"?project={quote(project, safe='')}" if project else ""
+        self._given_token = token
+        self._ca_file = ca_file
+        self._setup()
+
+    def _setup(self) -> None:
+        self._local = threading.local()
+        self._token()
+
+    def __getstate__(self) -> Dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_local"}
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._setup()
+
+    def close(self) -> None:
+        """This thread's connection."""
+        connection = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._local.connection = None
+
+    def answers(self) -> bool:
+        try:
+            self._ask("GetAllStudies", b"")
+        except (OSError, http.client.HTTPException):
+            return False
+        return True
+
+    def call(self, method: str, body: bytes) -> bytes:
+        """The answer's bytes.
+
+        Raises:
+            StorageError: the storage says no, or the API was away for two minutes.
+        """
+        until_s = time.monotonic() + _TRY_FOR_S
+        pause_s = _PAUSE_S
+        while True:
+            try:
+                status, told, answer = self._ask(method, body)
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                sent = not isinstance(error, ConnectionRefusedError)
+                if (sent and method in _ONCE) or time.monotonic() > until_s:
+                    raise StorageError(grpc.StatusCode.UNAVAILABLE, f"{self.url} does not answer: {error}") from error
+            else:
+                if status == 200:
+                    return answer
+                # A proxy may say so after the API has done it, and the API when it does not know whether it has.
+                once = method in _ONCE and status != 429
+                if status not in _AWAY or once or time.monotonic() > until_s:
+                    raise _error(status, told, answer)
+            time.sleep(pause_s)  # noqa: TID251 (the same)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _ask(self, method: str, body: bytes) -> Tuple[int, Optional[str], bytes]:
+        connection = self._connection(method)
+        headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/x-protobuf"}
+        connection.request("POST", self._path + method + self._query, body, headers)
+        response = connection.getresponse()
+        answer = response.read()
+        self._local.used_at_s = time.monotonic()
+        return response.status, response.headers.get(_STATUS_HEADER), answer
+
+    def _connection(self, method: str) -> http.client.HTTPConnection:
+        connection: Optional[http.client.HTTPConnection] = getattr(self._local, "connection", None)
+        # One that the API has closed meanwhile looks like an answer that was lost.
+        if connection is not None and method not in _ONCE and time.monotonic() - self._local.used_at_s < _IDLE_S:
+            return connection
+        self.close()
+        if self._is_tls:
+            context = ssl.create_default_context(cafile=self._ca_file)
+            connection = http.client.HTTPSConnection(self._host, self._port, timeout=_TIMEOUT_S, context=context)
+        else:
+            connection = http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
+        self._local.connection, self._local.used_at_s = connection, time.monotonic()
+        return connection
+
+    def _token(self) -> str:
+        if self._given_token:
+            return self._given_token
+        path = os.environ.get("TRAINMASTER_TOKEN_FILE", "")
+        if path:
+            with open(path, encoding="utf-8") as file:
+                return file.read().strip()
+        token = os.environ.get("TRAINMASTER_TOKEN", "")
+        if not token:
+            raise ValueError("token: there is no TRAINMASTER_TOKEN_FILE outside a job; give a token of yours")
+        return token
+
+
+def _error(status: int, told: Optional[str], answer: bytes) -> StorageError:
+    try:
+        details = str(json.loads(answer)["detail"])
+    except (ValueError, KeyError, TypeError):
+        details = f"The API answered {status}."
+    if told is not None and hasattr(grpc.StatusCode, told):
+        return StorageError(getattr(grpc.StatusCode, told), details)
+    codes = {
+        401: grpc.StatusCode.UNAUTHENTICATED,
+        403: grpc.StatusCode.PERMISSION_DENIED,
+        410: grpc.StatusCode.PERMISSION_DENIED,
+        413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    }
+    code = codes.get(status, grpc.StatusCode.UNAVAILABLE if status in _AWAY else grpc.StatusCode.UNKNOWN)
+    return StorageError(code, details)
+
+
+def main() -> None:
+    """A gRPC server on this machine for scripts that use Optuna's ``GrpcStorageProxy`` as it is."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trainmaster_train.optuna",
+        description="Serves the platform's storage of Optuna studies to Optuna's own GrpcStorageProxy.",
+    )
+    parser.add_argument("--host", default="localhost", help="default: localhost, for this replica alone")
+    parser.add_argument("--port", type=int, default=13000, help="default: 13000, as Optuna's client has it")
+    given = parser.parse_args()
+    try:
+        kept = storage()
+    except (ValueError, OSError) as error:
+        sys.exit(f"trainmaster_train.optuna: {error}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_grpc_proxy_server(kept, host=given.host, port=given.port)
+
+
+if __name__ == "__main__":
+    main()
