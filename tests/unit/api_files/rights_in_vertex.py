@@ -80,6 +80,7 @@ OPERATIONS: dict[str, Case] = {
         # Of those that may ask nobody knows an operation without a resource.
         {**dict.fromkeys(PEOPLE, 404), **_FOUND[action or method]} if not path else _FOUND[action or method],
         f"{prefix}{_LOCATED[3:]}/{(_MADE if method == 'GET' else _UPLOADED) if path else 'operations/1'}{action}",
+        **({"params": {"timeout": "0.1s"}} if action == ":wait" else {}),
     )
     for prefix in ("/v1", "/ui")
     for method, action in (("GET", ""), ("POST", ":cancel"), ("POST", ":wait"), ("DELETE", ""))
@@ -97,8 +98,8 @@ VERTEX: dict[str, Case] = {
     **OPERATIONS,
     **SERVING,
     **RECORDS,
-    **_of_collection("customJobs", "job-1", "job-done", ("job-done", VERTEX_MEMBER)),
-    **_of_collection("trainingPipelines", "job-paused", "job-over", ("job-over", VERTEX_MEMBER)),
+    **_of_collection("customJobs", "job-1", "job-done", ("job-doomed", VERTEX_MEMBER)),
+    **_of_collection("trainingPipelines", "job-paused", "job-over", ("job-doomed-too", VERTEX_MEMBER)),
     **_of_collection(
         "hyperparameterTuningJobs", "study-tuning", "study-tuned", ("study-cut", {**VERTEX_READER, "reader": 403})
     ),

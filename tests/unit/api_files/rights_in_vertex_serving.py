@@ -72,7 +72,7 @@ SERVING: dict[str, Case] = {
     f"GET {_BATCH}/{{resource}}": case(VERTEX_READER, f"{_BATCHES}/job-1"),
     f"POST {_BATCH}/{{resource}}:{{action}}": case(VERTEX_MEMBER, f"{_BATCHES}/job-1:cancel"),
     f"DELETE {_BATCH}/{{resource}}": case(VERTEX_MEMBER, f"{_BATCHES}/job-done"),
-    **_progress(f"{_BATCH}/{{resource}}/operations/{{operation}}", VERTEX_MEMBER, f"{_BATCHES}/job-done/operations/delete"),
+    **_progress(f"{_BATCH}/{{resource}}/operations/{{operation}}", VERTEX_MEMBER, f"{_BATCHES}/job-doomed/operations/delete"),
 }  # fmt: skip
 
 

@@ -235,13 +235,17 @@ def furnish(house: Any) -> None:
         furnish_models(session, house.now)
         furnish_endpoints(session, house.now)
         furnish_kubeflow(session)
-        house.add_job(session, "job-over", state="succeeded")
+        for job_id in ("job-over", "job-doomed", "job-doomed-too"):
+            house.add_job(session, job_id, state="succeeded")
         session.flush()
         for collection, job_id in (
             ("customJobs", "job-1"),
             ("customJobs", "job-done"),
             ("trainingPipelines", "job-paused"),
             ("trainingPipelines", "job-over"),
+            ("customJobs", "job-doomed"),
+            ("trainingPipelines", "job-doomed-too"),
+            ("batchPredictionJobs", "job-doomed"),
             ("batchPredictionJobs", "job-1"),
             ("batchPredictionJobs", "job-done"),
         ):
@@ -249,7 +253,7 @@ def furnish(house: Any) -> None:
                 VertexResource(
                     collection=collection, id=job_id, job_id=job_id, project_id="project-vision", location="us-central1",
                     display_name="x", labels={}, body={**WANTED, "outputInfo": {}} if collection == "batchPredictionJobs" else {},
-                    created_at=house.now,
+                    created_at=house.now, deletion_asked_at=house.now if "doomed" in job_id else None,
                 )
             )  # fmt: skip
         for submission_id, job_id in (("told", "job-1"), ("ended", "job-over")):
