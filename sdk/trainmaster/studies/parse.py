@@ -29,7 +29,7 @@ from trainmaster.studies.model import (
     Value,
     Winner,
 )
-from trainmaster.studies.space import COUNTED, Space, circles, grid_values, in_order, spread, takes, value_faults
+from trainmaster.studies.space import COUNTED, Space, circles, grid_count, in_order, spread, takes, value_faults
 
 __all__ = ["parse_study", "parse_study_text", "read_study_text"]
 
@@ -40,6 +40,7 @@ _MAX_INITIAL: Final = 1_000
 _TRIED_POINTS: Final = 20_000
 _TRIED_VALUES: Final = 400_000
 _LEAST_POINTS: Final = 1_000
+_MANY_POINTS: Final = 10**15  # a larger number is no help to anybody
 # Where the study lets a shorthand stand for a mapping.
 _SHORT: Final = ("metric", "goal")
 _PARTS: Final = (
@@ -141,9 +142,9 @@ class _Reading:
             self._add(("name",), "is missing", "write a name for people, such as `name: digits-search`")
         parameters, is_whole = self._parameters(written)
         metrics = self._metrics(written)
-        budget = self._budget(written)
-        stopping = self._stopping(written, metrics)
         template = self._template(written, head)
+        budget = self._budget(written, template)
+        stopping = self._stopping(written, metrics)
         heirs = Inheritance(self._model, self._add).read(written, metrics, budget)
         constraints = self._constraints(written, parameters)
         space = self._space(parameters, constraints, written.get("initial")) if is_whole else None
@@ -151,6 +152,8 @@ class _Reading:
         warm_start = self._warm_start(written)
         if "template" in written and "lost_after" in written:
             self._add(("lost_after",), "is about trials that a program tries, and here jobs do", "leave it out")
+        elif head is not None and head.lost_after == 0:
+            self._add(("lost_after",), "must be more than 0: every trial would be lost at once")
         winner = self._winner(written, metrics)
         if space is not None and head is not None:
             self._algorithm(head.algorithm, space, metrics)
@@ -196,6 +199,8 @@ class _Reading:
             parameter = self._model(Parameter, item, place)
             if parameter is not None:
                 found[name] = parameter
+                if not math.isfinite(abs(parameter.min or 0) + abs(parameter.max or 0)):
+                    self._add(place, "has a range wider than any number: no algorithm can measure it", "narrow it")
         wrong = {name for name in given if name not in found}
         self._parents(found, wrong)
         return found, not wrong and not any(one.path.startswith("parameters") for one in self.mistakes)
@@ -240,10 +245,17 @@ class _Reading:
             self._add(("metrics",), f"has {len(given)} metrics, and at most 5 are weighed against each other")
         return tuple(metric for metric in found if metric is not None)
 
-    def _budget(self, written: Mapping[str, Any]) -> Budget | None:
+    def _budget(self, written: Mapping[str, Any], template: JobSpec | None) -> Budget | None:
         budget = self._model(Budget, written.get("budget", {}), ("budget",))
-        if budget is not None and not budget.has_end:
+        if budget is None:
+            return None
+        if budget.max_time == 0:
+            self._add(("budget", "max_time"), "must be more than 0: it would be over before its first trial")
+        if not budget.has_end:
             self._add(("budget",), "has no end", "write `budget: {trials: 50}`, or max_time or gpu_hours")
+        elif budget.trials is None and budget.max_time is None and not _may_have_gpus(written, template):
+            what = "has no end: trials without GPUs never spend gpu_hours"
+            self._add(("budget",), what, "write `budget: {trials: 50}`, or max_time")
         return budget
 
     def _stopping(self, written: Mapping[str, Any], metrics: tuple[Metric, ...]) -> Stopping | None:
@@ -253,6 +265,11 @@ class _Reading:
         stopping = self._model(Stopping, {"rule": given} if isinstance(given, str) else given, ("stopping",))
         if stopping is not None and len(metrics) > 1:
             self._add(("stopping",), "compares trials by one metric, and the study has several", "leave it out")
+        if written.get("template") is None:
+            self._add(("stopping",), "ends jobs early, and the study has no template", "leave it out")
+        if stopping is not None and stopping.max_steps is not None and stopping.max_steps < stopping.min_steps:
+            words = f"is {stopping.max_steps}, and no trial is judged before step {stopping.min_steps} (min_steps)"
+            self._add(("stopping", "max_steps"), words, "write a larger max_steps, or a smaller min_steps")
         return stopping
 
     def _template(self, written: Mapping[str, Any], head: StudySpec | None) -> JobSpec | None:
@@ -380,11 +397,10 @@ class _Reading:
                 self._add(
                     ("parameters", name), "is a float without end in a grid", "write `steps: 5` beside min and max"
                 )
-            count = 1
-            for one in space.parameters.values():
-                count *= len(grid_values(one)) if one.steps or value_is_counted(one) else 1
+            count = math.prod(grid_count(one) or 1 for one in space.parameters.values())
             if not endless and count > COUNTED:
-                self._add(place, f"the grid has {count:,} points", "leave values out, or write algorithm: qmc")
+                many = f"{count:,}" if count < _MANY_POINTS else f"more than {_MANY_POINTS:,}"
+                self._add(place, f"the grid has {many} points", "leave values out, or write algorithm: qmc")
         if algorithm is Algorithm.CMA_ES:
             if len(metrics) > 1:
                 self._add(place, "cma-es knows one metric, and the study has several", "write algorithm: tpe")
@@ -408,8 +424,11 @@ class _Reading:
         self.mistakes[SpecMistake(join_path(path), message, hint)] = None
 
 
-def value_is_counted(parameter: Parameter) -> bool:
-    return not parameter.has_range or parameter.type is ParameterType.INTEGER or parameter.min == parameter.max
+def _may_have_gpus(written: Mapping[str, Any], template: JobSpec | None) -> bool:
+    """Whether trials spend GPU-hours; of a template that has mistakes it is not known."""
+    if template is None:
+        return written.get("template") is not None
+    return any(role.resources.gpus for role in template.roles.values())
 
 
 def _listed(given: Any) -> list[Any]:

@@ -189,6 +189,13 @@ def value_count(parameter: Parameter) -> int | None:
     return 1 if low == high else None
 
 
+def grid_count(parameter: Parameter) -> int | None:
+    """How many values it has in a grid, without making them; ``None``: without number."""
+    if parameter.has_range and parameter.steps is not None:
+        return len(grid_values(parameter))
+    return value_count(parameter)
+
+
 def bounds(parameter: Parameter) -> tuple[float, float]:
     """Of a float or integer: both ends, included."""
     if parameter.min is None or parameter.max is None:

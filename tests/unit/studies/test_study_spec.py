@@ -109,10 +109,42 @@ algoritm: tpe
             {"template": {"command": "train", "name": "other"}},
             "template.name: is other, and trials are called after the",
         ),
+        ({"template": None}, "stopping: ends jobs early, and the study has no template"),
+        ({"stopping": {"rule": "asha", "min_steps": 9, "max_steps": 5}}, "stopping.max_steps: is 5, and no trial is"),
+        ({"budget": {"trials": 9, "max_time": 0}}, "budget.max_time: must be more than 0"),
+        ({"template": None, "lost_after": "0s"}, "lost_after: must be more than 0"),
+        (
+            {"parameters": {"lr": {"type": "float", "min": -1e308, "max": 1e308}}},
+            "parameters.lr: has a range wider than",
+        ),
     ],
 )
 def test_a_mistake_is_told_in_words(changes: dict[str, Any], said: str) -> None:
     assert any(said in mistake for mistake in mistakes(**changes)), mistakes(**changes)
+
+
+def test_the_points_of_a_grid_are_counted_and_not_made() -> None:
+    wide = {"x": {"type": "integer", "min": -(2**53), "max": 2**53}}
+    told = mistakes(algorithm="grid", parameters=wide, constraints=[], initial=[])
+    assert [one.partition(" (")[0] for one in told] == [
+        "algorithm: the grid has more than 1,000,000,000,000,000 points"
+    ]
+    told = mistakes(
+        algorithm="grid", parameters={"x": {**wide["x"], "min": 0, "max": 10**10}}, constraints=[], initial=[]
+    )
+    assert told[0].startswith("algorithm: the grid has 10,000,000,001 points")
+
+
+@pytest.mark.parametrize(("template", "said"), [({"command": "train"}, True), (None, True), (GOOD["template"], False)])
+def test_gpu_hours_that_nobody_spends_are_no_end(template: Any, said: bool) -> None:
+    raw = {**GOOD, "template": template, "stopping": None}
+    if said:
+        assert mistakes(template=template, stopping=None, budget={"gpu_hours": 1})[0].startswith(
+            "budget: has no end: trials without GPUs never spend gpu_hours"
+        )
+    else:
+        assert parse_study({**raw, "budget": {"gpu_hours": 1}}).budget.gpu_hours == 1
+    assert parse_study({**raw, "budget": {"gpu_hours": 1, "trials": 3}}).budget.trials == 3
 
 
 def test_parameters_that_wait_for_each_other_are_refused() -> None:
