@@ -51,5 +51,6 @@ def _sentence(rest: str) -> str:
     noun = next((name for name in names if name in _ADVICE), None)
     if noun is not None:
         return f"{noun} is not served by this platform: {_ADVICE[noun]}."
-    shown = names[-1] if len(names) != 4 else "this change of an object"
-    return f"{shown[:50]!r} is not served by this platform; buckets, and listing, reading, uploading and deleting objects are."
+    if names[0] == "b" and names[2:3] == ["o"]:  # its name may have slashes
+        return "Changing an object where it lies is not served by this platform; read it and upload it anew."
+    return f"{names[-1][:50]!r} is not served by this platform; buckets, and listing, reading, uploading and deleting objects are."

@@ -196,13 +196,11 @@ def times_of(job: Job, created_at: datetime) -> dict[str, str]:
 
 def status_of(found: Found, prefix: str) -> dict[str, Any]:
     """State, error, times and labels."""
-    state, error = state_of(found.job), error_of(found.job)
-    if prefix == "PIPELINE_STATE_" and state == "EXPIRED":  # pipelines have no such state
-        state = "FAILED"
+    error = error_of(found.job)
     return {
         "name": found.name,
         "displayName": found.row.display_name,
-        "state": f"{prefix}{state}",
+        "state": f"{prefix}{state_of(found.job)}",
         **({} if error is None else {"error": error}),
         **times_of(found.job, found.row.created_at),
         **({"labels": found.row.labels} if found.row.labels else {}),
@@ -229,10 +227,7 @@ def list_page(
     view: Callable[[Found], dict[str, Any]],
 ) -> dict[str, Any]:
     """Newest first. A page may have fewer than asked for, and still a next one, where the filter fits few."""
-    if query.order_by.strip() not in ("", "create_time desc", "createTime desc"):
-        raise InvalidRequest(
-            'orderBy: only "create_time desc" is served, which is the order in any case.', field="order_by"
-        )
+    demand_newest_first(query.order_by)
     member = member_of(work.session, caller, parent, "viewer", verb=f"{collection}.list")
     states = PIPELINE_STATES if collection == "trainingPipelines" else JOB_STATES
     test = parse_filter(query.filter, words_of_jobs(states))
@@ -262,6 +257,14 @@ def list_page(
             items.append(item)
         seen = row
     return _page(collection, items, None)
+
+
+def demand_newest_first(order_by: str) -> None:
+    """Raises ``InvalidRequest``: lists are in no other order. The SDK orders them itself."""
+    if order_by.strip() not in ("", "create_time desc", "createTime desc"):
+        raise InvalidRequest(
+            'orderBy: only "create_time desc" is served, which is the order in any case.', field="order_by"
+        )
 
 
 def _page(collection: str, items: list[dict[str, Any]], last: VertexResource | None) -> dict[str, Any]:

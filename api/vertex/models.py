@@ -18,18 +18,17 @@ from sqlalchemy.orm import Session, object_session
 from trainmaster.wire.models import Alias, AliasRequest, ModelName
 
 from api.auth import Caller, ProjectAccess, Role
-from api.cursors import make_cursor
 from api.models import service
 from api.models.access import ModelAccess, by_of
 from api.vertex import jobs
 from api.vertex.answers import NotServed
 from api.vertex.filters import parse_filter
 from api.vertex.mapping import slug
+from api.vertex.model_orders import read_order
 from api.vertex.names import Parent, member_of
 from api.vertex.operations import view_of
 from api.vertex.proto import Message, timestamp
 from api.vertex.serving.containers import read_container
-from api.vertex.words import place_of
 from api.work import Platform, Work
 from core.bell import TOPIC_MODELS
 from core.db.repositories import models
@@ -197,15 +196,13 @@ class Models:
             return view(work.session, parent, model, version, is_version="@" in resource_id)
 
     def page(self, platform: Platform, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
-        """By name. A model whose first version is not ready yet is not there."""
-        test = parse_filter(query.filter)
+        """A model whose first version is not ready yet is not there."""
+        test, order = parse_filter(query.filter), read_order(query.order_by)
         limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
         with platform.read() as work:
             member = member_of(work.session, caller, parent, "viewer", verb="models.list")
             wanted = select(Model).where(Model.project_id == member.project_id, Model.deleted_at.is_(None))
-            if query.page_token:
-                wanted = wanted.where(Model.name > place_of(query.page_token, (str,))[0])
-            rows = work.session.scalars(wanted.order_by(Model.name).limit(limit + 1)).all()
+            rows = work.session.scalars(order.page(wanted, query.page_token, limit)).all()
             items = []
             for row in rows[:limit]:
                 version = _default(work.session, row)
@@ -213,7 +210,7 @@ class Models:
                     item = view(work.session, parent, row, version)
                     if test(lambda name, item=item, row=row: _field(name, item, row)):  # type: ignore[misc]
                         items.append(item)
-        more = {"nextPageToken": make_cursor(rows[limit - 1].name)} if len(rows) > limit else {}
+        more = {"nextPageToken": order.token(rows[limit - 1])} if len(rows) > limit else {}
         return {**({COLLECTION: items} if items else {}), **more}
 
     def cancel(self, platform: Platform, caller: Caller, parent: Parent, resource_id: str) -> None:

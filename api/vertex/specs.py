@@ -214,7 +214,7 @@ def _container(told: Message) -> Program:
     told.demand_known({"imageUri", "command", "args", "env"})
     if not told.text("imageUri").strip():
         raise InvalidRequest(f"{told.at('imageUri')}: Required field is not set.", field=told.at("imageUri"))
-    return Program(told.text("imageUri").strip(), told.texts("command"), told.texts("args"), read_env(told))
+    return Program(told.text("imageUri").strip(), told.texts("command"), _args(told), read_env(told))
 
 
 def _package(told: Message | None) -> Program:
@@ -228,11 +228,29 @@ def _package(told: Message | None) -> Program:
         raise InvalidRequest(f"{told.at('packageUris')}: '{wrong[:200]}' is no Cloud Storage URI.")
     return Program(
         told.text("executorImageUri").strip(),
-        args=told.texts("args"),
+        args=_args(told),
         env=read_env(told),
         module=told.text("pythonModule", 500),
         packages=packages,
     )
+
+
+def _args(told: Message) -> tuple[str, ...]:
+    """Numbers among them, too: ``CustomTrainingJob.run(args=["--epochs", 3])`` takes them, and sends each as a float."""
+    return Message({"args": in_words(told.raw("args"))}, told.path).texts("args")
+
+
+def in_words(args: Any) -> Any:
+    """The same with text for each number; a whole one has no point."""
+    if not isinstance(args, list):
+        return args
+    return [
+        str(_plain(item)) if isinstance(item, int | float) and not isinstance(item, bool) else item for item in args
+    ]
+
+
+def _plain(value: float) -> int | float:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def read_env(told: Message) -> tuple[tuple[str, str], ...]:
@@ -248,9 +266,7 @@ def read_env(told: Message) -> tuple[tuple[str, str], ...]:
 def in_camel_case(value: Any) -> Any:
     """A spec that came in snake_case as the resource has it; floats that are whole become whole."""
     if isinstance(value, dict):
-        return {camel(key): in_camel_case(item) for key, item in value.items()}
+        return {camel(key): in_camel_case(in_words(item) if key == "args" else item) for key, item in value.items()}
     if isinstance(value, list):
         return [in_camel_case(item) for item in value]
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
+    return _plain(value) if isinstance(value, float) else value

@@ -8,16 +8,18 @@ from core.db.tables import Job
 from core.domain.exits import ExitKind
 from core.domain.states import JobState, Wanted
 
+# Of those that there are, the ones that Google's client reads as what they are: it waits for ever for a job that is EXPIRED,
+# and takes one that is PAUSED for completed.
 _STATES: Final = {
     JobState.QUEUED: "QUEUED",
     JobState.STARTING: "PENDING",
     JobState.RUNNING: "RUNNING",
-    JobState.PAUSED: "PAUSED",
+    JobState.PAUSED: "QUEUED",
     JobState.CANCELLING: "CANCELLING",
     JobState.SUCCEEDED: "SUCCEEDED",
     JobState.FAILED: "FAILED",
     JobState.CANCELLED: "CANCELLED",
-    JobState.EXPIRED: "EXPIRED",
+    JobState.EXPIRED: "FAILED",
 }
 # As https://cloud.google.com/vertex-ai/docs/reference/rest/v1/JobState and PipelineState have them.
 JOB_STATES: Final = tuple(

@@ -166,6 +166,7 @@ class Endpoints:
 
     def page(self, platform: Platform, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
         """Newest first; a page may have fewer than asked for, and still a next one, where the filter fits few."""
+        jobs.demand_newest_first(query.order_by)
         test = parse_filter(query.filter)
         limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
         with platform.read() as work:

@@ -30,7 +30,7 @@ from api.vertex.words import in_their_words, position_of
 from api.work import Platform
 from core.db.rows import AnySelect
 from core.db.tables import Study, UtcDateTime
-from core.domain.errors import Conflict, InvalidRequest, NotFound
+from core.domain.errors import Conflict, NotFound
 from core.domain.studies.states import StudyEvent, StudyState
 
 COLLECTION: Final = "hyperparameterTuningJobs"
@@ -77,10 +77,7 @@ class TuningJobs:
 
     def page(self, platform: Platform, caller: Caller, parent: Parent, query: jobs.ListQuery) -> dict[str, Any]:
         """Newest first. A page may have fewer than asked for, and still a next one, where the filter fits few."""
-        if query.order_by.strip() not in ("", "create_time desc", "createTime desc"):
-            raise InvalidRequest(
-                'orderBy: only "create_time desc" is served, which is the order in any case.', field="order_by"
-            )
+        jobs.demand_newest_first(query.order_by)
         test = parse_filter(query.filter, words_of_jobs(JOB_STATES))
         limit = min(query.page_size or jobs.PAGE, jobs.PAGE_LIMIT)
         with platform.read() as work:

@@ -21,7 +21,7 @@ from core.settings import Settings
 
 _STATES: Final = {
     StudyState.RUNNING: "RUNNING",
-    StudyState.PAUSED: "PAUSED",
+    StudyState.PAUSED: "RUNNING",  # Google's client would take PAUSED for completed
     StudyState.STOPPING: "CANCELLING",
     StudyState.SUCCEEDED: "SUCCEEDED",
     StudyState.FAILED: "FAILED",
@@ -82,7 +82,9 @@ def _view(study: Study, rows: Sequence[AnyRow], parent: Parent, settings: Settin
 def _state_of(study: Study, rows: Sequence[AnyRow]) -> str:
     """While nothing of it has run yet, it waits."""
     state = StudyState(study.state)
-    if state is StudyState.RUNNING and all(row.started_at is None and row.ended_at is None for row in rows):
+    if state in (StudyState.RUNNING, StudyState.PAUSED) and all(
+        row.started_at is None and row.ended_at is None for row in rows
+    ):
         return "PENDING" if rows else "QUEUED"
     return _STATES[state]
 

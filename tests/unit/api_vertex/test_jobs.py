@@ -10,6 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from api.main import create_app
+from core.domain.states import JobState
 from core.settings import Settings
 
 PARENT = "/v1/projects/default/locations/us-central1"
@@ -285,11 +286,46 @@ def test_states_errors_and_times(client: TestClient, start: Any, set_job: Any, c
         set_job(job_id, state=state, **ended)
         seen.append(client.get(f"/v1/{told['name']}").json())
     assert [one["state"].removeprefix("JOB_STATE_") for one in seen] == [
-        "PENDING", "RUNNING", "CANCELLING", "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED",
+        "PENDING", "RUNNING", "CANCELLING", "SUCCEEDED", "FAILED", "CANCELLED", "FAILED",
     ]  # fmt: skip
     assert seen[4]["error"] == {"code": 3, "message": "worker-0 ended with 1."}
     assert [one["error"]["code"] for one in seen[4:]] == [3, 1, 4]
     assert "startTime" in seen[3]
+
+
+# The states in which Google's client stops to wait, as its jobs.py and training_jobs.py have them.
+THE_END = ("SUCCEEDED", "FAILED", "CANCELLED", "PAUSED")
+
+
+@pytest.mark.parametrize("state", [state.value for state in JobState])
+def test_the_client_waits_until_a_job_has_ended_and_no_longer(client: TestClient, set_job: Any, state: str) -> None:
+    body = {"displayName": "p", "trainingTaskDefinition": TASK, "trainingTaskInputs": {"worker_pool_specs": [POOL]}}
+    for told in (sent(client, job()), sent(client, body, "trainingPipelines")):
+        set_job(told["name"].rpartition("/")[2], state=state)
+        seen = client.get(f"/v1/{told['name']}").json()
+        assert (seen["state"].partition("_STATE_")[2] in THE_END) == JobState(state).is_terminal
+        # One that it takes for completed has no error.
+        assert ("error" in seen) == (state in ("failed", "cancelled", "expired"))
+
+
+def test_a_job_whose_time_is_over_failed_and_is_found_so(client: TestClient, set_job: Any) -> None:
+    told = sent(client, job(scheduling={"timeout": "60s"}))
+    exit_ = {"kind": "deadline", "sentence": "It ran for longer than 60 s."}
+    set_job(told["name"].rpartition("/")[2], state="expired", exit=exit_)
+    (found,) = client.get(f"{PARENT}/customJobs", params={"filter": 'state="JOB_STATE_FAILED"'}).json()["customJobs"]
+    assert found["error"] == {"code": 4, "message": "It ran for longer than 60 s."}
+
+
+def test_numbers_among_a_pipelines_arguments_are_text(client: TestClient) -> None:
+    pool = {"container_spec": {"image_uri": "i", "command": ["train"], "args": ["--epochs", 10.0, "--lr", 0.1]}}
+    body = {"displayName": "p", "trainingTaskDefinition": TASK, "trainingTaskInputs": {"worker_pool_specs": [pool]}}
+    told = sent(client, body, "trainingPipelines")
+    words = ["--epochs", "10", "--lr", "0.1"]
+    assert ours(client, told)["roles"]["chief"]["args"] == words
+    backing = client.get(f"/v1/{told['trainingTaskMetadata']['backingCustomJob']}").json()
+    assert backing["jobSpec"]["workerPoolSpecs"][0]["containerSpec"]["args"] == words
+    pool["container_spec"]["args"] = ["--flag", True]
+    assert "args[1]': this is text, not True" in refused(client, body, collection="trainingPipelines")
 
 
 def test_cancel_and_delete(client: TestClient, start: Any, set_job: Any, end_attempt: Any) -> None:
@@ -412,6 +448,13 @@ def test_a_filter_names_only_states_that_there_are(client: TestClient, place: st
     word = "PIPELINE_STATE" if place == "trainingPipelines" else "JOB_STATE"
     for good in (f"{word}_RUNNING", f"{word}_*", f"{word}_PAUSED"):
         assert client.get(f"{PARENT}/{place}", params={"filter": f'NOT state="{good}"'}).status_code == 200
+
+
+def test_a_time_in_a_filter_needs_no_quotes(client: TestClient) -> None:
+    name = sent(client, job())["name"]
+    for text, found in (("create_time>2026-01-01T00:00:00Z", [name]), ("create_time<2026-01-01T00:00:00+01:00", [])):
+        listed = client.get(f"{PARENT}/customJobs", params={"filter": f"{text} AND labels.team=x"}).json()
+        assert [one["name"] for one in listed.get("customJobs", [])] == found
 
 
 def test_models_and_endpoints_have_no_state(client: TestClient) -> None:

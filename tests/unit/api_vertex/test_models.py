@@ -73,6 +73,41 @@ def test_a_pipeline_ends_with_its_model(
     assert client.get("/api/v1/projects/default/models/my-model/versions/best").json()["state"] == "ready"
 
 
+def test_models_are_listed_in_the_order_that_is_asked_for(
+    client: TestClient, settings: Settings, set_job: Any, registrar: Registrar, clock: Any
+) -> None:
+    for name in ("b", "c", "a"):
+        clock.advance(1)
+        train(settings, client, set_job, pipeline(client, modelToUpload={"displayName": name}))
+        for _ in range(2):
+            registrar.work()
+    clock.advance(1)
+    changed = client.get(f"{PARENT}/models?filter=display_name=c").json()["models"][0]["name"]
+    client.patch(f"/v1/{changed}?updateMask=description", json={"description": "d"})
+
+    def listed(order: str) -> str:
+        """One by one, since each page has its own token."""
+        found, more = "", ""
+        while True:
+            page = client.get(f"{PARENT}/models", params={"orderBy": order, "pageSize": 1, "pageToken": more}).json()
+            found += page["models"][0]["displayName"]
+            more = page.get("nextPageToken", "")
+            if not more:
+                return found
+
+    assert (listed(""), listed("create_time"), listed("createTime desc")) == ("abc", "bca", "acb")
+    assert (listed("update_time desc"), listed("create_time desc, display_name")) == ("cab", "acb")
+    token = client.get(f"{PARENT}/models?orderBy=create_time&pageSize=1").json()["nextPageToken"]
+    other = client.get(f"{PARENT}/models?orderBy=update_time&pageToken={token}")
+    assert "another order" in error_of(other, 400, "INVALID_ARGUMENT")
+    for wrong in ("size", "create_time down", "create_time,", ","):
+        answer = client.get(f"{PARENT}/models", params={"orderBy": wrong})
+        assert "is no order of models" in error_of(answer, 400, "INVALID_ARGUMENT")
+    assert "display_name" in error_of(client.get(f"{PARENT}/models?orderBy=display_name"), 501, "UNIMPLEMENTED")
+    endpoints = client.get(f"{PARENT}/endpoints?orderBy=display_name")
+    assert "create_time desc" in error_of(endpoints, 400, "INVALID_ARGUMENT")
+
+
 def test_versions_and_aliases_of_one_model(
     client: TestClient, settings: Settings, set_job: Any, registrar: Registrar
 ) -> None:

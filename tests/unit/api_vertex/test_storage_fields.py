@@ -171,11 +171,12 @@ def test_addresses_that_are_not_served_say_so_in_googles_shape(client: TestClien
         ("GET", f"{API}/data/iam", "iam"),
         ("POST", f"{API}/data/o/x/rewriteTo/b/data/o/y", "rewriteTo is not served by this platform: read the object"),
         ("POST", f"{API}/data/o/x/compose", "compose"),
-        ("PATCH", f"{API}/data/o/x", "this change of an object"),
+        ("PATCH", f"{API}/data/o/x", "Changing an object where it lies"),
+        ("PATCH", f"{API}/data/o/x%2Fy", "Changing an object where it lies"),
         ("DELETE", f"{API}/data", "'data'"),
         ("POST", "/storage/v1/nothing", "'nothing'"),
         ("POST", "/batch/compute/v1", "'v1'"),
         ("PUT", "/upload/storage/v1/b/data", "'data'"),
-        ("POST", "/download/storage/v1/b/data/o/x", "this change of an object"),
+        ("POST", "/download/storage/v1/b/data/o/x", "Changing an object where it lies"),
     ):
         assert word in error_of(client.request(method, path), 501)

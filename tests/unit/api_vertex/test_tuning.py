@@ -263,6 +263,14 @@ def test_trials_are_told_with_what_they_came_to(
     )
 
 
+def test_the_client_waits_for_a_study_that_is_paused(client: TestClient, sessions: SessionFactory) -> None:
+    told = sent(client, tuning(), KIND)
+    with unit_of_work(sessions) as session:
+        session.execute(update(Study).values(state="paused"))
+    # As it would go on to wait for one that has not begun; it takes PAUSED for the end.
+    assert client.get(place(told)).json()["state"] == "JOB_STATE_QUEUED"
+
+
 def test_cancel_and_delete(client: TestClient, keeper: StudyKeeper) -> None:
     told = sent(client, tuning(), KIND)
     study_id = told["name"].rpartition("/")[2]
