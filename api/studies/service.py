@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
+from pydantic import ValidationError
 from sqlalchemy.orm import Session
 from trainmaster.spec import SpecError
+from trainmaster.spec.wording import say
 from trainmaster.studies import Budget, Space, StudySpec, parse_study, parse_study_text
 from trainmaster.wire.studies import StudyCreate, StudyExtend
 
@@ -225,7 +227,8 @@ def extend(work: Work, access: StudyAccess, body: StudyExtend) -> Study:
 
     Raises:
         IllegalTransition: it is being stopped.
-        InvalidRequest: nothing is added, or to what has no limit.
+        InvalidRequest: nothing is added, or to what has no limit; too much; or it would end again at once, since too many
+            trials failed.
     """
     row, _ = access.load(work.session)
     added = body.model_dump(exclude_none=True)
@@ -241,15 +244,23 @@ def extend(work: Work, access: StudyAccess, body: StudyExtend) -> Study:
     if before.is_terminal and "max_time" in added:
         # Its time counts anew from now, and what it had is over: only what is added is left.
         budget["max_time"] = added["max_time"]
-    try:
-        changed = Budget.model_validate(budget)
-    except ValueError as error:
-        raise InvalidRequest("trials: a study has at most 10,000 trials.", field="trials") from error
+    changed = _whole_budget(budget)
+    if spec.population is not None and int(changed.parallel * spec.population.quantile) < 1:
+        raise InvalidRequest(
+            f"parallel: of {changed.parallel} trials at once there are no worst {spec.population.quantile:g} (population).",
+            field="parallel",
+        )
     state = advance_study(before, StudyEvent.EXTEND)
     values: dict[str, Any] = {"spec": {**row.spec, "budget": changed.model_dump(mode="json")}, "state": state.value}
     if before.is_terminal:
         # It may have given up for failures whose cause is mended by now.
         failed = trial_counts(work.session, [row.id])[row.id].get(TrialState.FAILED, 0)
+        if changed.failed_trials is not None and failed > changed.failed_trials:
+            raise InvalidRequest(
+                f"failed_trials: {failed} trials failed, and the budget allows {changed.failed_trials}: it would end again at"
+                " once; add to failed_trials as well.",
+                field="failed_trials",
+            )
         values["spec"][FORGIVEN] = failed
         values |= {"reason": "", "finished_at": None}
         if budget["max_time"] is not None:
@@ -259,6 +270,16 @@ def extend(work: Work, access: StudyAccess, body: StudyExtend) -> Study:
     tell(work, access.caller, row, "study.extended", words)
     work.ring(TOPIC_STUDY, row.id)
     return row
+
+
+def _whole_budget(budget: Mapping[str, Any]) -> Budget:
+    """Raises ``InvalidRequest``, of the first limit that became too large."""
+    try:
+        return Budget.model_validate(budget)
+    except ValidationError as error:
+        (first, *_) = error.errors(include_url=False)
+        name = str(first["loc"][0])
+        raise InvalidRequest(f"{name}: all together {say(first, Budget).message}.", field=name) from error
 
 
 def delete(work: Work, access: StudyAccess) -> None:

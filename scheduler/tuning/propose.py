@@ -11,7 +11,7 @@ from random import Random  # noqa: TID251 (seeded by the study)
 from typing import Any, Final
 
 from trainmaster.studies import Algorithm, Goal, ParameterType, Space
-from trainmaster.studies.space import spread
+from trainmaster.studies.space import spread, value_count
 
 from scheduler.tuning.shuffle import shuffled
 
@@ -21,6 +21,8 @@ _GP_PARAMETERS: Final = 20
 _GP_TRIALS: Final = 250
 # A point that breaks a constraint, or that is being tried, is drawn again so often before chance alone looks for one.
 _REDRAWS: Final = 20
+# Optuna's GP makes a list of every whole number of a range: of more of them points are those of our own.
+_GP_WHOLE: Final = 100_000
 _RANDOM_DRAWS: Final = 10_000
 
 
@@ -106,6 +108,14 @@ def gp_is_there() -> bool:
     return importlib.util.find_spec("torch") is not None
 
 
+def gp_may_draw(space: Space) -> bool:
+    """Whether Optuna's GP is there, and has the memory for this space."""
+    if not gp_is_there():
+        return False
+    whole = (one for one in space.parameters.values() if one.type is ParameterType.INTEGER)
+    return all((value_count(one) or 1) <= _GP_WHOLE for one in whole)
+
+
 def propose(question: Question) -> list[Proposal]:
     """At most ``question.count`` points; fewer when the space has no more that were not tried (a grid, a finite space).
 
@@ -176,7 +186,7 @@ def _drawn(question: Question, offset: int) -> Iterator[Proposal]:
             from scheduler.tuning.turns import in_turns
 
             return in_turns(question, offset)
-        case Algorithm.GP if len(question.goals) == 1 and not gp_is_there():
+        case Algorithm.GP if len(question.goals) == 1 and not gp_may_draw(question.space):
             from scheduler.tuning.improvement import improving
 
             return improving(question)

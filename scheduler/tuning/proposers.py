@@ -12,7 +12,7 @@ from typing import Final
 
 from trainmaster.studies import Algorithm
 
-from scheduler.tuning.propose import Proposal, Question, gp_is_there, propose, startup_trials
+from scheduler.tuning.propose import Proposal, Question, gp_may_draw, propose, startup_trials
 
 _log = logging.getLogger(__name__)
 
@@ -35,19 +35,20 @@ class Proposers:
         """The same as :func:`propose`. Blocks while it is computed.
 
         Where the process dies (out of memory, say), takes too long or finds no point (a matrix that cannot be factored, say),
-        and where GP is asked for several metrics without torch, the points are TPE's, with ``INSTEAD_OF`` in each memo.
+        and where GP is asked for several metrics without torch, the points are TPE's, with ``INSTEAD_OF`` in each memo. Where
+        TPE finds none either, they are drawn by chance.
         """
-        if is_quick(question):
-            return propose(question)
-        if question.algorithm is Algorithm.GP and len(question.goals) > 1 and not gp_is_there():
-            return _instead(question)
+        if question.algorithm is Algorithm.GP and len(question.goals) > 1 and not gp_may_draw(question.space):
+            return propose(question) if is_quick(question) else _instead(question)
         try:
+            if is_quick(question):
+                return propose(question)
             return self._in_a_process().submit(propose, question).result(_WITHIN_S)
         except (BrokenExecutor, TimeoutError):
             self.close()
             return _instead(question)
         except Exception:  # noqa: BLE001 (Optuna, torch and scipy raise what they like; a study must go on)
-            _log.warning("%s found no point; TPE's are taken", question.algorithm.value, exc_info=True)
+            _log.warning("%s found no point; others are taken", question.algorithm.value, exc_info=True)
             return _instead(question)
 
     def close(self) -> None:
@@ -78,7 +79,11 @@ def is_quick(question: Question) -> bool:
 def _instead(question: Question) -> list[Proposal]:
     if question.algorithm is Algorithm.GRID:
         return propose(question)  # nothing else has its points
-    found = propose(replace(question, algorithm=Algorithm.TPE))
+    try:
+        found = propose(replace(question, algorithm=Algorithm.TPE))
+    except Exception:  # noqa: BLE001 (the same)
+        _log.warning("TPE found no point; chance draws them", exc_info=True)
+        found = propose(replace(question, algorithm=Algorithm.RANDOM))
     return [Proposal(one.parameters, {**one.memo, INSTEAD_OF: question.algorithm.value}) for one in found]
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, cast
 
-from sqlalchemy import Table, bindparam, exists, func, or_, select, update
+from sqlalchemy import Table, and_, bindparam, exists, func, or_, select, update
 from sqlalchemy.orm import Session
 
 from core.db.rows import AnyRow
-from core.db.tables import Job, Study, Trial
+from core.db.tables import Attempt, Job, Study, Trial
 from core.domain.errors import StaleWrite
 from core.domain.studies.states import StudyState, TrialState
 
@@ -106,16 +106,19 @@ def numbers_of_client(session: Session, study_id: str, client: str, limit: int) 
 
 
 def running_trials(session: Session, study_id: str) -> Sequence[AnyRow]:
-    """(number, parameters, memo, stop, created_at, heard_at) of trials that run, with ``job_*`` of their jobs, by number."""
+    """(number, parameters, memo, stop, created_at, heard_at) of trials that run, with ``job_*`` of their jobs and ``attempt_*``
+    of the jobs' last attempts, by number.
+    """
     query = (
         select(
             Trial.number, Trial.parameters, Trial.memo, Trial.stop, Trial.created_at, Trial.heard_at, Trial.job_id,
             Job.state.label("job_state"), Job.wanted.label("job_wanted"), Job.exit.label("job_exit"),
             Job.finished_at.label("job_finished_at"), Job.started_at.label("job_started_at"),
-            Job.attained_gpu_s.label("job_gpu_s"), Job.gpu_milli.label("job_gpu_milli"),
-            Job.attempt_count.label("job_attempts"), Job.shape.label("job_shape"),
+            Job.attained_gpu_s.label("job_gpu_s"), Job.gpu_milli.label("job_gpu_milli"), Job.shape.label("job_shape"),
+            Attempt.started_at.label("attempt_started_at"), Attempt.ended_at.label("attempt_ended_at"),
         )
         .outerjoin(Job, Job.id == Trial.job_id)
+        .outerjoin(Attempt, and_(Attempt.job_id == Job.id, Attempt.number == Job.attempt_count))
         .where(Trial.study_id == study_id, Trial.state == TrialState.RUNNING.value)
         .order_by(Trial.number)
     )  # fmt: skip

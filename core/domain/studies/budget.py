@@ -27,7 +27,8 @@ _NUMBER: Final = re.compile(r"[-+]?\d[\d_]*(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """``made``: trials so far, by state in ``counts``. ``gpu_s``: GPU-seconds that they had.
+    """``made``: trials so far, by state in ``counts``. ``gpu_s``: GPU-seconds that they had. ``errors``: why trials failed, the
+    newest last.
 
     ``forgiven``: of those that failed, those from before the study was extended after it had given up.
     """
@@ -90,7 +91,8 @@ def outlook(budget: Budget, spent: Spent, *, exhausted: str = "") -> Outlook:
         words = (
             f"the {f'{failed} trials since it was extended' if spent.forgiven else f'first {failed} trials'} all failed"
         )
-        return Outlook(0, StudyEvent.FAIL, f"{words}; {commonest(spent.errors)}", is_cutting=True)
+        # What earlier ones said may be mended: they come first.
+        return Outlook(0, StudyEvent.FAIL, f"{words}; {commonest(spent.errors[-failed:])}", is_cutting=True)
     over, is_cutting = _over(budget, spent)
     over = over or exhausted
     if not over:

@@ -138,9 +138,9 @@ def _barred(session: Session, study: Study) -> str:
 def _trial(row: AnyRow, now: datetime) -> RunningTrial:
     gpu_s = 0.0
     if row.job_gpu_milli:
-        gpu_s = row.job_gpu_s
-        if row.job_state == JobState.RUNNING and row.job_started_at is not None and row.job_attempts == 1:
-            gpu_s += row.job_gpu_milli / 1000 * (now - row.job_started_at).total_seconds()
+        gpu_s = row.job_gpu_s  # of the attempts that are over
+        if row.attempt_started_at is not None and row.attempt_ended_at is None:
+            gpu_s += row.job_gpu_milli / 1000 * max(0.0, (now - row.attempt_started_at).total_seconds())
     return RunningTrial(
         number=row.number,
         parameters=row.parameters,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -22,7 +22,7 @@ from scheduler.tuning import Observed
 
 # More are read all together: a statement takes a limited number of values.
 _NAMED: Final = 500
-# Why trials failed: of more, the commonest reason is among the first ones.
+# Why trials failed: of more, the newest.
 _ERRORS: Final = 1_000
 
 
@@ -38,7 +38,7 @@ class History:
         self._open: set[int] = set()
         self._seen = 0
         self._counts: Counter[TrialState] = Counter()
-        self._errors: list[str] = []
+        self._errors: deque[str] = deque(maxlen=_ERRORS)
         self._gpu_s = 0.0
         self._spoilt: dict[int, Mapping[str, Any]] = {}
         self._traces: dict[int, Trace] = {}
@@ -87,7 +87,7 @@ class History:
     def spent(self, running: int, gpu_s: float, elapsed: timedelta) -> Spent:
         """What the study has spent. ``running``: trials that run; ``gpu_s``: what they had up to now."""
         counts = {**self._counts, TrialState.RUNNING: running}
-        return Spent(counts, elapsed, self._gpu_s + gpu_s, self._errors)
+        return Spent(counts, elapsed, self._gpu_s + gpu_s, list(self._errors))
 
     @property
     def by_number(self) -> Mapping[int, Observed]:
@@ -120,7 +120,7 @@ class History:
             self._open.discard(row.number)
             self._counts[TrialState(row.state)] += 1
             self._gpu_s += row.gpu_s
-            if row.state == TrialState.FAILED and len(self._errors) < _ERRORS:
+            if row.state == TrialState.FAILED:
                 self._errors.append(row.reason)
             if row.memo.get("parent") is not None:
                 self._memos[row.number] = row.memo

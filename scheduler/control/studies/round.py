@@ -64,6 +64,7 @@ _DRAWN_AT_ONCE: Final = 4
 _IMPOSSIBLE: Final = (ReasonCode.NEVER_FITS, ReasonCode.NO_MATCHING_NODE, ReasonCode.TOO_LARGE)
 _NO_GP: Final = "Its points are TPE's: GP needs torch for several metrics, which the control plane has not."
 _GP_FAILED: Final = "GP could not draw some of its points; they are TPE's."
+_FAILED: Final = "could not draw some of its points; others stand in their place."
 _BY_INDEX: Final = (Algorithm.GRID, Algorithm.QMC, Algorithm.RANDOM)
 
 
@@ -258,6 +259,8 @@ class StudyRound:
     def _exhausted(self) -> tuple[str, StudyEvent] | None:
         """How it ends where nothing is left to draw, and nothing runs that could change that."""
         what = "every point of the space was tried"
+        if self.facts.known:
+            what += ", by trials of the studies that it was warm-started from, too"
         if self.spec.population is not None:
             what = "its population has come to its end"
         elif self.spec.algorithm is not Algorithm.GRID and Space.of(self.spec).size is None:
@@ -419,7 +422,10 @@ class StudyRound:
         if self.spec.algorithm is Algorithm.GP and len(self.spec.metrics) > 1 and not gp_is_there():
             return _NO_GP
         memos = [*(trial.memo for trial in facts.running), *(one["memo"] for one in facts.prepared)]
-        return _GP_FAILED if _GP_FAILED in facts.note or any(INSTEAD_OF in memo for memo in memos) else ""
+        failed = _GP_FAILED
+        if self.spec.algorithm not in (Algorithm.GP, Algorithm.AUTO):
+            failed = f"{self.spec.algorithm.value} {_FAILED}"
+        return failed if failed in facts.note or any(INSTEAD_OF in memo for memo in memos) else ""
 
     def _wind_up(self, reason: str, event: StudyEvent) -> bool:
         """End the study; what still runs is cancelled first."""

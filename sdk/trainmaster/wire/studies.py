@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field
 
 from trainmaster.studies.model import MAX_PARALLEL, MAX_TRIALS, StudySpec
 from trainmaster.wire.base import WireModel, WireRequest
+from trainmaster.wire.numbers import Finite
 
 StudyState = Literal["running", "paused", "stopping", "succeeded", "failed", "cancelled"]
 TrialState = Literal["running", "succeeded", "stopped", "failed", "cancelled"]
@@ -201,7 +202,7 @@ class StudyCreate(WireRequest):
 class StudyClone(WireRequest):
     """``changes``: laid over the original's spec as RFC 7396 says (null removes). ``warm_start``: learn from its trials."""
 
-    changes: dict[str, Any] = Field(default_factory=dict)
+    changes: dict[str, Finite] = Field(default_factory=dict)
     warm_start: bool = False
     dry_run: bool = False
     wait_for_nodes: bool = Field(default=False, description=_WAIT_FOR_NODES)
@@ -212,9 +213,12 @@ class StudyExtend(WireRequest):
 
     trials: int | None = Field(default=None, ge=1, le=MAX_TRIALS)
     max_time: float | None = Field(
-        default=None, gt=0, description="Seconds; a study that has ended goes on for so long from now."
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds; a study that has ended goes on for so long from now.",
     )
-    gpu_hours: float | None = Field(default=None, gt=0)
+    gpu_hours: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     failed_trials: int | None = Field(default=None, ge=1, le=MAX_TRIALS)
     parallel: int | None = Field(default=None, ge=1, le=MAX_PARALLEL)
 
@@ -239,5 +243,5 @@ class Suggestions(WireModel):
 class TrialComplete(WireRequest):
     """``result``: the value of every metric; without it the trial has failed, for ``reason``."""
 
-    result: dict[str, float] | None = None
+    result: dict[str, Annotated[float, Field(allow_inf_nan=False)]] | None = None
     reason: str = Field(default="", max_length=1000)

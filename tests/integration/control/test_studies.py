@@ -179,6 +179,22 @@ def test_trials_that_fit_nowhere_are_told(lab: Lab) -> None:
     assert "cannot start" in lab.study.note
 
 
+def test_gpu_hours_of_a_trial_that_was_started_again_count_while_it_runs(lab: Lab) -> None:
+    lab.create(template={"command": "train", "gpus": 1, "max_restarts": 2}, budget={"gpu_hours": 0.02, "parallel": 1})
+    begun: list[Any] = []
+
+    def script(point: Any) -> Script:
+        begun.append(point)
+        return (
+            Script(run_for=timedelta(seconds=5), exit_code=1) if len(begun) == 1 else Script(run_for=timedelta(hours=9))
+        )
+
+    lab.script = script
+    ended = lab.run(turns=90)
+    assert len(begun) == 2
+    assert "0.02 GPU-hours are spent" in ended.reason
+
+
 def test_a_finite_space_ends_the_study_when_all_was_tried(lab: Lab) -> None:
     lab.create(
         parameters={"x": {"type": "discrete", "values": [0.25, 0.5, 0.75]}},
@@ -245,7 +261,7 @@ def test_points_for_gp_are_drawn_ahead_and_used_when_a_trial_ends(lab: Lab) -> N
 def test_a_study_whose_gp_fails_goes_on_with_tpe_and_says_so(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, has_torch: bool
 ) -> None:
-    monkeypatch.setattr("scheduler.tuning.proposers.gp_is_there", lambda: has_torch)
+    monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: has_torch)
     monkeypatch.setattr("scheduler.control.studies.round.gp_is_there", lambda: has_torch)
 
     class Failing:

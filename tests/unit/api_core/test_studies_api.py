@@ -112,7 +112,33 @@ def test_an_ended_study_is_extended_and_goes_on(client: TestClient, sessions: Se
     )
     assert client.post(f"{URL}/search/extend", json={"gpu_hours": 2}).status_code == 422
     assert client.post(f"{URL}/search/extend", json={}).status_code == 422
-    assert client.post(f"{URL}/search/extend", json={"trials": 9_999}).status_code == 422
+    refused = client.post(f"{URL}/search/extend", json={"trials": 9_999})
+    assert (refused.status_code, refused.json()["field"]) == (422, "trials")
+    assert refused.json()["detail"] == "trials: all together must be at most 10000, not 10009."
+
+
+def test_a_study_that_would_end_again_at_once_for_its_failures_is_not_extended(
+    client: TestClient, sessions: SessionFactory
+) -> None:
+    study = create(client, {**SPEC, "budget": {"trials": 9, "failed_trials": 1}})["id"]
+    with unit_of_work(sessions) as session:
+        session.execute(update(Study).values(state="failed", trial_count=2))
+        session.add_all(
+            Trial(study_id=study, number=number, state="failed", parameters={}, memo={}, created_at=datetime.now(UTC))
+            for number in (1, 2)
+        )
+    refused = client.post(f"{URL}/search/extend", json={"trials": 5})
+    assert (refused.status_code, refused.json()["field"]) == (422, "failed_trials")
+    assert client.post(f"{URL}/search/extend", json={"trials": 5, "failed_trials": 1}).json()["state"] == "running"
+    refused = client.post(f"{URL}/search/extend", json={"failed_trials": 9_999})
+    assert refused.json()["field"] == "failed_trials"
+
+
+def test_a_population_is_not_made_too_small_to_have_a_worst_member(client: TestClient) -> None:
+    create(client, {**SPEC, "population": {"interval": 2}, "budget": {"trials": 20, "parallel": 8}})
+    refused = client.post(f"{URL}/search/extend", json={"parallel": 3})
+    assert (refused.status_code, refused.json()["field"]) == (422, "parallel")
+    assert client.post(f"{URL}/search/extend", json={"parallel": 4}).status_code == 200
 
 
 def test_failures_from_before_a_study_was_extended_do_not_end_it_again(

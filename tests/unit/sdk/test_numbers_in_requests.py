@@ -21,6 +21,9 @@ def test_no_number_is_sent_that_would_arrive_as_null(client: Any, server: Any, n
         (lambda: client.update_policy({"time_slice": number}), "settings.time_slice"),
         (lambda: client.update_policy({"levels_gpu": [1.0, number]}), "settings.levels_gpu"),
         (lambda: client.begin_simulation(policy={"grace": number}), "policy.grace"),
+        (lambda: client.complete_trial("search", 1, {"loss": number}), "result.loss"),
+        (lambda: client.clone_study("search", changes={"budget": {"gpu_hours": number}}), "changes.budget"),
+        (lambda: client.extend_study("search", gpu_hours=number), "gpu_hours"),
     ):
         with pytest.raises(InvalidRequest) as refused:
             ask()

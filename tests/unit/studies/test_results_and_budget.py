@@ -125,6 +125,9 @@ def test_a_study_that_was_extended_after_it_gave_up_may_fail_anew() -> None:
     again = outlook(budget, Spent({T.FAILED: 2 * HOPELESS_AFTER}, errors=["a"], forgiven=HOPELESS_AFTER))
     assert again.end is StudyEvent.FAIL
     assert again.reason.startswith("the 5 trials since it was extended all failed")
+    errors = ["no disk"] * HOPELESS_AFTER + ["no module torch"] * 3 + ["no disk"] * 2
+    mended = Spent({T.FAILED: 2 * HOPELESS_AFTER}, errors=errors, forgiven=HOPELESS_AFTER)
+    assert outlook(budget, mended).reason.endswith("; 3 of 5 said: no module torch")
 
 
 def test_errors_that_differ_in_the_trials_own_numbers_are_one() -> None:

@@ -223,7 +223,7 @@ class Failing:
 @pytest.mark.parametrize("error", [ImportError("no torch"), ValueError("not positive definite"), TimeoutError()])
 def test_where_gp_fails_in_any_way_the_points_are_tpes(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     proposers = Proposers()
-    monkeypatch.setattr("scheduler.tuning.proposers.gp_is_there", lambda: True)
+    monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: True)
     monkeypatch.setattr(proposers, "_pool", Failing(error))
     question = Question(PLAIN, Algorithm.GP, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
     assert [one.memo for one in proposers(question)] == [{"instead_of": "gp"}] * 2
@@ -231,7 +231,7 @@ def test_where_gp_fails_in_any_way_the_points_are_tpes(monkeypatch: pytest.Monke
 
 def test_without_torch_no_process_is_begun_for_gp_over_several_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     proposers = Proposers()
-    monkeypatch.setattr("scheduler.tuning.proposers.gp_is_there", lambda: False)
+    monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: False)
     monkeypatch.setattr(proposers, "_pool", Failing(AssertionError("asked")))
     finished = [replace(one, values=(*one.values, 0.0)) for one in searched(Algorithm.QMC, 3)]
     question = Question(PLAIN, Algorithm.GP, MIN * 2, 7, 12, 2, finished)
@@ -247,7 +247,7 @@ def test_where_gps_process_dies_the_points_are_tpes_and_say_so(monkeypatch: pyte
             pass
 
     proposers = Proposers()
-    monkeypatch.setattr("scheduler.tuning.proposers.gp_is_there", lambda: True)
+    monkeypatch.setattr("scheduler.tuning.proposers.gp_may_draw", lambda _: True)
     monkeypatch.setattr(proposers, "_pool", Dead())
     question = Question(PLAIN, Algorithm.GP, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
     found = proposers(question)
@@ -255,6 +255,26 @@ def test_where_gps_process_dies_the_points_are_tpes_and_say_so(monkeypatch: pyte
     assert [one.parameters for one in found] == [
         one.parameters for one in propose(replace(question, algorithm=Algorithm.TPE))
     ]
+
+
+def test_a_sampler_that_fails_here_and_now_does_not_end_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> Any:
+        raise ValueError("`nan` is invalid value.")
+
+    monkeypatch.setattr("scheduler.tuning.engine.sampled", fails)
+    question = Question(PLAIN, Algorithm.TPE, MIN, 7, 12, 2, searched(Algorithm.QMC, 3))
+    found = Proposers()(question)
+    assert [one.memo for one in found] == [{"instead_of": "tpe"}] * 2
+    assert len({key_of(one.parameters) for one in found}) == 2
+
+
+def test_gp_makes_no_list_of_a_billion_whole_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["scheduler.tuning.propose"], "gp_is_there", lambda: True)
+    monkeypatch.setattr("scheduler.tuning.engine.sampled", lambda *_: pytest.fail("Optuna was asked"))
+    wide = space(x={"type": "integer", "min": 0, "max": 10**9})
+    known = [Observed({"x": number * 10**8}, (float(number),)) for number in range(9)]
+    (found,) = propose(Question(wide, Algorithm.GP, MIN, 1, 9, 1, known))
+    assert 0 <= found.parameters["x"] <= 10**9
 
 
 def test_numbers_are_shuffled_one_place_at_a_time() -> None:
