@@ -20,6 +20,7 @@ from core.domain.ids import AttemptId
 from core.own_server import own_server
 from core.settings import Settings
 from core.tokens import platform_key
+from scheduler.alarms import Alarms
 from scheduler.celery_app import RECONCILE
 from scheduler.control.batch import Outcome
 from scheduler.control.context import Control
@@ -97,7 +98,10 @@ class Service:
         self.simulations = Simulations(self.control)
         self.studies = StudyKeeper(self.control)
         self.registrar = Registrar(self.control, limit_bytes=settings.model_limit_bytes)
-        self.endpoints = EndpointKeeper(self.control, own_server() if settings.executor == "process" else None)
+        self.alarms = Alarms(bell.ring, utc_now)
+        self.endpoints = EndpointKeeper(
+            self.control, own_server() if settings.executor == "process" else None, alarm=self.alarms.set
+        )
         self.outlook_writer = OutlookWriter(self.control)
         self.watch = Watch(
             setup.executor, setup.watch_every, lambda attempt_id: bell.ring(TOPIC_RECONCILE, attempt_id), utc_now
@@ -234,6 +238,7 @@ class Service:
 
     def close(self) -> None:
         self.watch.stop()
+        self.alarms.close()
         self.simulations.close()
         self.studies.close()
         self.registrar.close()

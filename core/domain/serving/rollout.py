@@ -21,6 +21,11 @@ MISSES: Final = 3
 # A replica that was ready for so long was well: its failure is the first one again.
 WELL_AFTER: Final = timedelta(seconds=60)
 _BACKOFF: Final = timedelta(seconds=1)
+# What starts or ends is looked at again after a tenth of the time that it has taken: so nobody waits much longer than it takes.
+# From a second on the control loop's own rounds come sooner.
+_AGAIN_PART: Final = 10
+_AGAIN_LEAST: Final = timedelta(seconds=0.15)
+_AGAIN_MOST: Final = timedelta(seconds=1)
 _BACKOFF_MOST: Final = timedelta(minutes=5)
 
 
@@ -100,6 +105,11 @@ class Steps:
     def __bool__(self) -> bool:
         return bool(self.servers or self.cancel or self.start or self.told)
 
+    def look_at(self, at: datetime) -> None:
+        """Look again then, unless it is to be sooner."""
+        if self.next_look is None or at < self.next_look:
+            self.next_look = at
+
 
 def backoff(failures: int) -> timedelta:
     """How long after the last failure the next replica starts."""
@@ -133,6 +143,9 @@ def _looked_at(steps: Steps, server: Server, now: datetime) -> Server:
             _count_failure(steps, server, now, server.words)
         return _change(steps, server, state=ServingState.ENDED)
     if not server.state.is_up:
+        if server.is_cancelled and server.draining_at is not None:
+            drained = server.draining_at + steps.deployed.revision(server.revision).drain
+            _look_again(steps, drained if drained <= now else server.draining_at, now)
         return server
     if server.is_cancelled:  # by somebody's hand
         return _change(steps, server, state=ServingState.DRAINING, draining_at=now)
@@ -144,12 +157,15 @@ def _by_its_health(steps: Steps, server: Server, now: datetime) -> Server:
     if server.runs_since is None:
         # Its job waits (again): preempted, or its node was lost.
         if server.state is ServingState.STARTING:
+            _look_again(steps, server.created_at, now)
             return server
         return _change(steps, server, state=ServingState.STARTING, ready_at=None, misses=0)
     if server.is_healthy:
         if server.state is ServingState.READY:
             return _change(steps, server, misses=0) if server.misses else server
         return _change(steps, server, state=ServingState.READY, ready_at=now, misses=0)
+    if server.state is ServingState.STARTING:
+        _look_again(steps, server.runs_since, now)
     if server.is_healthy is None:
         return server
     if server.state is ServingState.READY:
@@ -164,6 +180,13 @@ def _by_its_health(steps: Steps, server: Server, now: datetime) -> Server:
     sentence = f"It was not ready within {limit.total_seconds():g} s: {server.words}"
     _count_failure(steps, server, now, sentence)
     return _end(steps, server, now, sentence)
+
+
+def _look_again(steps: Steps, since: datetime, now: datetime) -> None:
+    """Of one that starts or ends since then."""
+    wait = max(_AGAIN_LEAST, (now - since) / _AGAIN_PART)
+    if wait < _AGAIN_MOST:
+        steps.look_at(now + wait)
 
 
 def _count_failure(steps: Steps, server: Server, now: datetime, sentence: str) -> None:
@@ -185,17 +208,19 @@ def _take_back(steps: Steps) -> None:
     if deployed.state is not DeploymentState.ACTIVE:
         return
     wanted = deployed.revision(deployed.wanted)
-    if wanted.stable_at is not None or wanted.failures < START_LIMIT:
+    # One that is gone back to has served before, and may not be able to any more: its files are gone, or its image.
+    if deployed.wanted == deployed.stable or wanted.failures < START_LIMIT:
         return
     last = next((told.sentence for told in reversed(steps.told) if told.kind == "serving_replica.failed"), "")
     why = f"{wanted.failures} of its replicas failed before it was ready. {last}".strip()
-    if deployed.stable is None or deployed.stable == deployed.wanted:
+    if deployed.stable is None:
         verdict = f"Revision {wanted.number} never got ready: {why}"
         _set_revision(steps, replace(wanted, verdict=verdict))
         steps.deployed = replace(steps.deployed, state=DeploymentState.FAILED)
         steps.told.append(Told("deployment.failed", verdict))
         return
-    verdict = f"Revision {wanted.number} never got ready, so revision {deployed.stable} serves on: {why}"
+    never = "never got ready" if wanted.stable_at is None else "did not get ready again"
+    verdict = f"Revision {wanted.number} {never}, so revision {deployed.stable} serves on: {why}"
     _set_revision(steps, replace(wanted, verdict=verdict))
     # Failures of long ago count no more: it served well.
     _set_revision(steps, replace(deployed.revision(deployed.stable), failures=0, failed_at=None))
@@ -230,7 +255,7 @@ def _roll(steps: Steps, servers: Sequence[Server], now: datetime) -> list[Server
         if due <= now:
             steps.start = missing
         else:
-            steps.next_look = due
+            steps.look_at(due)
     if not old and not missing and len(ready_new) == count and count and deployed.stable != wanted.number:
         _set_revision(steps, replace(wanted, stable_at=wanted.stable_at or now, failures=0, failed_at=None))
         steps.deployed = replace(steps.deployed, stable=wanted.number)
@@ -275,8 +300,8 @@ def _end_drained(steps: Steps, server: Server, now: datetime) -> None:
     due = server.draining_at + steps.deployed.revision(server.revision).drain
     if due <= now:
         steps.cancel[server.id] = server.words or "Another one serves in its place."
-    elif steps.next_look is None or due < steps.next_look:
-        steps.next_look = due
+    else:
+        steps.look_at(due)
 
 
 def _change(steps: Steps, server: Server, **values: object) -> Server:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -26,18 +26,36 @@ log = structlog.get_logger(__name__)
 _MAX_ROUNDS: Final = 4
 # An endpoint of which all is well is asked this often; one that moves, with each of beat's rings.
 _SETTLED_LOOK: Final = timedelta(seconds=3)
+# Ready replicas are asked no more often, however often those that start are: three answers owed shall not be of one moment.
+_READY_ASKED_APART: Final = timedelta(seconds=0.5)
+
+Alarm = Callable[[str, str, datetime], None]  # topic and key of a ring, and when
+
+
+def _no_alarm(_topic: str, _key: str, _at: datetime) -> None:
+    """Beat rings a little later."""
 
 
 class EndpointKeeper:
     """One per process, safe for many threads.
 
-    ``own_server``: how plain processes start the platform's server; ``None``: replicas are containers.
+    ``own_server``: how plain processes start the platform's server; ``None``: replicas are containers. ``alarm``: rings when
+    the next look is due, where that is sooner than beat's ring.
     """
 
-    def __init__(self, control: Control, own_server: Sequence[str] | None = None, probe: Probe = ask) -> None:
+    def __init__(
+        self,
+        control: Control,
+        own_server: Sequence[str] | None = None,
+        probe: Probe = ask,
+        *,
+        alarm: Alarm = _no_alarm,
+    ) -> None:
         self._control = control
         self._own_server = own_server
         self._probe = probe
+        self._alarm = alarm
+        self._ready_asked: dict[str, datetime] = {}
         self._due: dict[str, datetime] = {}  # of settled ones
         self._active: set[str] = set()
         self._asked_again: set[str] = set()
@@ -70,21 +88,24 @@ class EndpointKeeper:
         with unit_of_work(self._control.sessions, read_only=True) as session:
             live = live_endpoints(session)
         with self._lock:
-            self._due = {name: at for name, at in self._due.items() if name in set(live)}
+            known = set(live)
+            self._due = {name: at for name, at in self._due.items() if name in known}
+            self._ready_asked = {name: at for name, at in self._ready_asked.items() if name in known}
             due = [name for name in live if self._due.get(name, now) <= now]
         for endpoint_id in due:
             self._control.bell.ring(TOPIC_ENDPOINT, endpoint_id)
 
     def _keep(self, endpoint_id: str) -> None:
         lease: HeldLease | None = None
+        next_look: datetime | None = None
         for _ in range(_MAX_ROUNDS):
             try:
                 lease, facts = self._load(endpoint_id, lease)
                 if lease is None or facts is None:
                     break
                 this = EndpointRound(self._control, lease, facts, self._probe, self._own_server)
-                goes_on = this.run()
-                lease = this.lease
+                goes_on = this.run(asks_ready=self._asks_ready(endpoint_id))
+                lease, next_look = this.lease, this.next_look
                 self._note(facts, goes_on=goes_on)
             except StaleWrite as stale:
                 log.debug("endpoint.stale", endpoint=endpoint_id, why=str(stale))
@@ -97,6 +118,17 @@ class EndpointKeeper:
                 fence.release(self._control, lease)
             except Unavailable:
                 pass  # it expires by itself
+        if next_look is not None:
+            self._alarm(TOPIC_ENDPOINT, endpoint_id, next_look)
+
+    def _asks_ready(self, endpoint_id: str) -> bool:
+        now = self._control.clock()
+        with self._lock:
+            last = self._ready_asked.get(endpoint_id)
+            if last is not None and now - last < _READY_ASKED_APART:
+                return False
+            self._ready_asked[endpoint_id] = now
+            return True
 
     def _load(self, endpoint_id: str, lease: HeldLease | None) -> tuple[HeldLease | None, EndpointFacts | None]:
         control = self._control

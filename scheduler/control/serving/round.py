@@ -42,7 +42,7 @@ _ASKING_S: Final = 5.0
 
 
 class EndpointRound:
-    """``run`` does what is next, and says whether there may be more."""
+    """``run`` does what is next, and says whether there may be more. ``next_look``: when time alone may change something."""
 
     def __init__(
         self,
@@ -55,12 +55,17 @@ class EndpointRound:
         self.control = control
         self.lease = lease
         self.facts = facts
+        self.next_look: datetime | None = None
         self._probe = probe
         self._own_server = own_server
 
-    def run(self) -> bool:
-        """Raises ``StaleWrite``: somebody moved something meanwhile; look again."""
-        heard = self._ask()
+    def run(self, *, asks_ready: bool = True) -> bool:
+        """``asks_ready``: whether replicas that are ready are asked how they are, too.
+
+        Raises:
+            StaleWrite: somebody moved something meanwhile; look again.
+        """
+        heard = self._ask(asks_ready=asks_ready)
         self.lease = fence.renew(self.control, self.lease)  # asking may have taken seconds
         goes_on = False
         for deployment in self.facts.deployments:
@@ -69,8 +74,8 @@ class EndpointRound:
             self._delete()
         return goes_on
 
-    def _ask(self) -> Mapping[str, Health]:
-        """What the health routes of all replicas that run and are to serve say."""
+    def _ask(self, *, asks_ready: bool) -> Mapping[str, Health]:
+        """What the health routes of all replicas that run and are to serve say; without ``asks_ready`` of those that start."""
         asked = {
             server.id: (one.addresses[server.id], one.specs[server.revision].health_route)
             for one in self.facts.deployments
@@ -78,6 +83,7 @@ class EndpointRound:
             if one.deployed.state is not DeploymentState.UNDEPLOYING
             and server.id in one.addresses
             and server.state.is_up
+            and (asks_ready or server.state is not ServingState.READY)
             and not (server.is_over or server.is_cancelled)
         }
         within_s = min(_ASKING_S, self.control.lease_ttl.total_seconds() / 3)
@@ -88,6 +94,8 @@ class EndpointRound:
         now = self.control.clock()
         servers = tuple(_with_health(server, heard.get(server.id)) for server in facts.deployed.servers)
         steps = plan(replace(facts.deployed, servers=servers), now)
+        if steps.next_look is not None and (self.next_look is None or steps.next_look < self.next_look):
+            self.next_look = steps.next_look
         after = [steps.servers.get(server.id, server) for server in servers]
         columns = {server.id: columns_of(server, facts.addresses.get(server.id, "")) for server in after}
         changed = {name: values for name, values in columns.items() if values != facts.written[name]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -33,7 +33,13 @@ class Lab:
         self.asked: list[str] = []  # addresses
         self.fewest_ready = 99
         plane.engine.script_for = self._scripted
-        self.keeper = EndpointKeeper(plane.control, SERVER, self._probe)
+        self.alarms: list[datetime] = []
+        self.keeper = self._new_keeper()
+
+    def _new_keeper(self) -> EndpointKeeper:
+        return EndpointKeeper(
+            self.plane.control, SERVER, self._probe, alarm=lambda _topic, _key, at: self.alarms.append(at)
+        )
 
     def _scripted(self, order: ReplicaOrder) -> Script:
         self.orders[f"{order.node}:{order.env['AIP_HTTP_PORT']}"] = order
@@ -89,7 +95,7 @@ class Lab:
 
     def restart(self) -> None:
         self.plane.start()
-        self.keeper = EndpointKeeper(self.plane.control, SERVER, self._probe)
+        self.keeper = self._new_keeper()
 
     def turn(self, seconds: float = 1.0) -> None:
         self.keeper.keep("endpoint-1")
@@ -269,6 +275,30 @@ def test_a_ready_replica_that_falls_ill_gets_no_more_requests_and_comes_back(lab
     lab.turn()
     assert len(lab.targets) == 1
     assert len(lab.replicas) == 1
+
+
+def test_the_next_look_is_when_a_replica_may_be_ready_and_those_that_are_ready_are_not_asked_more_often(
+    lab: Lab,
+) -> None:
+    lab.create(replicas=1)
+    lab.until([1])
+    (ready,) = [one.address for one in lab.targets]
+    lab.sick = {"v2"}
+    lab.revise(2)
+    lab.turn()
+    lab.asked.clear()
+    for _ in range(4):
+        lab.alarms.clear()
+        lab.turn(0.2)
+        (at,) = lab.alarms
+        assert timedelta(0) < at - lab.plane.engine.now + timedelta(seconds=0.2) < timedelta(seconds=0.3)
+    assert len(lab.asked) - lab.asked.count(ready) >= 4
+    assert lab.asked.count(ready) <= 2
+    lab.sick = set()
+    lab.until([2])
+    lab.alarms.clear()
+    lab.turn()
+    assert lab.alarms == []  # all is well
 
 
 def test_a_replica_drains_before_its_job_is_ended(lab: Lab) -> None:

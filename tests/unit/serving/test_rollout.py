@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from core.domain.serving.rollout import Deployed, Revision, Server, backoff, plan
 from core.domain.serving.states import DeploymentState, ServingState
 
@@ -65,3 +67,36 @@ def test_waiting_in_the_queue_is_no_failure() -> None:
 
 def test_back_off_doubles_and_has_an_end() -> None:
     assert [backoff(failures).total_seconds() for failures in (1, 2, 3, 20, 10_000)] == [1, 2, 4, 300, 300]
+
+
+def test_what_starts_is_looked_at_again_soon_and_then_ever_more_seldom() -> None:
+    def asked_after(seconds: float) -> float | None:
+        begun = NOW - timedelta(seconds=seconds)
+        starting = server("a", 2, ServingState.STARTING, created_at=begun, runs_since=begun, is_healthy=False)
+        steps = plan(deployed(starting, replicas=1), NOW)
+        return None if steps.next_look is None else (steps.next_look - NOW).total_seconds()
+
+    assert [asked_after(seconds) for seconds in (0, 1, 5)] == [0.15, 0.15, 0.5]
+    assert asked_after(9.95) == pytest.approx(0.995)
+    waits = server("a", 2, ServingState.STARTING, created_at=NOW, runs_since=None, is_healthy=None)
+    assert plan(deployed(waits, replicas=1), NOW).next_look == NOW + timedelta(seconds=0.15)
+    # Who has waited for long is found by the control loop's own rounds.
+    waits = server("a", 2, ServingState.STARTING, created_at=NOW - TEN, runs_since=None, is_healthy=None)
+    assert plan(deployed(waits, replicas=1), NOW).next_look is None
+
+
+def test_what_drains_and_what_ends_is_looked_at_when_it_is_time() -> None:
+    drains = server("a", 1, ServingState.DRAINING, draining_at=NOW - timedelta(seconds=2))
+    assert plan(deployed(drains, server("c", 2), replicas=1), NOW).next_look == NOW + timedelta(seconds=3)
+    ends = server("a", 1, ServingState.DRAINING, draining_at=NOW - timedelta(seconds=5), is_cancelled=True)
+    assert plan(deployed(ends, server("c", 2), replicas=1), NOW).next_look == NOW + timedelta(seconds=0.15)
+
+
+def test_a_revision_that_is_gone_back_to_and_does_not_get_ready_again_is_taken_back() -> None:
+    back = Deployed(
+        DeploymentState.ACTIVE, 2, 1, 2, (revision(1, stable_at=NOW, failures=3, failed_at=NOW), revision(2, stable_at=NOW)),
+        (server("a", 2), server("b", 2)),
+    )  # fmt: skip
+    steps = plan(back, NOW)
+    assert (steps.deployed.wanted, steps.deployed.stable, steps.start, steps.servers) == (2, 2, 0, {})
+    assert steps.deployed.revision(1).verdict.startswith("Revision 1 did not get ready again, so revision 2 serves on")

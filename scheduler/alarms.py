@@ -1,0 +1,60 @@
+"""Rings at a given time, for what would else wait for beat's next ring."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Final
+
+# Each is a thread that sleeps; who finds no room is found by beat's ring a little later.
+_MOST: Final = 200
+# What is further away is asked for again by then.
+_AHEAD: Final = timedelta(seconds=10)
+
+
+class Alarms:
+    """One of each topic and key at a time, the earliest. Of this process alone, and safe for threads.
+
+    Args:
+        ring: called in a thread of its own; it must not raise.
+    """
+
+    def __init__(self, ring: Callable[[str, str], None], clock: Callable[[], datetime]) -> None:
+        self._ring = ring
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._set: dict[tuple[str, str], tuple[datetime, threading.Timer]] = {}
+
+    def set(self, topic: str, key: str, at: datetime) -> None:
+        """Ring then, or at once where that is over. More than ten seconds ahead nothing is done."""
+        name = topic, key
+        left = at - self._clock()
+        if left > _AHEAD:
+            return
+        with self._lock:
+            known = self._set.get(name)
+            if known is None and len(self._set) >= _MOST:
+                return
+            if known is not None:
+                if known[0] <= at:
+                    return
+                known[1].cancel()
+            timer = threading.Timer(max(0.0, left.total_seconds()), self._go_off, (name, at))
+            timer.daemon = True
+            self._set[name] = at, timer
+            timer.start()
+
+    def close(self) -> None:
+        with self._lock:
+            for _, timer in self._set.values():
+                timer.cancel()
+            self._set.clear()
+
+    def _go_off(self, name: tuple[str, str], at: datetime) -> None:
+        with self._lock:
+            known = self._set.get(name)
+            if known is None or known[0] != at:
+                return  # an earlier one has taken its place in this moment
+            del self._set[name]
+        self._ring(*name)
