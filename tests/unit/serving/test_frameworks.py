@@ -4,6 +4,9 @@ tests/frameworks.
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -138,3 +141,16 @@ def test_a_model_of_scikit_learn_answers(tmp_path: Path, name: str) -> None:
         model.predict([[0, 1]], {"method": "transform"})
     with pytest.raises(BadInstances, match="features"):
         model.predict([[0, 1, 2]], {})
+
+
+def test_skops_is_read_without_torch() -> None:
+    """It took as long as all the rest, and more than half of the memory, of each replica of a model of scikit-learn."""
+    pytest.importorskip("skops")
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("there is no torch that could be read")
+    code = (
+        "import sys; from trainmaster_serving.sklearn_model import skops_io; io = skops_io(); "
+        "assert io.load and 'torch' not in sys.modules; "
+        "import sklearn.externals.array_api_compat.torch; assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)

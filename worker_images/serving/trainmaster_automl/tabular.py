@@ -11,6 +11,7 @@ from typing import Any, Iterator, Sequence
 import numpy as np
 from sklearn.base import clone
 from sklearn.model_selection import KFold, ShuffleSplit, StratifiedKFold, StratifiedShuffleSplit
+from trainmaster_serving.sklearn_model import skops_io
 
 from trainmaster_automl.counters import is_counter
 from trainmaster_automl.errors import DataProblem
@@ -240,9 +241,7 @@ def _finish(options: Options, data: Data, reader: RowReader, notes: list[str]) -
     tested = tell_test(options, data.target[data.test], predicted, chances, classes, baseline)
     folder = os.path.join(options.output, MODEL_FOLDER)
     os.makedirs(folder, exist_ok=True)
-    from skops import io
-
-    io.dump(model, os.path.join(folder, "model.skops"))
+    skops_io().dump(model, os.path.join(folder, "model.skops"))
     columns = [{"name": n, "kind": k, "note": f} for n, k, f in zip(data.names, reader.kinds, reader.forms)]
     write_report(
         options,

@@ -2,7 +2,7 @@
 
 https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements#prediction: ``{"instances": […],
 "parameters": {…}}`` in, ``{"predictions": […]}`` out, with ``metadata`` where something holds for all of them. It listens before the model is read, so that who asks for its health is told
-what it is doing. On SIGTERM it finishes what it has and ends.
+what it is doing. On SIGTERM it finishes what it has and ends; while the model is being read, at once.
 """
 
 from __future__ import annotations
@@ -191,8 +191,16 @@ def serve(options: argparse.Namespace) -> int:
         raise ModelProblem("Port %d cannot be listened at: %s." % (options.port, error.strerror)) from error
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
     leaving = threading.Event()
+
+    def leave(*_: Any) -> None:
+        if server.model is None:
+            os._exit(
+                0
+            )  # nobody has been answered yet: its place is free at once, however long the model takes to be read
+        leaving.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: leaving.set())
+        signal.signal(number, leave)
     began_s = time.monotonic()
     server.model = load_model(options.model, options.model_file, options.framework, options.trust_code)
     print(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Dict, List, Sequence
 
 from trainmaster_serving.errors import BadInstances, ModelProblem
@@ -21,6 +22,8 @@ _KNOWN_TYPES = frozenset(
 _METHODS = ("predict", "predict_proba", "predict_log_proba", "decision_function", "transform", "score_samples")
 # Of those the ones that give a figure for each class.
 _OF_CLASSES = ("predict_proba", "predict_log_proba", "decision_function")
+# What scikit-learn reads all of torch for.
+_TORCH_BRIDGE = "sklearn.externals.array_api_compat.torch"
 
 
 class SklearnModel:
@@ -99,9 +102,23 @@ def load(path: str, trust_code: bool) -> SklearnModel:
     return SklearnModel(estimator)
 
 
-def _skops(path: str, trust_code: bool) -> Any:
-    from skops import io
+def skops_io() -> Any:
+    """``skops.io``, read without torch: skops looks for estimators in all of scikit-learn's packages, and one of them reads all of
+    torch where it is installed, which takes as long as all the rest and more than half of a replica's memory.
+    """
+    is_hidden = _TORCH_BRIDGE not in sys.modules
+    if is_hidden:
+        sys.modules[_TORCH_BRIDGE] = None  # type: ignore[assignment]  # to Python: it cannot be imported
+    try:
+        from skops import io
+    finally:
+        if is_hidden:
+            del sys.modules[_TORCH_BRIDGE]
+    return io
 
+
+def _skops(path: str, trust_code: bool) -> Any:
+    io = skops_io()
     try:
         strange = io.get_untrusted_types(file=path)
         alien = [name for name in strange if name not in _KNOWN_TYPES]
