@@ -16,6 +16,7 @@ from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.folders import read_images
 from trainmaster_automl.options import Options
 from trainmaster_serving.errors import BadInstances
+from trainmaster_serving.image_model import as_pixels
 from trainmaster_serving.models import load_model
 
 POINT = {"family": "cnn", "width": 8, "blocks": 2, "lr": 0.01, "dropout": 0.0, "weight_decay": 1e-4, "augment": False}
@@ -51,6 +52,30 @@ def test_a_table_names_the_images_and_their_classes(tmp_path: Path) -> None:
     (folder / "labels.csv").write_text("row,label\n1,up\n2,down\n")
     with pytest.raises(DataProblem, match=r"No column of labels.csv names images"):
         read_images(str(folder), 0, 1000, 0, "labels.csv", "label")
+
+
+def test_deep_pixels_and_what_is_transparent_are_seen_as_people_see_them() -> None:
+    """16 bits became white all over, and a drawing on nothing black all over."""
+    ramp = np.linspace(0, 65535, 64 * 64).reshape(64, 64)
+    for image in (
+        Image.fromarray(ramp.astype(np.uint16)),
+        Image.fromarray(ramp.astype(np.int32)),
+        Image.fromarray((ramp / 65535).astype(np.float32)),
+        Image.fromarray((ramp / 257).astype(np.float32)),
+        Image.fromarray((ramp / 257).astype(np.uint8)),
+    ):
+        pixels = as_pixels(image, 16)
+        assert pixels.mean() == pytest.approx(127, abs=1), image.mode
+        assert np.unique(pixels).size > 50, image.mode
+    drawn = np.zeros((64, 64, 4), np.uint8)
+    drawn[16:48, 16:48, 3] = 255
+    clear = Image.fromarray(drawn)
+    named = clear.convert("P")  # its colors in a table, one of them transparent
+    named.info["transparency"] = named.getpixel((0, 0))
+    for image in (clear, clear.convert("LA")):
+        pixels = as_pixels(image, 16)
+        assert (pixels[0, 0].tolist(), pixels[8, 8].tolist()) == ([255] * 3, [0] * 3), image.mode
+    assert as_pixels(named, 16).max() == 255
 
 
 def test_a_network_learns_is_saved_and_answers_files_of_images(tmp_path: Path, capsys: Any) -> None:

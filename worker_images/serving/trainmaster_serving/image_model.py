@@ -78,4 +78,24 @@ def as_pixels(image: Any, size: int) -> Any:
     import numpy as np
     from PIL import Image
 
-    return np.asarray(image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR), dtype=np.uint8)
+    return np.asarray(_as_rgb(image).resize((size, size), Image.Resampling.BILINEAR), dtype=np.uint8)
+
+
+def _as_rgb(image: Any) -> Any:
+    """Pillow's own ``convert("RGB")`` cuts deep pixels off at 255, so that they are all white, and shows what is transparent in the
+    color that it happens to have, mostly the black that it is drawn in.
+    """
+    import numpy as np
+    from PIL import Image
+
+    if image.mode.startswith("I") or image.mode == "F":
+        values = np.asarray(image, dtype=np.float64)
+        if image.mode != "F":
+            values = values / 257.0  # of 16 bits
+        elif np.nanmax(values, initial=0.0) <= 1.0:
+            values = values * 255.0
+        return Image.fromarray(np.nan_to_num(np.clip(values, 0, 255)).astype(np.uint8)).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
+        clear = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear).convert("RGB")
+    return image.convert("RGB")
