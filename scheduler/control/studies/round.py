@@ -439,6 +439,8 @@ class StudyRound:
         if any(trial.job_id is not None for trial in facts.running):
             return False
         state = advance_study(facts.state, event)
+        # Nobody tried them yet: where the study is extended, they come first again.
+        own_points = [dict(one) for one in facts.prepared if _is_initial(one)]
         with fence.fenced(self.control, self.lease) as session:
             crowned = None
             if facts.barred and self.spec.winner is not None:
@@ -448,7 +450,7 @@ class StudyRound:
                 crowned = crown(session, self.control, facts, self.now)
             studies.change_study(
                 session, facts.id, facts.generation, self.now,
-                state=state.value, reason=reason, note="", finished_at=self.now, prepared=[],
+                state=state.value, reason=reason, note="", finished_at=self.now, prepared=own_points,
                 winner=crowned or facts.winner,
             )  # fmt: skip
             for number in own:  # whoever works on it is told so when the result comes

@@ -401,6 +401,8 @@ class _Reading:
             if not endless and count > COUNTED:
                 many = f"{count:,}" if count < _MANY_POINTS else f"more than {_MANY_POINTS:,}"
                 self._add(place, f"the grid has {many} points", "leave values out, or write algorithm: qmc")
+            elif not endless and space.constraints and count <= _TRIED_POINTS and next(space.grid(), None) is None:
+                self._add(("constraints",), "no point of the grid satisfies all of them", "write more steps or values")
         if algorithm is Algorithm.CMA_ES:
             if len(metrics) > 1:
                 self._add(place, "cma-es knows one metric, and the study has several", "write algorithm: tpe")

@@ -195,6 +195,19 @@ def test_gpu_hours_of_a_trial_that_was_started_again_count_while_it_runs(lab: La
     assert "0.02 GPU-hours are spent" in ended.reason
 
 
+def test_points_of_the_user_that_nobody_got_before_the_end_come_first_when_it_is_extended(lab: Lab) -> None:
+    own = [{"x": 0.1}, {"x": 0.2}]
+    lab.create(template=None, initial=own)
+    lab.keeper.keep("study-1")
+    assert [one["parameters"] for one in lab.study.prepared[:2]] == own
+    for state in ("stopping", "running"):
+        with unit_of_work(lab.plane.sessions) as session:
+            session.execute(update(Study).values(state=state, generation=Study.generation + 1))
+        lab.keeper.keep("study-1")
+    assert [one["parameters"] for one in lab.study.prepared[:2]] == own
+    assert len(lab.study.prepared) > 2
+
+
 def test_a_finite_space_ends_the_study_when_all_was_tried(lab: Lab) -> None:
     lab.create(
         parameters={"x": {"type": "discrete", "values": [0.25, 0.5, 0.75]}},

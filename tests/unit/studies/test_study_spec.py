@@ -147,6 +147,15 @@ def test_gpu_hours_that_nobody_spends_are_no_end(template: Any, said: bool) -> N
     assert parse_study({**raw, "budget": {"gpu_hours": 1, "trials": 3}}).budget.trials == 3
 
 
+def test_a_grid_none_of_whose_points_satisfies_the_constraints_is_refused() -> None:
+    steps = {"x": {"type": "float", "min": 0, "max": 1, "steps": 3}}
+    between = {"parameters": steps, "constraints": ["0.6 < x < 0.9"], "initial": []}
+    assert parse_study({**GOOD, **between}).constraints
+    assert mistakes(algorithm="grid", **between)[0].startswith(
+        "constraints: no point of the grid satisfies all of them"
+    )
+
+
 def test_parameters_that_wait_for_each_other_are_refused() -> None:
     told = mistakes(
         parameters={
