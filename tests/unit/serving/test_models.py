@@ -248,6 +248,17 @@ def test_replicas_share_the_shards_and_one_that_was_lost_does_only_what_is_not_t
     assert {path: path.stat().st_mtime_ns for path in others} == others
 
 
+def test_an_instance_that_the_model_fails_at_is_not_the_end_of_the_others() -> None:
+    class Reads:
+        def predict(self, instances: Any, parameters: Any) -> list[Any]:
+            return [one["x"] for one in instances]
+
+    rows = [("a.jsonl", '{"x": 1}'), ("a.jsonl", '{"y": 2}'), ("a.jsonl", '{"x": 3}')]
+    predictions, errors = batch.predict_shard(Reads(), rows, 2)
+    assert [one["prediction"] for one in predictions] == [1, 3]
+    assert errors == [{"file": "a.jsonl", "instance": {"y": 2}, "error": "the model failed: KeyError: 'x'"}]
+
+
 def test_each_replica_counts_its_shards_those_of_earlier_runs_included(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

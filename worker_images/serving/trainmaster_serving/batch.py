@@ -224,7 +224,7 @@ def predict_shard(model: Model, rows: Sequence[Row], batch_size: int) -> Tuple[L
         instances = [instance for _, instance in batch]
         try:
             answers = model.predict(instances, {})
-        except BadInstances:
+        except Exception:  # noqa: BLE001 (the model's own, whatever it is: one odd instance is not the others' end)
             for name, instance in batch:
                 line, problem = _alone(model, instance)
                 (errors if problem else predictions).append({"file": name, **problem} if problem else line)
@@ -238,6 +238,9 @@ def _alone(model: Model, instance: Any) -> Tuple[Dict[str, Any], Dict[str, Any]]
         return {"instance": instance, "prediction": plain(model.predict([instance], {})[0])}, {}
     except BadInstances as error:
         return {}, {"instance": instance, "error": str(error)}
+    except Exception as error:  # noqa: BLE001 (the same)
+        told = "the model failed: %s: %s" % (type(error).__name__, error)
+        return {}, {"instance": instance, "error": told[:_TOLD_OF_ERROR]}
 
 
 def _value(text: Any) -> Any:
