@@ -218,6 +218,10 @@ def set_traffic(work: Work, access: EndpointAccess, wanted: dict[str, int]) -> E
     for name, part in wanted.items():
         if name not in rows:
             raise InvalidRequest(f"traffic.{name}: nothing of this name is deployed.", field=f"traffic.{name}")
+        if part and rows[name].state == DeploymentState.UNDEPLOYING:
+            raise Conflict(
+                f"traffic.{name}: it is being undeployed; give its part to the others.", field=f"traffic.{name}"
+            )
         if not 0 <= part <= 100:
             raise InvalidRequest(f"traffic.{name}: {part} is no per cent from 0 to 100.", field=f"traffic.{name}")
     if sum(wanted.values()) != 100:

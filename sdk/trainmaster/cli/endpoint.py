@@ -115,6 +115,25 @@ def deploy(
     ready_timeout: Annotated[
         float, typer.Option("--ready-timeout", help="Seconds for a replica to get ready.")
     ] = 600.0,
+    drain: Annotated[
+        float | None,
+        typer.Option("--drain", min=2, help="Seconds between a replica's last new request and its SIGTERM; else 5."),
+    ] = None,
+    max_surge: Annotated[
+        int | None, typer.Option("--max-surge", min=0, help="Replicas above --replicas during an update; else 1.")
+    ] = None,
+    max_unavailable: Annotated[
+        int | None,
+        typer.Option(
+            "--max-unavailable",
+            min=0,
+            help="Ready ones below --replicas during an update, where there is no room; else 0.",
+        ),
+    ] = None,
+    priority: Annotated[
+        str | None, typer.Option("--priority", help="low, normal, high, urgent, or 0 to 100; else normal (50).")
+    ] = None,
+    secrets: Annotated[list[str] | None, typer.Option("--secret", metavar="NAME", help="Repeat it.")] = None,
     reason: options.Reason = "",
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Stay until it serves, or has failed.")] = False,
     project: options.Project = None,
@@ -125,6 +144,8 @@ def deploy(
         "framework": framework, "trust_code": trust_code, "image": image, "command": command, "port": port,
         "health_route": health_route, "predict_route": predict_route, "env": env_of(env),
         "resources": resources_of(cpu, memory, gpus), "timeout_s": timeout, "ready_timeout_s": ready_timeout,
+        "drain_s": drain, "max_surge": max_surge, "max_unavailable": max_unavailable,
+        "priority": options.priority_of(priority), "secrets": secrets,
         "replicas": replicas, "traffic": traffic, "reason": reason,
     }  # fmt: skip
     named = session.project_or_default(project)
@@ -225,7 +246,7 @@ def traffic(
     wanted: dict[str, int] = {}
     for part in parts:
         name, _, number = part.partition("=")
-        if not number.isdigit():
+        if not (number.isascii() and number.isdecimal()):
             raise WrongUse(f"{part!r} is no NAME=PERCENT, such as default=90.")
         wanted[name] = int(number)
     with session.client() as client:
@@ -357,7 +378,8 @@ def _follow(client: Client, endpoint: str, name: str, revision: int, project: st
         detail = client.get_endpoint(endpoint, project=project)
         own = _of(detail, name)
         is_given_up = own.state == "failed" or own.wanted < revision
-        if is_given_up or (own.state == "ready" and own.stable == own.wanted):
+        is_idle = own.replicas == 0 and own.state == "ready"  # no revision ever serves with none
+        if is_given_up or is_idle or (own.state == "ready" and own.stable == own.wanted):
             break
         if own.note and own.note != told and not as_json:
             told = own.note
@@ -367,6 +389,9 @@ def _follow(client: Client, endpoint: str, name: str, revision: int, project: st
         output.print_json(detail)
     elif is_given_up:
         output.say(own.note or f"revision {revision} of {name} was given up")
+    elif is_idle:
+        more = f"trainmaster endpoint scale {detail.name} 1" + (f" --deployment {name}" if name != "default" else "")
+        output.say(f"{detail.name}: {name} has 0 replicas, so revision {revision} serves when it is scaled: `{more}`")
     else:
         output.say(f"{detail.name}: revision {revision} of {name} serves with {output.count(own.ready, 'replica')}")
     return ExitCode.FAILED if is_given_up else ExitCode.OK

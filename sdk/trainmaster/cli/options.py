@@ -35,3 +35,16 @@ Project = Annotated[
 ]
 Reason = Annotated[str, typer.Option("--reason", "-m", help="Kept in the history.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def priority_of(text: str | None) -> int | None:
+    """The number of ``--priority``: a name's, or the number itself."""
+    if text is None:
+        return None
+    from trainmaster.spec.mistakes import FieldError
+    from trainmaster.spec.priorities import read_priority
+
+    try:
+        return read_priority(text)
+    except FieldError as wrong:
+        raise typer.BadParameter(str(wrong), param_hint="--priority") from wrong

@@ -132,7 +132,7 @@ def run(
         "secrets": secrets or None,
         "contract": contract,
         "labels": pairs(labels or [], "--label") or None,
-        "priority": _priority(priority),
+        "priority": options.priority_of(priority),
         "max_restarts": max_restarts,
         "max_run_time": max_run_time,
     }
@@ -142,19 +142,6 @@ def run(
         job = submit_spec(client, spec, None if no_code else code)
         exit_code = stay_or_leave(client, job, detach=detach, as_json=json)
     raise typer.Exit(exit_code)
-
-
-def _priority(text: str | None) -> int | None:
-    """A name's number, or the number itself."""
-    if text is None:
-        return None
-    from trainmaster.spec.mistakes import FieldError
-    from trainmaster.spec.priorities import read_priority
-
-    try:
-        return read_priority(text)
-    except FieldError as wrong:
-        raise typer.BadParameter(str(wrong), param_hint="--priority") from wrong
 
 
 def _workers(text: str | None) -> int | dict[str, int] | None:

@@ -160,6 +160,17 @@ def test_a_rollback_wants_the_last_one_that_served(client: TestClient, endpoint:
     assert client.post(f"{DEPLOYED}/default/rollback", json={"revision": 9}).json()["field"] == "revision"
 
 
+def test_what_is_being_undeployed_gets_no_part_of_the_traffic(
+    client: TestClient, endpoint: dict[str, Any], sessions: SessionFactory, submit: Any
+) -> None:
+    run_replica(sessions, submit, endpoint["deployments"][0]["id"], "127.0.0.1:1")  # that it waits for
+    assert client.post(DEPLOYED, json={"model": "output/default/m", "deployment": "next"}).status_code == 200
+    assert client.delete(f"{DEPLOYED}/default").status_code == 202
+    refused = client.put(f"{URL}/sums/traffic", json={"traffic": {"default": 50, "next": 50}})
+    assert (refused.status_code, refused.json()["field"]) == (409, "traffic.default")
+    assert client.put(f"{URL}/sums/traffic", json={"traffic": {"default": 0, "next": 100}}).status_code == 200
+
+
 def test_requests_reach_a_ready_replica_and_its_answers_are_marked(
     client: TestClient, endpoint: dict[str, Any], sessions: SessionFactory, submit: Any, model: str
 ) -> None:
