@@ -82,7 +82,7 @@ def create(
 
     ``also``: done in the same transaction, with the job's id.
     """
-    with in_their_words():
+    with in_their_words(order.spec):
         spec = canonical(job_spec_of(platform, caller, order, table_of(platform)))
         submission = check_submission(platform, caller, spec)
     demand_place(platform, caller, submission)

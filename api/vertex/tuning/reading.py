@@ -256,6 +256,9 @@ def _values(told: Message, kind: str) -> dict[str, Any]:
     told.demand_known({*known, "defaultValue"})
     if told.raw("defaultValue") is not None:
         raise InvalidRequest(f"{told.at('defaultValue')}: {_VIZIER}.", field=told.at("defaultValue"))
+    # A bound of zero is left out, so one of the two may be; both would be a parameter of one value.
+    if "minValue" in known and not any(name in told for name in known):
+        raise InvalidRequest(f"{told.path}: min_value and max_value are needed.", field=told.path)
     match kind:
         case "doubleValueSpec":
             return {"type": "float", "min": told.number("minValue"), "max": told.number("maxValue")}

@@ -52,7 +52,7 @@ class TuningJobs:
         metrics = tuning.study["metrics"]
         if len(metrics) == 1:
             template["env"]["CLOUD_ML_HP_METRIC_TAG"] = metrics[0]["name"]
-        with in_their_words():
+        with in_their_words(tuning.job):
             canonical(template)  # its mistakes are told as those of a custom job
         spec = study_spec_of(tuning, slug(tuning.told.display_name), parent.own, template)
         draft = service.check_study(platform, caller, spec)

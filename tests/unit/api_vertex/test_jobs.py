@@ -316,6 +316,18 @@ def test_a_job_whose_time_is_over_failed_and_is_found_so(client: TestClient, set
     assert found["error"] == {"code": 4, "message": "It ran for longer than 60 s."}
 
 
+def test_what_is_wrong_with_a_pool_is_told_by_the_field_that_the_client_sent(client: TestClient) -> None:
+    worker = {"replicaCount": "2", "containerSpec": {"imageUri": "i", "env": [{"name": "1 B", "value": "x"}]}}
+    machine = {**POOL["machineSpec"], "acceleratorCount": 1_000}
+    said = refused(client, job({**POOL, "machineSpec": machine}, worker))
+    where = "custom_job.job_spec.worker_pool_specs"
+    assert f"{where}[0].machine_spec.accelerator_count: must be at most" in said
+    assert f"{where}[1].container_spec.env[\"1 B\"]: '1 B' is not a variable's name" in said
+    assert ("roles" in said, "errors" in said) == (False, False)
+    said = refused(client, job({"replicaCount": "1", "containerSpec": {"imageUri": "i"}}))
+    assert said.startswith(f"{where}[0].container_spec.command: is missing")
+
+
 def test_numbers_among_a_pipelines_arguments_are_text(client: TestClient) -> None:
     pool = {"container_spec": {"image_uri": "i", "command": ["train"], "args": ["--epochs", 10.0, "--lr", 0.1]}}
     body = {"displayName": "p", "trainingTaskDefinition": TASK, "trainingTaskInputs": {"worker_pool_specs": [pool]}}

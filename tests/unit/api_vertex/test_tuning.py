@@ -263,6 +263,14 @@ def test_trials_are_told_with_what_they_came_to(
     )
 
 
+@pytest.mark.parametrize("kind", ["doubleValueSpec", "integerValueSpec"])
+def test_a_parameter_without_a_range_is_refused(client: TestClient, kind: str) -> None:
+    said = refused(client, tuning({"parameterId": "x", kind: {}}), collection=KIND)
+    assert "parameters[0]" in said
+    assert "min_value and max_value are needed" in said
+    sent(client, tuning({"parameterId": "x", kind: {"maxValue": 1}}), KIND)  # from zero on, which is left out
+
+
 def test_the_client_waits_for_a_study_that_is_paused(client: TestClient, sessions: SessionFactory) -> None:
     told = sent(client, tuning(), KIND)
     with unit_of_work(sessions) as session:
