@@ -8,11 +8,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from trainmaster.errors import LocalFileProblem, NotConfigured, NotFound
 
 LOCAL: Final = "local"  # the context of the platform that `trainmaster up` runs here; never saved
-NO_SERVER: Final = "No Trainmaster server is known here; start one with `trainmaster up` or `trainmaster login URL`."
+NO_SERVER: Final = (
+    "No Trainmaster server is known here: start one with `trainmaster up`, log in with `trainmaster login URL`, "
+    "or set TRAINMASTER_API_URL and TRAINMASTER_TOKEN."
+)
+# The second is what many try first; were it passed over, the token would go to some other server.
+URL_VARIABLES: Final = ("TRAINMASTER_API_URL", "TRAINMASTER_URL")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,7 @@ def resolve_server(
     """The server that is meant: a named context; else the environment; else the current context; else the local one.
 
     Raises:
-        NotConfigured: nothing names a server, or no platform runs here.
+        NotConfigured: nothing names a server, no platform runs here, or a variable holds no address or no token.
         NotFound: there is no context of this name.
         LocalFileProblem: the saved contexts are unreadable.
     """
@@ -163,15 +169,15 @@ def resolve_server(
     project = environ.get("TRAINMASTER_PROJECT")
     server = _find_server(context or environ.get("TRAINMASTER_CONTEXT"), environ)
     # A token in the environment is meant, wherever the address came from; only a context named on purpose keeps its own.
-    if context is None and (token := environ.get("TRAINMASTER_TOKEN")):
+    if context is None and (token := _token_of(environ)):
         server = replace(server, token=token)
     return replace(server, project=project) if project else server
 
 
 def _find_server(context: str | None, environ: Mapping[str, str]) -> Server:
     home = home_path(environ)
-    if context is None and (url := environ.get("TRAINMASTER_API_URL")):
-        return _server_of_url(url.rstrip("/"), environ)
+    if context is None and (variable := next((name for name in URL_VARIABLES if environ.get(name)), None)):
+        return _server_of_url(_address_of(variable, environ[variable]), environ, variable)
     saved = load_contexts(config_path(environ))
     name = context or saved.current
     if name == LOCAL and LOCAL not in saved.servers:
@@ -190,9 +196,33 @@ def _find_server(context: str | None, environ: Mapping[str, str]) -> Server:
     return local
 
 
-def _server_of_url(url: str, environ: Mapping[str, str]) -> Server:
+def _address_of(variable: str, text: str) -> str:
+    """The server's address that a person wrote; as `trainmaster login` does, it takes one without http://."""
+    url = text.strip()
+    url = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(url)
+        is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not close
+        is_fit = False
+    if not is_fit or parts.query or parts.fragment:
+        raise NotConfigured(
+            f"{variable} holds {text!r}, which is not a server's address; write it like http://host:8765."
+        )
+    return url.rstrip("/")
+
+
+def _token_of(environ: Mapping[str, str]) -> str | None:
+    """The environment's token, without the line end of the file that it was read from."""
+    token = environ.get("TRAINMASTER_TOKEN", "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise NotConfigured("TRAINMASTER_TOKEN holds no token: one has ASCII letters, digits, `_` and `-` alone.")
+    return token or None
+
+
+def _server_of_url(url: str, environ: Mapping[str, str], origin: str) -> Server:
     """The environment's address. Without a token beside it, one that we hold for the same address serves."""
-    server = Server(url=url, token=environ.get("TRAINMASTER_TOKEN"), origin="TRAINMASTER_API_URL")
+    server = Server(url=url, token=_token_of(environ), origin=origin)
     if server.token:
         return server
     candidates = [*load_contexts(config_path(environ)).servers.values(), local_server(home_path(environ))]

@@ -331,13 +331,14 @@ def _print_facts(facts: dict[str, Any], home: Path, *, as_json: bool) -> None:
 
 def _tell_other_context(home: Path) -> None:
     """Commands elsewhere on this machine go to the current context, which may be another server."""
-    from trainmaster.contexts import LOCAL, home_path, load_contexts
+    from trainmaster.contexts import LOCAL, URL_VARIABLES, home_path, load_contexts
 
     if home != home_path().absolute():
         output.note(f"Other commands find it with `export TRAINMASTER_HOME={home}`.")
     current = load_contexts().current
-    if os.environ.get("TRAINMASTER_API_URL"):
-        output.note("TRAINMASTER_API_URL is set: commands go there, not to this platform.", "yellow")
+    variable = next((name for name in URL_VARIABLES if os.environ.get(name)), None)
+    if variable is not None:
+        output.note(f"{variable} is set: commands go there, not to this platform.", "yellow")
     elif current not in (None, LOCAL):
         output.note(
             f"Commands go to the context {current}; `trainmaster contexts use local` turns them to this platform.",

@@ -60,11 +60,11 @@ class _Settings:
     def from_env(cls, context: str | None = None, **options: Any) -> Self:
         """A client of the server that is meant here.
 
-        In this order: ``context``; ``TRAINMASTER_API_URL`` with ``TRAINMASTER_TOKEN``; the current saved context
-        (``trainmaster login``); the platform that ``trainmaster up`` runs on this machine.
+        In this order: ``context``; ``TRAINMASTER_API_URL`` (or ``TRAINMASTER_URL``) with ``TRAINMASTER_TOKEN``; the
+        current saved context (``trainmaster login``); the platform that ``trainmaster up`` runs on this machine.
 
         Raises:
-            NotConfigured: nothing names a server.
+            NotConfigured: nothing names a server, or a variable holds no address or no token.
         """
         return cls.of_server(resolve_server(context), **options)
 

@@ -128,7 +128,7 @@ def client(server: FakeServer, pauses: list[float]) -> Client:
 @pytest.fixture
 def no_config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine that knows no server: an empty home."""
-    for name in ("API_URL", "TOKEN", "PROJECT", "CONTEXT", "DEBUG"):
+    for name in ("API_URL", "URL", "TOKEN", "PROJECT", "CONTEXT", "DEBUG"):
         monkeypatch.delenv(f"TRAINMASTER_{name}", raising=False)
     home = tmp_path / "trainmaster-home"
     home.mkdir()

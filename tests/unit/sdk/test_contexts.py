@@ -30,7 +30,9 @@ def run_local(home: Path, pid: int | None = None) -> None:
 
 
 def test_nothing_known_says_what_to_do() -> None:
-    with pytest.raises(NotConfigured, match="`trainmaster up` or `trainmaster login URL`"):
+    with pytest.raises(
+        NotConfigured, match=r"`trainmaster up`.*`trainmaster login URL`.*TRAINMASTER_API_URL and TRAINMASTER_TOKEN"
+    ):
         resolve_server()
 
 
@@ -114,3 +116,28 @@ def test_a_saved_platform_of_this_machine_is_found_at_its_new_port(no_config: Pa
     (no_config / "up.json").write_text(json.dumps({"url": "http://127.0.0.1:2222", "pid": os.getpid()}))
     assert resolve_server().url == "http://127.0.0.1:2222"
     assert resolve_server().token == "tm_saved"
+
+
+def test_the_other_name_of_the_address_counts_too_and_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    save_contexts(with_server(Contexts(), LAB))  # whom the token must not reach
+    monkeypatch.setenv("TRAINMASTER_URL", "http://ci:2")
+    monkeypatch.setenv("TRAINMASTER_TOKEN", "tm_ci")
+    assert (resolve_server().url, resolve_server().token) == ("http://ci:2", "tm_ci")
+    monkeypatch.setenv("TRAINMASTER_API_URL", "ci:1/")  # as people write it to `trainmaster login`
+    assert resolve_server().url == "http://ci:1"
+
+
+@pytest.mark.parametrize("address", ["http://", "ftp://ci", "http://ci:port", "http://ci/login?code=x"])
+def test_an_address_that_is_none_is_told_with_its_variable(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINMASTER_API_URL", address)
+    with pytest.raises(NotConfigured, match=r"^TRAINMASTER_API_URL holds .*write it like http://host:8765"):
+        resolve_server()
+
+
+def test_a_token_is_taken_without_its_line_end_and_only_if_it_can_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINMASTER_API_URL", "http://ci:1")
+    monkeypatch.setenv("TRAINMASTER_TOKEN", "tm_ci\r\n")
+    assert resolve_server().token == "tm_ci"
+    monkeypatch.setenv("TRAINMASTER_TOKEN", "tm_ümläut")
+    with pytest.raises(NotConfigured, match=r"^TRAINMASTER_TOKEN holds no token"):
+        resolve_server()
