@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from trainmaster.cli import options, output, session
-from trainmaster.cli.exits import ExitCode, WrongUse
-from trainmaster.errors import InvalidSpec
+from trainmaster.cli.exits import ExitCode, WrongUse, refused_as
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
@@ -26,16 +23,6 @@ _LINES: Final = 10
 
 def register(root: typer.Typer) -> None:
     root.add_typer(app, name="automl", rich_help_panel="Jobs")
-
-
-@contextmanager
-def of_automl() -> Iterator[None]:
-    """What is refused meanwhile is this request, no job's spec."""
-    try:
-        yield
-    except InvalidSpec as error:
-        error.of = "AutoML"
-        raise
 
 
 @app.callback()
@@ -108,7 +95,7 @@ def automl(
     if data is None:
         raise WrongUse("Say on what: trainmaster automl --data VOLUME/PATH --target COLUMN --budget 1h.")
     resources = {key: value for key, value in (("cpu", cpu), ("memory", memory), ("gpus", gpus)) if value is not None}
-    with session.client() as client, of_automl():
+    with session.client() as client, refused_as("AutoML"):
         made = client.create_automl(
             data, target, budget=budget, trials=trials, parallel=parallel, project=session.project_or_default(project),
             name=name, model=model, aliases=alias or (), resources=resources, dry_run=dry_run, task=task, metric=metric,

@@ -19,7 +19,7 @@ from trainmaster.cli.endpoint import (
     env_of,
     resources_of,
 )
-from trainmaster.cli.exits import ExitCode
+from trainmaster.cli.exits import ExitCode, refused_as
 from trainmaster.cli.show import exit_text
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def batch_predict(
     if image is not None:
         fields["image"] = image
     with session.client() as client:
-        job = client.batch_predict(model, input, project=session.project_or_default(project), **fields)
+        with refused_as("batch prediction"):
+            job = client.batch_predict(model, input, project=session.project_or_default(project), **fields)
         if not follow:
             _begun(job, json)
             return

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from trainmaster.cli import options, output, session
-from trainmaster.cli.exits import ExitCode, WrongUse
+from trainmaster.cli.exits import ExitCode, WrongUse, refused_as
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
@@ -150,10 +150,11 @@ def deploy(
     }  # fmt: skip
     named = session.project_or_default(project)
     with session.client() as client:
-        made = client.deploy_model(
-            endpoint, model, deployment=deployment, project=named,
-            **{name: value for name, value in fields.items() if value not in (None, {}, "")},
-        )  # fmt: skip
+        with refused_as("deployment"):
+            made = client.deploy_model(
+                endpoint, model, deployment=deployment, project=named,
+                **{name: value for name, value in fields.items() if value not in (None, {}, "")},
+            )  # fmt: skip
         own = _of(made, deployment)
         if wait:
             raise typer.Exit(_follow(client, made.name, deployment, own.wanted, named, as_json=json))

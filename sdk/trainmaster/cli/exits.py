@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Final
 
@@ -66,11 +67,13 @@ _COMMANDS: Final = {
     "jobs": "list",
     "nodes": "nodes",
     "projects": "projects",
+    "studies": "study list",
     "tokens": "token list",
     "users": "users",
     "volumes": "volumes",
 }
 _REQUEST: Final = re.compile(r"`GET /api/v1/(\w+)`")
+_STUDY_REQUEST: Final = re.compile(r"`GET /api/v1/studies/([^/`]+)`")
 # And what is a field there is an option here.
 _OPTIONS: Final = {
     "begins_at": "--from",
@@ -84,6 +87,16 @@ _OPTIONS: Final = {
 }
 _FIELD: Final = re.compile(r"^(?:cluster\.|settings\.)?(\w+)(?=: )", re.IGNORECASE)
 _UTC: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\+00:00")
+
+
+@contextmanager
+def refused_as(what: str) -> Iterator[None]:
+    """A spec that is refused meanwhile is that of ``what``, no job's."""
+    try:
+        yield
+    except InvalidSpec as error:
+        error.of = what
+        raise
 
 
 def exit_code_of(error: TrainmasterError) -> ExitCode:
@@ -124,7 +137,7 @@ def tell_error(error: TrainmasterError, *, as_json: bool) -> None:
             screen.print(Text(f"  {' ' * min(width, 40)}  → {hint}", "dim"), soft_wrap=True)
     if advice := advice_of(error):
         screen.print(Text(advice), soft_wrap=True)
-    if error.request_id and error.status is not None and error.status >= 500:
+    if error.request_id and error.status == 500:  # what is above is told in full
         screen.print(Text(f"Request {error.request_id}; the server's log tells more.", "dim"), soft_wrap=True)
 
 
@@ -165,7 +178,7 @@ def in_commands(sentence: str) -> str:
         known = _COMMANDS.get(found[1])
         return f"`trainmaster {known}`" if known else found[0]
 
-    return _REQUEST.sub(command, sentence)
+    return _REQUEST.sub(command, _STUDY_REQUEST.sub(r"`trainmaster study show \1`", sentence))
 
 
 def tell_bug(error: BaseException, *, as_json: bool) -> None:

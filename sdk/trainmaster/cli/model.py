@@ -317,7 +317,7 @@ def _show_version(view: VersionDetail) -> None:
 def _print_versions(found: list[VersionView]) -> None:
     console, now = output.answers(), output.now()
     output.print_table(
-        ("VERSION", "STATE", "STAGE", "ALIASES", "SIZE", "METRICS", "JOB", "CREATED", "WHY"),
+        ("VERSION", "STATE", "STAGE", "ALIASES", "SIZE", "JOB", "CREATED", "DETAIL"),
         [
             (
                 view.version,
@@ -325,10 +325,9 @@ def _print_versions(found: list[VersionView]) -> None:
                 view.stage,
                 ", ".join(view.aliases) or None,
                 output.size(view.size_bytes),
-                _values(view.metrics),
                 view.source.job or None,
                 output.ago(view.created_at, now),
-                view.reason or None,
+                view.reason or _values(view.metrics),
             )
             for view in found
         ],

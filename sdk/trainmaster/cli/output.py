@@ -114,7 +114,7 @@ def print_table(
     """A table. In a pipe: one line per row, columns two spaces apart, nothing cut off or wrapped.
 
     Args:
-        rows: cells are strings, ``None`` (shown as a dash) or rich texts; the state column is made by ``state_text``.
+        rows: cells are strings, numbers, ``None`` (shown as a dash) or rich texts; the state column is made by ``state_text``.
         empty: said on stderr when there is no row.
         wraps: columns that take several lines on a terminal rather than lose anything.
     """
@@ -123,8 +123,8 @@ def print_table(
         note(empty, "dim")
         return
     console = answers()
-    if console.is_terminal:
-        console.print(_rich_table(columns, table, wraps))
+    if console.is_terminal and (shown := _rich_table(columns, table, wraps, console.width)) is not None:
+        console.print(shown)
         return
     lines = [list(columns), *[[str(cell) for cell in row] for row in table]]
     widths = [max(len(line[place]) for line in lines) for place in range(len(columns))]
@@ -132,9 +132,14 @@ def print_table(
         say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
+_NONE: Final = "–"
+
+
 def _cell(value: Any) -> Any:
     if value is None or value == "":
-        return "–"
+        return _NONE
+    if isinstance(value, int | float):
+        return str(value)  # rich takes none, and only a terminal would show it
     return value if not isinstance(value, str) else _one_line(value)
 
 
@@ -146,6 +151,8 @@ def _one_line(text: str) -> str:
 _WIDEST: Final = 32
 # Of a column that may take several lines.
 _NARROW: Final = 18
+# Between two columns.
+_GAP: Final = 2
 # From this many columns on, a sentence may take several lines: there are not many.
 _ROOMY: Final = 140
 
@@ -154,11 +161,14 @@ def _width(cell: Any) -> int:
     return len(str(cell))
 
 
-def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], wraps: Sequence[str]) -> Any:
+def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], wraps: Sequence[str], room: int) -> Any | None:
+    """The table for a terminal; ``None`` where that is so narrow that columns would be left out without a word."""
     from rich.markup import escape
     from rich.table import Table
 
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0), expand=True)
+    if len(columns) > 1 and all(str(line[-1]) == _NONE for line in rows):
+        columns, rows = columns[:-1], [line[:-1] for line in rows]  # room for the others
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, _GAP, 0, 0), expand=True)
     for place, column in enumerate(columns[:-1]):
         # What tells one row from another is never cut; the last column, of sentences, gives way.
         width = max(_width(line[place]) for line in [columns, *rows])
@@ -166,6 +176,9 @@ def _rich_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], wraps: Se
             table.add_column(column, overflow="fold", min_width=min(width, _NARROW), max_width=_NARROW)
         else:
             table.add_column(column, no_wrap=True, min_width=min(width, _WIDEST))
+        room -= min(width, _NARROW if column in wraps else _WIDEST) + _GAP
+    if room <= 0 or (columns[-1] in wraps and room < _NARROW // 2):
+        return None
     if columns:
         is_roomy = answers().width >= _ROOMY or columns[-1] in wraps
         table.add_column(columns[-1], ratio=1, no_wrap=not is_roomy, overflow="fold" if is_roomy else "ellipsis")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from trainmaster.cli import options, output, session
-from trainmaster.cli.exits import ExitCode, WrongUse
+from trainmaster.cli.exits import ExitCode, WrongUse, refused_as
 from trainmaster.errors import InvalidSpec, LocalFileProblem
 
 if TYPE_CHECKING:
@@ -38,11 +38,15 @@ def register(root: typer.Typer) -> None:
 
 @contextmanager
 def _of_a_study() -> Iterator[None]:
-    """What is refused meanwhile is a study's spec."""
+    """What is refused meanwhile is a study's spec, and what is a field of the request is an option here."""
     try:
-        yield
+        with refused_as("study"):
+            yield
     except InvalidSpec as error:
-        error.of = "study"
+        error.mistakes = tuple(
+            one._replace(hint=one.hint.replace("`wait_for_nodes`", "--wait-for-nodes")) if one.hint else one
+            for one in error.mistakes
+        )
         raise
 
 
@@ -116,13 +120,25 @@ def show(study: Study, json: options.Json = False) -> None:
 def best(study: Study, json: options.Json = False) -> None:
     """The best trial or, with several metrics, those that no other one betters in all."""
     with session.client() as client:
-        found = client.get_study_best(study)
-    if json:
-        output.print_json(found)
-    elif not found.trials:
-        output.say("No trial has a result yet.")
+        if json:
+            output.print_json(client.get_study_best(study))
+            return
+        detail = client.get_study(study)
+        found = client.get_study_best(detail.id)
+    if found.trials:
+        output.print_pairs(
+            [
+                ("Study", f"{detail.name} ({detail.id}), {detail.state}, {_progress(detail)}"),
+                ("Goal", _goals(detail)),
+                *(_best_pairs(found) if len(found.trials) == 1 else ()),
+            ]
+        )
+        if len(found.trials) > 1:
+            output.say()
+            _print_trials(found.metrics, found.trials)
     else:
-        _print_best(found)
+        output.say("No trial has a result yet.")
+    _tell_namesakes(detail)
 
 
 @app.command()
@@ -268,6 +284,8 @@ def extend(
         seconds = None if max_time is None else parse_duration_s(max_time)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--max-time") from error
+    if (trials, seconds, gpu_hours, failed_trials, parallel) == (None,) * 5:
+        raise WrongUse("Say by what: --trials, --max-time, --gpu-hours, --failed-trials or --parallel.")
     with session.client() as client:
         changed = client.extend_study(
             study,
@@ -281,9 +299,13 @@ def extend(
 
 
 @app.command()
-def delete(study: Study, json: options.Json = False) -> None:
+def delete(study: Study, yes: options.Yes = False, json: options.Json = False) -> None:
     """Forget an ended study; the jobs of its trials stay."""
     with session.client() as client:
+        if not yes and output.is_interactive():
+            detail = client.get_study(study)
+            study = detail.id
+            typer.confirm(f"Delete study {detail.name} ({detail.id}) with what its trials found?", abort=True, err=True)
         client.delete_study(study)
     if json:
         output.print_json({"deleted": study})
@@ -308,31 +330,32 @@ def _list(project: str | None, *, as_json: bool) -> None:
         return
     console, now = output.answers(), output.now()
     output.print_table(
-        ("NAME", "ID", "STATE", "TRIALS", "BEST", "CREATED"),
+        ("NAME", *(("PROJECT",) if project is None else ()), "ID", "STATE", "AGE", "TRIALS", "BEST"),
         [
             (
                 view.name,
+                *((view.project,) if project is None else ()),
                 view.id,
                 output.state_text(view.state, console),
+                output.duration(now - view.created_at),
                 _progress(view),
                 _best(view),
-                output.ago(view.created_at, now),
             )
             for view in found
         ],
         empty="No studies.",
+        wraps=("TRIALS", "BEST"),
     )
 
 
 def _show(detail: StudyDetail) -> None:
     console = output.answers()
-    goals = ", ".join(f"{metric.goal.value} {metric.name}" for metric in detail.spec.metrics)
     pairs: list[tuple[str, Any]] = [
         ("Study", f"{detail.name} ({detail.id})"),
         ("State", output.state_text(detail.state, console)),
         ("Reason", detail.reason or None),
         ("Note", detail.note or None),
-        ("Goal", goals),
+        ("Goal", _goals(detail)),
         (
             "Algorithm",
             f"{detail.algorithm}: {detail.algorithm_reason}" if detail.algorithm_reason else detail.algorithm,
@@ -360,36 +383,36 @@ def winner_words(winner: StudyWinner) -> str:
     return f"trial {winner.trial} as {winner.model}@{winner.version}, {winner.version_state} ({job}){why}"
 
 
-def _print_best(found: StudyBest) -> None:
-    if len(found.trials) == 1:
-        trial = found.trials[0]
-        output.print_pairs(
-            [
-                ("Trial", f"{trial.number}" + (f" (job {trial.job})" if trial.job else "")),
-                ("Result", _result(trial, found.metrics)),
-                *((name, _text(value)) for name, value in trial.parameters.items()),
-            ]
-        )
-        return
-    _print_trials(found.metrics, found.trials)
+def _goals(detail: StudyDetail) -> str:
+    return ", ".join(f"{metric.goal.value} {metric.name}" for metric in detail.spec.metrics)
+
+
+def _best_pairs(found: StudyBest) -> list[tuple[str, Any]]:
+    [trial] = found.trials
+    return [
+        ("Trial", f"{trial.number}" + (f" (job {trial.job})" if trial.job else "")),
+        ("Result", _result(trial, found.metrics)),
+        *((name, _text(value)) for name, value in trial.parameters.items()),
+    ]
 
 
 def _print_trials(metrics: list[str], trials: list[TrialView]) -> None:
     console = output.answers()
     output.print_table(
-        ("TRIAL", "STATE", *(name.upper() for name in metrics), "PARAMETERS", "JOB", "WHY"),
+        ("TRIAL", "STATE", *(name.upper() for name in metrics), "JOB", "PARAMETERS", "WHY"),
         [
             (
                 trial.number,
                 output.state_text(trial.job_state or trial.state if trial.state == "running" else trial.state, console),
                 *(None if trial.result is None else _text(trial.result.get(name)) for name in metrics),
-                _point(trial),
                 trial.job,
+                _point(trial),
                 trial.reason or (None if trial.parent is None else f"goes on from trial {trial.parent}"),
             )
             for trial in trials
         ],
         empty="No trials yet.",
+        wraps=("PARAMETERS", "WHY"),
     )
 
 
@@ -399,8 +422,9 @@ def _follow(client: Client, study: str, *, as_json: bool) -> int:
 
     told: set[int] = set()
     noted = ""
+    detail = client.get_study(study)
+    _tell_namesakes(detail)
     while True:
-        detail = client.get_study(study)
         ended = sum(detail.trials.values()) - detail.trials.get("running", 0)
         if ended > len(told):
             for trial in client.list_trials(detail.id):
@@ -413,6 +437,7 @@ def _follow(client: Client, study: str, *, as_json: bool) -> int:
         if detail.state in TERMINAL_STUDY_STATES:
             break
         time.sleep(_WATCH_S)  # noqa: TID251 (a person watches)
+        detail = client.get_study(detail.id)  # another one that gets its name meanwhile is not meant
     if as_json:
         output.print_json_line(detail)
     else:

@@ -1,0 +1,169 @@
+"""study: what people are shown, in a pipe and on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from rich.console import Console
+from trainmaster.cli import output
+from typer.testing import Result
+
+Invoke = Callable[..., Result]
+NOW = "2026-11-21T07:00:00Z"
+TRIAL = {"number": 2, "state": "succeeded", "parameters": {"lr": 0.01, "optimizer": "sgd"}, "created_at": NOW}
+BEST = {**TRIAL, "result": {"acc": 0.91}, "job": "job-02345678901234567890"}
+FAILED = {**TRIAL, "number": 3, "state": "failed", "reason": "worker-0 failed with exit code 3.", "job": BEST["job"]}
+SPEC = {
+    "name": "digits",
+    "template": {"name": "digits", "command": "python train.py", "roles": {"worker": {}}},
+    "parameters": {"lr": {"type": "float", "min": 0.001, "max": 0.1}},
+    "metrics": [{"name": "acc", "goal": "maximize"}],
+    "budget": {"trials": 3},
+}
+STUDY = {
+    "id": "study-1",
+    "name": "digits",
+    "project": "default",
+    "user": "ann",
+    "state": "succeeded",
+    "metrics": ["acc"],
+    "trials": {"succeeded": 1, "failed": 1},
+    "budget_trials": 3,
+    "best": BEST,
+    "created_at": NOW,
+    "spec": SPEC,
+    "seed": 1,
+}
+FOUND = {"metrics": ["acc"], "trials": [BEST], "best_so_far": [[2, 0.91]]}
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Has answers go to a terminal that is so wide."""
+
+    def of(width: int) -> None:
+        monkeypatch.setattr(
+            output, "answers", lambda: Console(width=width, force_terminal=True, color_system=None, highlight=False)
+        )
+
+    return of
+
+
+@pytest.fixture(autouse=True)
+def study(server: Any) -> None:
+    server.on("GET", "/studies", {"items": [STUDY]})
+    for ref in ("digits", "study-1"):
+        server.on("GET", f"/studies/{ref}", STUDY)
+        server.on("GET", f"/studies/{ref}/best", FOUND)
+        server.on("GET", f"/studies/{ref}/trials", {"items": [BEST, FAILED]})
+
+
+def test_a_terminal_shows_tables_with_numbers(cli: Invoke, terminal: Callable[[int], None]) -> None:
+    terminal(100)
+    done = cli("study", "show", "digits")
+    assert done.exit_code == 0, done.stderr
+    assert "2      succeeded" in done.stdout.replace("✓ ", "")
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 200])
+def test_a_narrow_terminal_loses_no_column(width: int, cli: Invoke, terminal: Callable[[int], None]) -> None:
+    terminal(width)
+    shown = " ".join(cli("study", "show", "digits").stdout.split())
+    assert all(word in shown for word in ("TRIAL", "STATE", "ACC", "JOB", "PARAMETERS", "WHY", "sgd", "exit"))
+
+
+def test_a_terminal_has_no_column_of_sentences_where_there_is_none(
+    cli: Invoke, server: Any, terminal: Callable[[int], None]
+) -> None:
+    server.on("GET", "/studies/study-1/trials", {"items": [BEST]})
+    assert "WHY" in cli("study", "show", "digits").stdout
+    terminal(100)
+    assert "WHY" not in cli("study", "show", "digits").stdout
+
+
+def test_the_list_of_all_projects_says_which(cli: Invoke) -> None:
+    assert cli("study").stdout.splitlines()[0].split() == ["NAME", "PROJECT", "ID", "STATE", "AGE", "TRIALS", "BEST"]
+    assert "PROJECT" not in cli("study", "list", "-p", "default").stdout
+
+
+def test_best_says_of_which_study_and_of_how_many_trials(cli: Invoke) -> None:
+    assert cli("study", "best", "digits").stdout.splitlines() == [
+        "Study      digits (study-1), succeeded, 2 of 3 ended (1 failed)",
+        "Goal       maximize acc",
+        "Trial      2 (job job-02345678901234567890)",
+        "Result     acc 0.91",
+        "lr         0.01",
+        "optimizer  sgd",
+    ]
+
+
+@pytest.mark.parametrize("command", ["best", "watch", "show", "stop"])
+def test_who_names_one_of_several_is_told(command: str, cli: Invoke, server: Any) -> None:
+    server.on("GET", "/studies/digits", {**STUDY, "namesakes": ["study-0"]})
+    server.on("POST", "/studies/digits/stop", {**STUDY, "namesakes": ["study-0"]})
+    assert "called digits (study-0). The name means the newest" in cli("study", command, "digits").stderr
+
+
+def test_watch_stays_with_the_study_that_the_name_meant(
+    cli: Invoke, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainmaster.cli.study._WATCH_S", 0.0)
+    server.on("GET", "/studies/digits", {**STUDY, "state": "running"}, {**STUDY, "id": "study-9"})
+    assert "digits (study-1)" in cli("study", "watch", "digits").stdout
+    assert server.count("GET", "/studies/digits") == 1
+
+
+def test_a_study_that_is_not_there_is_told_in_commands(cli: Invoke, server: Any, problem: Any) -> None:
+    sentence = "There is no study 'x' that you may see; `GET /api/v1/studies` lists yours."
+    server.on("GET", "/studies/x", problem(404, "not_found", sentence))
+    assert "`trainmaster study list` lists yours" in cli("study", "show", "x").stderr
+    other = "Study 'x' is no AutoML study; `GET /api/v1/studies/x` shows it."
+    server.on("GET", "/automl/x", problem(404, "not_found", other))
+    assert "`trainmaster study show x` shows it" in cli("automl", "show", "x").stderr
+
+
+def test_what_may_be_extended_is_told_as_options(cli: Invoke) -> None:
+    done = cli("study", "extend", "digits")
+    assert (done.exit_code, done.stderr) == (
+        2,
+        "Error: Say by what: --trials, --max-time, --gpu-hours, --failed-trials or --parallel.\n",
+    )
+
+
+def test_the_way_out_of_a_refusal_is_told_as_an_option(cli: Invoke, server: Any, problem: Any) -> None:
+    mistake = {
+        "path": "template.gpus",
+        "message": "no trial could ever start",
+        "hint": "create it with `wait_for_nodes`",
+    }
+    server.on("POST", "/studies", problem(422, "invalid_spec", "template.gpus: no trial", errors=[mistake]))
+    done = cli("study", "create", "-", stdin="name: digits\n")
+    assert done.stderr.startswith("Error: The study spec has a mistake:")
+    assert "create it with --wait-for-nodes" in done.stderr
+
+
+def test_of_a_deployment_that_is_refused_no_job_is_spoken(cli: Invoke, server: Any, problem: Any) -> None:
+    mistake = {"path": "model", "message": "data/x.pt does not exist", "hint": None}
+    refusal = problem(422, "invalid_spec", "model: data/x.pt does not exist", errors=[mistake])
+    server.on("POST", "/projects/default/endpoints/digits/deployments", refusal)
+    server.on("POST", "/projects/default/batch-predictions", refusal)
+    server.on("POST", "/batch-predictions", refusal)
+    assert cli("endpoint", "deploy", "digits", "data/x.pt").stderr.startswith(
+        "Error: The deployment spec has a mistake"
+    )
+    told = cli("batch-predict", "data/x.pt", "data/y").stderr
+    assert told.startswith("Error: The batch prediction spec has a mistake")
+
+
+def test_a_deletion_is_asked_for_by_the_id_that_the_name_means(
+    cli: Invoke, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "is_interactive", lambda: True)
+    server.on("DELETE", "/studies/study-1", httpx.Response(204))
+    assert cli("study", "delete", "digits", stdin="n\n").exit_code != 0
+    assert server.count("DELETE", "/studies/study-1") == 0
+    assert cli("study", "delete", "digits", stdin="y\n").exit_code == 0
+    assert server.count("DELETE", "/studies/study-1") == 1
