@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
 
@@ -54,7 +54,7 @@ def _of_a_study() -> Iterator[None]:
 def study(ctx: typer.Context, json: options.Json = False) -> None:
     """Searches over parameters; alone: list them."""
     if ctx.invoked_subcommand is None:
-        _list(None, as_json=json)
+        _list(as_json=json)
 
 
 @app.command()
@@ -96,9 +96,22 @@ def create(
 
 
 @app.command("list")
-def list_studies(project: options.Project = None, json: options.Json = False) -> None:
+def list_studies(
+    states: Annotated[list[str] | None, typer.Option("--state", "-s", help="Only these; repeat it.")] = None,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Only this user's studies.")] = None,
+    search: Annotated[str | None, typer.Option("--search", help="A text in the name, or an id.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="At most so many.")] = None,
+    project: options.Project = None,
+    json: options.Json = False,
+) -> None:
     """Studies, newest first."""
-    _list(project, as_json=json)
+    from trainmaster.wire.studies import StudyState
+
+    known = get_args(StudyState)
+    unknown = next((one for one in states or () if one not in known), None)
+    if unknown is not None:
+        raise typer.BadParameter(f"{unknown!r} is none of {', '.join(known)}", param_hint="--state")
+    _list(as_json=json, project=project, state=states or (), user=user, search=search, limit=limit)
 
 
 @app.command()
@@ -322,9 +335,9 @@ def _read(spec_file: str) -> dict[str, Any]:
         raise WrongUse(error.sentence) from error
 
 
-def _list(project: str | None, *, as_json: bool) -> None:
+def _list(*, as_json: bool, **filters: Any) -> None:
     with session.client() as client:
-        found = list(client.list_studies(project=project))
+        found = list(client.list_studies(**filters))
     if as_json or session.current().as_json:
         output.print_json(found)
         return
