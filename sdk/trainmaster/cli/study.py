@@ -30,6 +30,7 @@ app = typer.Typer(help="Searches over parameters; each trial is a job.", invoke_
 Study = Annotated[str, typer.Argument(metavar="STUDY", help="Id or name of the study.")]
 
 _WATCH_S: Final = 1.0
+_PAGE: Final = 200  # trials of one request
 
 
 def register(root: typer.Typer) -> None:
@@ -433,17 +434,15 @@ def _follow(client: Client, study: str, *, as_json: bool) -> int:
     """Tell trials as they end, until the study has."""
     from trainmaster.wire.studies import TERMINAL_STUDY_STATES
 
-    told: set[int] = set()
+    ends = _Ends(client)
     noted = ""
     detail = client.get_study(study)
     _tell_namesakes(detail)
     while True:
         ended = sum(detail.trials.values()) - detail.trials.get("running", 0)
-        if ended > len(told):
-            for trial in client.list_trials(detail.id):
-                if trial.state != "running" and trial.number not in told:
-                    told.add(trial.number)
-                    _tell_trial(trial, detail, as_json=as_json)
+        if ended > len(ends.told):
+            for trial in ends.new(detail.id):
+                _tell_trial(trial, detail, as_json=as_json)
         if detail.note and detail.note != noted:
             noted = detail.note
             output.note(detail.note, "yellow")
@@ -456,6 +455,32 @@ def _follow(client: Client, study: str, *, as_json: bool) -> int:
     else:
         _show(detail)
     return ExitCode.OK if detail.state == "succeeded" else ExitCode.FAILED
+
+
+class _Ends:
+    """Trials that have ended, each once. What has ended from the first page on is not read again: there may be thousands."""
+
+    def __init__(self, client: Client) -> None:
+        self.told: set[int] = set()
+        self._client = client
+        self._cursor: str | None = None
+
+    def new(self, study_id: str) -> Iterator[TrialView]:
+        """Those that were not told yet, by number."""
+        cursor, is_over = self._cursor, True
+        while True:
+            page = self._client.list_trials_page(study_id, limit=_PAGE, cursor=cursor)
+            for trial in page.items:
+                if trial.state == "running":
+                    is_over = False
+                elif trial.number not in self.told:
+                    self.told.add(trial.number)
+                    yield trial
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+            if is_over:
+                self._cursor = cursor
 
 
 def _tell_trial(trial: TrialView, detail: StudyDetail, *, as_json: bool) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
+
+import httpx
+import pytest
 
 from tests.unit.sdk.conftest import NOW
 
@@ -31,3 +35,40 @@ def test_a_state_that_no_study_has_is_refused_in_words(cli: Any, server: Any) ->
     assert refused.exit_code != 0
     assert "'done' is none of running, paused, stopping, succeeded, failed, cancelled" in refused.stderr
     assert server.requests == []
+
+
+def test_watching_reads_a_page_whose_trials_have_all_ended_only_once(
+    cli: Any, server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainmaster.cli.study.time", SimpleNamespace(sleep=lambda _seconds: None))
+    spec = {
+        "name": "digits-search",
+        "parameters": {},
+        "metrics": [{"name": "accuracy", "goal": "maximize"}],
+        "budget": {},
+    }
+    rounds = [{1: "succeeded", 2: "failed", 3: "running"}, {1: "succeeded", 2: "failed", 3: "stopped", 4: "succeeded"}]
+    looks = 0
+
+    def study(_: httpx.Request) -> httpx.Response:
+        nonlocal looks
+        looks += 1
+        states = list(rounds[looks - 1].values())
+        trials = {state: states.count(state) for state in states}
+        state = "running" if looks == 1 else "succeeded"
+        return httpx.Response(200, json={**STUDY, "state": state, "trials": trials, "spec": spec, "seed": 1})
+
+    def trials(request: httpx.Request) -> httpx.Response:
+        after = int(request.url.params.get("cursor", 0))
+        made = {"parameters": {"x": 1}, "created_at": NOW.isoformat()}
+        items = [{"number": n, "state": state, **made} for n, state in rounds[looks - 1].items() if n > after]
+        return httpx.Response(200, json={"items": items[:2], "next_cursor": str(after + 2) if items[2:] else None})
+
+    server.on("GET", "/studies/digits-search", study)
+    server.on("GET", "/studies/study-1/trials", trials)
+    watched = cli("study", "watch", "digits-search")
+    assert watched.exit_code == 0, watched.stderr
+    told = [line.split()[1:3] for line in watched.stdout.splitlines() if line.startswith("trial ")]
+    assert told == [["1", "succeeded"], ["2", "failed"], ["3", "stopped"], ["4", "succeeded"]]
+    read = [one.url.params.get("cursor") for one in server.requests if one.url.path.endswith("/trials")]
+    assert read == [None, "2", "2"]
