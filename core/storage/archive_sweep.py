@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, exists, select
+from sqlalchemy import delete, exists, or_, select
 
 from core.db.engine import SessionFactory, unit_of_work
-from core.db.tables import Archive, Job
+from core.db.tables import Archive, Job, Study
 from core.storage.archives import ArchiveStore
 
 # One archive per transaction, so many per call: the sweep comes again.
@@ -22,7 +22,7 @@ def sweep_archives(
     unfinished_after: timedelta = timedelta(days=1),
     unused_after: timedelta = timedelta(days=30),
 ) -> int:
-    """Drop uploads without progress, and archives that no job (deleted ones aside) names and nobody touched lately.
+    """Drop uploads without progress, and archives that no job and no study (deleted ones aside) names and nobody touched lately.
 
     Safe beside uploads and submissions: these set ``used_at`` before they look at the file, and the row is deleted
     here before the file, in one transaction.
@@ -31,7 +31,12 @@ def sweep_archives(
         How many files were deleted.
     """
     dropped = store.drop_unfinished(now=now, older_than=unfinished_after)
-    is_named = exists().where(Job.spec["code"].as_string() == Archive.digest, Job.deleted_at.is_(None))
+    # A study that is paused, or extended long after its jobs were deleted, begins trials with it.
+    of_a_study = Study.spec["template"]["code"].as_string() == Archive.digest
+    is_named = or_(
+        exists().where(Job.spec["code"].as_string() == Archive.digest, Job.deleted_at.is_(None)),
+        exists().where(of_a_study, Study.deleted_at.is_(None)),
+    )
     is_stale = Archive.used_at < now - unused_after
     with unit_of_work(sessions, read_only=True) as session:
         digests = list(session.scalars(select(Archive.digest).where(is_stale, ~is_named).limit(_BATCH)))

@@ -7,10 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from api.archives.service import store_of
 from core.db.engine import unit_of_work
-from core.db.tables import Archive
+from core.db.tables import Archive, Study
 from core.storage.archive_sweep import sweep_archives
 
 DATA = gzip.compress(os.urandom(50_000), mtime=0)
@@ -106,6 +107,22 @@ def test_the_sweep_drops_what_nobody_needs_and_keeps_what_a_job_names(house: Any
     assert sweep(100) == 1
     assert not store.has(DIGEST)
     assert start(house).json()["is_complete"] is False
+
+
+def test_the_sweep_keeps_what_a_study_begins_its_trials_with(house: Any) -> None:
+    upload(house)
+    store = store_of(house.app.state.platform)
+    spec = {
+        "name": "search", "project": "vision", "template": {"command": "train", "code": DIGEST}, "metric": "score", "goal": "maximize",
+        "parameters": {"x": {"type": "float", "min": 0, "max": 1}}, "budget": {"trials": 1},
+    }  # fmt: skip
+    made = house.call("member", "POST", "/studies", json={"spec": spec})
+    assert made.status_code == 201, made.text
+    later = house.now + timedelta(days=100)
+    assert sweep_archives(house.sessions, store, now=later) == 0
+    with unit_of_work(house.sessions) as session:
+        session.execute(update(Study).values(deleted_at=house.now))
+    assert sweep_archives(house.sessions, store, now=later) == 1
 
 
 def _job() -> Any:
