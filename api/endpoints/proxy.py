@@ -85,8 +85,9 @@ class Proxy:
         try:
             yield
         finally:
-            if self._client is not None:
-                await self._client.aclose()
+            client, self._client = self._client, None
+            if client is not None:
+                await client.aclose()
 
     async def hand_on(self, request: Request, access: EndpointAccess, deployment: str | None) -> Response:
         """The answer of a replica. What the model itself refuses comes back as it is, and is marked.

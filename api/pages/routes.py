@@ -74,10 +74,12 @@ def icon(request: Request) -> Response:
     return _file("icon.svg", "icon.svg", request, "max-age=86400")
 
 
-@router.get("/theme.js", include_in_schema=False)
-def theme(request: Request) -> Response:
-    """Sets light or dark before anything is drawn; its name is fixed, so it is asked for again."""
-    return _file("theme.js", "theme.js", request, "no-cache")
+@router.get("/start.js", include_in_schema=False)
+def start(request: Request) -> Response:
+    """Sets light or dark before anything is drawn, and loads a page again that lost a part; its name is fixed, so it is
+    asked for again.
+    """
+    return _file("start.js", "start.js", request, "no-cache")
 
 
 def _file(path: str, name: str, request: Request, keep: str) -> Response:

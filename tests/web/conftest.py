@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.web.seen import OPEN, Seen
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/google-chrome"
@@ -22,6 +24,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(900))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    report = yield
+    if report.when == "call" and report.failed:
+        report.sections += [(f"page {number}", seen.told()) for number, seen in enumerate(OPEN, 1)]
+    if report.when == "teardown":
+        OPEN.clear()
+    return report
 
 
 def expect(thing: Any) -> Any:
@@ -108,6 +120,7 @@ def open_browser(chromium: Any, platform: Any) -> Iterator[Callable[..., Any]]:
             opened = context.request.post("/api/v1/session", data={"token": platform.token}, headers=own_page)
             assert opened.status == 201, opened.text()
         page = context.new_page()
+        OPEN.append(Seen(page))
         page.on("pageerror", lambda error: wrongs.append(str(error)))
         page.on("console", note)
         page.on("dialog", dismiss)

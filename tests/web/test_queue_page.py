@@ -11,6 +11,7 @@ import pytest
 
 from tests.web.conftest import AXE, CHROMIUM, ROOT, WITHIN_MS, expect
 from tests.web.queue_stage import MEMBER_TOKEN, RUNNING, TOKEN, WAITING, serve_stage
+from tests.web.seen import OPEN, Seen
 
 pytestmark = [
     pytest.mark.e2e,
@@ -56,6 +57,7 @@ def see(chromium: Any, stage: Any) -> Iterator[Callable[..., Any]]:
         )
         assert opened.status == 201, opened.text()
         page = context.new_page()
+        OPEN.append(Seen(page))
         page.on("pageerror", lambda error: wrongs.append(str(error)))
         page.goto(path)
         return page

@@ -1,8 +1,9 @@
-import { createRootRoute, createRoute, createRouter, lazyRouteComponent, Outlet, redirect } from "@tanstack/react-router";
+import { createRootRoute, createRoute, createRouter, Outlet, redirect } from "@tanstack/react-router";
 import { Compass } from "lucide-react";
 import { Empty, Failure } from "./components/parts";
 import { Shell } from "./components/shell";
 import { readJobsSearch } from "./lib/filters";
+import { lazyPage } from "./lib/lazyPage";
 import { JobsPage } from "./pages/jobs";
 import { LoginPage } from "./pages/login";
 
@@ -54,14 +55,14 @@ const jobsRoute = createRoute({
 const jobRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/jobs/$job",
-  component: lazyRouteComponent(() => import("./pages/job/page"), "JobPage"),
+  component: lazyPage(() => import("./pages/job/page"), "JobPage"),
 });
 
 const tab = <Name extends string>(path: Name, load: () => Promise<Record<string, unknown>>, name: string) =>
   createRoute({
     getParentRoute: () => jobRoute,
     path,
-    component: lazyRouteComponent(load as () => Promise<Record<string, never>>, name),
+    component: lazyPage(load as () => Promise<Record<string, never>>, name),
   });
 
 const jobTabs = [
@@ -69,7 +70,7 @@ const jobTabs = [
   createRoute({
     getParentRoute: () => jobRoute,
     path: "/logs",
-    component: lazyRouteComponent(() => import("./pages/job/logs"), "Logs"),
+    component: lazyPage(() => import("./pages/job/logs"), "Logs"),
     validateSearch: (search: Record<string, unknown>): LogSearch => ({
       ...(text(search["replica"]) ? { replica: String(search["replica"]) } : {}),
       ...(text(search["q"]) ? { q: String(search["q"]) } : {}),
@@ -86,7 +87,7 @@ const jobTabs = [
   createRoute({
     getParentRoute: () => jobRoute,
     path: "/checkpoint",
-    component: lazyRouteComponent(() => import("./pages/job/checkpoint"), "CheckpointPage"),
+    component: lazyPage(() => import("./pages/job/checkpoint"), "CheckpointPage"),
     validateSearch: (search: Record<string, unknown>): { path?: string; other?: string; other_job?: string } => ({
       ...(text(search["path"]) ? { path: String(search["path"]) } : {}),
       ...(text(search["other"]) ? { other: String(search["other"]) } : {}),
@@ -96,7 +97,7 @@ const jobTabs = [
   createRoute({
     getParentRoute: () => jobRoute,
     path: "/files",
-    component: lazyRouteComponent(() => import("./pages/job/files"), "Files"),
+    component: lazyPage(() => import("./pages/job/files"), "Files"),
     validateSearch: (search: Record<string, unknown>): { path?: string } =>
       text(search["path"]) ? { path: String(search["path"]) } : {},
   }),
@@ -107,7 +108,7 @@ const jobTabs = [
 const studiesRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/studies",
-  component: lazyRouteComponent(() => import("./pages/studies/page"), "StudiesPage"),
+  component: lazyPage(() => import("./pages/studies/page"), "StudiesPage"),
   validateSearch: (search: Record<string, unknown>): { q?: string; state?: string; project?: string; user?: string } =>
     Object.fromEntries(
       (["q", "state", "project", "user"] as const)
@@ -119,7 +120,7 @@ const studiesRoute = createRoute({
 const newStudyRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/studies/new",
-  component: lazyRouteComponent(() => import("./pages/studyNew/page"), "NewStudyPage"),
+  component: lazyPage(() => import("./pages/studyNew/page"), "NewStudyPage"),
   validateSearch: (search: Record<string, unknown>): { from?: string } =>
     text(search["from"]) ? { from: String(search["from"]) } : {},
 });
@@ -127,14 +128,14 @@ const newStudyRoute = createRoute({
 const studyRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/studies/$study",
-  component: lazyRouteComponent(() => import("./pages/study/page"), "StudyPage"),
+  component: lazyPage(() => import("./pages/study/page"), "StudyPage"),
 });
 
 const studyTab = <Name extends string>(path: Name, load: () => Promise<Record<string, unknown>>, name: string) =>
   createRoute({
     getParentRoute: () => studyRoute,
     path,
-    component: lazyRouteComponent(load as () => Promise<Record<string, never>>, name),
+    component: lazyPage(load as () => Promise<Record<string, never>>, name),
   });
 
 const studyTabs = [
@@ -143,7 +144,7 @@ const studyTabs = [
   createRoute({
     getParentRoute: () => studyRoute,
     path: "/trials",
-    component: lazyRouteComponent(() => import("./pages/study/trials"), "Trials"),
+    component: lazyPage(() => import("./pages/study/trials"), "Trials"),
     validateSearch: (search: Record<string, unknown>): { trial?: number; sort?: string; state?: string } => ({
       ...(Number(search["trial"]) > 0 ? { trial: Number(search["trial"]) } : {}),
       ...(text(search["sort"]) ? { sort: String(search["sort"]) } : {}),
@@ -157,7 +158,7 @@ const studyTabs = [
 const modelsRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/models",
-  component: lazyRouteComponent(() => import("./pages/models/page"), "ModelsPage"),
+  component: lazyPage(() => import("./pages/models/page"), "ModelsPage"),
   validateSearch: (search: Record<string, unknown>): { q?: string; stage?: string; project?: string } =>
     Object.fromEntries(
       (["q", "stage", "project"] as const).filter((name) => text(search[name])).map((name) => [name, String(search[name])]),
@@ -167,14 +168,14 @@ const modelsRoute = createRoute({
 const modelRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/models/$project/$model",
-  component: lazyRouteComponent(() => import("./pages/model/page"), "ModelPage"),
+  component: lazyPage(() => import("./pages/model/page"), "ModelPage"),
 });
 
 const modelTab = <Name extends string>(path: Name, load: () => Promise<Record<string, unknown>>, name: string) =>
   createRoute({
     getParentRoute: () => modelRoute,
     path,
-    component: lazyRouteComponent(load as () => Promise<Record<string, never>>, name),
+    component: lazyPage(load as () => Promise<Record<string, never>>, name),
   });
 
 const modelTabs = [
@@ -183,7 +184,7 @@ const modelTabs = [
   createRoute({
     getParentRoute: () => modelRoute,
     path: "/compare",
-    component: lazyRouteComponent(() => import("./pages/model/compare"), "CompareVersions"),
+    component: lazyPage(() => import("./pages/model/compare"), "CompareVersions"),
     validateSearch: (search: Record<string, unknown>): { versions?: string } =>
       text(search["versions"]) ? { versions: String(search["versions"]) } : {},
   }),
@@ -196,21 +197,21 @@ const ofProject = (search: Record<string, unknown>): { project?: string } =>
 const endpointsRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/endpoints",
-  component: lazyRouteComponent(() => import("./pages/endpoints/page"), "EndpointsPage"),
+  component: lazyPage(() => import("./pages/endpoints/page"), "EndpointsPage"),
   validateSearch: ofProject,
 });
 
 const endpointRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/endpoints/$project/$endpoint",
-  component: lazyRouteComponent(() => import("./pages/endpoint/page"), "EndpointPage"),
+  component: lazyPage(() => import("./pages/endpoint/page"), "EndpointPage"),
 });
 
 const endpointTab = <Name extends string>(path: Name, load: () => Promise<Record<string, unknown>>, name: string) =>
   createRoute({
     getParentRoute: () => endpointRoute,
     path,
-    component: lazyRouteComponent(load as () => Promise<Record<string, never>>, name),
+    component: lazyPage(load as () => Promise<Record<string, never>>, name),
   });
 
 const endpointTabs = [
@@ -222,7 +223,7 @@ const endpointTabs = [
 const batchRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/batch-predictions",
-  component: lazyRouteComponent(() => import("./pages/batch/page"), "BatchPage"),
+  component: lazyPage(() => import("./pages/batch/page"), "BatchPage"),
   validateSearch: (search: Record<string, unknown>): { project?: string; model?: string } => ({
     ...ofProject(search),
     ...(text(search["model"]) ? { model: String(search["model"]) } : {}),
@@ -232,7 +233,7 @@ const batchRoute = createRoute({
 const submitRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/submit",
-  component: lazyRouteComponent(() => import("./pages/submit/page"), "SubmitPage"),
+  component: lazyPage(() => import("./pages/submit/page"), "SubmitPage"),
   validateSearch: (search: Record<string, unknown>): { from?: string; checkpoint?: string } => ({
     ...(text(search["from"]) && { from: String(search["from"]) }),
     ...(text(search["checkpoint"]) && { checkpoint: String(search["checkpoint"]) }),
@@ -242,7 +243,7 @@ const submitRoute = createRoute({
 const compareRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/compare",
-  component: lazyRouteComponent(() => import("./pages/compare/page"), "ComparePage"),
+  component: lazyPage(() => import("./pages/compare/page"), "ComparePage"),
   validateSearch: (search: Record<string, unknown>): { jobs?: string } =>
     text(search["jobs"]) ? { jobs: String(search["jobs"]) } : {},
 });
@@ -250,13 +251,13 @@ const compareRoute = createRoute({
 const clusterRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/cluster",
-  component: lazyRouteComponent(() => import("./pages/cluster"), "ClusterPage"),
+  component: lazyPage(() => import("./pages/cluster"), "ClusterPage"),
 });
 
 const queueRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/queue",
-  component: lazyRouteComponent(() => import("./pages/queue/page"), "QueuePage"),
+  component: lazyPage(() => import("./pages/queue/page"), "QueuePage"),
   validateSearch: (search: Record<string, unknown>): { project?: string } =>
     text(search["project"]) ? { project: String(search["project"]) } : {},
 });
@@ -264,7 +265,7 @@ const queueRoute = createRoute({
 const simulationsRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/simulations",
-  component: lazyRouteComponent(() => import("./pages/simulations/page"), "SimulationsPage"),
+  component: lazyPage(() => import("./pages/simulations/page"), "SimulationsPage"),
   validateSearch: (search: Record<string, unknown>): { id?: string; what?: string } => ({
     ...(text(search["id"]) ? { id: String(search["id"]) } : {}),
     ...(text(search["what"]) ? { what: String(search["what"]) } : {}),
@@ -274,37 +275,37 @@ const simulationsRoute = createRoute({
 const projectsRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/projects",
-  component: lazyRouteComponent(() => import("./pages/projects"), "ProjectsPage"),
+  component: lazyPage(() => import("./pages/projects"), "ProjectsPage"),
 });
 
 const projectRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/projects/$project",
-  component: lazyRouteComponent(() => import("./pages/project"), "ProjectPage"),
+  component: lazyPage(() => import("./pages/project"), "ProjectPage"),
 });
 
 const usersRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/users",
-  component: lazyRouteComponent(() => import("./pages/users"), "UsersPage"),
+  component: lazyPage(() => import("./pages/users"), "UsersPage"),
 });
 
 const tokensRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/tokens",
-  component: lazyRouteComponent(() => import("./pages/tokens"), "TokensPage"),
+  component: lazyPage(() => import("./pages/tokens"), "TokensPage"),
 });
 
 const volumesRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/volumes",
-  component: lazyRouteComponent(() => import("./pages/volumes"), "VolumesPage"),
+  component: lazyPage(() => import("./pages/volumes"), "VolumesPage"),
 });
 
 const settingsRoute = createRoute({
   getParentRoute: () => shellRoute,
   path: "/settings",
-  component: lazyRouteComponent(() => import("./pages/settings"), "SettingsPage"),
+  component: lazyPage(() => import("./pages/settings"), "SettingsPage"),
 });
 
 const routeTree = rootRoute.addChildren([

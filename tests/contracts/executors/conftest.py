@@ -10,6 +10,7 @@ import textwrap
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -312,6 +313,11 @@ class KubernetesBench(DockerBench):
     def close(self) -> None:
         for attempt in self.executor.attempts():
             remove(self.executor, attempt)
+        for pod in self.reservations():  # what kubelet still holds is no matter of the driver
+            if "deletionTimestamp" in pod["metadata"]:
+                where = url("pods", self.namespace, pod["metadata"]["name"])
+                with suppress(NotFound):
+                    self.engine.delete(where, options={"gracePeriodSeconds": 0})
         # The garbage collector takes what the Service owned.
         end = time.monotonic() + self.limit_s
         while self.leftovers() and time.monotonic() < end:

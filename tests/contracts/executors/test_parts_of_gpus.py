@@ -42,6 +42,10 @@ def is_running(seen: Observation) -> bool:
     return seen.phase is Phase.RUNNING
 
 
+def is_sent_away(pod: Any) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
 def label(bench: KubernetesBench, value: str | None) -> None:
     for node in bench.nodes:
         bench.engine.patch(url("nodes", name=node), {"metadata": {"labels": {SIMULATED: value}}})
@@ -199,4 +203,5 @@ def test_a_node_that_does_not_tell_the_device_is_named(cluster):
 
     cluster.wait_for(is_named, 90, "the word of the node")
     remove(cluster.executor, order.key.attempt_id)
-    cluster.wait_for(lambda: not cluster.reservations(), what="the end of the reservation")
+    # kubelet may take a minute and more to let a Pod go whose containers are just being made.
+    cluster.wait_for(lambda: all(map(is_sent_away, cluster.reservations())), what="the end of the reservation")

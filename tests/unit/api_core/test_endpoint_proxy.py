@@ -84,7 +84,7 @@ def replica(sessions: SessionFactory, submit: Any, endpoint: dict[str, Any]) -> 
 def live(app: FastAPI, client: TestClient, admin_token: str) -> Iterator[httpx.Client]:
     """The application behind a real server, asked as its admin."""
     assert client
-    server = uvicorn.Server(uvicorn.Config(app, port=0, http=Connection, log_level="critical", lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, http=Connection, log_level="critical", lifespan="on"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:

@@ -49,7 +49,7 @@ def build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A build of the web pages as Vite leaves it: a page, and parts that are named by their content."""
     (tmp_path / "assets").mkdir()
     (tmp_path / "index.html").write_text("<!doctype html><title>Trainmaster</title>")
-    (tmp_path / "theme.js").write_text("1")
+    (tmp_path / "start.js").write_text("1")
     (tmp_path / "secret.txt").write_text("no part of the pages")
     for suffix, content in (("", b"plain" * 500), (".br", b"as brotli"), (".gz", b"as gzip")):
         (tmp_path / f"assets/index-abc.js{suffix}").write_bytes(content)
@@ -172,7 +172,7 @@ def test_parts_of_the_build_are_kept_for_ever_and_sent_as_small_as_the_browser_t
             assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
             assert answer.headers["content-type"].startswith("text/javascript")
             assert answer.headers["vary"].lower().count("accept-encoding") == 1
-    assert stranger.get("/theme.js").headers["cache-control"] == "no-cache"
+    assert stranger.get("/start.js").headers["cache-control"] == "no-cache"
 
 
 def test_without_a_build_the_page_says_how_to_make_one(

@@ -151,7 +151,7 @@ ROUTES: dict[str, Case] = {
     **{f"GET /{place}/{{below:path}}": case(OPEN, f"/{place}/x") for place in PLACES},
     "GET /assets/{name}": case(OPEN, "/assets/index-1.js"),
     "GET /icon.svg": case(OPEN),
-    "GET /theme.js": case(OPEN),
+    "GET /start.js": case(OPEN),
     "POST /api/v1/session": case(dict.fromkeys(PEOPLE, 403), json={"code": "x"}),  # from no page of ours
     "DELETE /api/v1/session": case(_OUT),
     "GET /openapi.json": case(OPEN),
@@ -314,7 +314,7 @@ def make_stage(folder: Path, engine: Engine) -> Iterator[Any]:
         house.log("job-1", 1, "worker-0", "line\n")
         pages = folder / "pages"
         (pages / "assets").mkdir(parents=True)
-        for name in ("index.html", "icon.svg", "theme.js", "assets/index-1.js"):
+        for name in ("index.html", "icon.svg", "start.js", "assets/index-1.js"):
             (pages / name).write_text("x")
         for name in ("model.bin", "spare.bin"):
             (house.output / "vision/job-1" / name).write_bytes(b"1")
