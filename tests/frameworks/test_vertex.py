@@ -75,6 +75,7 @@ def test_the_unmodified_sdk_trains_here(platform: Any, python_of: Any, over: Any
     assert (seen["models"], seen["versions"], seen["models_left"]) == (["A model"], [["default", "prod"]], [])
     assert (seen["listed"], seen["cancelled"], seen["deleted"]) == (["sleeper"], "JOB_STATE_CANCELLED", 404)
     assert "no data" in seen["failed"]
+    assert "code: 4\n" in seen["late"]
     assert seen["refused"][0] == NAMES[transport][501]
     assert "service accounts are not served" in seen["refused"][1]
     assert (seen["large"], seen["objects"], seen["gone"]) == (True, ["large/object.bin", "large/whole.bin"], True)
@@ -130,7 +131,7 @@ def test_the_unmodified_sdk_and_hypertune_search_here(platform: Any, python_of: 
     )
     assert (seen["listed"], seen["cancelled"], seen["deleted"]) == (["sleeper"], ["JOB_STATE_CANCELLED", True], 404)
     assert "never reported the metric" in seen["silent"]
-    assert "log: 1 of 1 lines matched, with loss" in seen["silent"]
+    assert "with `loss`" in seen["silent"]
     assert seen["bad_enum"][0] == NAMES[transport][400]
     assert "learning_rate is DOUBLE" in seen["bad_enum"][1]
     assert seen["no_rights"][0] == NAMES[transport][403]

@@ -9,9 +9,10 @@ from typing import Any, Final
 from sqlalchemy import select
 
 from api.cursors import make_cursor, read_cursor
+from api.vertex.answers import AlreadyExists
 from api.vertex.proto import Message, camel
 from api.vertex.records import service
-from api.vertex.records.kinds import Kind, check_id, new_name
+from api.vertex.records.kinds import Kind, check_id, new_name, read_fields
 from api.vertex.records.visitors import Room
 from api.vertex.tensorboards import points
 from api.vertex.tensorboards.kinds import BOARD, EXPERIMENT, RUN, SCALAR, SERIES
@@ -77,10 +78,33 @@ def show_boards(room: Room, records: list[VertexRecord]) -> list[dict[str, Any]]
 
 
 def create_series(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
-    """Raises ``InvalidRequest``: it has no type."""
+    """A run has one time series of a name: who makes another of the same type gets that one.
+
+    Replicas of a job that log the same metric at the same moment all find none and make it. Each would log to its own, and their
+    client reads one of them.
+
+    Raises:
+        InvalidRequest: it has no type.
+        AlreadyExists: there is one of this name with another type.
+    """
     if not message.has("valueType"):
         raise InvalidRequest(f"{message.at('valueType')}: Required field is not set.", field=message.at("valueType"))
-    return service.create(room, kind, path, message)
+    fields = read_fields(kind, message)
+    if fields.get("displayName"):
+        collection = path.rpartition("/")[0]
+        service.find(room, RUN, collection.rpartition("/")[0], locks=True)
+        known = vertex_records.records_in(room.place, collection).where(
+            VertexRecord.display_name == fields["displayName"]
+        )
+        found: VertexRecord | None = room.session.scalars(known.order_by(VertexRecord.created_at).limit(1)).first()
+        if found is not None and found.body.get("valueType") != fields.get("valueType"):
+            raise AlreadyExists(
+                f"The run has a time series {found.display_name!r} of type {found.body.get('valueType')} already: "
+                f"{room.name_of(f'{found.collection}/{found.name}')}."
+            )
+        if found is not None:
+            return found
+    return service.add(room, kind, path, fields)
 
 
 def batch_create_runs(room: Room, path: str, message: Message) -> dict[str, Any]:

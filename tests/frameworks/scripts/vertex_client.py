@@ -73,7 +73,9 @@ model = training.run(
     model_display_name="A model",
     sync=False,
 )
-# --- meanwhile: one that is cancelled, one that fails
+# --- meanwhile: one whose time is over, one that is cancelled, one that fails
+late = aiplatform.CustomJob(display_name="late", worker_pool_specs=[pool("import time; time.sleep(300)")])
+late.run(timeout=2, sync=False)
 sleeper = aiplatform.CustomJob(display_name="sleeper", worker_pool_specs=[pool("import time; time.sleep(300)")])
 sleeper.submit(timeout=600, restart_job_on_worker_restart=True)
 seen["listed"] = [job.display_name for job in aiplatform.CustomJob.list(filter='display_name="sleeper"')]
@@ -108,6 +110,10 @@ for each in list(bucket.list_blobs(prefix="large/")):
     each.delete()
 seen["gone"] = not bucket.blob("large/whole.bin").exists()
 
+try:
+    late.wait()
+except RuntimeError as error:
+    seen["late"] = str(error)
 custom.wait()
 local.wait()
 training.wait()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -230,6 +231,24 @@ def test_a_name_that_is_almost_the_deleted_ones_keeps_what_is_below_it(
     error_of(client.get(f"{PARENT}/{board}/experiments/{deleted}/runs/r"), 404, "NOT_FOUND")
     assert client.get(f"{PARENT}/{board}/experiments/{other}/runs/r").status_code == 200
     assert client.get(f"{PARENT}/{board}/experiments/{other}/runs/r/timeSeries/t").status_code == 200
+
+
+def test_replicas_that_make_the_same_time_series_log_to_one(client: TestClient, board: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        names = set(pool.map(lambda _: series(client, board, "loss"), range(4)))
+    assert len(names) == 1
+    batch = {"parent": f"{HOME}/{board}/experiments/e/runs/r"}
+    wanted = {"tensorboardTimeSeries": {"displayName": "loss", "valueType": 1}, **batch}
+    answer = client.post(f"{PARENT}/{board}/experiments/e:batchCreate", json={"requests": [wanted]}).json()
+    assert {one["name"] for one in answer["tensorboardTimeSeries"]} == names
+    other = client.post(
+        f"{PARENT}/{board}/experiments/e/runs/r/timeSeries", json={"displayName": "loss", "valueType": 2}
+    )
+    assert "'loss' of type SCALAR already" in error_of(other, 409, "ALREADY_EXISTS")
+    # Of another run it is another one, and so is one without a name.
+    made(client, f"{board}/experiments/e/runs?tensorboardRunId=r2", displayName="r2")
+    assert series(client, board, "loss", run="r2") not in names
+    assert series(client, board, "") != series(client, board, "")
 
 
 def test_what_cannot_be_written_is_told(client: TestClient, board: str) -> None:

@@ -2,45 +2,72 @@
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from scheduler.alarms import Alarms
 
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
-class Set:
+
+class Timer:
+    """One that goes off when it is told to."""
+
+    made: list[Timer]
+
+    def __init__(self, wait_s: float, work: Callable[..., None], args: tuple[Any, ...]) -> None:
+        self.wait_s, self.work, self.args = wait_s, work, args
+        self.is_started = self.is_cancelled = self.daemon = False
+        self.made.append(self)
+
+    def start(self) -> None:
+        self.is_started = True
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def go_off(self) -> None:
+        assert self.is_started
+        self.work(*self.args)
+
+
+class Clock:
     def __init__(self) -> None:
-        self.rung: queue.Queue[tuple[str, str]] = queue.Queue()
-        self.alarms = Alarms(lambda topic, key: self.rung.put((topic, key)), lambda: datetime.now(UTC))
+        self.rung: list[tuple[str, str]] = []
+        self.alarms = Alarms(lambda topic, key: self.rung.append((topic, key)), lambda: NOW)
 
-    def at(self, key: str, seconds: float) -> None:
-        self.alarms.set("endpoint", key, datetime.now(UTC) + timedelta(seconds=seconds))
+    def set(self, key: str, seconds: float) -> None:
+        self.alarms.set("endpoint", key, NOW + timedelta(seconds=seconds))
 
 
 @pytest.fixture
-def clock() -> Iterator[Set]:
-    made = Set()
-    yield made
-    made.alarms.close()
+def timers(monkeypatch: pytest.MonkeyPatch) -> list[Timer]:
+    monkeypatch.setattr(Timer, "made", [], raising=False)
+    monkeypatch.setattr(threading, "Timer", Timer)
+    return Timer.made
 
 
-def test_the_earliest_is_rung_once_and_then_the_next_may_be_set(clock: Set) -> None:
-    clock.at("a", 9)
-    clock.at("a", 0)
-    clock.at("a", 9)
-    assert clock.rung.get(timeout=20) == ("endpoint", "a")
-    clock.at("b", -5)  # over already
-    assert clock.rung.get(timeout=20) == ("endpoint", "b")
-    clock.at("a", 0)
-    assert clock.rung.get(timeout=20) == ("endpoint", "a")
-    assert clock.rung.empty()
+def test_the_earliest_is_rung_once_and_then_the_next_may_be_set(timers: list[Timer]) -> None:
+    clock = Clock()
+    clock.set("a", 5)
+    clock.set("a", 1)
+    clock.set("a", 9)
+    assert [(one.wait_s, one.is_cancelled) for one in timers] == [(5, True), (1, False)]
+    timers[0].go_off()  # it was cancelled too late
+    assert clock.rung == []
+    timers[1].go_off()
+    assert clock.rung == [("endpoint", "a")]
+    clock.set("a", -5)  # over already: at once
+    assert timers[2].wait_s == 0
+    clock.set("b", 2)
+    clock.alarms.close()
+    assert [one.is_cancelled for one in timers[2:]] == [True, True]
 
 
-def test_what_is_far_away_takes_no_place(clock: Set) -> None:
-    clock.at("a", 60)
-    clock.at("b", 0)
-    assert clock.rung.get(timeout=20) == ("endpoint", "b")
-    assert not clock.alarms._set
+def test_what_is_far_away_takes_no_place(timers: list[Timer]) -> None:
+    Clock().set("a", 60)
+    assert timers == []
