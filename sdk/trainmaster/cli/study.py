@@ -336,9 +336,9 @@ def _read(spec_file: str) -> dict[str, Any]:
         raise WrongUse(error.sentence) from error
 
 
-def _list(*, as_json: bool, **filters: Any) -> None:
+def _list(*, as_json: bool, project: str | None = None, **filters: Any) -> None:
     with session.client() as client:
-        found = list(client.list_studies(**filters))
+        found = list(client.list_studies(project=project, **filters))
     if as_json or session.current().as_json:
         output.print_json(found)
         return
