@@ -7,7 +7,6 @@ and share their transactions (``batch.py``).
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
@@ -24,6 +23,7 @@ from core.domain.ids import AttemptId
 from scheduler.control.addresses import TakenAddresses
 from scheduler.control.batch import Batch, Outcome
 from scheduler.control.context import Control
+from scheduler.control.in_hand import InHand
 from scheduler.control.leftovers import log_leftovers
 from scheduler.control.look import Look, Memory, Verdict
 from scheduler.control.round import Round
@@ -45,9 +45,7 @@ class Reconciler:
         self._specs = SpecCache()
         self._taken = TakenAddresses()
         self._memories: dict[AttemptId, Memory] = {}
-        self._active: set[AttemptId] = set()
-        self._asked_again: set[AttemptId] = set()
-        self._lock = threading.Lock()
+        self._in_hand: InHand[AttemptId] = InHand()
 
     def reconcile(self, attempt_id: AttemptId) -> Look:
         """Bring the attempt as far as it goes now. Harmless to repeat, and to call from two threads at once.
@@ -72,7 +70,7 @@ class Reconciler:
             on_end: told of each as soon as it has its outcome, while slower ones go on; not of those that somebody else looks at.
         """
         asked = list(dict.fromkeys(attempt_ids))
-        entered = [attempt_id for attempt_id in asked if self._enter(attempt_id)]
+        entered = [attempt_id for attempt_id in asked if self._in_hand.enter(attempt_id)]
         inside = set(entered)
         batch = Batch(self.control, self._specs, self._taken)
 
@@ -106,20 +104,8 @@ class Reconciler:
             job_id = session.execute(select(Attempt.job_id).where(Attempt.id == attempt_id)).scalar_one_or_none()
             return () if job_id is None else tuple(last_events_of_job(session, job_id, limit=_TOLD_EVENTS))
 
-    def _enter(self, attempt_id: AttemptId) -> bool:
-        with self._lock:
-            if attempt_id in self._active:
-                self._asked_again.add(attempt_id)
-                return False
-            self._active.add(attempt_id)
-            return True
-
     def _leave(self, attempt_id: AttemptId) -> None:
-        with self._lock:
-            self._active.discard(attempt_id)
-            is_asked = attempt_id in self._asked_again
-            self._asked_again.discard(attempt_id)
-        if is_asked:
+        if self._in_hand.leave(attempt_id):
             self.control.bell.ring(TOPIC_RECONCILE, attempt_id)
 
     def _look(self, attempt_id: AttemptId) -> Steps[Look]:

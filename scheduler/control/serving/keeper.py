@@ -17,6 +17,7 @@ from core.db.repositories.serving import live_endpoints
 from core.domain.errors import StaleWrite, Unavailable
 from scheduler.control import fence
 from scheduler.control.context import Control
+from scheduler.control.in_hand import InHand
 from scheduler.control.serving.facts import EndpointFacts, load_endpoint
 from scheduler.control.serving.probe import Probe, ask
 from scheduler.control.serving.round import EndpointRound
@@ -57,8 +58,7 @@ class EndpointKeeper:
         self._alarm = alarm
         self._ready_asked: dict[str, datetime] = {}
         self._due: dict[str, datetime] = {}  # of settled ones
-        self._active: set[str] = set()
-        self._asked_again: set[str] = set()
+        self._in_hand: InHand[str] = InHand()
         self._lock = threading.Lock()
 
     def keep(self, endpoint_id: str) -> None:
@@ -67,19 +67,12 @@ class EndpointKeeper:
         Raises:
             Unavailable: the database is away.
         """
-        with self._lock:
-            if endpoint_id in self._active:
-                self._asked_again.add(endpoint_id)
-                return
-            self._active.add(endpoint_id)
+        if not self._in_hand.enter(endpoint_id):
+            return
         try:
             self._keep(endpoint_id)
         finally:
-            with self._lock:
-                self._active.discard(endpoint_id)
-                is_asked = endpoint_id in self._asked_again
-                self._asked_again.discard(endpoint_id)
-            if is_asked:
+            if self._in_hand.leave(endpoint_id):
                 self._control.bell.ring(TOPIC_ENDPOINT, endpoint_id)
 
     def ring_due(self) -> None:

@@ -15,6 +15,7 @@ from core.db.repositories.studies import live_studies
 from core.domain.errors import StaleWrite, Unavailable
 from scheduler.control import fence
 from scheduler.control.context import Control
+from scheduler.control.in_hand import InHand
 from scheduler.control.studies.facts import StudyFacts, load_study
 from scheduler.control.studies.history import History
 from scheduler.control.studies.round import StudyRound
@@ -36,8 +37,7 @@ class StudyKeeper:
         self._control = control
         self._proposers = proposers or Proposers()
         self._histories: dict[str, History] = {}
-        self._active: set[str] = set()
-        self._asked_again: set[str] = set()
+        self._in_hand: InHand[str] = InHand()
         self._lock = threading.Lock()
 
     def keep(self, study_id: str) -> None:
@@ -46,19 +46,12 @@ class StudyKeeper:
         Raises:
             Unavailable: the database is away.
         """
-        with self._lock:
-            if study_id in self._active:
-                self._asked_again.add(study_id)
-                return
-            self._active.add(study_id)
+        if not self._in_hand.enter(study_id):
+            return
         try:
             self._keep(study_id)
         finally:
-            with self._lock:
-                self._active.discard(study_id)
-                is_asked = study_id in self._asked_again
-                self._asked_again.discard(study_id)
-            if is_asked:
+            if self._in_hand.leave(study_id):
                 self._control.bell.ring(TOPIC_STUDY, study_id)
 
     def ring_due(self) -> None:
