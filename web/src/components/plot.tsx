@@ -218,7 +218,7 @@ function paint(
     }
     context.strokeStyle = typeof line.hue === "number" ? colours.line(line.hue) : colours.ramp(line.hue.good);
     context.lineWidth = isShown ? 3 : line.isFaint ? 1 : 2;
-    context.globalAlpha = isShown ? 1 : line.isFaint ? 0.6 : 1;
+    context.globalAlpha = isShown ? 1 : line.isFaint ? 0.8 : 1;
     context.setLineDash(line.isDashed ? [5, 4] : []);
     context.stroke();
     context.setLineDash([]);
@@ -305,7 +305,7 @@ export function coloursOf(element: HTMLElement): Colours {
     return [Number(parts[0] ?? 0), Number(parts[1] ?? 0), Number(parts[2] ?? 0)];
   };
   const lines = Array.from({ length: 6 }, (_, i) => read(`--line-${i}`));
-  const [grid, text, middle, ground] = [read("--line"), read("--text-3"), read("--surface-3"), read("--surface")];
+  const [grid, text, middle, ground] = [read("--line"), read("--text-3"), read("--ramp-middle"), read("--surface")];
   probe.remove();
   const css = (colour: readonly number[]) => `rgb(${colour.map(Math.round).join(", ")})`;
   const mix = (a: readonly number[], b: readonly number[], part: number) =>

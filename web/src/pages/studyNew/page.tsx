@@ -166,7 +166,6 @@ function Draft({ start, original }: DraftProps) {
             <StudyForm document={document} mistakes={mistakes} change={setText} />
           </div>
         </section>
-        {document.has("template") && <Room spec={spec ?? null} />}
         <section className="card submit-text">
           <header>
             <h2 className="grow">study.yaml</h2>
@@ -177,6 +176,7 @@ function Draft({ start, original }: DraftProps) {
           <Editor label="The study as YAML" text={text} change={setText} diagnostics={diagnostics} />
           <Mistakes check={check} />
         </section>
+        {document.has("template") && <Room spec={spec ?? null} />}
       </div>
     </div>
   );
