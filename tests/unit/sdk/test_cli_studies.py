@@ -65,6 +65,7 @@ def test_watching_reads_a_page_whose_trials_have_all_ended_only_once(
         return httpx.Response(200, json={"items": items[:2], "next_cursor": str(after + 2) if items[2:] else None})
 
     server.on("GET", "/studies/digits-search", study)
+    server.on("GET", "/studies/study-1", study)  # from the second look on: the name may mean another one by then
     server.on("GET", "/studies/study-1/trials", trials)
     watched = cli("study", "watch", "digits-search")
     assert watched.exit_code == 0, watched.stderr
