@@ -203,9 +203,10 @@ def _address_of(variable: str, text: str) -> str:
     try:
         parts = urlsplit(url)
         is_fit = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_fit = is_fit and not (parts.query or parts.fragment)
     except ValueError:  # a port that is no number, brackets that do not close
         is_fit = False
-    if not is_fit or parts.query or parts.fragment:
+    if not is_fit:
         raise NotConfigured(
             f"{variable} holds {text!r}, which is not a server's address; write it like http://host:8765."
         )
