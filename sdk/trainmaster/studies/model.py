@@ -168,7 +168,9 @@ class Parameter(_Model):
             lacking = " and ".join(name for name in ("min", "max") if getattr(self, name) is None)
             raise FieldError(
                 f"has no range: {lacking} {'are' if ' and ' in lacking else 'is'} missing",
-                "write it like {type: float, min: 0.001, max: 0.1}",
+                "write it like {type: integer, min: 1, max: 8}"
+                if self.type is ParameterType.INTEGER
+                else "write it like {type: float, min: 0.001, max: 0.1}",
             )
         if self.min > self.max:
             raise FieldError(f"min is {self.min:g} and max is {self.max:g}", "the smaller one is min")

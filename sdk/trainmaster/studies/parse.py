@@ -58,6 +58,13 @@ _PARTS: Final = (
 )
 
 
+# What is missing is said in a study's own words: a metric's name is none for people.
+_MISSING: Final[Mapping[tuple[type[BaseModel], str], str]] = {
+    (Metric, "name"): "write what the trials report, such as `metric: loss`",
+    (Metric, "goal"): "write `goal: minimize` or `goal: maximize`",
+    (Parameter, "type"): "write float, integer, categorical or discrete",
+}
+
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
@@ -203,6 +210,7 @@ class _Reading:
                     self._add(place, "has a range wider than any number: no algorithm can measure it", "narrow it")
         wrong = {name for name in given if name not in found}
         self._parents(found, wrong)
+        self._unknown_parents(given, wrong)
         return found, not wrong and not any(one.path.startswith("parameters") for one in self.mistakes)
 
     def _parents(self, found: Mapping[str, Parameter], wrong: set[str]) -> None:
@@ -225,17 +233,29 @@ class _Reading:
             if len(circle) > 1:  # of one that names itself that is said above
                 self._add(("parameters",), f"{', '.join(circle)} depend on each other in a circle")
 
+    def _unknown_parents(self, given: Mapping[str, Any], wrong: Iterable[str]) -> None:
+        """Of parameters that do not stand: that a parent is none at all does not depend on what else is wrong with them."""
+        for name in wrong:
+            when = given[name].get("when") if isinstance(given[name], dict) else None
+            for parent in when if isinstance(when, dict) else ():
+                if str(parent) not in given:
+                    self._add(("parameters", name, "when", str(parent)), "is no parameter of the study")
+
     def _metrics(self, written: Mapping[str, Any]) -> tuple[Metric, ...]:
         given = written.get("metrics")
         if "metric" in written or "goal" in written:
             if given is not None:
                 self._add(("metric",), "stands beside metrics", "write one of the two")
                 return ()
-            given = [{key: written[short] for key, short in (("name", "metric"), ("goal", "goal")) if short in written}]
+            return self._metric(written)
+        if given is None:
+            self._add(("metric",), "is missing", "write what the trials report, such as `metric: loss`")
+            self._add(("goal",), "is missing", _MISSING[Metric, "goal"])
+            return ()
         if isinstance(given, dict):
             given = [{"name": name, "goal": goal} for name, goal in given.items()]
         if not isinstance(given, list) or not given:
-            self._add(("metrics",), "is missing", "write `metrics: [{name: accuracy, goal: maximize}]`")
+            self._add(("metrics",), "names no metric", "write `metrics: [{name: accuracy, goal: maximize}]`")
             return ()
         found = [self._model(Metric, item, ("metrics", number)) for number, item in enumerate(given)]
         names = [metric.name for metric in found if metric is not None]
@@ -244,6 +264,22 @@ class _Reading:
         if len(given) > 5:
             self._add(("metrics",), f"has {len(given)} metrics, and at most 5 are weighed against each other")
         return tuple(metric for metric in found if metric is not None)
+
+    def _metric(self, written: Mapping[str, Any]) -> tuple[Metric, ...]:
+        """The one metric of ``metric`` and ``goal``, or of ``metric: {name, goal}``; told of by the paths of these."""
+        given = written.get("metric")
+        places: dict[str, Path] = {"name": ("metric",), "goal": ("goal",)}
+        data = {"name": given, "goal": written.get("goal")}
+        if isinstance(given, dict):
+            places = {field: ("metric", field) for field in ("name", "goal")}
+            data = dict(given)
+            if "goal" in written:
+                if data.get("goal") is not None:
+                    self._add(("goal",), "stands beside metric.goal", "write one of the two")
+                data["goal"] = written["goal"]
+                places["goal"] = ("goal",)
+        metric = self._model(Metric, data, ("metric",), places)
+        return () if metric is None else (metric,)
 
     def _budget(self, written: Mapping[str, Any], template: JobSpec | None) -> Budget | None:
         budget = self._model(Budget, written.get("budget", {}), ("budget",))
@@ -262,7 +298,7 @@ class _Reading:
         given = written.get("stopping")
         if given is None:
             return None
-        stopping = self._model(Stopping, {"rule": given} if isinstance(given, str) else given, ("stopping",))
+        stopping = self._model_or_word(Stopping, "rule", given, ("stopping",))
         if stopping is not None and len(metrics) > 1:
             self._add(("stopping",), "compares trials by one metric, and the study has several", "leave it out")
         if written.get("template") is None:
@@ -318,7 +354,8 @@ class _Reading:
                 continue
             unknown = sorted(constraint.names - known)
             if unknown:
-                self._add(place, f"{unknown[0]} is no parameter of the study")
+                words = "is no parameter" if len(unknown) == 1 else "are no parameters"
+                self._add(place, f"{', '.join(unknown)} {words} of the study")
             elif not constraint.names:
                 self._add(place, f"{text!r} names no parameter")
             elif constraint.names <= parameters.keys():
@@ -378,7 +415,7 @@ class _Reading:
         given = written.get("winner")
         if given is None:
             return None
-        winner = self._model(Winner, {"model": given} if isinstance(given, str) else given, ("winner",))
+        winner = self._model_or_word(Winner, "model", given, ("winner",))
         if written.get("template") is None:
             self._add(("winner",), "is what a job leaves, and the study has no template", "leave it out")
         if len(metrics) > 1:
@@ -409,8 +446,16 @@ class _Reading:
             if space.is_conditional:
                 self._add(place, "cma-es knows no conditional parameters", "write algorithm: tpe")
 
-    def _model(self, model: type[_ModelT], data: Any, place: Path) -> _ModelT | None:
-        """``data`` as ``model``, or ``None`` and all that is wrong with it told."""
+    def _model_or_word(self, model: type[_ModelT], field: str, data: Any, place: Path) -> _ModelT | None:
+        """Where a word stands for a mapping with ``field`` alone: what is wrong with the field is wrong with the word."""
+        if isinstance(data, str):
+            return self._model(model, {field: data}, place, {field: place})
+        return self._model(model, data, place)
+
+    def _model(
+        self, model: type[_ModelT], data: Any, place: Path, places: Mapping[str, Path] | None = None
+    ) -> _ModelT | None:
+        """``data`` as ``model``, or ``None`` and all that is wrong with it told. ``places``: of fields that stand elsewhere."""
         if not isinstance(data, dict):
             self._add(place, f"must be a mapping, not {kind_of(data)}")
             return None
@@ -419,7 +464,11 @@ class _Reading:
         except ValidationError as error:
             for detail in error.errors(include_url=False):
                 told = say(detail, model, frozenset(_SHORT) if not place else frozenset())
-                self._add((*place, *place_of(detail)), told.message, told.hint)
+                within = place_of(detail)
+                field = str(within[0]) if within else ""
+                hint = _MISSING.get((model, field)) if detail["type"] == "missing" else told.hint
+                at = (*places[field], *within[1:]) if places and field in places else (*place, *within)
+                self._add(at, told.message, hint)
             return None
 
     def _add(self, path: Path, message: str, hint: str | None = None) -> None:

@@ -80,7 +80,7 @@ algoritm: tpe
         "metrics[0].goal: is missing",
         "budget.trials: must be at least 1, not 0",
         "budget.parallel: must be at most 200, not 900",
-        "stopping.rule: must be one of median, asha, hyperband, decay-curve, patience (did you mean asha?)",
+        "stopping: must be one of median, asha, hyperband, decay-curve, patience (did you mean asha?)",
         "algoritm: unknown field (did you mean algorithm?)",
     ):
         assert line in told
@@ -100,7 +100,7 @@ algoritm: tpe
         ),
         ({"algorithm": "grid"}, "parameters.lr: is a float without end in a grid"),
         ({"algorithm": "cma-es"}, "cma-es knows no conditional parameters"),
-        ({"metric": None, "goal": None}, "metrics: is missing"),
+        ({"metric": None, "goal": None}, "metric: is missing (write what the trials report, such as `metric: loss`)"),
         ({"metrics": [{"name": "a", "goal": "minimize"}]}, "metric: stands beside metrics"),
         ({"template": {"command": "train", "project": "other"}}, "template.project: is other"),
         ({"parameters": {}}, "parameters: is missing"),
@@ -121,6 +121,57 @@ algoritm: tpe
 )
 def test_a_mistake_is_told_in_words(changes: dict[str, Any], said: str) -> None:
     assert any(said in mistake for mistake in mistakes(**changes)), mistakes(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"metric": None}, ["metric: is missing (write what the trials report, such as `metric: loss`)"]),
+        ({"goal": None}, ["goal: is missing (write `goal: minimize` or `goal: maximize`)"]),
+        ({"goal": "maximise"}, ["goal: must be one of maximize, minimize (did you mean maximize?)"]),
+        (
+            {"metric": {"name": "loss", "goal": "maximise"}, "goal": None},
+            ["metric.goal: must be one of maximize, minimize (did you mean maximize?)"],
+        ),
+        (
+            {"metric": {"name": "loss", "goal": "minimize"}},
+            ["goal: stands beside metric.goal (write one of the two)"],
+        ),
+        ({"winner": "A b"}, ["winner: write 1 to 63"]),
+        (
+            {"parameters": {"layers": {"type": "integer"}}, "constraints": [], "initial": []},
+            [
+                "parameters.layers: has no range: min and max are missing (write it like {type: integer, min: 1, max: 8})"
+            ],
+        ),
+    ],
+)
+def test_a_mistake_is_told_at_the_place_that_the_user_wrote(changes: dict[str, Any], told: list[str]) -> None:
+    found = mistakes(**changes)
+    assert len(found) == len(told)
+    assert all(one.startswith(start) for one, start in zip(found, told, strict=True)), found
+
+
+def test_of_a_parameter_that_does_not_stand_unknown_parents_are_told_as_well() -> None:
+    told = mistakes(
+        parameters={
+            "lr": {"type": "float", "min": 1e-5, "max": 0.1},
+            "mom": {"type": "float", "min": 1, "max": 0, "when": {"optimiser": "sgd", "lr": 7}},
+        },
+        constraints=["lr <", "lr < depth + width"],
+        initial=[],
+    )
+    assert sorted(one.partition(" (")[0] for one in told) == [
+        "constraints[0]: 'lr <' is no expression",
+        "constraints[1]: depth, width are no parameters of the study",
+        "parameters.mom.when.optimiser: is no parameter of the study",
+        "parameters.mom: min is 1 and max is 0",
+    ]
+
+
+def test_one_metric_may_be_a_mapping() -> None:
+    spec = parse_study({**GOOD, "metric": {"name": "accuracy", "goal": "maximize"}, "goal": None})
+    assert spec == parse_study(GOOD)
 
 
 def test_the_points_of_a_grid_are_counted_and_not_made() -> None:
