@@ -29,7 +29,17 @@ from trainmaster.studies.model import (
     Value,
     Winner,
 )
-from trainmaster.studies.space import COUNTED, Space, circles, grid_count, in_order, spread, takes, value_faults
+from trainmaster.studies.space import (
+    COUNTED,
+    Space,
+    circles,
+    grid_count,
+    grid_values,
+    in_order,
+    spread,
+    takes,
+    value_faults,
+)
 
 __all__ = ["parse_study", "parse_study_text", "read_study_text"]
 
@@ -209,11 +219,11 @@ class _Reading:
                 if not math.isfinite(abs(parameter.min or 0) + abs(parameter.max or 0)):
                     self._add(place, "has a range wider than any number: no algorithm can measure it", "narrow it")
         wrong = {name for name in given if name not in found}
-        self._parents(found, wrong)
+        self._parents(found, wrong, is_grid=written.get("algorithm") == Algorithm.GRID)
         self._unknown_parents(given, wrong)
         return found, not wrong and not any(one.path.startswith("parameters") for one in self.mistakes)
 
-    def _parents(self, found: Mapping[str, Parameter], wrong: set[str]) -> None:
+    def _parents(self, found: Mapping[str, Parameter], wrong: set[str], *, is_grid: bool) -> None:
         for name, parameter in found.items():
             for parent, values in parameter.when.items():
                 place: Path = ("parameters", name, "when", parent)
@@ -227,6 +237,9 @@ class _Reading:
                     bad = next((one for one in values if not takes(found[parent], one)), None)
                     if bad is not None:
                         self._add(place, f"{bad!r} is no value of {parent}")
+                    elif values and not _is_ever(found[parent], values, is_grid=is_grid):
+                        words = f"{parent} is a float in a range, which is practically never exactly {values[0]!r}"
+                        self._add(place, words, f"make {parent} discrete, integer or categorical, or leave this out")
                     if not values:
                         self._add(place, "names no value")
         for circle in circles(found):
@@ -473,6 +486,13 @@ class _Reading:
 
     def _add(self, path: Path, message: str, hint: str | None = None) -> None:
         self.mistakes[SpecMistake(join_path(path), message, hint)] = None
+
+
+def _is_ever(parent: Parameter, values: Iterable[Value], *, is_grid: bool) -> bool:
+    """Whether trials have one of these exact values of a parent: of a float, where a grid or its ends leave it no other."""
+    if parent.type is not ParameterType.FLOAT or parent.min == parent.max:
+        return True
+    return is_grid and any(value in grid_values(parent) for value in values)
 
 
 def _may_have_gpus(written: Mapping[str, Any], template: JobSpec | None) -> bool:

@@ -169,6 +169,27 @@ def test_of_a_parameter_that_does_not_stand_unknown_parents_are_told_as_well() -
     ]
 
 
+def test_a_condition_on_the_exact_value_of_a_range_is_refused() -> None:
+    def told_of(lr: dict[str, Any], **changes: Any) -> dict[str, Any]:
+        child = {"type": "categorical", "values": [1, 2], "when": {"lr": 0.5}}
+        return {"parameters": {"lr": lr, "child": child}, "constraints": [], "initial": [], **changes}
+
+    lr = {"type": "float", "min": 0, "max": 1}
+    assert mistakes(**told_of(lr)) == [
+        (
+            "parameters.child.when.lr: lr is a float in a range, which is practically never exactly 0.5 "
+            "(make lr discrete, integer or categorical, or leave this out)"
+        )
+    ]
+    assert mistakes(**told_of({**lr, "steps": 4}, algorithm="grid"))
+    for fine in (
+        told_of({"type": "discrete", "values": [0.1, 0.5]}),
+        told_of({"type": "float", "min": 0.5, "max": 0.5}),
+        told_of({**lr, "steps": 3}, algorithm="grid"),
+    ):
+        assert parse_study({**GOOD, **fine}).parameters["child"].when == {"lr": (0.5,)}
+
+
 def test_one_metric_may_be_a_mapping() -> None:
     spec = parse_study({**GOOD, "metric": {"name": "accuracy", "goal": "maximize"}, "goal": None})
     assert spec == parse_study(GOOD)
