@@ -21,6 +21,10 @@ from core.domain.studies.states import TrialState
 
 _SERIES: Final = 2_000
 _TEST: Final = "test_"
+_NO_INTERVAL: Final = (
+    "No interval of 95 % is told: the tested rows, drawn again and again, all score the same, or have no score. That does not make "
+    "it certain; more rows would tell."
+)
 
 
 def plan_view(spec: StudySpec) -> AutomlDetail:
@@ -125,20 +129,24 @@ def _test(session: Session, job_id: str, about: AutomlDetail) -> AutomlTest | No
         return None
     own = {f"{metric}_low", f"{metric}_high", f"{metric}_baseline", "rows"}
     low, high, baseline = (told.get(f"{metric}_{what}") for what in ("low", "high", "baseline"))
+    if low == high:  # also of runs from before such an interval was left out
+        low = high = None
     return AutomlTest(
         score=told[metric],
         low=low,
         high=high,
         rows=int(told["rows"]),
         baseline=baseline,
-        hint=_doubt(low if about.goal == "maximize" else high, baseline, about.goal),
+        hint=_NO_INTERVAL
+        if low is None or high is None
+        else _doubt(low if about.goal == "maximize" else high, baseline, about.goal),
         metrics={name: value for name, value in sorted(told.items()) if name not in own},
     )
 
 
-def _doubt(nearest: float | None, baseline: float | None, goal: str) -> str:
+def _doubt(nearest: float, baseline: float | None, goal: str) -> str:
     """Whether the baseline lies within the interval, or beyond it. ``nearest``: the interval's end on the baseline's side."""
-    if nearest is None or baseline is None or (nearest > baseline if goal == "maximize" else nearest < baseline):
+    if baseline is None or (nearest > baseline if goal == "maximize" else nearest < baseline):
         return ""
     return (
         f"Not surely better than the baseline, which says the same of every row and scores {baseline:.4g} on these: the "

@@ -109,10 +109,11 @@ class AutomlRow(WireModel):
 
 
 class AutomlTest(WireModel):
-    """Of the registered model on rows that no trial saw: ``low`` and ``high`` hold the score with 95 % (bootstrap).
+    """Of the registered model on rows that no trial saw: ``low`` and ``high`` hold the score with 95 % (Wilson's score interval of
+    ``accuracy``, else a bootstrap); none where the bootstrap has no width.
 
     ``baseline``: the score of the commonest class, or the mean, on the same rows. ``hint``: why the model is not surely better
-    than that; empty where it is. ``metrics``: all of the task.
+    than that, or why there is no interval; empty where neither. ``metrics``: all of the task.
     """
 
     score: float

@@ -302,3 +302,23 @@ def test_a_winner_that_is_not_surely_better_than_the_baseline_is_told(
     test = client.get(f"{URL}/{study}").json()["test"]
     assert (test["baseline"], test["metrics"]) == (baseline, {"accuracy": 0.62})
     assert test["hint"].startswith("Not surely better than the baseline") is is_doubted
+
+
+def test_of_a_test_without_an_interval_it_is_told_why(
+    client: TestClient, data: Path, sessions: SessionFactory, submit: Any, clock: Any
+) -> None:
+    study = client.post(URL, json={"data": "data/buyers.csv", "target": "bought"}).json()["id"]
+    job = submit(name="winner")
+
+    def test_of(**told: float) -> dict[str, Any]:
+        with unit_of_work(sessions) as session:
+            session.get_one(Study, study).winner = {"trial": 1, "job": job, "version": "none"}
+            figures = {f"test_{name}": Points([1], [0], [value]) for name, value in told.items()}
+            add_metrics(session, StreamKey(job, 1, "worker", 0), figures, now=clock.now)
+        found: dict[str, Any] = client.get(f"{URL}/{study}").json()["test"]
+        return found
+
+    for told in ({"accuracy": 1.0, "rows": 24.0}, {"accuracy_low": 1.0, "accuracy_high": 1.0}):
+        test = test_of(**told)
+        assert (test["low"], test["high"]) == (None, None)
+        assert test["hint"].startswith("No interval of 95 % is told")

@@ -16,7 +16,7 @@ from trainmaster_automl.errors import DataProblem
 from trainmaster_automl.options import VARIABLE, Options, read_options
 from trainmaster_automl.reading import read_table
 from trainmaster_automl.rows import CATEGORY, DATE, DROPPED, MANY, NUMBER, RowReader, date_of, kind_of, number_of
-from trainmaster_automl.scoring import score
+from trainmaster_automl.scoring import interval, score
 from trainmaster_serving.errors import BadInstances
 from trainmaster_serving.models import load_model
 from trainmaster_serving.sklearn_model import SklearnModel
@@ -183,6 +183,37 @@ def test_a_number_that_is_too_great_for_the_model_is_the_callers_fault() -> None
 def test_balanced_accuracy_is_of_the_classes_that_are_there() -> None:
     truth, predicted = np.asarray(["a", "a", "b", "b"]), np.asarray(["a", "a", "b", "c"])
     assert score("balanced_accuracy", truth, predicted, None, ["a", "b", "c"]) == 0.75
+
+
+@pytest.mark.parametrize(("right", "low", "high"), [(24, 0.8620, 1.0), (0, 0.0, 0.1380), (12, 0.3143, 0.6857)])
+def test_a_share_of_right_rows_has_an_interval_that_never_collapses(right: int, low: float, high: float) -> None:
+    truth = np.asarray(["yes"] * 24)
+    predicted = np.asarray(["yes"] * right + ["no"] * (24 - right))
+    # Wilson (1927): (p + z²/2n ± z sqrt(p(1 - p)/n + z²/4n²)) / (1 + z²/n)
+    assert interval("accuracy", truth, predicted, None, ["no", "yes"], 0) == pytest.approx((low, high), abs=1e-4)
+
+
+@pytest.mark.parametrize("metric", ["balanced_accuracy", "f1_macro", "roc_auc"])
+def test_a_bootstrap_that_collapses_gives_no_interval(metric: str) -> None:
+    truth = np.asarray(["no", "yes"] * 12)
+    chances = np.asarray([[0.9, 0.1], [0.2, 0.8]] * 12)
+    assert np.isnan(interval(metric, truth, truth, chances, ["no", "yes"], 0)).all()
+    wrong = np.arange(24) < 3
+    predicted, chances = np.where(wrong, truth[::-1], truth), np.where(wrong[:, None], chances[:, ::-1], chances)
+    low, high = interval(metric, truth, predicted, chances, ["no", "yes"], 0)
+    assert low < high
+
+
+def test_why_there_is_no_interval_is_said(tmp_path: Path, capsys: Any) -> None:
+    rows = [[place, 2 * place] for place in range(60)]
+    folder = write(tmp_path / "data", [[x, "yes" if y > 60 else "no"] for x, y in rows], ["x", "bought"])
+    told = options(folder, metric="f1_macro", is_final=True, keep=["x"], parameters={"family": "forest"})
+    tabular.run(told)
+    said = capsys.readouterr().out
+    report = json.loads((tmp_path / "output" / "model" / "automl.json").read_text())["test"]
+    assert report["test_f1_macro"] == 1
+    assert "No interval of 95 % is told for f1_macro" in said
+    assert "test_f1_macro_low" not in report
 
 
 def test_a_damaged_packed_table_is_refused(tmp_path: Path) -> None:

@@ -40,6 +40,11 @@ def tell_test(
     values = {name: score(name, truth, predicted, chances, classes) for name in metrics_of(options.task)}
     low, high = interval(options.metric, truth, predicted, chances, classes, options.seed)
     say("Tested on %d rows that no trial saw." % len(truth))
+    if not math.isfinite(low):
+        say(
+            "No interval of 95 %% is told for %s: the rows drawn again and again all score the same, or have no score, which does "
+            "not make it certain." % options.metric
+        )
     told = {"test_" + name: value for name, value in values.items()}
     own = "test_" + options.metric
     told |= {own + "_low": low, own + "_high": high, "test_rows": float(len(truth))}
