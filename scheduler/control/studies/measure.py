@@ -32,6 +32,21 @@ class Measured:
         is_best = spec.measurement is Measurement.BEST and len(spec.metrics) == 1
         return {metric.name: self._final(metric, is_best=is_best) for metric in spec.metrics}
 
+    def fault(self, name: str) -> str:
+        """What is wrong with the last value of ``name``, in words; empty: it is a finite number, or there is none."""
+        last = next((value for _, value in reversed(self.points.get(name, ()))), 0.0)
+        if math.isfinite(last):
+            return ""
+        return f"its last value of the metric {name!r} is {'not a number' if math.isnan(last) else 'infinite'}"
+
+    def divergence(self, name: str) -> str:
+        """A sentence where ``name`` was a number once and is none at the end; else empty."""
+        fault = self.fault(name)
+        finite = next((step for step, value in reversed(self.points.get(name, ())) if math.isfinite(value)), None)
+        if not fault or finite is None:
+            return ""
+        return f"{fault[:1].upper()}{fault[1:]}: it diverged after step {finite}."
+
     def _final(self, metric: Metric, *, is_best: bool) -> float | None:
         values = [value for _, value in self.points.get(metric.name, ())]
         if is_best:

@@ -15,6 +15,7 @@ from trainmaster.studies import StudySpec
 from core.db.repositories.metric_reads import Filter, find_names
 from core.db.tables import Attempt, Job, Replica
 from core.domain.studies.roads import Roads
+from scheduler.control.studies.measure import Measured
 
 _NAMES_SHOWN: Final = 8
 _PATTERNS_SHOWN: Final = 3
@@ -23,13 +24,15 @@ _SYSTEM: Final = "system/"
 _FILES: Final = "reports of the training library and MLflow, TensorBoard's event files in its output and working folder, hypertune's file"
 
 
-def missing_words(session: Session, job_id: str, spec: StudySpec, result: Mapping[str, float | None]) -> str:
+def missing_words(
+    session: Session, job_id: str, spec: StudySpec, result: Mapping[str, float | None], measured: Measured
+) -> str:
     """Which metric is missing, where it was looked for, and what came instead."""
     missing = next((name for name, value in result.items() if value is None), spec.metrics[0].name)
     came = find_names(session, job_id, Filter(without_prefix=_SYSTEM, kind="scalar"), limit=_NAMES_SHOWN + 1)
     names = [row.name for row in came]
     if missing in names:
-        return f"its last value of the metric {missing!r} is not a number"
+        return measured.fault(missing) or f"its last value of the metric {missing!r} is not a number"
     job = session.get(Job, job_id)
     patterns = [] if job is None else list(job.spec.get("metric_patterns") or ())
     roads = _roads_of(session, job_id)

@@ -132,13 +132,16 @@ class StudyRound:
             case JobState.SUCCEEDED:
                 if trial.finished_at is not None and self.now - trial.finished_at < METRIC_GRACE:
                     return None
-                state, reason = TrialState.FAILED, missing_words(session, job_id, self.spec, result)
+                state, reason = TrialState.FAILED, missing_words(session, job_id, self.spec, result, measured)
             case JobState.CANCELLED if is_early and has_values:
                 state, reason = TrialState.STOPPED, str((trial.stop or {}).get("sentence", sentence))
             case JobState.CANCELLED:
                 state, reason = TrialState.CANCELLED, sentence
             case _:
                 state, reason = TrialState.FAILED, sentence
+        if has_values and state.has_result:
+            # Its best value counts; that it did not stay there is to be seen all the same.
+            reason = " ".join(text for text in (reason, measured.divergence(self.spec.metrics[0].name)) if text)
         whole = self._curve(trial.number, measured, is_over=state is TrialState.SUCCEEDED)
         curve, counted = thinned(whole), (result or {}).get(self.spec.metrics[0].name)
         return (

@@ -107,6 +107,23 @@ def test_not_a_number_is_no_result(lab: Lab) -> None:
     assert lab.trials[0].reason == "its last value of the metric 'score' is not a number"
 
 
+@pytest.mark.parametrize(("last", "said"), [("nan", "not a number"), ("inf", "infinite")])
+def test_a_trial_that_diverged_keeps_its_best_and_says_so(lab: Lab, last: str, said: str) -> None:
+    lab.create(budget={"trials": 1})
+    lab.curve = lambda _point: [(1, 0.5), (2, float(last)), (3, float(last))]
+    lab.run()
+    (trial,) = lab.trials
+    assert (trial.state, trial.result) == ("succeeded", {"score": 0.5})
+    assert trial.reason == f"Its last value of the metric 'score' is {said}: it diverged after step 1."
+
+
+def test_an_infinite_metric_is_told_as_such(lab: Lab) -> None:
+    lab.create(budget={"trials": 1})
+    lab.curve = lambda _point: [(1, float("-inf"))]
+    lab.run()
+    assert lab.trials[0].reason == "its last value of the metric 'score' is infinite"
+
+
 def test_a_study_of_which_all_fails_ends_soon_and_says_what_most_said(lab: Lab) -> None:
     lab.create(budget={"trials": 100, "parallel": 2}, template={"command": "train", "cpu": "1", "max_restarts": 0})
     lab.script = lambda _point: Script(run_for=timedelta(seconds=1), exit_code=1, log_tail="ValueError: no such file")
