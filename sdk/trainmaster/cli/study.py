@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,7 @@ Study = Annotated[str, typer.Argument(metavar="STUDY", help="Id or name of the s
 
 _WATCH_S: Final = 1.0
 _PAGE: Final = 200  # trials of one request
+_LONG: Final = 48  # characters of a reason that stand in several rows
 
 
 def register(root: typer.Typer) -> None:
@@ -127,7 +129,7 @@ def show(study: Study, json: options.Json = False) -> None:
     _show(detail)
     _tell_namesakes(detail)
     output.say()
-    _print_trials(detail.metrics, trials)
+    _print_trials(detail.metrics, trials, study_reason=detail.reason)
 
 
 @app.command()
@@ -410,8 +412,9 @@ def _best_pairs(found: StudyBest) -> list[tuple[str, Any]]:
     ]
 
 
-def _print_trials(metrics: list[str], trials: list[TrialView]) -> None:
+def _print_trials(metrics: list[str], trials: list[TrialView], *, study_reason: str = "") -> None:
     console = output.answers()
+    told, whole = _short_reasons([trial.reason for trial in trials], study_reason)
     output.print_table(
         ("TRIAL", "STATE", *(name.upper() for name in metrics), "JOB", "PARAMETERS", "WHY"),
         [
@@ -421,13 +424,32 @@ def _print_trials(metrics: list[str], trials: list[TrialView]) -> None:
                 *(None if trial.result is None else _text(trial.result.get(name)) for name in metrics),
                 trial.job,
                 _point(trial),
-                trial.reason or (None if trial.parent is None else f"goes on from trial {trial.parent}"),
+                told.get(trial.reason, trial.reason)
+                or (None if trial.parent is None else f"goes on from trial {trial.parent}"),
             )
             for trial in trials
         ],
         empty="No trials yet.",
         wraps=("PARAMETERS", "WHY"),
     )
+    if whole:
+        output.say()
+    for line in whole:
+        output.say(line)
+
+
+def _short_reasons(reasons: list[str], study_reason: str) -> tuple[dict[str, str], list[str]]:
+    """What rows say in place of reasons that are said elsewhere, and lines with those that several rows share, once each."""
+    told: dict[str, str] = {}
+    whole: list[str] = []
+    for reason, count in Counter(reasons).items():
+        if reason and reason == study_reason:
+            told[reason] = "the study ended"
+        elif count > 1 and len(reason) > _LONG:
+            mark = f"({len(whole) + 1})"
+            told[reason] = f"{reason[:_LONG].rstrip()}… {mark}"
+            whole.append(f"{mark} {reason}")
+    return told, whole
 
 
 def _follow(client: Client, study: str, *, as_json: bool) -> int:

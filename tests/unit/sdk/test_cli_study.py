@@ -84,6 +84,25 @@ def test_a_terminal_has_no_column_of_sentences_where_there_is_none(
     assert "WHY" not in cli("study", "show", "digits").stdout
 
 
+def test_a_long_reason_of_several_trials_is_shown_once(cli: Invoke, server: Any) -> None:
+    why, ended = (
+        "It never reported the metric 'acc'; " + "looked for it everywhere, " * 8,
+        "All 3 trials were made and ended.",
+    )
+    trials = [
+        {**FAILED, "number": number, "reason": reason}
+        for number, reason in enumerate((why, why, ended, ended, "short"))
+    ]
+    server.on("GET", "/studies/digits", {**STUDY, "reason": ended})
+    server.on("GET", "/studies/study-1/trials", {"items": trials})
+    shown = cli("study", "show", "digits").stdout
+    assert shown.count(why.strip()) == 1
+    assert shown.count(ended) == 1
+    assert shown.count("(1)") == 3
+    assert shown.count("the study ended") == 2
+    assert "short" in shown
+
+
 def test_the_list_of_all_projects_says_which(cli: Invoke) -> None:
     assert cli("study").stdout.splitlines()[0].split() == ["NAME", "PROJECT", "ID", "STATE", "AGE", "TRIALS", "BEST"]
     assert "PROJECT" not in cli("study", "list", "-p", "default").stdout
