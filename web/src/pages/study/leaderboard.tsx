@@ -3,7 +3,7 @@ import { Link } from "@tanstack/react-router";
 import { useState } from "react";
 import { automlQuery, isStudyOver } from "~/api/studies";
 import type { Automl, StudyDetail } from "~/api/types";
-import { Bones, Card, Failure, TableBox } from "~/components/parts";
+import { Bones, Card, Failure, Sentence, TableBox } from "~/components/parts";
 import { bestOfFamilies, pointWords, scoreWords } from "~/lib/automl";
 import { counted, duration, number } from "~/lib/format";
 
@@ -84,7 +84,7 @@ export function Leaderboard({ study, results }: { study: StudyDetail; results: n
           )}
           {(data.notes ?? []).map((note) => (
             <p key={note} className="dim small">
-              {note}
+              <Sentence text={note} />
             </p>
           ))}
           <p className="dimmer small">
