@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,17 @@ def test_a_network_ends_before_its_time_is_over_and_is_kept(tmp_path: Path, caps
 
 def test_the_baseline_says_the_commonest(tmp_path: Path, capsys: Any) -> None:
     images.run(options(draw(tmp_path / "data"), parameters={"family": "baseline"}))
-    assert "accuracy=0.5 step=1" in capsys.readouterr().out
+    assert re.search(r"^accuracy=0\.5 seconds=\S+ step=1$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_too_few_images_of_a_class_beside_a_large_test_are_refused_with_what_to_change(tmp_path: Path) -> None:
+    for name in "abcdefg":
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for place in range(3):
+            Image.new("RGB", (16, 16)).save(tmp_path / "data" / name / f"{place}.png")
+    with pytest.raises(DataProblem, match=r"With 0\.5 of the images kept .* --test-fraction .* more images\."):
+        images.run(options(tmp_path / "data", test_fraction=0.5, parameters={"family": "baseline"}))
+    images.run(options(tmp_path / "data", test_fraction=0.2, parameters={"family": "baseline"}))
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # it is what weights are given as

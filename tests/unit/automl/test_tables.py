@@ -344,6 +344,13 @@ def test_too_few_rows_and_too_rare_classes_are_refused(tmp_path: Path) -> None:
         tabular.run(options(write(tmp_path / "rare", rare, HEADER)))
 
 
+def test_too_few_rows_of_a_class_beside_a_large_test_are_refused_with_what_to_change(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", [[place * place, place % 7] for place in range(21)], ["x", "bought"])
+    with pytest.raises(DataProblem, match=r"With 0\.5 of the rows kept .* --test-fraction .* more rows\."):
+        tabular.load(options(folder, test_fraction=0.5))
+    assert len(tabular.load(options(folder, test_fraction=0.2)).test) == 7
+
+
 def test_a_trial_is_told_by_one_variable_and_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         VARIABLE, json.dumps({"kind": "tabular", "task": "classification", "metric": "accuracy", "data": "v/x"})

@@ -21,6 +21,7 @@ from trainmaster_automl.networks import Served, make_network
 from trainmaster_automl.options import Options
 from trainmaster_automl.report import MODEL_FOLDER, baseline_of, tell_test, write_report
 from trainmaster_automl.scoring import score
+from trainmaster_automl.splitting import demand_enough
 from trainmaster_automl.telling import say, tell
 
 _EPOCHS = 40
@@ -36,6 +37,7 @@ def run(options: Options) -> None:
     for note in images.notes:
         say(note)
     trials, test = _split(np.arange(len(images.labels)), images.labels, options.test_fraction, options.seed)
+    demand_enough(images.labels[trials], images.classes, options.test_fraction, "images")
     fit, held = _split(trials, images.labels, _VALIDATED, options.seed + 1)
     say(
         "%d images to learn from and %d to validate by; %d more are kept for the final test, and are not looked at."
@@ -67,8 +69,10 @@ class _Prior(torch.nn.Module):
 
 
 def _baseline(images: Images, fit: Any, held: Any, options: Options) -> torch.nn.Module:
+    started = time.monotonic()
     network = _Prior(np.bincount(images.labels[fit], minlength=len(images.classes)) / len(fit))
-    tell({options.metric: _score(network, images, held, options)}, 1)
+    value = _score(network, images, held, options)
+    tell({options.metric: value, "seconds": time.monotonic() - started}, 1)
     return network
 
 

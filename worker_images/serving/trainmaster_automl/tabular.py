@@ -21,6 +21,7 @@ from trainmaster_automl.reading import no_such_column, read_table
 from trainmaster_automl.report import MODEL_FOLDER, baseline_of, tell_test, write_report
 from trainmaster_automl.rows import DROPPED, MANY, OWN_TEXTS, RowReader, kind_of, number_of, text_of
 from trainmaster_automl.scoring import score
+from trainmaster_automl.splitting import demand_enough
 from trainmaster_automl.telling import say, tell
 
 LEAST_ROWS = 20
@@ -87,6 +88,9 @@ def load(options: Options) -> Data:
         n_splits=1, test_size=_test_rows(options, target, is_classes=is_classes), random_state=options.seed
     )
     trials, test = next(halves.split(made, target))
+    if is_classes:
+        classes, labels = np.unique(target, return_inverse=True)
+        demand_enough(labels[trials], classes.tolist(), options.test_fraction, "rows")
     places = np.asarray(table.places)[present]
     return Data(names, made, target, np.sort(trials), np.sort(test), table.seen, places, notes)
 
