@@ -1,15 +1,16 @@
 import { createRootRoute, createRoute, createRouter, Outlet, redirect } from "@tanstack/react-router";
-import { Compass } from "lucide-react";
-import { Empty, Failure } from "./components/parts";
+import { Failure } from "./components/parts";
 import { Shell } from "./components/shell";
+import { useTitle } from "./components/title";
 import { readJobsSearch } from "./lib/filters";
 import { lazyPage } from "./lib/lazyPage";
 import { JobsPage } from "./pages/jobs";
 import { LoginPage } from "./pages/login";
+import { NotFound } from "./pages/notFound";
 
 /* All addresses. The first words of theirs are also in `api/pages/routes.py`, which answers them with this application. */
 
-const rootRoute = createRootRoute({ component: Outlet, notFoundComponent: NotFound });
+const rootRoute = createRootRoute({ component: Root });
 
 export interface LogSearch {
   replica?: string;
@@ -308,6 +309,9 @@ const settingsRoute = createRoute({
   component: lazyPage(() => import("./pages/settings"), "SettingsPage"),
 });
 
+// Whatever no other route answers, so that it stands inside the shell.
+const notFoundRoute = createRoute({ getParentRoute: () => shellRoute, path: "$", component: NotFound });
+
 const routeTree = rootRoute.addChildren([
   loginRoute,
   shellRoute.addChildren([
@@ -333,6 +337,7 @@ const routeTree = rootRoute.addChildren([
     tokensRoute,
     volumesRoute,
     settingsRoute,
+    notFoundRoute,
   ]),
 ]);
 
@@ -353,12 +358,7 @@ declare module "@tanstack/react-router" {
   }
 }
 
-function NotFound() {
-  return (
-    <Empty icon={Compass} title="There is no such page">
-      <a className="button" href="/jobs">
-        Go to the jobs
-      </a>
-    </Empty>
-  );
+function Root() {
+  useTitle();
+  return <Outlet />;
 }
