@@ -28,6 +28,9 @@ interface PlotProps {
   label: string;
   x: Axis;
   y: Axis;
+  /** What stands at the end of the axes; none where the page says it elsewhere. */
+  xName?: string;
+  yName?: string;
   height?: number;
   points?: readonly PlotPoint[];
   lines?: readonly PlotLine[];
@@ -40,6 +43,7 @@ interface PlotProps {
 }
 
 const NEAR = 18; // px
+const NAMED = 18; // px that an axis's name takes
 const FONT = "11px Inter Variable, sans-serif";
 
 export function Plot({ height = 240, isSmall = false, ...props }: PlotProps) {
@@ -59,7 +63,7 @@ export function Plot({ height = 240, isSmall = false, ...props }: PlotProps) {
   const find = useCallback(
     (event: PointerEvent<HTMLCanvasElement>) => {
       const at = event.currentTarget.getBoundingClientRect();
-      return nearest(event.clientX - at.left, event.clientY - at.top, frame(width, height, isSmall, props.y), props);
+      return nearest(event.clientX - at.left, event.clientY - at.top, frame(width, height, isSmall, props), props);
     },
     [width, height, isSmall, props],
   );
@@ -113,10 +117,11 @@ interface Frame {
   height: number;
 }
 
-function frame(width: number, height: number, isSmall: boolean, y: Axis): Frame {
-  const longest = Math.max(0, ...y.ticks.map((tick) => tick.text.length));
+function frame(width: number, height: number, isSmall: boolean, props: PlotProps): Frame {
+  const longest = Math.max(0, ...props.y.ticks.map((tick) => tick.text.length));
   const left = Math.min(110, Math.max(isSmall ? 34 : 40, longest * 6.4 + 12));
-  return { left, top: 8, width: width - left - 12, height: height - 8 - 22 };
+  const [top, bottom] = [props.yName ? 8 + NAMED : 8, props.xName ? 22 + NAMED : 22];
+  return { left, top, width: width - left - 12, height: height - top - bottom };
 }
 
 type Spot = [number, number] | null;
@@ -164,7 +169,7 @@ function paint(
   canvas.width = Math.round(width * ratio);
   canvas.height = Math.round(height * ratio);
   context.scale(ratio, ratio);
-  const at = frame(width, height, isSmall, props.y);
+  const at = frame(width, height, isSmall, props);
   const colours = coloursOf(canvas);
   context.font = FONT;
 
@@ -275,6 +280,16 @@ function axes(context: CanvasRenderingContext2D, at: Frame, props: PlotProps, co
     if (x - half < taken + 6) continue;
     taken = x + half;
     context.fillText(text, x, at.top + at.height + 7);
+  }
+  // Both lie flat: the one above its axis, the other below the end of its own.
+  const all = at.left + at.width;
+  if (props.yName) {
+    context.textAlign = "left";
+    context.fillText(cut(context, props.yName, all - 4), 4, 2);
+  }
+  if (props.xName) {
+    context.textAlign = "right";
+    context.fillText(cut(context, props.xName, all), all, at.top + at.height + 7 + NAMED);
   }
 }
 

@@ -22,13 +22,15 @@ export function Front({ metrics, rows, pick, tell }: FrontProps) {
     });
     const best = front(known, [x.goal, y.goal]);
     const [wide, high] = [rangeOf(known.map((point) => point.x)), rangeOf(known.map((point) => point.y))];
-    const edge = known.filter((point) => best.has(point.number)).sort((a, b) => a.x - b.x);
+    // What can be had at a price: between two points it is what the one before brings, seen from the good end of `x`.
+    const from = x.goal === "minimize" ? 1 : -1;
+    const edge = known.filter((point) => best.has(point.number)).sort((a, b) => from * (a.x - b.x));
     return {
       count: best.size,
       x: numberAxis(wide?.low ?? 0, wide?.high ?? 1),
       y: numberAxis(high?.low ?? 0, high?.high ?? 1),
       points: known.map((point) => ({ ...point, hue: best.has(point.number) ? 2 : 0, isHollow: !best.has(point.number) })),
-      lines: [{ points: edge.map((point) => [point.x, point.y] as const), hue: 2, isFaint: true }],
+      lines: [{ points: edge.map((point) => [point.x, point.y] as const), hue: 2, isFaint: true, isStepped: true }],
     };
   }, [rows, x, y]);
   if (plot === null || x === undefined || y === undefined) return null;
@@ -63,6 +65,8 @@ export function Front({ metrics, rows, pick, tell }: FrontProps) {
               height={280}
               x={plot.x}
               y={plot.y}
+              xName={`${x.name} (${x.goal}: better ${x.goal === "minimize" ? "←" : "→"})`}
+              yName={`${y.name} (${y.goal}: better ${y.goal === "minimize" ? "↓" : "↑"})`}
               points={plot.points}
               lines={plot.lines}
               tell={tell}
@@ -70,15 +74,14 @@ export function Front({ metrics, rows, pick, tell }: FrontProps) {
             />
           </div>
           <div className="keys">
-            <span>
-              across: {x.goal} {x.name}
-            </span>
-            <span>
-              up: {y.goal} {y.name}
-            </span>
             <span className="key-2">
-              <i aria-hidden="true" /> on the front
+              <i aria-hidden="true" /> on the front: none is better in both
             </span>
+            {plot.count < plot.points.length && (
+              <span className="key-0">
+                <i className="ring" aria-hidden="true" /> bettered
+              </span>
+            )}
           </div>
         </>
       )}

@@ -129,7 +129,7 @@ export function History({ study, rows, results, metric, pick, tell }: HistoryPro
                 </span>
                 {has("stopped") && (
                   <span className="key-1">
-                    <i /> stopped early
+                    <i className="ring" /> stopped early
                   </span>
                 )}
                 <span className="key-2">
