@@ -536,12 +536,12 @@ def _tell_namesakes(detail: StudyDetail) -> None:
 
 def _print_spec(spec: StudySpec, *, as_json: bool) -> None:
     """The canonical spec, to be created from again."""
-    from trainmaster.cli.show import spec_yaml
+    from trainmaster.cli.show import study_yaml
 
     if as_json:
         output.print_json(spec)
     else:
-        output.say(spec_yaml(spec).rstrip())
+        output.say(study_yaml(spec).rstrip())
 
 
 def _progress(view: StudyView) -> str:

@@ -7,9 +7,9 @@ Every reader raises :class:`FieldError` with a sentence that follows the field's
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from typing_extensions import TypedDict
@@ -354,6 +354,16 @@ Flag = Annotated[bool, BeforeValidator(_flag)]
 CpuQuantity = Annotated[str, BeforeValidator(_cpu, json_schema_input_type=str | int | float)]
 ByteQuantity = Annotated[str, BeforeValidator(_bytes, json_schema_input_type=str | int)]
 Seconds = Annotated[float, BeforeValidator(parse_duration_s, json_schema_input_type=str | int | float)]
+
+
+def is_duration(annotation: Any, metadata: Sequence[Any] = ()) -> bool:
+    """Whether a field of this type, or of this type and nothing, is :data:`Seconds`."""
+    own = [*metadata, *getattr(annotation, "__metadata__", ())]
+    if any(isinstance(one, BeforeValidator) and one.func is parse_duration_s for one in own):
+        return True
+    return any(is_duration(one) for one in get_args(annotation) if one is not annotation)
+
+
 Text = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | int | float | bool)]
 Line = Annotated[str, BeforeValidator(_line)]
 Image = Annotated[str, BeforeValidator(_image)]

@@ -115,6 +115,18 @@ def parse_duration_s(value: Any) -> float:
     return seconds
 
 
+def format_duration(seconds: float) -> str | float:
+    """The shortest exact notation that :func:`parse_duration_s` reads, for example ``1h30m``; of parts of a second the number."""
+    if seconds != int(seconds):
+        return seconds
+    left, parts = int(seconds), []
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
+
+
 def _written(value: Any, wanted: str) -> str:
     """``value`` as text. A bool is an int to Python, and no amount to anybody."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):

@@ -7,8 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
+import yaml
 from rich.console import Console
 from trainmaster.cli import output
+from trainmaster.cli.show import study_yaml
+from trainmaster.studies import parse_study
 from typer.testing import Result
 
 Invoke = Callable[..., Result]
@@ -101,6 +104,31 @@ def test_a_long_reason_of_several_trials_is_shown_once(cli: Invoke, server: Any)
     assert shown.count("(1)") == 3
     assert shown.count("the study ended") == 2
     assert "short" in shown
+
+
+def test_the_canonical_spec_is_written_as_people_write_it() -> None:
+    written = {
+        "name": "digits",
+        "project": "vision",
+        "template": {"command": "python train.py", "max_run_time": "90m", "max_wait": 0.5, "grace": {"stop": "45s"}},
+        "parameters": {
+            "layers": {"type": "integer", "min": 1, "max": 8},
+            "lr": {"type": "float", "min": 0.5, "max": 2},
+        },
+        "metric": "acc",
+        "goal": "maximize",
+        "budget": {"trials": 3, "max_time": "26h"},
+    }
+    spec = parse_study(written)
+    text = study_yaml(spec)
+    plain = yaml.safe_load(text)
+    assert plain["parameters"]["layers"] == {"type": "integer", "min": 1, "max": 8}
+    assert "min: 1\n" in text
+    assert plain["budget"] == {"trials": 3, "max_time": "1d2h"}
+    template = plain["template"]
+    assert not {"name", "project"} & template.keys()
+    assert (template["max_run_time"], template["max_wait"], template["grace"]) == ("1h30m", 0.5, {"stop": "45s"})
+    assert parse_study(plain) == spec
 
 
 def test_the_list_of_all_projects_says_which(cli: Invoke) -> None:
