@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import socket
 import sys
@@ -15,7 +16,11 @@ from core.settings import BadSettings, get_settings
 from core.structured_log import configure_logging
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
+    # It takes none: whoever gives one means something else than a server, such as `python -m api.openapi --check`.
+    argparse.ArgumentParser(
+        prog="python -m api", description="Serve with the settings of the environment (TRAINMASTER_…)."
+    ).parse_args(argv)
     try:
         settings = get_settings()
         configure_logging(settings.log_level)

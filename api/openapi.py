@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -49,8 +50,11 @@ def render() -> bytes:
 
 
 def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m api.openapi", description="Write api/openapi.json.")
+    parser.add_argument("--check", action="store_true", help="only tell whether it is what the code says")
+    options = parser.parse_args(arguments)
     document = render()
-    if "--check" in arguments:
+    if options.check:
         if FILE.exists() and FILE.read_bytes() == document:
             return 0
         sys.stderr.write("api/openapi.json is not what the code says; run `python -m api.openapi` and commit it\n")
