@@ -17,6 +17,11 @@ NO_SERVER: Final = (
     "No Trainmaster server is known here: start one with `trainmaster up`, log in with `trainmaster login URL`, "
     "or set TRAINMASTER_API_URL and TRAINMASTER_TOKEN."
 )
+_RAN_BEFORE: Final = (
+    "The platform of {home} is not running (it stopped or was killed, or is just starting); its data and jobs are kept, and "
+    "jobs of it may still run: `trainmaster up` goes on with it. For another server, `trainmaster login URL`, or set "
+    "TRAINMASTER_API_URL and TRAINMASTER_TOKEN."
+)
 # The second is what many try first; were it passed over, the token would go to some other server.
 URL_VARIABLES: Final = ("TRAINMASTER_API_URL", "TRAINMASTER_URL")
 
@@ -183,7 +188,7 @@ def _find_server(context: str | None, environ: Mapping[str, str]) -> Server:
     if name == LOCAL and LOCAL not in saved.servers:
         local = local_server(home)
         if local is None:
-            raise NotConfigured(f"No platform runs in {home}; start one with `trainmaster up`.")
+            raise NotConfigured(_nothing_runs(home) or f"No platform runs in {home}; start one with `trainmaster up`.")
         return local
     if name is not None:
         if name not in saved.servers:
@@ -192,8 +197,15 @@ def _find_server(context: str | None, environ: Mapping[str, str]) -> Server:
         return where_it_is_now(saved.servers[name])
     local = local_server(home)
     if local is None:
-        raise NotConfigured(NO_SERVER)
+        raise NotConfigured(_nothing_runs(home) or NO_SERVER)
     return local
+
+
+def _nothing_runs(home: Path) -> str:
+    """What to say where a platform has been on ``home`` before; empty where none was."""
+    # Not Path.exists: that raises for a folder that we may not look into.
+    was_there = any(os.path.exists(home / name) for name in ("up.json", "run/up.lock"))  # noqa: PTH110
+    return _RAN_BEFORE.format(home=home) if was_there else ""
 
 
 def _address_of(variable: str, text: str) -> str:

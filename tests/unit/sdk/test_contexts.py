@@ -66,6 +66,17 @@ def test_a_platform_that_was_killed_is_not_taken_for_running(no_config: Path) ->
     assert local_server() is None
 
 
+@pytest.mark.parametrize("left", ["up.json", "run/up.lock"])  # killed; stopped in order
+@pytest.mark.parametrize("context", [None, "local"])
+def test_a_platform_that_ran_before_is_told_from_none_at_all(no_config: Path, left: str, context: str | None) -> None:
+    run_local(no_config, pid=2**22 + 1)
+    (no_config / "run").mkdir()
+    (no_config / "up.json").rename(no_config / left)
+    with pytest.raises(NotConfigured, match=r"is not running .*jobs are kept.*`trainmaster up` goes on") as told:
+        resolve_server(context)
+    assert str(no_config) in str(told.value)
+
+
 def test_a_context_that_is_not_there_names_those_that_are() -> None:
     save_contexts(with_server(Contexts(), LAB))
     with pytest.raises(NotFound, match="known are lab, local"):
