@@ -30,6 +30,11 @@ from embedded.lock import HomeLock, write_up_file
 log = structlog.get_logger()
 
 READY_WITHIN_S: Final = 120.0
+# How far a start is, as `trainmaster up` tells it where the start takes too long.
+_MIGRATING: Final = "bringing the database up to date"
+_PREPARING: Final = "preparing the data folder"
+_API: Final = "waiting for the API to answer (logs/api.log)"
+_TICK: Final = "waiting for the scheduler's first tick (logs/scheduler.log)"
 STOP_WITHIN_S: Final = 15.0
 # An API that answers nothing for this many looks in a row is stuck, not slow.
 _HEALTH_EVERY_S: Final = 5.0
@@ -52,6 +57,7 @@ class Supervisor:
         self.options = options
         self.home = options.home
         self._stopping = False
+        self._stage = ""
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -79,7 +85,11 @@ class Supervisor:
         listeners += more
         env = self._child_env(port, url, replica_url)
         settings = _settings(env)
+        self._enter(_MIGRATING)
         _migrate(env, self.home)
+        if self._stopping:
+            return
+        self._enter(_PREPARING)
         login_url, ticks_before = _prepare(settings)
         before = running_before(settings)
         began = datetime.now(UTC)  # noqa: TID251 (the edge of the process)
@@ -136,16 +146,26 @@ class Supervisor:
     def _await_ready(self, children: list[Child], url: str, settings: Settings, ticks_before: int) -> None:
         deadline_s = time.monotonic() + READY_WITHIN_S
         while not self._stopping:
-            if _answers(f"{url}/api/v1/ready", timeout_s=2.0) and _ticks(settings) > ticks_before:
+            does_answer = _answers(f"{url}/api/v1/ready", timeout_s=2.0)
+            if does_answer and _ticks(settings) > ticks_before:
                 return
+            self._enter(_TICK if does_answer else _API)
             failed = next((c for c in children if c.process is not None and c.process.poll() is not None), None)
             if failed is not None:
                 raise CannotStart(f"The {failed.name} process ended at once: {_last_line(failed.log_path)}")
             if time.monotonic() > deadline_s:
                 raise CannotStart(
-                    f"The platform was not ready after {READY_WITHIN_S:.0f} s; the logs under {self.home / 'logs'} say why."
+                    f"The platform was not ready {READY_WITHIN_S:.0f} s after its processes were started, and was stopped; it "
+                    f"was still {self._stage} in {self.home}. Where that log tells of no error, the machine is busy: try again."
                 )
             self._sleep(0.05)
+
+    def _enter(self, stage: str) -> None:
+        if stage != self._stage:
+            self._stage = stage
+            log.info("platform.starting", stage=stage)
+            # `trainmaster up` reads it.
+            print(f"Starting: {stage}", file=sys.stderr, flush=True)  # noqa: T201
 
     def _watch(self, children: list[Child], url: str) -> None:
         next_health_s, misses = time.monotonic() + _HEALTH_EVERY_S, 0

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 _PANEL = "Platform"
 _PORT: Final = 8765
-_READY_WITHIN_S: Final = 90.0
+# Longer than the platform gives its processes: it knows best what it waits for, and says so.
+_READY_WITHIN_S: Final = 180.0
+_STOPPED_WITHIN_S: Final = 25.0
+_STAGE: Final = "Starting: "  # how it says how far it is
 _LOOK_EVERY_S: Final = 0.05
 _NAMES_SHOWN: Final = 5
 _NOT_INSTALLED: Final = (
@@ -203,8 +206,28 @@ class Platform:
                 sentence = _sentence(self.said.read().decode(errors="replace"))
                 raise (AlreadyRuns if self.process.returncode == ExitCode.CONFLICT else CannotStart)(sentence)
             if time.monotonic() > deadline_s:
-                self.process.terminate()
-                raise CannotStart(f"The platform was not ready in time; the logs in {self.home / 'logs'} say why.")
+                raise self._gave_up()
+
+    def _gave_up(self) -> CannotStart:
+        """Stop what is not ready in time, so that it is not in the way of the next try; what to say of it."""
+        stage = self._stage()
+        self.process.terminate()
+        try:
+            self.process.wait(_STOPPED_WITHIN_S)
+            ended = "was stopped"
+        except subprocess.TimeoutExpired:
+            ended = f"is being stopped (process {self.process.pid})"
+        return CannotStart(
+            f"The platform was not ready after {_READY_WITHIN_S:.0f} s and {ended}; it was still {stage} in {self.home}. "
+            f"Where {self.home / 'logs'} tells of no error, the machine is busy: try again, what is there is kept."
+        )
+
+    def _stage(self) -> str:
+        """How far it said last that it is."""
+        self.said.seek(0)
+        lines = self.said.read().decode(errors="replace").splitlines()
+        told = [line.removeprefix(_STAGE) for line in lines if line.startswith(_STAGE)]
+        return told[-1] if told else "starting its first process"
 
     def _facts(self) -> dict[str, Any] | None:
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trainmaster.cli import updown
 from typer.testing import Result
 
 Invoke = Callable[..., Result]
@@ -112,3 +113,28 @@ def test_a_second_up_tells_where_the_first_one_is_with_a_fresh_link(
     assert "http://127.0.0.1:1/login?code=new" in done.stdout
     assert "already runs" in done.stderr
     assert cli("up", "--detach", "--json").exit_code == 0
+
+
+def test_an_up_that_is_not_ready_in_time_says_how_long_it_waited_and_at_what(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(updown, "_READY_WITHIN_S", 0.0)
+    with (tmp_path / "said").open("w+b") as said, subprocess.Popen(["sleep", "60"]) as stuck:
+        said.write(
+            b"Starting: bringing the database up to date\nStarting: waiting for the API to answer\nSome warning\n"
+        )
+        with pytest.raises(updown.CannotStart) as told:
+            updown.Platform(stuck, tmp_path, said).await_ready()
+        assert stuck.returncode is not None
+    words = told.value.sentence
+    assert "was not ready after 0 s and was stopped; it was still waiting for the API to answer in" in words
+    assert f"{tmp_path / 'logs'} tells of no error, the machine is busy: try again" in words
+
+
+def test_of_an_up_that_fails_the_last_sentence_is_told_and_not_how_far_it_was(
+    cli: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails = [sys.executable, "-c", "import sys; sys.exit('Starting: preparing\\nThe port 1 is taken.')"]
+    monkeypatch.setattr("trainmaster.cli.updown._embedded", lambda _arguments: fails)
+    done = cli("up", "--detach")
+    assert (done.exit_code, done.stderr) == (1, "Error: The port 1 is taken.\n")
