@@ -269,10 +269,17 @@ def undeploy(
 
 
 @app.command()
-def delete(endpoint: Endpoint, project: options.Project = None, json: options.Json = False) -> None:
+def delete(
+    endpoint: Endpoint, yes: options.Yes = False, project: options.Project = None, json: options.Json = False
+) -> None:
     """Undeploy all and forget the endpoint."""
+    named = session.project_or_default(project)
     with session.client() as client:
-        client.delete_endpoint(endpoint, project=session.project_or_default(project))
+        if not yes and output.is_interactive():
+            replicas = sum(one.ready for one in client.get_endpoint(endpoint, project=named).deployments)
+            serves = f"; {output.count(replicas, 'replica')} of it {'serves' if replicas == 1 else 'serve'} now"
+            typer.confirm(f"Delete endpoint {endpoint}{serves if replicas else ''}?", abort=True, err=True)
+        client.delete_endpoint(endpoint, project=named)
     if json:
         output.print_json({"deleted": endpoint})
     else:

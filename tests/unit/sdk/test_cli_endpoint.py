@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import pytest
+from trainmaster.cli import output
 
 AT = "/projects/default/endpoints/sums"
 
@@ -45,3 +47,18 @@ def test_a_revision_of_no_replicas_is_not_waited_for(server: Any, cli: Any) -> N
     assert said.exit_code == 0
     assert "default has 0 replicas" in said.stdout
     assert "trainmaster endpoint scale sums 1" in said.stdout
+
+
+def test_a_person_is_asked_before_an_endpoint_that_serves_is_deleted(
+    server: Any, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.on("GET", AT, detail(replicas=3, ready=2))
+    server.on("DELETE", AT, httpx.Response(204))
+    monkeypatch.setattr(output, "is_interactive", lambda: True)
+    asked = cli("endpoint", "delete", "sums", stdin="n\n")
+    assert asked.exit_code != 0
+    assert "Delete endpoint sums; 2 replicas of it serve now?" in asked.stderr
+    assert server.count("DELETE", AT) == 0
+    assert cli("endpoint", "delete", "sums", stdin="y\n").exit_code == 0
+    assert cli("endpoint", "delete", "sums", "--yes").exit_code == 0
+    assert server.count("DELETE", AT) == 2
