@@ -37,12 +37,16 @@ class By:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a new version is told besides its files. ``aliases`` are set once it is ready."""
+    """What a new version is told besides its files. ``aliases`` are set once it is ready.
+
+    ``keeps_better``: of a study's winner: an alias stays where it is, should it point to a better one of such a study.
+    """
 
     description: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     aliases: Sequence[str] = ()
     stage: Stage = Stage.NONE
+    keeps_better: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +246,8 @@ def _new_version(
         stage=told.stage.value,
         description=told.description,
         labels=dict(told.labels),
-        wanted={"aliases": sorted(set(told.aliases)), "user": by.user},
+        wanted={"aliases": sorted(set(told.aliases)), "user": by.user}
+        | ({"keeps_better": True} if told.keeps_better else {}),
         volume=volume,
         path=place_of(project, version_id),
         created_at=now,

@@ -45,7 +45,7 @@ class ModelVersion(Base):
     ``job_id``: of the job whose output it is of; null: it was uploaded. ``source``: {"kind", "job", "path"}, as
     ``trainmaster.wire.models.ModelSource``; of an upload {"kind", "volume", "base", "path"}, as
     ``core.registry.sources.Uploaded``. ``volume`` and ``path``: where the copy lies. ``wanted``:
-    {"aliases"}, set when it is ready. ``tries``: how often it was taken up since a file was last copied whole.
+    {"aliases"}, set when it is ready, unless of a study's winner (``keeps_better``) they point to a better one. ``tries``: how often it was taken up since a file was last copied whole.
     """
 
     __tablename__ = "model_versions"

@@ -33,6 +33,7 @@ from core.storage.registry import Draft, KnownFile, PlannedFile, digest_of
 from core.storage.tree import Tree
 from scheduler.control import fence
 from scheduler.control.context import Control
+from scheduler.control.models.better import why_better
 from scheduler.control.models.facts import Facts, load_facts, registry_volume, source_tree
 from scheduler.control.models.rests import Rests
 
@@ -404,10 +405,19 @@ class _Registration:
             assert row is not None  # noqa: S101 (moved in this transaction)
             by = By(version.user_id, version.wanted.get("user", ""), f"user:{version.wanted.get('user', '')}")
             tell(session, now, model, By(by.user_id, by.user, "scheduler"), "version.ready", version=version.number)
+            kept = []
             for alias in version.wanted.get("aliases", ()):
+                there = models.find_alias(session, model.id, alias) if version.wanted.get("keeps_better") else None
+                why = "" if there is None else why_better(session, there, version)
+                if there is not None and why:
+                    kept.append(f"Alias {alias} stays at version {there.number}: {why}.")
+                    tell(session, now, model, by, "alias.kept", version=version.number, name=alias,
+                         before=there.number, after=there.number, reason=why)  # fmt: skip
+                    continue
                 before = models.point_alias(session, model, alias, row, now)
                 tell(session, now, model, by, "alias.moved", version=version.number, name=alias, before=before,
                      after=version.number)  # fmt: skip
+            row.reason = " ".join(kept)
         log.info("version.ready", version=version.id, model=model.name, number=version.number)
 
     def _set(self, session: Session, now: datetime, **values: object) -> None:

@@ -51,7 +51,8 @@ def crown(session: Session, control: Control, facts: StudyFacts, now: datetime) 
     description = f"The best of {facts.spent.made} trials of study {facts.name}, trial {number}."
     version = register_from_job(
         session, now, job, spec.winner.model, by, Asked(spec.winner.path),
-        volume=control.default_volume, told=Told(description, labels, spec.winner.aliases), when_done=again,
+        volume=control.default_volume, told=Told(description, labels, spec.winner.aliases, keeps_better=True),
+        when_done=again,
     )  # fmt: skip
     return {"trial": number, "job": job.id, "version": version.id}
 

@@ -251,6 +251,7 @@ def clone(
     else:
         output.say(f"{made.name} ({made.id})")
         _tell_namesakes(made)
+        _tell_winner(made)
 
 
 @app.command()
@@ -532,6 +533,18 @@ def _tell_namesakes(detail: StudyDetail) -> None:
             f"Going on as well: {others} called {detail.name} ({shown}). The name means the newest; an id means one.",
             "yellow",
         )
+
+
+def _tell_winner(made: StudyDetail) -> None:
+    """Of a clone, whose spec nobody has read: that its best trial is registered, and where."""
+    winner = made.spec.winner
+    if winner is None:
+        return
+    aliases = ", ".join(winner.aliases)
+    moved = f", with the alias {aliases} unless that points to a better one" if aliases else ""
+    output.note(
+        f"Its best trial becomes a version of the model {winner.model}{moved}; `--set winner=null` clones without that."
+    )
 
 
 def _print_spec(spec: StudySpec, *, as_json: bool) -> None:

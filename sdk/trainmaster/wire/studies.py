@@ -80,7 +80,7 @@ class StudyWinner(WireModel):
     model: str | None = None
     version: int | None = None
     version_state: str | None = None
-    reason: str = Field(default="", description="Why the version waits, or has failed.")
+    reason: str = Field(default="", description="Why the version waits, has failed, or did not get its aliases.")
 
 
 class StudyDetail(StudyView):

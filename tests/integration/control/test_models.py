@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
+from trainmaster.studies import parse_study
 
 from core.db.engine import unit_of_work
 from core.db.repositories.models import move_version
-from core.db.tables import Event, Job, ModelAlias, ModelChange, ModelFile, ModelVersion, Project, Volume
+from core.db.tables import Event, Job, ModelAlias, ModelChange, ModelFile, ModelVersion, Project, Study, Trial, Volume
 from core.domain.models import VersionEvent, VersionState
 from core.registry.sources import Asked
 from core.registry.versions import By, Told, ready, register_from_job
@@ -340,3 +341,60 @@ def test_it_waits_for_its_job_without_a_bell(lab: Lab) -> None:
         assert [file.path for file in found.manifest] == sorted(FILES)
         kinds = set(session.scalars(select(Event.kind)))
     assert {"model.created", "model.version_registered", "model.version_ready", "model.alias_moved"} <= kinds
+
+
+@pytest.mark.parametrize(
+    ("changes", "by_hand", "points_to"),
+    [
+        ({}, False, 1),  # 0.9 is there, and 0.5 comes
+        ({"goal": "minimize"}, False, 2),
+        ({"metric": "recall"}, False, 2),  # nothing to compare
+        ({}, True, 2),  # a person has said so
+    ],
+)
+def test_the_alias_of_a_winner_stays_at_a_better_one_of_an_earlier_study(
+    lab: Lab, changes: dict[str, Any], by_hand: bool, points_to: int
+) -> None:
+    lab.plane.submit("b")
+    now = lab.plane.engine.now
+    before = changes if "goal" in changes else {}
+    for letter, told, value in (("a", before, 0.9), ("b", changes, 0.5)):
+        spec = parse_study(
+            {
+                "name": f"study-{letter}", "template": {"command": "train"}, "metric": "score", "goal": "maximize",
+                "parameters": {"x": {"type": "float", "min": 0, "max": 1}}, "budget": {"trials": 1}, **told,
+            }
+        )  # fmt: skip
+        with unit_of_work(lab.plane.sessions) as session:
+            job = session.get_one(Job, f"job-{letter}")
+            job.state, job.output_path = "succeeded", "default/a"
+            job.trial = {"study_id": spec.name, "study": spec.name, "number": 1, "parameters": {}}
+            session.add(
+                Study(
+                    id=spec.name, project_id="project-1", user_id="user-1", name=spec.name, seed=1, state="succeeded",
+                    spec=spec.model_dump(mode="json"), created_at=now, started_at=now, updated_at=now,
+                )
+            )  # fmt: skip
+            session.flush()
+            session.add(
+                Trial(
+                    study_id=spec.name, number=1, job_id=job.id, state="succeeded", parameters={}, created_at=now,
+                    result={spec.metrics[0].name: value},
+                )
+            )  # fmt: skip
+            register_from_job(
+                session, now, job, "digits", BY, Asked(), volume="output",
+                told=Told(aliases=("best",), keeps_better=not by_hand),
+            )  # fmt: skip
+        lab.registrar().work()
+    with unit_of_work(lab.plane.sessions) as session:
+        found = {row.number: row for row in session.scalars(select(ModelVersion))}
+        (alias,) = session.scalars(select(ModelAlias))
+        assert {row.state for row in found.values()} == {"ready"}
+        assert alias.version_id == found[points_to].id
+        kept = [row.reason for row in session.scalars(select(ModelChange).where(ModelChange.what == "alias.kept"))]
+        if points_to == 1:
+            why = "its score of 0.9 (study study-a) is better than 0.5 of study study-b"
+            assert (found[2].reason, kept) == (f"Alias best stays at version 1: {why}.", [why])
+        else:
+            assert (found[2].reason, kept) == ("", [])

@@ -391,7 +391,7 @@ def test_the_best_trial_is_registered_in_the_transaction_that_ends_the_study(lab
     assert ended.winner == {"trial": best.number, "job": best.job_id, "version": version.id}
     assert (version.number, version.state, version.job_id) == (1, "registering", best.job_id)
     assert version.labels == {"study": "search", "trial": str(best.number)}
-    assert version.wanted["aliases"] == ["best"]
+    assert version.wanted == {"aliases": ["best"], "user": "ann", "keeps_better": True}
 
 
 def test_the_winner_is_run_once_more_where_its_spec_says_so(lab: Lab) -> None:

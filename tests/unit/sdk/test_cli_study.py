@@ -214,3 +214,13 @@ def test_a_deletion_is_asked_for_by_the_id_that_the_name_means(
     assert server.count("DELETE", "/studies/study-1") == 0
     assert cli("study", "delete", "digits", stdin="y\n").exit_code == 0
     assert server.count("DELETE", "/studies/study-1") == 1
+
+
+def test_a_clone_tells_that_the_winner_is_taken_over(cli: Invoke, server: Any) -> None:
+    server.on("POST", "/studies/digits/clone", STUDY)
+    assert "becomes a version" not in cli("study", "clone", "digits").stderr
+    spec = {**SPEC, "winner": {"model": "classes", "aliases": ["best"]}}
+    server.on("POST", "/studies/digits/clone", {**STUDY, "spec": spec})
+    told = " ".join(cli("study", "clone", "digits").stderr.split())
+    assert "becomes a version of the model classes, with the alias best unless that points to a better one" in told
+    assert "`--set winner=null`" in told

@@ -24,6 +24,8 @@ export function historyWords(change: ModelChange): { words: string; tone: string
         words: before == null ? `@${name} set to v${after ?? "?"}` : `@${name} moved from v${before} to v${after ?? "?"}`,
         tone: "blue",
       };
+    case "alias.kept":
+      return { words: `@${name} stays at v${after ?? "?"}`, tone: "grey" };
     case "alias.removed":
       return { words: `@${name} removed`, tone: "grey" };
     default: {
