@@ -141,6 +141,74 @@ def test_with_a_backup_worker_nobody_waits_for_the_slowest(cluster: Callable[...
     assert torch.equal(values_of(slow_model), values_of(members[0][0]))
 
 
+@pytest.mark.parametrize(
+    "orders",
+    [
+        # The first ps has closed one step less than the second when the late worker's gradient is there.
+        ([0, 1, 0, 1, 0, 2, 1], [0, 1, 0, 1, 0, 1, 2]),
+        # And one more.
+        ([0, 1, 0, 1, 2], [0, 1, 0, 2, 1]),
+    ],
+)
+def test_a_late_worker_goes_on_from_one_update_of_all_ps(
+    cluster: Callable[..., Cluster], orders: tuple[list[int], list[int]]
+) -> None:
+    """Each ps takes the workers' gradients in an order of its own."""
+    job = cluster(2, Options(mode="sync", backup_workers=1, step_timeout_s=20.0), workers=3)
+    members = [job.join(rank) for rank in range(3)]
+    pushed: list[tuple[int, set[int]]] = []
+    for server, order in zip(job.servers, orders, strict=True):
+        take_in_order(server._updates, order)
+
+    def train(rank: int) -> None:
+        model, servers = members[rank]
+        for _ in servers.steps(until=3):
+            pushed.append((rank, set(servers.versions)))
+            step(model, servers, rank)
+
+    together(*(lambda rank=rank: train(rank) for rank in range(3)))
+
+    assert all(len(versions) == 1 for _, versions in pushed), pushed
+    assert [servers.versions for _, servers in members] == [(3, 3)] * 3
+    assert [server.version for server in job.servers] == [3, 3]
+
+
+def take_in_order(updates: Any, order: list[int]) -> None:
+    """Have ``updates`` take the pushes of the workers in ``order``, and those after that as they come."""
+    take = updates.push
+    waiting: list[Push] = []
+
+    def push(push: Push) -> None:
+        waiting.append(push)
+        while ready := [one for one in waiting if not order or one.worker == order[0]]:
+            waiting.remove(ready[0])
+            if order:
+                order.pop(0)
+            take(ready[0])
+
+    updates.push = push
+
+
+def test_nobody_waits_for_a_ps_that_came_back_with_older_values(cluster: Callable[..., Cluster]) -> None:
+    job = cluster(2, Options(mode="sync", backup_workers=1, lost_timeout_s=0.1), workers=2)
+    model, servers = job.join(0)
+    job.join(1)
+    path = servers.checkpoint()
+    for number in range(3):
+        step(model, servers, number)
+    job.stop(1)
+    job.start(1, path)
+
+    step(model, servers, 3)  # on its way to the ps that is lost: given up there
+    step(model, servers, 4)
+    assert servers.versions == (5, 1)
+
+    job.joined.pop(1).close(is_done=False)
+    again, others = job.join(1)  # which cannot know that one came back
+    step(again, others, 5)
+    assert others.versions == (6, 2)
+
+
 def test_in_the_warm_up_the_chief_trains_alone(cluster: Callable[..., Cluster]) -> None:
     job = cluster(1, Options(warmup_updates=3), workers=2)
     model, servers = job.join(0)

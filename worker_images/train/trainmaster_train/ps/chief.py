@@ -24,7 +24,7 @@ from trainmaster_train.ps.options import Options
 
 _HOLD_S = 30.0
 _SETTLE_S = 0.05
-# With backup workers a ps may be a few updates ahead of another, never many: each worker waits for all of them.
+# With backup workers a ps may be an update ahead of another; more, and one came back with older values.
 _APART = 8
 
 
@@ -115,7 +115,8 @@ class Checkpoints:
 
     def _settled(self) -> Optional[List[Optional[int]]]:
         """As :meth:`_hold` at a moment when all ps are at the same step, for a caller that makes no more steps itself.
-        ``None`` when there is no such moment: only with backup workers, when one of them died half through its last push.
+        ``None`` when there is no such moment: only with backup workers, when one of them died half through its last push
+        or a ps came back with older values.
         """
         deadline = time.monotonic() + _HOLD_S
         while time.monotonic() < deadline:

@@ -21,6 +21,8 @@ from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.sharing import offer
 
 _BYE_S = 5.0
+# A worker that died with half of its gradient sent is waited for once; twice as long, the ps are apart for good.
+_CATCH_UP_LOSSES = 2
 
 
 class Fleet:
@@ -53,6 +55,7 @@ class Fleet:
         self._shares = [False] * len(addresses)
         self._gathered: List[Optional[int]] = [None] * len(addresses)  # numbers of the push that is gathered
         self._lost: Set[int] = set()
+        self._is_in_step = True  # no ps came back with older values
         # What this worker is doing, for messages.
         self.own_steps = 0
 
@@ -172,6 +175,27 @@ class Fleet:
                     outcomes.append(answer[0])
         return outcomes
 
+    def catch_up(self) -> None:
+        """Wait until all ps are at the same update, and have its values.
+
+        With backup workers a late gradient brings what each ps has just then, and one may have closed a step that
+        another has not. A gradient of mixed updates would count for other steps on each ps: they would drift apart,
+        not end at the same update, and the last worker would wait for a step that nobody else takes any more. Those
+        whose gradients closed the step have sent them to the other ps, too; so this wait ends without this worker.
+        But not where a ps came back with older values: there each ps goes on from where it is.
+        """
+        deadline = time.monotonic() + _CATCH_UP_LOSSES * self._options.lost_timeout_s
+        before: List[int] = []
+        while self._is_in_step and len(set(self.versions)) > 1:
+            newest = max(self.versions)
+            # Nothing new since the last answer: another ps may be lost, and only who asks it hears that.
+            asked = [version < newest or before == self.versions for version in self.versions]
+            before = list(self.versions)
+            pull = {"op": "pull", "least": newest}
+            self.finish([self.ask(ps, pull, []) if is_asked else None for ps, is_asked in enumerate(asked)])
+            if time.monotonic() > deadline and len(set(self.versions)) > 1:
+                self._is_in_step = False
+
     def _install(self, ps: int, answer: Message) -> None:
         """Have the values of an answer, or of a piece of one, in the model."""
         header, frames = answer
@@ -233,7 +257,9 @@ class Fleet:
             except LostError:
                 if time.monotonic() > deadline:
                     raise
-        self._lost.discard(ps)
+        if ps in self._lost:
+            self._lost.discard(ps)
+            self._is_in_step = False
         self._told_rates[ps] = None
         self._install(ps, values)
 

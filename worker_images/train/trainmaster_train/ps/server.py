@@ -22,7 +22,7 @@ from trainmaster_train.ps.members import Members
 from trainmaster_train.ps.memory import keep_freed_memory
 from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.saving import Saving
-from trainmaster_train.ps.sessions import Door, Partial, Request, Session
+from trainmaster_train.ps.sessions import Door, Partial, Pull, Request, Session
 from trainmaster_train.ps.shard import Shard, no_memory
 from trainmaster_train.ps.sharing import Hatch, Part, map_memory
 from trainmaster_train.ps.updates import Updates
@@ -258,7 +258,8 @@ class Server:
             self._updates.filled()
 
     def _op_pull(self, request: Request) -> None:
-        request.session.waits_for_pull.append(int(request.header["id"]))
+        pull = Pull(int(request.header["id"]), int(request.header.get("least", 0)))
+        request.session.waits_for_pull.append(pull)
         request.session.turn = 0
         self._updates.answer_pulls()
 
@@ -343,6 +344,7 @@ class Server:
                 f"{missing or 'all'} stayed away"
             )
         self._updates.proceed()
+        self._updates.answer_pulls(at_once=True)
 
     def _set_rates(self, header: Mapping[str, Any]) -> None:
         if header.get("rates"):

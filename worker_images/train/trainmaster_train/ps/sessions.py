@@ -41,6 +41,14 @@ class Partial:
         return Push(worker, self.version, gradients, self.rows)
 
 
+@dataclass(frozen=True)
+class Pull:
+    """A request for the values of update ``least`` or of a newer one."""
+
+    number: int
+    least: int
+
+
 @dataclass
 class Session:
     """An authenticated connection. ``worker`` is the rank, or -1 for an evaluator."""
@@ -53,7 +61,7 @@ class Session:
     is_known: bool = False
     partial: Optional[Partial] = None
     shadow: Optional[Shadow] = None
-    waits_for_pull: List[int] = field(default_factory=list)
+    waits_for_pull: List[Pull] = field(default_factory=list)
     waits_for_push: Optional[int] = None
     has_pieces: bool = False  # of the answer to the push that it waits for
     memory: Optional[Part] = None  # that it shares with this ps

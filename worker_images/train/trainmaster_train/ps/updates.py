@@ -91,12 +91,21 @@ class Updates:
                 f"({type(error).__name__}: {error}); start again from the last checkpoint"
             ) from error
 
-    def answer_pulls(self) -> None:
+    def answer_pulls(self, *, at_once: bool = False) -> None:
+        """Give values to those who wait for them; ``at_once``: even where the update that is wanted is not made yet, so
+        that nobody hears nothing for long.
+        """
         for session in list(self._sessions.values()):
             may = session.is_chief or self._shard.version >= self._options.warmup_updates
-            while session.waits_for_pull and self.is_filled and may:
-                session.shadow = None
-                self._answers.values(session, {"re": session.waits_for_pull.pop(0)})
+            if not session.waits_for_pull or not self.is_filled or not may:
+                continue
+            waiting, session.waits_for_pull = session.waits_for_pull, []
+            for pull in waiting:
+                if at_once or self._shard.version >= pull.least:
+                    session.shadow = None
+                    self._answers.values(session, {"re": pull.number})
+                else:
+                    session.waits_for_pull.append(pull)
 
     def waiting_for(self) -> str:
         """Who is missing, in words; empty when nobody waits for anybody."""
@@ -140,8 +149,7 @@ class Updates:
                 self._answers.values(session, header)
         if self._shard.version % LOG_EVERY == 0 and any(v.outcome == "applied" for v in verdicts):
             print(f"ps {self._shard.ps}: update {self._shard.version}: {self._rounds.staleness}.", flush=True)
-        if self._shard.version == self._options.warmup_updates:
-            self.answer_pulls()
+        self.answer_pulls()
 
     def _renewed_for(self, workers: Sequence[int]) -> Renewed:
         return self._answers.while_applying(lambda: [s for s in map(self._session_of, workers) if s is not None])

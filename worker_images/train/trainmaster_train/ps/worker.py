@@ -93,6 +93,8 @@ class Servers:
         self._checkpoints: Optional[Checkpoints] = None
         try:
             self._fleet.join()
+            if options.backup_workers:
+                self._fleet.catch_up()
         except BaseException:
             self._fleet.close()
             raise
@@ -268,6 +270,8 @@ class Servers:
     def _finish(self, numbers: Sequence[Optional[int]]) -> None:
         """Wait for these answers, take the values that they bring, and count what became of the gradients."""
         outcomes = self._fleet.finish(numbers)
+        if self.options.backup_workers:
+            self._fleet.catch_up()
         dropped = [outcome["outcome"] for outcome in outcomes if outcome["outcome"] != "applied"]
         if dropped:
             self.staleness.late += "late" in dropped
