@@ -78,6 +78,24 @@ export const trialsQuery = (id: string, isOver: boolean, client: QueryClient) =>
   });
 };
 
+/** States of the trials' jobs that have not begun, or not gone on: to the study such a trial runs. */
+export const waitingJobsQuery = (study: StudyDetail | undefined, isWanted: boolean) =>
+  queryOptions({
+    queryKey: [...studyKeys.one(study?.id ?? ""), "waiting"],
+    queryFn: async () => {
+      const query = {
+        project: [study?.project ?? ""],
+        label: [`study=${study?.name ?? ""}`],
+        state: ["queued" as const, "starting" as const, "paused" as const],
+        limit: 200,
+      };
+      const { items } = await got(api.GET("/api/v1/jobs", { params: { query } }));
+      return items.map((job) => [job.id, job.state] as const);
+    },
+    enabled: study !== undefined && isWanted,
+    refetchInterval: LIVE_MS,
+  });
+
 export const importanceQuery = (id: string, metric: string | undefined, results: number) =>
   queryOptions({
     queryKey: [...studyKeys.one(id), "importance", metric ?? "", results],

@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import type { Parameter, TrialColumns } from "~/api/types";
-import { bestSoFar, front, laidOverColumns, NO_TRIALS, parameterAxis, thinned, valueOf } from "./trials";
+import { bestSoFar, front, laidOverColumns, NO_TRIALS, parameterAxis, thinned, valueOf, withJobStates } from "./trials";
 
 const told = (number: number[], states: string[], values: (number | null)[]): TrialColumns => ({
   number,
@@ -23,6 +23,16 @@ describe("trials", () => {
     const next = laidOverColumns(first, told([3, 4], ["succeeded", "stopped"], [1, 2]));
     expect(bestSoFar(next.rows, "loss", "minimize")).toEqual({ x: [1, 3, 4], y: [3, 1, 1] });
     expect(next.rows.map((row) => valueOf(row, "loss"))).toEqual([3, null, 1, 2]);
+  });
+
+  it("wait as long as their jobs do", () => {
+    const rows = laidOverColumns(NO_TRIALS, {
+      ...told([1, 2], ["running", "succeeded"], [null, 1]),
+      job: ["job-1", "job-2"],
+    }).rows;
+    const states = [["job-1", "queued"] as const, ["job-2", "queued"] as const, ["job-of-a-namesake", "queued"] as const];
+    expect(withJobStates(rows, states).map((row) => row.state)).toEqual(["queued", "succeeded"]);
+    expect(withJobStates(rows, [])).toBe(rows);
   });
 
   it("keep the best when there are too many to draw", () => {

@@ -51,6 +51,16 @@ export function laidOverColumns(known: Trials, told: TrialColumns): Trials {
   return { rows: [...byNumber.values()].sort((a, b) => a.number - b.number), until: told.until };
 }
 
+/** With the state of its job where a trial is under way but its job is not. The others stay the same objects. */
+export function withJobStates(rows: readonly TrialRow[], states: readonly (readonly [string, string])[]): readonly TrialRow[] {
+  if (states.length === 0) return rows;
+  const byJob = new Map(states);
+  return rows.map((row) => {
+    const state = row.state === "running" && row.job !== null ? byJob.get(row.job) : undefined;
+    return state === undefined ? row : { ...row, state };
+  });
+}
+
 /** A trial's value of a metric, where it is a number that counts. */
 export function valueOf(row: TrialRow, metric: string): number | null {
   const value = row.metrics[metric];

@@ -157,7 +157,7 @@ export function Progress({ study }: { study: Study }) {
     ["cyan", of("running")],
   ] as const;
   const more = [
-    of("running") ? `${of("running")} run` : "",
+    of("running") ? `${of("running")} under way` : "",
     of("stopped") ? `${of("stopped")} stopped early` : "",
     of("failed") ? `${of("failed")} failed` : "",
   ].filter(Boolean);

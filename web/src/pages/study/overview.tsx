@@ -351,7 +351,7 @@ function StudyFacts({ study }: { study: StudyDetail }) {
         <dt>Trials</dt>
         <dd>
           {spec.template ? (
-            <Link to="/jobs" search={{ label: `study=${study.name}` }}>
+            <Link to="/jobs" search={{ project: study.project, label: `study=${study.name}` }}>
               their jobs
             </Link>
           ) : (

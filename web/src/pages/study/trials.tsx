@@ -12,7 +12,7 @@ import { FilterMenu } from "~/pages/jobs/filterMenu";
 import { useStudy } from "./use";
 
 const route = getRouteApi("/shell/studies/$study/trials");
-const STATES = ["running", "succeeded", "stopped", "failed", "cancelled"];
+const STATES = ["queued", "starting", "running", "paused", "succeeded", "stopped", "failed", "cancelled"];
 const ROW = 36; // px
 const MOST = 8; // that are compared at once
 

@@ -1,8 +1,8 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { useCallback, useMemo } from "react";
-import { isStudyOver, studyQuery, trialsQuery } from "~/api/studies";
-import { type Goal, hasResult, NO_TRIALS, type TrialRow } from "~/lib/trials";
+import { isStudyOver, studyQuery, trialsQuery, waitingJobsQuery } from "~/api/studies";
+import { type Goal, hasResult, NO_TRIALS, type TrialRow, withJobStates } from "~/lib/trials";
 import { number } from "~/lib/format";
 
 const route = getRouteApi("/shell/studies/$study");
@@ -13,7 +13,10 @@ export function useStudy() {
   const client = useQueryClient();
   const { data: study } = useQuery(studyQuery(id));
   const told = useQuery(trialsQuery(id, isStudyOver(study?.state), client));
-  const rows = (told.data ?? NO_TRIALS).rows;
+  const known = (told.data ?? NO_TRIALS).rows;
+  const isUnderWay = useMemo(() => known.some((row) => row.state === "running" && row.job !== null), [known]);
+  const { data: waiting } = useQuery(waitingJobsQuery(study, isUnderWay));
+  const rows = useMemo(() => (isUnderWay ? withJobStates(known, waiting ?? []) : known), [known, waiting, isUnderWay]);
   const byNumber = useMemo(() => new Map(rows.map((row) => [row.number, row])), [rows]);
   const results = useMemo(() => rows.reduce((count, row) => count + (hasResult(row) ? 1 : 0), 0), [rows]);
   const navigate = useNavigate();
