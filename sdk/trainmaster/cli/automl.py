@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from trainmaster.cli import options, output, session
 from trainmaster.cli.exits import ExitCode, WrongUse, refused_as
+from trainmaster.errors import FieldMistake, InvalidRequest
 
 if TYPE_CHECKING:
     from trainmaster.client import Client
@@ -19,6 +23,11 @@ Study = Annotated[str, typer.Argument(metavar="STUDY", help="Id or name of the A
 
 _WATCH_S: Final = 1.0
 _LINES: Final = 10
+# Fields of the request whose option is not called as they are.
+_OPTIONS: Final = {"families": "--family", "aliases": "--alias"}
+_RESOURCES: Final = ("cpu", "memory", "gpus")
+_FIELD: Final = re.compile(r"^[a-z_][\w.]*(?=: )")
+_SAY_TASK: Final = re.compile(r"\b([Ss])ay task (?=classification|regression)")
 
 
 def register(root: typer.Typer) -> None:
@@ -95,7 +104,7 @@ def automl(
     if data is None:
         raise WrongUse("Say on what: trainmaster automl --data VOLUME/PATH --target COLUMN --budget 1h.")
     resources = {key: value for key, value in (("cpu", cpu), ("memory", memory), ("gpus", gpus)) if value is not None}
-    with session.client() as client, refused_as("AutoML"):
+    with session.client() as client, refused_as("AutoML"), _told_as_options(as_is=json):
         made = client.create_automl(
             data, target, budget=budget, trials=trials, parallel=parallel, project=session.project_or_default(project),
             name=name, model=model, aliases=alias or (), resources=resources, dry_run=dry_run, task=task, metric=metric,
@@ -114,6 +123,48 @@ def automl(
         output.note(
             f"`trainmaster automl watch {made.name}` stays with it; `automl show` tells the leaderboard.", "dim"
         )
+
+
+@contextmanager
+def _told_as_options(*, as_is: bool) -> Iterator[None]:
+    """What is refused meanwhile names the options, not the request's fields. ``as_is``: it is for programs, which know those."""
+    try:
+        yield
+    except InvalidRequest as error:
+        if not as_is:
+            is_own = error.status is None  # the request has not been sent: pydantic's words
+            told = [one._replace(message=_plain(one)) if is_own else one for one in error.mistakes]
+            error.mistakes = tuple(one._replace(path=_option(one.path)) for one in told)
+            error.sentence = _SAY_TASK.sub(r"\1ay --task ", _FIELD.sub(lambda found: _option(found[0]), error.sentence))
+            if is_own and error.mistakes:
+                error.sentence = "AutoML cannot begin like this:"
+        raise
+
+
+def _option(field: str) -> str:
+    """The option of a field of the request, such as ``families.0``; the field itself where it has none."""
+    from trainmaster.wire.automl import AutomlCreate
+
+    name, _, rest = field.partition(".")
+    if name == "resources":
+        return f"--{rest}" if rest in _RESOURCES else field
+    has_option = name in AutomlCreate.model_fields and name != "kind"
+    return _OPTIONS.get(name, "--" + name.replace("_", "-")) if has_option else field
+
+
+def _plain(mistake: FieldMistake) -> str:
+    """What is right, where pydantic says which end of a range was passed."""
+    from trainmaster.wire.automl import AutomlCreate
+
+    info = AutomlCreate.model_fields.get(mistake.path)
+    ends = {
+        end: getattr(one, end) for one in (info.metadata if info else ()) for end in ("ge", "le") if hasattr(one, end)
+    }
+    if "than" in mistake.message and len(ends) == 2:
+        return f"must be from {ends['ge']} to {ends['le']}"
+    if mistake.path == "name" and "pattern" in mistake.message:
+        return "must be lower-case letters, digits and hyphens, with neither end a hyphen, 63 at most"
+    return mistake.message.replace("Input should be", "must be").replace("String should", "must")
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -224,3 +225,43 @@ def test_a_clone_tells_that_the_winner_is_taken_over(cli: Invoke, server: Any) -
     told = " ".join(cli("study", "clone", "digits").stderr.split())
     assert "becomes a version of the model classes, with the alias best unless that points to a better one" in told
     assert "`--set winner=null`" in told
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--test-fraction", "0.9", "must be from 0.05 to 0.5"),
+        ("--image-size", "4", "must be from 8 to 512"),
+        ("--task", "clasification", "must be 'classification' or 'regression'"),
+        ("--name", "Bad Name", "must be lower-case letters, digits and hyphens"),
+    ],
+)
+def test_what_automl_does_not_take_is_told_by_the_option_and_what_is_right(
+    cli: Invoke, server: Any, option: str, value: str, told: str
+) -> None:
+    done = cli("automl", "--data", "data/x.csv", "--target", "y", option, value)
+    assert (done.exit_code, server.count("POST", "/automl")) == (2, 0)
+    assert f"  {option}  {told}" in done.stderr
+    as_json = json.loads(cli("automl", "--data", "data/x.csv", option, value, "--json").stderr)
+    assert as_json["errors"][0]["path"] == option[2:].replace("-", "_")  # programs know the fields
+
+
+@pytest.mark.parametrize(
+    ("field", "sentence", "told"),
+    [
+        ("families", "families: 'x' is none of tabular: linear.", "Error: --family: 'x' is none of tabular: linear.\n"),
+        (
+            "task",
+            "task: no. Say task classification, or mend.",
+            "Error: --task: no. Say --task classification, or mend.\n",
+        ),
+    ],
+)
+def test_what_the_server_refuses_of_automl_is_told_by_the_option(
+    cli: Invoke, server: Any, problem: Any, field: str, sentence: str, told: str
+) -> None:
+    server.on("POST", "/automl", problem(422, "invalid_request", sentence, field=field))
+    assert cli("automl", "--data", "data/x.csv", "--target", "y").stderr == told
+    mistake = {"path": "resources.cpu", "message": "not a quantity", "hint": None}
+    server.on("POST", "/automl", problem(422, "invalid_spec", "resources.cpu: not a quantity.", errors=[mistake]))
+    assert "  --cpu  not a quantity" in cli("automl", "--data", "data/x.csv", "--cpu", "x").stderr
