@@ -378,3 +378,15 @@ def test_pages_are_accessible_and_fit(open_browser: Callable[..., Any], platform
         assert found == [], (path, look)
         wide = page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
         assert not wide, (path, look)
+
+
+def test_pages_have_titles_and_an_unknown_address_stands_in_the_shell(page: Any, platform: Any) -> None:
+    job = submit(platform, "titled", "true")
+    page.goto(f"/jobs/{job}/logs")
+    expect(page).to_have_title(re.compile(r"^titled \(\w+\) · Logs · Jobs · Trainmaster$"))
+    page.goto("/projects/default/models")
+    expect(page).to_have_title("No such page · Trainmaster")
+    expect(page.get_by_role("navigation", name="Main")).to_be_visible()
+    page.get_by_role("main").get_by_role("link", name="Models").click()
+    expect(page).to_have_url(re.compile(r"/models\?project=default$"))
+    expect(page).to_have_title("Models · Trainmaster")
