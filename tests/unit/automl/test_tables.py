@@ -291,6 +291,12 @@ def test_the_final_run_tests_saves_and_what_it_saves_is_served_without_trusting_
     assert sum(without) == pytest.approx(1)
 
 
+def test_boosting_learns_beside_a_class_of_which_a_fold_has_one_row(tmp_path: Path, capsys: Any) -> None:
+    rows = [[place * place % 97, "rare" if place < 3 else "common"] for place in range(1300)]
+    tabular.run(options(write(tmp_path / "data", rows, ["x", "bought"]), parameters={"family": "boosting"}))
+    assert "step=2" in capsys.readouterr().out
+
+
 def test_a_quantity_is_learnt_too(tmp_path: Path, capsys: Any) -> None:
     rows = [[2 * place, place % 7, 6 * place + place % 7] for place in range(60)]
     folder = write(tmp_path / "data", rows, ["x", "y", "z"])

@@ -29,20 +29,29 @@ _TREES = 200
 _ENOUGH_ROWS = 500
 
 
-def make_model(reader: RowReader, task: str, parameters: Mapping[str, Any], rows: int, seed: int) -> Pipeline:
-    """A pipeline that is not yet fitted. ``rows``: that it will be fitted to. Raises ``DataProblem``: no such family."""
+def make_model(reader: RowReader, task: str, parameters: Mapping[str, Any], target: Any, seed: int) -> Pipeline:
+    """A pipeline that is not yet fitted. ``target``: of the rows it will be fitted to. Raises ``DataProblem``: no such family."""
     family = str(parameters.get("family", ""))
     make = _FAMILIES.get(family)
     if make is None:
         raise DataProblem("There is no family %r; there are %s." % (family, ", ".join(_FAMILIES)))
     is_classes = task == "classification"
+    model = make(is_classes, parameters, len(target), seed)
+    if family == "boosting" and is_classes and not _can_hold_back(target):
+        model.set_params(early_stopping=False, max_iter=100)
     return Pipeline(
         [
             ("rows", reader),
             ("columns", _columns(reader, is_boosting=family == "boosting", seed=seed)),
-            ("model", make(is_classes, parameters, rows, seed)),
+            ("model", model),
         ]
     )
+
+
+def _can_hold_back(target: Any) -> bool:
+    """Whether scikit-learn can take a tenth of the rows for boosting's early stopping: a row of each class, and leave one."""
+    counts = np.unique(target, return_counts=True)[1]
+    return int(counts.min()) > 1 and len(counts) <= len(target) // 10
 
 
 def _columns(reader: RowReader, *, is_boosting: bool, seed: int) -> ColumnTransformer:

@@ -212,7 +212,7 @@ def _validate(options: Options, data: Data, reader: RowReader) -> None:
             break
         begun = time.monotonic()
         fresh: Any = clone(reader)
-        model = make_model(fresh, options.task, options.parameters, len(fit), options.seed)
+        model = make_model(fresh, options.task, options.parameters, target[fit], options.seed)
         model.fit(rows[fit], target[fit])
         predicted, chances = predictions(model, rows[held], classes)
         value = score(options.metric, target[held], predicted, chances, classes)
@@ -238,7 +238,7 @@ def predictions(model: Any, rows: Any, classes: Any) -> tuple[Any, Any]:
 def _finish(options: Options, data: Data, reader: RowReader, notes: list[str]) -> None:
     """What is tested is what is saved: it is not fitted again with the rows of the test."""
     classes = np.unique(data.target) if options.task == "classification" else None
-    model = make_model(reader, options.task, options.parameters, len(data.trials), options.seed)
+    model = make_model(reader, options.task, options.parameters, data.target[data.trials], options.seed)
     model.fit(data.rows[data.trials], data.target[data.trials])
     predicted, chances = predictions(model, data.rows[data.test], classes)
     baseline = baseline_of(options.task, data.target[data.trials], len(data.test), classes)
