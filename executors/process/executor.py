@@ -45,7 +45,8 @@ _DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 WORLD_FILE: Final = "world.json"  # trainmaster_runtime.worlds.FILE
 _CLAIM_S: Final = 20.0  # for the runtime to take the order: 50 ms on an idle machine
 _LOCK_S: Final = 10.0
-_END_S: Final = 2.5  # a runtime whose job has ended stays for 2 s at most, to send its last reports
+_END_S: Final = 2.5  # a runtime whose job has ended stays for 2 s, to send its last reports
+_LAST_CALL_S: Final = 60.0  # and for so much longer while the API, which may just be starting, does not take them
 _LOOK_S: Final = 0.02
 _NOT_CLAIMED: Final = 75  # trainmaster_runtime.main.NOT_CLAIMED
 _TOMBSTONE_DAYS: Final = 30
@@ -185,7 +186,9 @@ class ProcessExecutor:
             raise ExecutorTryAgain(f"The folder {self._attempts} is away; is its disk mounted?") from error
 
     def remove(self, attempt_id: AttemptId) -> None:
-        """Raises :class:`ExecutorTryAgain` when a process does not die within ten seconds (it waits in the kernel)."""
+        """Raises :class:`ExecutorTryAgain` when a process does not die within ten seconds (it waits in the kernel), or
+        has reports of a job that has ended which the API does not take yet: for a minute, then they are given up.
+        """
         # First the tombstone: a creator that comes from here on finds it and gives up.
         (self._removed / attempt_id).touch()
         for path in self._folders(attempt_id):
@@ -331,16 +334,19 @@ class ProcessExecutor:
         """Kill all of it; returns when nothing holds the folder any more."""
         end = time.monotonic() + _LOCK_S
         asked_at = None
+        had_ended = folder.read("exit.json") is not None
         while True:
             runtime = folder.runtime()
             if runtime is not None and runtime.is_alive():
                 # The runtime knows its tree best; if it does not do it in time, it goes with its tree.
                 if asked_at is None:
                     asked_at = time.monotonic()
-                    if folder.read("exit.json") is None:
+                    if not had_ended:
                         folder.write("stop.json", {"grace_s": 0})
                         procfs.send(runtime.pid, runtime.start_ticks, signal.SIGTERM)
                 elif time.monotonic() > asked_at + _END_S:
+                    if had_ended and not _is_last_call_over(folder.path.parent / "last_call"):
+                        raise ExecutorTryAgain(f"{folder.path.name} has ended and still sends its last reports.")
                     procfs.send(runtime.pid, runtime.start_ticks, signal.SIGKILL)
             elif folder.try_lock():
                 sweep.sweep(folder, mark_of(folder.key))
@@ -364,6 +370,16 @@ def _make_private(folder: Path) -> None:
     for path in (*reversed(folder.parents), folder):
         if not path.exists():
             path.mkdir(mode=0o700, exist_ok=True)
+
+
+def _is_last_call_over(call: Path) -> bool:
+    """Makes the call of an attempt the first time. A file: the next look may be another process's."""
+    try:
+        if not call.exists():
+            call.touch(mode=0o600)
+        return time.time() > call.stat().st_mtime + _LAST_CALL_S  # noqa: TID251 - the file system's own clock
+    except FileNotFoundError:  # somebody else has removed it all
+        return True
 
 
 def _private(path: str, flags: int) -> int:

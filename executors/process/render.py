@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from core.domain.errors import ExecutorRefused
 from executors.base import ReplicaKey, ReplicaOrder
 from executors.order_file import order_fields
+
+# An outage may last a weekend. All that a runtime which waits for its end holds is its own few megabytes.
+_REPORTS_STAY_S: Final = 7 * 86_400.0
 
 
 def state_name(key: ReplicaKey) -> str:
@@ -53,6 +56,7 @@ def render(
     return {
         **order_fields(order, view=view, command=order.command or (), log_limit_bytes=log_limit_bytes),
         "api_file": api_file,
+        "reports_stay_s": _REPORTS_STAY_S,
         "use_cgroups": use_cgroups,
         "boot_id": boot_id,
         "tombstone": tombstone,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 import time
@@ -11,8 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from trainmaster.wire.runtime import Report, ReportAnswer
 
+from core.domain.errors import ExecutorTryAgain
 from executors.base import Phase
 from executors.process import ProcessExecutor
+from tests.contracts.executors.conftest import remove
 
 
 @pytest.fixture
@@ -118,6 +121,33 @@ def test_the_log_of_a_talkative_job_is_bounded(make_process_bench):
     assert bench.log(order).endswith("line 99999")
 
 
+def test_what_a_job_told_while_the_platform_was_away_is_there_before_its_end_is_written(bench, api):
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        old = f"http://127.0.0.1:{gone.getsockname()[1]}"
+    order = bench.order(
+        command=bench.python("for n in range(1, 4): print(f'step={n} loss={1 / n}')"),
+        api_url=old,
+        token="tma_x",
+    )
+    bench.executor.create(order)
+    assert bench.ended(order).phase is Phase.SUCCEEDED
+    runtime = json.loads((bench.state(order) / "runtime.json").read_text())["pid"]
+    with pytest.raises(ExecutorTryAgain, match="last reports"):  # its two seconds are over, and the API is still away
+        bench.executor.remove(order.key.attempt_id)
+    assert bench.is_alive(runtime)
+    platform = ProcessExecutor(bench.run_dir, api_url=api.url)
+    remove(platform, order.key.attempt_id)
+    points = [
+        (step, value)
+        for item in items(api)
+        if item.kind == "metrics"
+        for one in item.data["series"]
+        if one["name"] == "loss"
+        for step, value in zip(one["steps"], one["values"], strict=True)
+    ]
+    assert points == [(n, 1 / n) for n in range(1, 4)]
+
+
 def test_an_api_that_does_not_answer_delays_no_exit(bench):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -129,6 +159,10 @@ def test_an_api_that_does_not_answer_delays_no_exit(bench):
         assert bench.ended(order).phase is Phase.SUCCEEDED
         since = time.monotonic()
         state = bench.state(order)
-        runtime = json.loads((state / "runtime.json").read_text())["pid"]
-        bench.wait_for(lambda: not bench.is_alive(runtime), what="the runtime's end")
+        with pytest.raises(ExecutorTryAgain):
+            bench.executor.remove(order.key.attempt_id)
         assert time.monotonic() - since < 10  # two seconds, and what a busy machine adds
+        call = state.parent / "last_call"
+        os.utime(call, (0, 0))  # a minute ago
+        bench.executor.remove(order.key.attempt_id)
+        assert not state.exists()

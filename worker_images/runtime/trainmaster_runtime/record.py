@@ -13,7 +13,7 @@
 ``api.json``            ``{"url": …}``: where the API is now, when it has moved since the order was written; an order may
                         name another file for it, such as one for all replicas of a machine
 ``world.json``          of an elastic gang: the newest world, as an executor told it; see ``worlds``
-``exit.json``           how it ended; the last thing written
+``exit.json``           how it ended; the last thing that the runtime writes
 ``work``                the work folder, ``/data`` of the job
 ======================  ==============================================================================================
 

@@ -104,8 +104,11 @@ class Replica:
         self._state.write_exit(record)
         if self._order.termination_path is not None:
             write_copy(self._order.termination_path, record)
-        if self._reporter is not None:
-            self._reporter.finish()
+        if self._reporter is not None and not self._reporter.finish(stay_s=self._order.reports_stay_s):
+            # Nothing of the job is left, and its end is known: who ends the runtime from here on need not ask it.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            self._reporter.stay()
         return 1 if ending.code is None else ending.code
 
     # Start

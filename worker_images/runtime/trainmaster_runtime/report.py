@@ -16,6 +16,7 @@ from trainmaster_runtime import clock, syscalls
 
 HEARTBEAT_S = 10.0
 FLUSH_S = 2.0  # how long a finished job may wait for its last reports
+_STAY_LOOK_S = 1.0  # between two tries of who stays longer for them
 _EARLY_LINES = 1_000  # printed before that
 _FIRST_S = 0.4  # leaves the first moments of the job to the job
 _LOOK_S = 0.5
@@ -139,6 +140,7 @@ class Reporter:
         self.has_attempt_ended = False  # the platform said so: whoever still runs is of a gang that was given up
         self._connection: HTTPConnection | None = None
         self._finish_by: float | None = None
+        self._flush_by = 0.0
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -152,11 +154,20 @@ class Reporter:
         elif self._make_collector is not None:
             self._early.extend(lines)
 
-    def finish(self, limit_s: float = FLUSH_S) -> None:
-        """Send what is left, for at most ``limit_s``."""
-        self._finish_by = clock.monotonic() + limit_s
+    def finish(self, limit_s: float = FLUSH_S, *, stay_s: float = 0.0) -> bool:
+        """Send what is left; waits ``limit_s`` for it. ``False``: some is left, and :meth:`stay` goes on with it.
+
+        ``stay_s``: how much longer that may take, as when the API is away.
+        """
+        self._flush_by = clock.monotonic() + limit_s
+        self._finish_by = self._flush_by + stay_s
         self._wake.set()
         self._thread.join(limit_s)
+        return not self._thread.is_alive()
+
+    def stay(self) -> None:
+        """After :meth:`finish`: return when all is sent or nobody will take it, or when its time is over."""
+        self._thread.join(max(0.0, (self._finish_by or 0.0) - clock.monotonic()))
 
     def _run(self) -> None:
         try:
@@ -175,7 +186,7 @@ class Reporter:
                 if is_last:
                     if self._is_refused or (not self._in_flight and not self._spool):
                         return
-                    clock.pause(0.1)
+                    clock.pause(0.1 if clock.monotonic() < self._flush_by else _STAY_LOOK_S)
                 else:
                     self._wake.wait(_LOOK_S)
         except Exception as error:  # noqa: BLE001 - whatever it is, the job goes on without reports
@@ -368,7 +379,7 @@ class Reporter:
     def _timeout(self) -> float:
         if self._finish_by is None:
             return _TIMEOUT_S
-        return max(0.1, self._finish_by - clock.monotonic())
+        return max(0.1, min(_TIMEOUT_S, self._finish_by - clock.monotonic()))
 
     def _drop_connection(self) -> None:
         if self._connection is not None:
