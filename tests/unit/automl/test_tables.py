@@ -159,6 +159,28 @@ def test_a_number_of_the_rows_is_no_feature_unless_it_is_kept_and_rows_need_not_
         tabular.read_kinds(data, keep=["user"])
 
 
+@pytest.mark.parametrize(
+    ("task", "cells", "is_told"),
+    [
+        ("classification", ["A", "B"], True),
+        ("classification", ["A", ""], False),  # empty but for one value: no feature
+        ("classification", ["A", "A"], False),
+        ("classification", ["A", "B", "C", "B"], False),  # several for a class, as an honest feature may have
+        ("regression", ["1.0", "2.0"], True),
+        ("regression", ["2", "4"], False),
+    ],
+)
+def test_a_column_that_mirrors_the_target_is_told_as_a_leak(
+    tmp_path: Path, task: str, cells: list[str], is_told: bool
+) -> None:
+    rows = [[place * 7 % 11, cells[place % len(cells)], 1 + place % 2] for place in range(40)]
+    folder = write(tmp_path / "data", rows, ["x", "copy", "bought"])
+    metric = "accuracy" if task == "classification" else "rmse"
+    _, notes = tabular.read_kinds(tabular.load(options(folder, task=task, metric=metric)))
+    told = [note for note in notes if "leaked the target" in note]
+    assert [note.split(" looks")[0] for note in told] == (["Column copy"] if is_told else [])
+
+
 @pytest.mark.parametrize("cell", [10**400, "1e999", math.inf, "0045", True, None, []])
 def test_what_is_no_number_of_a_float_is_missing(cell: Any) -> None:
     assert math.isnan(number_of(cell))

@@ -116,7 +116,24 @@ def read_kinds(data: Data, keep: Sequence[str] = ()) -> tuple[RowReader, list[st
     notes = [
         "Column %s is left out: %s." % (name, why) for name, (kind, why) in zip(data.names, found) if kind == DROPPED
     ]
+    notes += [
+        "Column %s looks as if it leaked the target: each of its values goes with one of the target's, and the other way round. "
+        "Where it is not known before the target is, take it out of the table." % name
+        for place, (name, (kind, _)) in enumerate(zip(data.names, found))
+        if kind != DROPPED and _mirrors(data.rows[data.trials, place], data.target[data.trials])
+    ]
     return RowReader(data.names, [kind for kind, _ in found], [why for _, why in found]), notes
+
+
+def _mirrors(cells: Any, target: Any) -> bool:
+    """Whether classes and the column's texts stand for each other, or its numbers are the target."""
+    if target.dtype.kind == "f":
+        return all(number_of(cell) == value for cell, value in zip(cells, target))
+    pairs: dict[str, str] = {}
+    for cell, value in zip(cells, target):
+        if pairs.setdefault(text_of(cell), value) != value:
+            return False
+    return len(set(pairs.values())) == len(pairs)
 
 
 def _kind(data: Data, place: int, *, is_kept: bool) -> tuple[str, str]:
