@@ -45,9 +45,10 @@ def study_view(session: Session, study: Study) -> StudyView:
 
 def study_views(session: Session, rows: Sequence[Study]) -> list[StudyView]:
     counts = studies.trial_counts(session, [row.id for row in rows])
+    waiting = studies.waiting_counts(session, [row.id for row in rows])
     projects = _names(session, Project, {row.project_id for row in rows})
     users = _names(session, User, {row.user_id for row in rows})
-    return [_view(session, row, counts[row.id], projects, users) for row in rows]
+    return [_view(session, row, counts[row.id], waiting.get(row.id, 0), projects, users) for row in rows]
 
 
 def study_detail(session: Session, study: Study) -> StudyDetail:
@@ -116,6 +117,7 @@ def _view(
     session: Session,
     row: Study,
     counts: Mapping[TrialState, int],
+    waiting: int,
     projects: Mapping[str, str],
     users: Mapping[str, str],
 ) -> StudyView:
@@ -136,6 +138,7 @@ def _view(
         algorithm_chosen=chosen.get("algorithm"),
         algorithm_reason=chosen.get("reason", ""),
         trials={state.value: count for state, count in counts.items()},
+        waiting=waiting,
         budget_trials=spec.budget.trials,
         parallel=spec.budget.parallel,
         best=trial_views(session, row.id, limit=1, numbers=[leader.number])[0] if leader else None,

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from core.db.rows import AnyRow
 from core.db.tables import Attempt, Job, Study, Trial
 from core.domain.errors import StaleWrite
+from core.domain.states import JobState
 from core.domain.studies.states import StudyState, TrialState
 
 _LIVE: Final = (StudyState.RUNNING.value, StudyState.STOPPING.value)
@@ -132,6 +133,19 @@ def trial_counts(session: Session, study_ids: Iterable[str]) -> dict[str, dict[T
     for study_id, state, count in session.execute(query.group_by(Trial.study_id, Trial.state)):
         found[study_id][TrialState(state)] = count
     return found
+
+
+def waiting_counts(session: Session, study_ids: Iterable[str]) -> dict[str, int]:
+    """How many of each study's running trials have jobs in the queue; studies without any are left out."""
+    query = (
+        select(Trial.study_id, func.count())
+        .join(Job, Job.id == Trial.job_id)
+        .where(
+            Trial.study_id.in_(list(study_ids)), Trial.state == TrialState.RUNNING.value,
+            Job.state == JobState.QUEUED.value,
+        )
+    )  # fmt: skip
+    return {row[0]: row[1] for row in session.execute(query.group_by(Trial.study_id))}
 
 
 def running_count(session: Session, study_id: str) -> int:

@@ -560,10 +560,11 @@ def _print_spec(spec: StudySpec, *, as_json: bool) -> None:
 def _progress(view: StudyView) -> str:
     ended = sum(view.trials.values()) - view.trials.get("running", 0)
     of = f" of {view.budget_trials}" if view.budget_trials is not None else ""
+    counts = {**view.trials, "running": view.trials.get("running", 0) - view.waiting, "waiting": view.waiting}
     more = [
-        f"{view.trials[state]} {state}"
-        for state in ("running", "stopped", "failed", "cancelled")
-        if view.trials.get(state)
+        f"{counts[state]} {state}"
+        for state in ("running", "waiting", "stopped", "failed", "cancelled")
+        if counts.get(state, 0) > 0
     ]
     return f"{ended}{of} ended" + (f" ({', '.join(more)})" if more else "")
 

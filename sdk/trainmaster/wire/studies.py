@@ -62,6 +62,7 @@ class StudyView(WireModel):
     )
     algorithm_reason: str = Field(default="", description="Why, in a sentence.")
     trials: dict[str, int] = Field(default_factory=dict)
+    waiting: int = Field(default=0, description="How many of the running trials have a job that waits in the queue.")
     budget_trials: int | None = None
     parallel: int = 1
     best: TrialView | None = None

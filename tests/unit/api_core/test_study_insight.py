@@ -82,6 +82,18 @@ def add_trials(sessions: SessionFactory, study: str, count: int, clock: Any, **v
         session.execute(update(Study).where(Study.id == study).values(trial_count=count))
 
 
+def test_trials_whose_jobs_are_in_the_queue_are_counted(
+    client: TestClient, sessions: SessionFactory, search: str, clock: Any
+) -> None:
+    job = client.post("/api/v1/jobs", json={"spec": {"name": "one", "command": "train"}})
+    assert job.status_code == 201, job.text
+    add_trials(sessions, search, 3, clock, state="running", ended_at=None)
+    with unit_of_work(sessions) as session:
+        session.execute(update(Trial).where(Trial.number == 2).values(job_id=job.json()["id"]))
+    told = client.get(f"{URL}/{search}").json()
+    assert (told["trials"], told["waiting"]) == ({"running": 3}, 1)
+
+
 def test_nothing_is_known_of_a_study_without_trials(client: TestClient, search: str) -> None:
     columns = client.get(f"{URL}/{search}/columns").json()
     assert (columns["number"], columns["parameters"], columns["metrics"]) == (

@@ -30,6 +30,12 @@ def test_studies_are_listed_by_state_user_and_name(cli: Any, server: Any) -> Non
     assert not {"state", "user", "search"} & set(server.requests[1].url.params)
 
 
+def test_trials_whose_jobs_are_in_the_queue_are_told_as_waiting(cli: Any, server: Any) -> None:
+    waits = {**STUDY, "state": "running", "trials": {"running": 3, "succeeded": 1}, "waiting": 2}
+    server.on("GET", "/studies", {"items": [waits], "next_cursor": None})
+    assert "1 of 20 ended (1 running, 2 waiting)" in cli("study", "list").stdout
+
+
 def test_a_state_that_no_study_has_is_refused_in_words(cli: Any, server: Any) -> None:
     refused = cli("study", "list", "--state", "done")
     assert refused.exit_code != 0

@@ -149,15 +149,19 @@ export function Progress({ study }: { study: Study }) {
   const of = (state: string) => study.trials?.[state] ?? 0;
   const made = Object.values(study.trials ?? {}).reduce((sum, count) => sum + count, 0);
   const over = made - of("running");
+  const waiting = study.waiting ?? 0;
+  const running = Math.max(0, of("running") - waiting);
   const whole = Math.max(study.budget_trials ?? made, made, 1);
   const parts = [
     ["green", of("succeeded")],
     ["grey", of("stopped") + of("cancelled")],
     ["red", of("failed")],
-    ["cyan", of("running")],
+    ["cyan", running],
+    ["amber", waiting],
   ] as const;
   const more = [
-    of("running") ? `${of("running")} under way` : "",
+    running ? `${running} under way` : "",
+    waiting ? `${waiting} waiting` : "",
     of("stopped") ? `${of("stopped")} stopped early` : "",
     of("failed") ? `${of("failed")} failed` : "",
   ].filter(Boolean);
