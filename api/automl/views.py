@@ -137,11 +137,18 @@ def _test(session: Session, job_id: str, about: AutomlDetail) -> AutomlTest | No
         high=high,
         rows=int(told["rows"]),
         baseline=baseline,
-        hint=_NO_INTERVAL
+        hint=_unsure(told[metric], baseline, about.goal)
         if low is None or high is None
         else _doubt(low if about.goal == "maximize" else high, baseline, about.goal),
         metrics={name: value for name, value in sorted(told.items()) if name not in own},
     )
+
+
+def _unsure(score: float, baseline: float | None, goal: str) -> str:
+    """Of a test without an interval."""
+    if baseline is None or (score > baseline if goal == "maximize" else score < baseline):
+        return _NO_INTERVAL
+    return f"Not better than the baseline, which says the same of every row and scores {baseline:.4g} on these. {_NO_INTERVAL}"
 
 
 def _doubt(nearest: float, baseline: float | None, goal: str) -> str:

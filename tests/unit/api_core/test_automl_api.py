@@ -322,3 +322,4 @@ def test_of_a_test_without_an_interval_it_is_told_why(
         test = test_of(**told)
         assert (test["low"], test["high"]) == (None, None)
         assert test["hint"].startswith("No interval of 95 % is told")
+    assert test_of(accuracy_baseline=1.0)["hint"].startswith("Not better than the baseline")
