@@ -27,8 +27,11 @@ log = structlog.get_logger(__name__)
 _MAX_ROUNDS: Final = 4
 # An endpoint of which all is well is asked this often; one that moves, with each of beat's rings.
 _SETTLED_LOOK: Final = timedelta(seconds=3)
-# Ready replicas are asked no more often, however often those that start are: three answers owed shall not be of one moment.
+# Ready replicas are asked no more often, whoever rings: three answers owed shall not be of one moment.
 _READY_ASKED_APART: Final = timedelta(seconds=0.5)
+# After the endpoint's id in the key of an alarm's ring: ready replicas are not asked. Any process of many may take it, and
+# each knows its own times alone.
+_WITHOUT_READY: Final = "/without-ready"
 
 Alarm = Callable[[str, str, datetime], None]  # topic and key of a ring, and when
 
@@ -41,7 +44,7 @@ class EndpointKeeper:
     """One per process, safe for many threads.
 
     ``own_server``: how plain processes start the platform's server; ``None``: replicas are containers. ``alarm``: rings when
-    the next look is due, where that is sooner than beat's ring.
+    the next look is due, where that is sooner than beat's ring; ``keep`` understands its key.
     """
 
     def __init__(
@@ -61,16 +64,19 @@ class EndpointKeeper:
         self._in_hand: InHand[str] = InHand()
         self._lock = threading.Lock()
 
-    def keep(self, endpoint_id: str) -> None:
+    def keep(self, key: str) -> None:
         """Bring the endpoint as far as it goes now. Harmless to repeat, and to call from two threads at once.
+
+        ``key``: the endpoint's id, or the key of an alarm. An alarm's look leaves ready replicas alone.
 
         Raises:
             Unavailable: the database is away.
         """
+        endpoint_id = key.removesuffix(_WITHOUT_READY)
         if not self._in_hand.enter(endpoint_id):
             return
         try:
-            self._keep(endpoint_id)
+            self._keep(endpoint_id, asks_ready=endpoint_id == key)
         finally:
             if self._in_hand.leave(endpoint_id):
                 self._control.bell.ring(TOPIC_ENDPOINT, endpoint_id)
@@ -88,7 +94,7 @@ class EndpointKeeper:
         for endpoint_id in due:
             self._control.bell.ring(TOPIC_ENDPOINT, endpoint_id)
 
-    def _keep(self, endpoint_id: str) -> None:
+    def _keep(self, endpoint_id: str, *, asks_ready: bool) -> None:
         lease: HeldLease | None = None
         next_look: datetime | None = None
         for _ in range(_MAX_ROUNDS):
@@ -97,7 +103,7 @@ class EndpointKeeper:
                 if lease is None or facts is None:
                     break
                 this = EndpointRound(self._control, lease, facts, self._probe, self._own_server)
-                goes_on = this.run(asks_ready=self._asks_ready(endpoint_id))
+                goes_on = this.run(asks_ready=asks_ready and self._asks_ready(endpoint_id))
                 lease, next_look = this.lease, this.next_look
                 self._note(facts, goes_on=goes_on)
             except StaleWrite as stale:
@@ -112,7 +118,7 @@ class EndpointKeeper:
             except Unavailable:
                 pass  # it expires by itself
         if next_look is not None:
-            self._alarm(TOPIC_ENDPOINT, endpoint_id, next_look)
+            self._alarm(TOPIC_ENDPOINT, endpoint_id + _WITHOUT_READY, next_look)
 
     def _asks_ready(self, endpoint_id: str) -> bool:
         now = self._control.clock()

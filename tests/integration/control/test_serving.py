@@ -34,12 +34,15 @@ class Lab:
         self.fewest_ready = 99
         plane.engine.script_for = self._scripted
         self.alarms: list[datetime] = []
+        self.rung = ""  # the key of the last alarm
         self.keeper = self._new_keeper()
 
     def _new_keeper(self) -> EndpointKeeper:
-        return EndpointKeeper(
-            self.plane.control, SERVER, self._probe, alarm=lambda _topic, _key, at: self.alarms.append(at)
-        )
+        return EndpointKeeper(self.plane.control, SERVER, self._probe, alarm=self._set_alarm)
+
+    def _set_alarm(self, _topic: str, key: str, at: datetime) -> None:
+        self.rung = key
+        self.alarms.append(at)
 
     def _scripted(self, order: ReplicaOrder) -> Script:
         self.orders[f"{order.node}:{order.env['AIP_HTTP_PORT']}"] = order
@@ -299,6 +302,27 @@ def test_the_next_look_is_when_a_replica_may_be_ready_and_those_that_are_ready_a
     lab.alarms.clear()
     lab.turn()
     assert lab.alarms == []  # all is well
+
+
+def test_looks_between_the_rings_of_beat_ask_no_replica_that_is_ready_whichever_process_has_them(lab: Lab) -> None:
+    lab.create(replicas=1)
+    lab.until([1])
+    (ready,) = [one.address for one in lab.targets]
+    lab.sick = {"v2"}
+    lab.revise(2)
+    lab.turn()
+    lab.sick = {"v1", "v2"}  # the ready one reloads, for less than two seconds
+    lab.asked.clear()
+    for _ in range(2):
+        for _ in range(2):
+            lab.restart()  # another process, which knows nothing of the times of the first one
+            for _ in range(2):
+                lab.keeper.keep(lab.rung)
+                lab.plane.advance(0.25)
+        lab.turn(0.0)
+    assert lab.asked.count(ready) == 2
+    assert len(lab.asked) >= 2 + 8  # the one that starts, each time
+    assert [one.revision for one in lab.targets] == [1]
 
 
 def test_a_replica_drains_before_its_job_is_ended(lab: Lab) -> None:
