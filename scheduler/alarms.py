@@ -25,6 +25,7 @@ class Alarms:
         self._clock = clock
         self._lock = threading.Lock()
         self._set: dict[tuple[str, str], tuple[datetime, threading.Timer]] = {}
+        self._is_closed = False
 
     def set(self, topic: str, key: str, at: datetime) -> None:
         """Ring then, or at once where that is over. More than ten seconds ahead nothing is done."""
@@ -33,20 +34,27 @@ class Alarms:
         if left > _AHEAD:
             return
         with self._lock:
+            if self._is_closed:
+                return
             known = self._set.get(name)
             if known is None and len(self._set) >= _MOST:
                 return
-            if known is not None:
-                if known[0] <= at:
-                    return
-                known[1].cancel()
+            if known is not None and known[0] <= at:
+                return
             timer = threading.Timer(max(0.0, left.total_seconds()), self._go_off, (name, at))
             timer.daemon = True
+            try:
+                timer.start()
+            except RuntimeError:
+                return  # no thread is to be had: beat's ring finds it, and the next one may be set
+            if known is not None:
+                known[1].cancel()
             self._set[name] = at, timer
-            timer.start()
 
     def close(self) -> None:
+        """Nothing rings any more, nor is anything set."""
         with self._lock:
+            self._is_closed = True
             for _, timer in self._set.values():
                 timer.cancel()
             self._set.clear()

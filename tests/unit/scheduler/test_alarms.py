@@ -18,6 +18,7 @@ class Timer:
     """One that goes off when it is told to."""
 
     made: list[Timer]
+    are_no_threads = False
 
     def __init__(self, wait_s: float, work: Callable[..., None], args: tuple[Any, ...]) -> None:
         self.wait_s, self.work, self.args = wait_s, work, args
@@ -25,6 +26,8 @@ class Timer:
         self.made.append(self)
 
     def start(self) -> None:
+        if self.are_no_threads:
+            raise RuntimeError("can't start new thread")
         self.is_started = True
 
     def cancel(self) -> None:
@@ -66,6 +69,32 @@ def test_the_earliest_is_rung_once_and_then_the_next_may_be_set(timers: list[Tim
     clock.set("b", 2)
     clock.alarms.close()
     assert [one.is_cancelled for one in timers[2:]] == [True, True]
+
+
+def test_what_finds_no_thread_is_in_nobodys_way(timers: list[Timer], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    clock.set("b", 5)
+    with monkeypatch.context() as here:
+        here.setattr(Timer, "are_no_threads", True)
+        clock.set("a", 1)
+        clock.set("b", 1)
+    clock.set("a", 2)
+    assert [(one.wait_s, one.is_started, one.is_cancelled) for one in timers] == [
+        (5, True, False),  # the later one is better than none
+        (1, False, False),
+        (1, False, False),
+        (2, True, False),
+    ]
+    timers[0].go_off()
+    timers[3].go_off()
+    assert clock.rung == [("endpoint", "b"), ("endpoint", "a")]
+
+
+def test_once_closed_nothing_is_set(timers: list[Timer]) -> None:
+    clock = Clock()
+    clock.alarms.close()
+    clock.set("a", 1)
+    assert timers == []
 
 
 def test_what_is_far_away_takes_no_place(timers: list[Timer]) -> None:
