@@ -172,9 +172,19 @@ def _embedded(arguments: list[str]) -> list[str]:
 
 
 def _sentence(said: str) -> str:
-    """What the platform said last; a traceback's last line, should there be one."""
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1] if lines else "The platform ended at once and said nothing; look into the logs in its data folder."
+    """What the platform said last, besides how far it is; a traceback's last line, should there be one."""
+    lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith(_STAGE)]
+    if lines:
+        return lines[-1]
+    stage = _stage(said)
+    ended = f"ended while it was {stage}" if stage else "ended at once"
+    return f"The platform {ended} and said nothing of why; look into the logs in its data folder."
+
+
+def _stage(said: str) -> str:
+    """How far the platform said last that it is; empty: it did not say."""
+    told = [line.removeprefix(_STAGE).strip() for line in said.splitlines() if line.startswith(_STAGE)]
+    return told[-1] if told else ""
 
 
 @dataclass(slots=True)
@@ -202,15 +212,14 @@ class Platform:
             except subprocess.TimeoutExpired:
                 pass
             else:
-                self.said.seek(0)
-                sentence = _sentence(self.said.read().decode(errors="replace"))
+                sentence = _sentence(self._said())
                 raise (AlreadyRuns if self.process.returncode == ExitCode.CONFLICT else CannotStart)(sentence)
             if time.monotonic() > deadline_s:
                 raise self._gave_up()
 
     def _gave_up(self) -> CannotStart:
         """Stop what is not ready in time, so that it is not in the way of the next try; what to say of it."""
-        stage = self._stage()
+        stage = _stage(self._said()) or "starting its first process"
         self.process.terminate()
         try:
             self.process.wait(_STOPPED_WITHIN_S)
@@ -222,12 +231,9 @@ class Platform:
             f"Where {self.home / 'logs'} tells of no error, the machine is busy: try again, what is there is kept."
         )
 
-    def _stage(self) -> str:
-        """How far it said last that it is."""
+    def _said(self) -> str:
         self.said.seek(0)
-        lines = self.said.read().decode(errors="replace").splitlines()
-        told = [line.removeprefix(_STAGE) for line in lines if line.startswith(_STAGE)]
-        return told[-1] if told else "starting its first process"
+        return self.said.read().decode(errors="replace")
 
     def _facts(self) -> dict[str, Any] | None:
         try:

@@ -138,3 +138,14 @@ def test_of_an_up_that_fails_the_last_sentence_is_told_and_not_how_far_it_was(
     monkeypatch.setattr("trainmaster.cli.updown._embedded", lambda _arguments: fails)
     done = cli("up", "--detach")
     assert (done.exit_code, done.stderr) == (1, "Error: The port 1 is taken.\n")
+
+
+def test_of_an_up_that_is_killed_it_is_told_how_far_it_was(cli: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = (
+        "import os, sys; print('Starting: waiting for the API', file=sys.stderr, flush=True); os.kill(os.getpid(), 9)"
+    )
+    monkeypatch.setattr("trainmaster.cli.updown._embedded", lambda _arguments: [sys.executable, "-c", script])
+    done = cli("up", "--detach")
+    told = "The platform ended while it was waiting for the API and said nothing of why; look into the logs"
+    assert done.exit_code == 1
+    assert " ".join(done.stderr.split()) == f"Error: {told} in its data folder."
