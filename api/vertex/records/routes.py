@@ -12,7 +12,7 @@ from api.vertex.answers import NotServed, answer
 from api.vertex.operations import view_of
 from api.vertex.proto import Message, camel
 from api.vertex.records import lists, service
-from api.vertex.records.kinds import Kind, check_id, new_name
+from api.vertex.records.kinds import Kind, check_id
 from api.vertex.records.visitors import Room, VisitorDep
 from api.vertex.requests import PARENT, ParentDep, RawBody
 from api.work import PlatformDep
@@ -79,7 +79,7 @@ def add_shelf(router: APIRouter, shelf: Shelf) -> None:
         platform: PlatformDep,
         told: str = _id_of(kind),
     ) -> Response:
-        name = check_id(told, f"{kind.word}_id") if told else new_name()
+        name = check_id(told, f"{kind.word}_id") if told else ""
         path = f"{place_of(request, shelf.path)}/{name}"
         with platform.write() as work:
             room = visitor.enter(work, parent, "member", verb=shelf.permission("create"))

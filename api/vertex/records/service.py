@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from api.vertex.answers import AlreadyExists
 from api.vertex.proto import Message, camel, timestamp
-from api.vertex.records.kinds import Kind, labels, read_fields, struct
+from api.vertex.records.kinds import Kind, labels, new_name, read_fields, struct
 from api.vertex.records.visitors import Room
 from core.db.repositories.vertex_records import (
     NameTaken,
@@ -33,11 +33,13 @@ def find(room: Room, kind: Kind, path: str, *, locks: bool = False) -> VertexRec
 
 
 def create(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
-    """A new record at ``path``. Raises ``AlreadyExists``, ``Conflict`` where the collection is full, ``InvalidRequest``."""
+    """A new record at ``path``; where that ends with ``/``, under a name of ours. Raises ``AlreadyExists``, ``Conflict`` where the collection is full, ``InvalidRequest``."""
     return add(room, kind, path, read_fields(kind, message))
 
 
 def add(room: Room, kind: Kind, path: str, fields: Mapping[str, Any]) -> VertexRecord:
+    if path.endswith("/"):
+        path += new_name()
     collection = path.rpartition("/")[0]
     if count_records(room.session, room.place, collection) >= kind.limit:
         raise Conflict(

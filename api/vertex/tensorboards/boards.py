@@ -12,7 +12,7 @@ from api.cursors import make_cursor, read_cursor
 from api.vertex.answers import AlreadyExists
 from api.vertex.proto import Message, camel
 from api.vertex.records import service
-from api.vertex.records.kinds import Kind, check_id, new_name, read_fields
+from api.vertex.records.kinds import Kind, check_id, read_fields
 from api.vertex.records.visitors import Room
 from api.vertex.tensorboards import points
 from api.vertex.tensorboards.kinds import BOARD, EXPERIMENT, RUN, SCALAR, SERIES
@@ -78,14 +78,15 @@ def show_boards(room: Room, records: list[VertexRecord]) -> list[dict[str, Any]]
 
 
 def create_series(room: Room, kind: Kind, path: str, message: Message) -> VertexRecord:
-    """A run has one time series of a name: who makes another of the same type gets that one.
+    """A run has one time series of a display name: who makes another of the same type, and gives it no id, gets that one.
 
     Replicas of a job that log the same metric at the same moment all find none and make it. Each would log to its own, and their
     client reads one of them.
 
     Raises:
         InvalidRequest: it has no type.
-        AlreadyExists: there is one of this name with another type.
+        AlreadyExists: there is one of this display name with another type, or the client gives the new one an id: it would
+            write to that.
     """
     if not message.has("valueType"):
         raise InvalidRequest(f"{message.at('valueType')}: Required field is not set.", field=message.at("valueType"))
@@ -97,7 +98,8 @@ def create_series(room: Room, kind: Kind, path: str, message: Message) -> Vertex
             VertexRecord.display_name == fields["displayName"]
         )
         found: VertexRecord | None = room.session.scalars(known.order_by(VertexRecord.created_at).limit(1)).first()
-        if found is not None and found.body.get("valueType") != fields.get("valueType"):
+        has_id = not path.endswith("/")
+        if found is not None and (has_id or found.body.get("valueType") != fields.get("valueType")):
             raise AlreadyExists(
                 f"The run has a time series {found.display_name!r} of type {found.body.get('valueType')} already: "
                 f"{room.name_of(f'{found.collection}/{found.name}')}."
@@ -196,19 +198,21 @@ def export_series(room: Room, path: str, message: Message) -> dict[str, Any]:
 def _batch(room: Room, kind: Kind, path: str, message: Message) -> list[VertexRecord]:
     """Each of the requests in ``message``, all or none. ``path``: of what all their parents are, or are below of."""
     message.demand_known({"parent", "requests"})
-    made = []
+    wanted: list[tuple[str, Message]] = []
     for at, item in _bounded(message, "requests"):
         one = Message(item, at)
         field = camel(kind.word)
         one.demand_known({"parent", field, kind.id_parameter})
         above = path if kind is RUN else _below(room, one, "parent", f"{path}/runs")
-        if kind is not RUN:
-            service.find(room, RUN, above)
         told = one.text(kind.id_parameter, 200)
-        name = check_id(told, one.at(kind.id_parameter)) if told else new_name()
-        make = create_series if kind is SERIES else service.create
-        made.append(make(room, kind, f"{above}/{kind.noun}/{name}", Message(one.raw(field) or {}, one.at(field))))
-    return made
+        name = check_id(told, one.at(kind.id_parameter)) if told else ""
+        wanted.append((f"{above}/{kind.noun}/{name}", Message(one.raw(field) or {}, one.at(field))))
+    if kind is RUN:
+        return [service.create(room, kind, place, one) for place, one in wanted]
+    # In one order, whatever the order of the requests: two that name the same runs do not wait for each other.
+    for run in sorted({place.rsplit("/", 2)[0] for place, _ in wanted}):
+        service.find(room, RUN, run, locks=True)
+    return [create_series(room, kind, place, one) for place, one in wanted]
 
 
 def _below(room: Room, message: Message, field: str, collection: str) -> str:

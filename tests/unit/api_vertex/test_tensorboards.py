@@ -251,6 +251,47 @@ def test_replicas_that_make_the_same_time_series_log_to_one(client: TestClient, 
     assert series(client, board, "") != series(client, board, "")
 
 
+def test_a_time_series_that_its_client_names_is_never_another_one(client: TestClient, board: str) -> None:
+    path = f"{board}/experiments/e/runs/r/timeSeries"
+    loss = {"displayName": "loss", "valueType": 1}
+    first = made(client, f"{path}?tensorboardTimeSeriesId=a", **loss)["name"]
+    run = f"{HOME}/{board}/experiments/e/runs/r"
+    for name in ("b", "a"):
+        again = client.post(f"{PARENT}/{path}?tensorboardTimeSeriesId={name}", json=loss)
+        assert f"'loss' of type SCALAR already: {first}." in error_of(again, 409, "ALREADY_EXISTS")
+        requests = [{"parent": run, "tensorboardTimeSeriesId": name, "tensorboardTimeSeries": loss}]
+        again = client.post(f"{PARENT}/{board}/experiments/e:batchCreate", json={"requests": requests})
+        error_of(again, 409, "ALREADY_EXISTS")
+    error_of(client.get(f"{PARENT}/{path}/b"), 404, "NOT_FOUND")
+    assert series(client, board, "loss") == first
+
+
+def test_a_batch_of_time_series_locks_its_runs_in_one_order(
+    client: TestClient, board: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("r1", "r2"):
+        made(client, f"{board}/experiments/e/runs?tensorboardRunId={name}", displayName=name)
+    locked: list[str] = []
+    find = boards.service.find
+
+    def noted(room: Any, kind: Any, path: str, *, locks: bool = False) -> VertexRecord:
+        if locks:
+            locked.append(path.rpartition("/")[2])
+        return find(room, kind, path, locks=locks)
+
+    monkeypatch.setattr(boards.service, "find", noted)
+    requests = [
+        {
+            "parent": f"{HOME}/{board}/experiments/e/runs/{run}",
+            "tensorboardTimeSeries": {"displayName": "l", "valueType": 1},
+        }
+        for run in ("r2", "r", "r1")
+    ]
+    told = made(client, f"{board}/experiments/e:batchCreate", requests=requests)["tensorboardTimeSeries"]
+    assert list(dict.fromkeys(locked)) == ["r", "r1", "r2"]
+    assert [one["name"].split("/")[-3] for one in told] == ["r2", "r", "r1"]
+
+
 def test_what_cannot_be_written_is_told(client: TestClient, board: str) -> None:
     loss, blob = series(client, board, "loss"), series(client, board, "graph", 3)
     write = f"{PARENT}/{board}/experiments/e/runs/r:write"
