@@ -209,8 +209,8 @@ def test_a_bad_request_is_told_what_is_wrong(asked: Any, body: str, words: str) 
     assert words in answer["error"]
 
 
-def run_batch(monkeypatch: pytest.MonkeyPatch, folder: Path, **more: Any) -> None:
-    monkeypatch.setattr(batch, "load_model", lambda *_: Doubles())
+def run_batch(monkeypatch: pytest.MonkeyPatch, folder: Path, model: Any = None, **more: Any) -> None:
+    monkeypatch.setattr(batch, "load_model", lambda *_: model or Doubles())
     options = {
         "instances": str(folder / "in"), "instances_file": "", "format": "auto", "batch_size": 4, "shard_size": 10,
         "output": str(folder / "out"), "index": 0, "count": 1, "model": "", "model_file": "", "framework": "auto",
@@ -248,15 +248,70 @@ def test_replicas_share_the_shards_and_one_that_was_lost_does_only_what_is_not_t
     assert {path: path.stat().st_mtime_ns for path in others} == others
 
 
-def test_an_instance_that_the_model_fails_at_is_not_the_end_of_the_others() -> None:
-    class Reads:
-        def predict(self, instances: Any, parameters: Any) -> list[Any]:
-            return [one["x"] for one in instances]
+class Reads:
+    """Takes ``x``. Once an instance asks it to break, it fails with all of them, as with a device after a failed assertion."""
 
-    rows = [("a.jsonl", '{"x": 1}'), ("a.jsonl", '{"y": 2}'), ("a.jsonl", '{"x": 3}')]
-    predictions, errors = batch.predict_shard(Reads(), rows, 2)
+    def __init__(self, *, is_broken: bool = False) -> None:
+        self.is_broken = is_broken
+
+    def predict(self, instances: Any, parameters: Any) -> list[Any]:
+        self.is_broken = self.is_broken or any("break" in one for one in instances)
+        if any("memory" in one for one in instances):
+            raise MemoryError
+        if any("refuse" in one for one in instances):
+            raise BadInstances("no")
+        if self.is_broken:
+            raise RuntimeError("device lost")
+        return [one["x"] for one in instances]
+
+
+def shard(*instances: dict[str, int]) -> list[tuple[str, str]]:
+    return [("a.jsonl", json.dumps(one)) for one in instances]
+
+
+def test_an_instance_that_the_model_fails_at_is_not_the_end_of_the_others() -> None:
+    predictions, errors = batch.predict_shard(Reads(), shard({"x": 1}, {"y": 2}, {"x": 3}), 2, [])
     assert [one["prediction"] for one in predictions] == [1, 3]
     assert errors == [{"file": "a.jsonl", "instance": {"y": 2}, "error": "the model failed: KeyError: 'x'"}]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_odd_instances_are_no_sign_of_a_model_that_fails(size: int) -> None:
+    odd: dict[str, int] = {"y": 2}
+    proven: list[Any] = []
+    assert [len(part) for part in batch.predict_shard(Reads(), shard(odd), size, proven)] == [0, 1]
+    assert [len(part) for part in batch.predict_shard(Reads(), shard(odd, odd, {"x": 1}), size, proven)] == [1, 2]
+    assert [len(part) for part in batch.predict_shard(Reads(), shard(odd, odd, odd), size, proven)] == [0, 3]
+    assert [len(part) for part in batch.predict_shard(Reads(), shard({"refuse": 1}, {"refuse": 1}), size, [])] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("instances", "is_broken"),
+    [
+        ([{"x": 1}, {"x": 1}, {"break": 1}, {"x": 1}], False),  # in a batch of its own
+        ([{"x": 1}, {"break": 1}], False),  # after one that had its prediction in the same batch
+        ([{"x": 1}, {"x": 1}, {"break": 1}, {"refuse": 1}], False),
+        ([{"x": 1}, {"x": 1}], True),
+    ],
+)
+def test_a_model_that_fails_for_good_ends_the_replica(instances: list[dict[str, int]], is_broken: bool) -> None:
+    with pytest.raises(RuntimeError, match="device lost"):
+        batch.predict_shard(Reads(is_broken=is_broken), shard(*instances), 2, [])
+
+
+def test_a_model_that_fails_after_a_shard_writes_no_shard_of_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text('{"x": 1}\n{"x": 2}\n{"break": 1}\n{"x": 3}\n')
+    with pytest.raises(RuntimeError, match="device lost"):
+        run_batch(monkeypatch, tmp_path, Reads(), shard_size=2)
+    assert [path.name for path in (tmp_path / "out").glob("*-0*")] == ["predictions-00000.jsonl"]
+
+
+def test_a_replica_without_memory_ends() -> None:
+    with pytest.raises(MemoryError):
+        batch.predict_shard(Reads(), shard({"x": 1}, {"memory": 1}, {"x": 1}), 1, [])
 
 
 def test_each_replica_counts_its_shards_those_of_earlier_runs_included(

@@ -22,7 +22,7 @@ import re
 import secrets
 import threading
 import time
-from typing import Any, Dict, Iterator, List, Sequence, TextIO, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, TextIO, Tuple
 
 from trainmaster_serving.errors import BadInstances, ModelProblem
 from trainmaster_serving.models import Model, load_model
@@ -68,6 +68,7 @@ def run_batch(options: argparse.Namespace) -> int:
     model = load_model(options.model, options.model_file, options.framework, options.trust_code)
     done, failed, told_s = 0, 0, time.monotonic()
     tally = Tally()
+    proven: List[Any] = []
     for number, rows in shards(
         read_rows(paths, options.format, options.csv_rows), options.shard_size, options.index, options.count
     ):
@@ -76,7 +77,7 @@ def run_batch(options: argparse.Namespace) -> int:
         if os.path.exists(place):
             tally.add_files(place, of_errors)
             continue
-        predictions, errors = predict_shard(model, rows, options.batch_size)
+        predictions, errors = predict_shard(model, rows, options.batch_size, proven)
         if errors:
             _write(of_errors, errors, options.index)
         _write(place, predictions, options.index)  # last: it says that the shard is done
@@ -209,8 +210,13 @@ def shards(rows: Iterator[Row], size: int, index: int, count: int) -> Iterator[T
         yield number, held
 
 
-def predict_shard(model: Model, rows: Sequence[Row], batch_size: int) -> Tuple[List[Any], List[Any]]:
-    """Lines of the predictions, and of the errors. An instance that spoils its batch is found by asking one by one."""
+def predict_shard(model: Model, rows: Sequence[Row], batch_size: int, proven: List[Any]) -> Tuple[List[Any], List[Any]]:
+    """Lines of the predictions, and of the errors. An instance that spoils its batch is found by asking one by one.
+
+    ``proven``: filled with one instance that the model had a prediction for; given with each shard. Raises ``MemoryError``, and
+    what the model raises when it is the model that fails (a device or a file that is lost), not an odd instance: it now fails
+    with ``proven`` as well, or has failed with several instances and never had a prediction.
+    """
     predictions: List[Any] = []
     errors: List[Any] = []
     good = []
@@ -219,6 +225,7 @@ def predict_shard(model: Model, rows: Sequence[Row], batch_size: int) -> Tuple[L
             good.append((name, json.loads(text)))
         except ValueError as error:
             errors.append({"file": name, "instance": text.rstrip("\n")[:1000], "error": "no JSON: %s" % error})
+    failures, last = 0, None  # since the model's last prediction; all of them would keep what they hold of a device
     for begin in range(0, len(good), batch_size):
         batch = good[begin : begin + batch_size]
         instances = [instance for _, instance in batch]
@@ -227,20 +234,37 @@ def predict_shard(model: Model, rows: Sequence[Row], batch_size: int) -> Tuple[L
         except Exception:  # noqa: BLE001 (the model's own, whatever it is: one odd instance is not the others' end)
             for name, instance in batch:
                 line, problem = _alone(model, instance)
-                (errors if problem else predictions).append({"file": name, **problem} if problem else line)
+                if problem is None:
+                    predictions.append(line)
+                    proven[:] = [instance]
+                    failures = 0
+                    continue
+                errors.append({"file": name, **line})
+                if not isinstance(problem, BadInstances):
+                    failures, last = failures + 1, problem
+            if failures and proven:
+                model.predict(proven, {})
+                failures = 0
         else:
             predictions += [{"instance": one, "prediction": plain(answer)} for one, answer in zip(instances, answers)]
+            proven[:] = instances[:1]
+            failures = 0
+    if failures > 1 and last is not None:  # and nothing is proven; only now, because odd instances may all come first
+        raise last
     return predictions, errors
 
 
-def _alone(model: Model, instance: Any) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+def _alone(model: Model, instance: Any) -> Tuple[Dict[str, Any], Optional[Exception]]:
+    """The line of it, and why it is one of an error. Raises ``MemoryError``."""
     try:
-        return {"instance": instance, "prediction": plain(model.predict([instance], {})[0])}, {}
+        return {"instance": instance, "prediction": plain(model.predict([instance], {})[0])}, None
+    except MemoryError:
+        raise
     except BadInstances as error:
-        return {}, {"instance": instance, "error": str(error)}
+        return {"instance": instance, "error": str(error)}, error
     except Exception as error:  # noqa: BLE001 (the same)
         told = "the model failed: %s: %s" % (type(error).__name__, error)
-        return {}, {"instance": instance, "error": told[:_TOLD_OF_ERROR]}
+        return {"instance": instance, "error": told[:_TOLD_OF_ERROR]}, error
 
 
 def _value(text: Any) -> Any:
