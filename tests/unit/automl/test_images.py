@@ -61,6 +61,10 @@ def test_deep_pixels_and_what_is_transparent_are_seen_as_people_see_them() -> No
     for image in (
         Image.fromarray(ramp.astype(np.uint16)),
         Image.fromarray(ramp.astype(np.int32)),
+        # Fewer bits than the file has room for.
+        Image.fromarray((ramp / 257).astype(np.int32)),
+        Image.fromarray((ramp / 257).astype(np.uint16)),
+        Image.fromarray((ramp / 65535 * 4095).astype(np.uint16)),
         Image.fromarray((ramp / 65535).astype(np.float32)),
         Image.fromarray((ramp / 257).astype(np.float32)),
         Image.fromarray((ramp / 257).astype(np.uint8)),
@@ -68,6 +72,19 @@ def test_deep_pixels_and_what_is_transparent_are_seen_as_people_see_them() -> No
         pixels = as_pixels(image, 16)
         assert pixels.mean() == pytest.approx(127, abs=1), image.mode
         assert np.unique(pixels).size > 50, image.mode
+    assert (
+        as_pixels(Image.fromarray(np.full((16, 16), 2048, np.uint16)), 16).max() == 127
+    )  # of 12 bits, not its own white
+    drawn = np.zeros((64, 64, 4), np.uint8)
+    drawn[16:48, 16:48, 3] = 255
+    clear = Image.fromarray(drawn)
+    named = clear.convert("P")  # its colors in a table, one of them transparent
+    named.info["transparency"] = named.getpixel((0, 0))
+    for image in (clear, clear.convert("LA")):
+        pixels = as_pixels(image, 16)
+        assert (pixels[0, 0].tolist(), pixels[8, 8].tolist()) == ([255] * 3, [0] * 3), image.mode
+    for value, seen in ((2048, 127), (4095, 255), (65535, 255)):  # of 12 and 16 bits, not each image's own white
+        assert as_pixels(Image.fromarray(np.full((16, 16), value, np.uint16)), 16).max() == seen
     drawn = np.zeros((64, 64, 4), np.uint8)
     drawn[16:48, 16:48, 3] = 255
     clear = Image.fromarray(drawn)

@@ -12,6 +12,8 @@ from trainmaster_serving.errors import BadInstances, ModelProblem
 
 # Beside the model: {"classes": […], "size": pixels of a side}.
 IMAGES_FILE = "images.json"
+# White in the depths that cameras and scanners have: files of 16 bits, and of 32, mostly hold fewer and do not say so.
+_WHITES = (255, 4095, 65535)
 _MOST_PIXELS = 50_000_000  # of one image before it is made small: what unpacks to more exists only to hurt
 
 
@@ -91,7 +93,8 @@ def _as_rgb(image: Any) -> Any:
     if image.mode.startswith("I") or image.mode == "F":
         values = np.asarray(image, dtype=np.float64)
         if image.mode != "F":
-            values = values / 257.0  # of 16 bits
+            most = values.max(initial=0)
+            values = values * 255.0 / next((white for white in _WHITES if most <= white), _WHITES[-1])
         elif np.nanmax(values, initial=0.0) <= 1.0:
             values = values * 255.0
         return Image.fromarray(np.nan_to_num(np.clip(values, 0, 255)).astype(np.uint8)).convert("RGB")
