@@ -55,3 +55,19 @@ def test_a_part_that_stays_away_is_told(open_browser: Callable[..., Any]) -> Non
     page.goto("/jobs")
     expect(page.get_by_role("alert")).to_contain_text("could not be loaded")
     assert 5 <= len(lost) <= 12
+
+
+def test_a_script_of_others_that_fails_is_none_of_the_applications_parts(open_browser: Callable[..., Any]) -> None:
+    page = open_browser(bypass_csp=True)
+    asked = lose(page, "https://elsewhere.test/**", 1000)
+
+    def add(route: Any) -> None:
+        answer = route.fetch()
+        added = '<script src="https://elsewhere.test/assets/count.js"></script></head>'
+        route.fulfill(response=answer, body=answer.text().replace("</head>", added))
+
+    page.route("**/jobs", add)
+    page.goto("/jobs")
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    assert len(asked) == 1
+    assert page.evaluate("sessionStorage.getItem('lost')") is None

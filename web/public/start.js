@@ -12,6 +12,12 @@ const TRIES = 5;
 const WITHIN_MS = 60_000;
 let isLost = false;
 
+// What others put into the page, as proxies and add-ons do, may fail: nothing here waits for it.
+function isOwn(address) {
+  const { origin, pathname } = new URL(address, location.href);
+  return origin === location.origin && pathname.startsWith("/assets/");
+}
+
 function loadAgain() {
   let before = [];
   try {
@@ -36,7 +42,8 @@ window.addEventListener(
   "error",
   ({ target }) => {
     if (isLost || document.readyState === "complete") return;
-    if (target instanceof HTMLScriptElement || (target instanceof HTMLLinkElement && target.rel === "stylesheet")) {
+    const isPart = target instanceof HTMLScriptElement || (target instanceof HTMLLinkElement && target.rel === "stylesheet");
+    if (isPart && isOwn(target.src || target.href)) {
       isLost = true;
       loadAgain();
     }
