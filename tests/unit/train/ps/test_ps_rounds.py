@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from trainmaster_train.ps.members import Members  # noqa: E402
 from trainmaster_train.ps.rounds import Push, Rounds  # noqa: E402
 from trainmaster_train.ps.shard import Shard  # noqa: E402
 
-from tests.unit.train.ps.loopback import Cluster, loss_of, step, together, values_of  # noqa: E402
+from tests.unit.train.ps.loopback import WITHIN_S, Cluster, loss_of, step, together, values_of  # noqa: E402
 
 
 def rounds(**options: Any) -> Rounds:
@@ -189,8 +190,12 @@ def take_in_order(updates: Any, order: list[int]) -> None:
     updates.push = push
 
 
+# Who waits for a worker that does not come waits too long.
+BACKED_UP = Options(mode="sync", backup_workers=1, lost_timeout_s=1e6)
+
+
 def test_nobody_waits_for_a_ps_that_came_back_with_older_values(cluster: Callable[..., Cluster]) -> None:
-    job = cluster(2, Options(mode="sync", backup_workers=1, lost_timeout_s=0.1), workers=2)
+    job = cluster(2, BACKED_UP, workers=2)
     model, servers = job.join(0)
     job.join(1)
     path = servers.checkpoint()
@@ -204,9 +209,70 @@ def test_nobody_waits_for_a_ps_that_came_back_with_older_values(cluster: Callabl
     assert servers.versions == (5, 1)
 
     job.joined.pop(1).close(is_done=False)
-    again, others = job.join(1)  # which cannot know that one came back
-    step(again, others, 5)
-    assert others.versions == (6, 2)
+
+    def join_again() -> None:
+        again, others = job.join(1)  # which cannot know that one came back
+        step(again, others, 5)
+        assert others.versions == (6, 2)
+
+    together(join_again)
+
+
+@pytest.mark.parametrize("came_back", [False, True])
+def test_who_lost_a_connection_goes_on_from_one_update_of_all_ps(
+    cluster: Callable[..., Cluster], came_back: bool
+) -> None:
+    """Also when a ps came back with older values before, once all are at the same update again."""
+    job = cluster(2, BACKED_UP, workers=2)
+    model, servers = job.join(0)
+    if came_back:
+        path = servers.checkpoint()
+        step(model, servers, 0)
+        for ps in range(2):
+            job.stop(ps)
+            job.start(ps, path)
+        step(model, servers, 1)  # given up at both
+    other, others = job.join(1)
+    servers._fleet.connections[1].close()
+
+    def late() -> None:
+        deadline = time.monotonic() + WITHIN_S
+        while servers.version == 0 and time.monotonic() < deadline:  # it has joined the second one again by then
+            time.sleep(0.01)
+        step(other, others, 2)
+
+    together(lambda: step(model, servers, 2), late)
+
+    assert (servers.versions, others.versions) == ((1, 1), (1, 1))
+
+
+def test_nobody_waits_for_an_update_that_nobody_makes(cluster: Callable[..., Cluster]) -> None:
+    job = cluster(2, BACKED_UP, workers=2)
+    members = [job.join(rank) for rank in range(2)]
+    for _, servers in members:
+        servers._fleet.connections[1].close()
+
+    together(*(lambda rank=rank: step(*members[rank], rank) for rank in range(2)))  # given up at the second ps
+
+    assert [servers.versions for _, servers in members] == [(1, 0)] * 2
+
+
+def test_who_waits_for_an_update_hears_so_without_values(cluster: Callable[..., Cluster]) -> None:
+    job = cluster(1, BACKED_UP, workers=2)
+    _, servers = job.join(0)
+
+    def ask() -> tuple[dict[str, Any], list[Any]]:
+        wanted = {"op": "pull", "least": 1}
+        return servers._fleet.connections[0].ask(wanted, timeout_s=WITHIN_S, what="a pull")
+
+    alone, frames = ask()
+    assert (alone["not_yet"], alone["is_stuck"], "shared" in alone, frames) == (True, False, False, []), (
+        "the other one has not come yet"
+    )
+    job.join(1)
+    assert ask()[0]["is_stuck"] is False, "the other one may make it"
+    job.joined.pop(1).close(is_done=False)
+    assert ask()[0]["is_stuck"] is True
 
 
 def test_in_the_warm_up_the_chief_trains_alone(cluster: Callable[..., Cluster]) -> None:

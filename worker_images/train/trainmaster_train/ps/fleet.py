@@ -21,8 +21,10 @@ from trainmaster_train.ps.options import Options
 from trainmaster_train.ps.sharing import offer
 
 _BYE_S = 5.0
-# A worker that died with half of its gradient sent is waited for once; twice as long, the ps are apart for good.
+# A worker that died with half of its gradient sent is waited for once; twice as long, and the ps are apart.
 _CATCH_UP_LOSSES = 2
+# As long as all workers catch up, a ps is at most an update ahead of another.
+_APART = 2
 
 
 class Fleet:
@@ -55,7 +57,7 @@ class Fleet:
         self._shares = [False] * len(addresses)
         self._gathered: List[Optional[int]] = [None] * len(addresses)  # numbers of the push that is gathered
         self._lost: Set[int] = set()
-        self._is_in_step = True  # no ps came back with older values
+        self._is_in_step = True  # the ps are not apart: none came back with older values
         # What this worker is doing, for messages.
         self.own_steps = 0
 
@@ -163,17 +165,21 @@ class Fleet:
 
     def finish(self, numbers: Sequence[Optional[int]]) -> List[Dict[str, Any]]:
         """Wait for these answers, and take the values that they bring; what they say of pushes."""
+        return [header for header in self._take(numbers) if "outcome" in header]
+
+    def _take(self, numbers: Sequence[Optional[int]]) -> List[Dict[str, Any]]:
+        """Wait for these answers, and take the values that they bring; their headers."""
         answers = [
             self.wait(ps, number) if number is not None or ps in self._lost else None
             for ps, number in enumerate(numbers)
         ]
-        outcomes = []
+        headers = []
         for ps, answer in enumerate(answers):
             if answer is not None:
-                self._install(ps, answer)
-                if "outcome" in answer[0]:
-                    outcomes.append(answer[0])
-        return outcomes
+                if not answer[0].get("not_yet"):
+                    self._install(ps, answer)
+                headers.append(answer[0])
+        return headers
 
     def catch_up(self) -> None:
         """Wait until all ps are at the same update, and have its values.
@@ -182,19 +188,37 @@ class Fleet:
         another has not. A gradient of mixed updates would count for other steps on each ps: they would drift apart,
         not end at the same update, and the last worker would wait for a step that nobody else takes any more. Those
         whose gradients closed the step have sent them to the other ps, too; so this wait ends without this worker.
-        But not where a ps came back with older values: there each ps goes on from where it is.
+        But not where a ps came back with older values, or where nobody is left who would make the step: there each ps
+        goes on from where it is, until all are at the same update again.
         """
+        if len(set(self.versions)) == 1:
+            self._is_in_step = True
         deadline = time.monotonic() + _CATCH_UP_LOSSES * self._options.lost_timeout_s
-        before: List[int] = []
         while self._is_in_step and len(set(self.versions)) > 1:
             newest = max(self.versions)
-            # Nothing new since the last answer: another ps may be lost, and only who asks it hears that.
-            asked = [version < newest or before == self.versions for version in self.versions]
-            before = list(self.versions)
-            pull = {"op": "pull", "least": newest}
-            self.finish([self.ask(ps, pull, []) if is_asked else None for ps, is_asked in enumerate(asked)])
-            if time.monotonic() > deadline and len(set(self.versions)) > 1:
+            if newest - min(self.versions) >= _APART and self._are_apart():
                 self._is_in_step = False
+                return
+            pull = {"op": "pull", "least": newest}
+            answers = self._take(
+                [self.ask(ps, pull, []) if version < newest else None for ps, version in enumerate(self.versions)]
+            )
+            waiting = [answer for answer in answers if answer.get("not_yet")]
+            # Of those that were not asked one may be lost, and only who asks it hears that.
+            is_apart = bool(waiting) and self._are_apart()
+            if is_apart or any(answer["is_stuck"] for answer in waiting) or time.monotonic() > deadline:
+                self._is_in_step = len(set(self.versions)) == 1
+
+    def _are_apart(self) -> bool:
+        """Whether the ps are further apart now than they ever are while all workers catch up."""
+        asked: List[List[int]] = []
+        for _ in range(2):
+            numbers = [self.ask(ps, {"op": "status"}, []) for ps in range(len(self))]
+            answers = [self.wait(ps, number) for ps, number in enumerate(numbers)]
+            asked.append([int(answer[0]["version"]) for answer in answers if answer is not None])
+        first, second = asked
+        # Between the two times each ps was where it was first, or further, but not further than it was then.
+        return len(first) == len(second) == len(self) and max(first) - min(second) >= _APART
 
     def _install(self, ps: int, answer: Message) -> None:
         """Have the values of an answer, or of a piece of one, in the model."""
@@ -259,7 +283,8 @@ class Fleet:
                     raise
         if ps in self._lost:
             self._lost.discard(ps)
-            self._is_in_step = False
+            if int(values[0]["version"]) < self.versions[ps]:
+                self._is_in_step = False
         self._told_rates[ps] = None
         self._install(ps, values)
 

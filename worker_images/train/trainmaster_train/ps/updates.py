@@ -47,6 +47,7 @@ class Updates:
         self._sessions = sessions
         self._saving = saving
         self._rounds = Rounds(shard, options)
+        self._send = send
         self._answers = Answers(shard, codec, send)
         self._ready: List[Push] = []  # whole, but held back
 
@@ -92,18 +93,21 @@ class Updates:
             ) from error
 
     def answer_pulls(self, *, at_once: bool = False) -> None:
-        """Give values to those who wait for them; ``at_once``: even where the update that is wanted is not made yet, so
-        that nobody hears nothing for long.
+        """Give values to those who wait for them; ``at_once``: who wants an update that is not made yet is told so, without
+        values, so that nobody hears nothing for long.
         """
+        is_stuck = at_once and self._is_stuck()
         for session in list(self._sessions.values()):
             may = session.is_chief or self._shard.version >= self._options.warmup_updates
             if not session.waits_for_pull or not self.is_filled or not may:
                 continue
             waiting, session.waits_for_pull = session.waits_for_pull, []
             for pull in waiting:
-                if at_once or self._shard.version >= pull.least:
+                if self._shard.version >= pull.least:
                     session.shadow = None
                     self._answers.values(session, {"re": pull.number})
+                elif at_once:
+                    self._send(session, {"re": pull.number, "not_yet": True, "is_stuck": is_stuck})
                 else:
                     session.waits_for_pull.append(pull)
 
@@ -120,6 +124,16 @@ class Updates:
             return self._members.describe(absent, now) if absent else ""
         absent = self._members.absent()
         return self._members.describe(absent, now) if len(absent) == self._members.count else ""
+
+    def _is_stuck(self) -> bool:
+        """Whether nobody is left who would make the next update: each worker waits for it, or has given its gradient."""
+        return not self._saving.is_held and all(
+            worker in self._rounds.contributors or self._waits_for_update(worker) for worker in self._expected()
+        )
+
+    def _waits_for_update(self, worker: int) -> bool:
+        session = self._session_of(worker)
+        return session is not None and any(pull.least > self._shard.version for pull in session.waits_for_pull)
 
     def _apply(self) -> None:
         while True:

@@ -23,7 +23,7 @@ from trainmaster_train.ps.errors import ParameterServerError
 
 TAG_BYTES = 32
 NONCE_BYTES = 32
-PROTOCOL = 4
+PROTOCOL = 5
 GATE_USER = b"trainmaster-ps"
 
 _NUMBER = struct.Struct(">Q")
