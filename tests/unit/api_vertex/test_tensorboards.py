@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from api.vertex.records import service
 from api.vertex.tensorboards import boards
 from core.db.engine import SessionFactory, unit_of_work
 from core.db.tables import MetricStream, VertexRecord
@@ -272,14 +273,14 @@ def test_a_batch_of_time_series_locks_its_runs_in_one_order(
     for name in ("r1", "r2"):
         made(client, f"{board}/experiments/e/runs?tensorboardRunId={name}", displayName=name)
     locked: list[str] = []
-    find = boards.service.find
+    find = service.find
 
     def noted(room: Any, kind: Any, path: str, *, locks: bool = False) -> VertexRecord:
         if locks:
             locked.append(path.rpartition("/")[2])
         return find(room, kind, path, locks=locks)
 
-    monkeypatch.setattr(boards.service, "find", noted)
+    monkeypatch.setattr(service, "find", noted)
     requests = [
         {
             "parent": f"{HOME}/{board}/experiments/e/runs/{run}",
