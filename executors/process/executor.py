@@ -47,6 +47,7 @@ _CLAIM_S: Final = 20.0  # for the runtime to take the order: 50 ms on an idle ma
 _LOCK_S: Final = 10.0
 _END_S: Final = 2.5  # a runtime whose job has ended stays for 2 s, to send its last reports
 _LAST_CALL_S: Final = 60.0  # and for so much longer while the API, which may just be starting, does not take them
+_RETRY_S: Final = 2.0  # nothing tells that it has sent them
 _LOOK_S: Final = 0.02
 _NOT_CLAIMED: Final = 75  # trainmaster_runtime.main.NOT_CLAIMED
 _TOMBSTONE_DAYS: Final = 30
@@ -191,8 +192,14 @@ class ProcessExecutor:
         """
         # First the tombstone: a creator that comes from here on finds it and gives up.
         (self._removed / attempt_id).touch()
+        waits: ExecutorTryAgain | None = None
         for path in self._folders(attempt_id):
-            self._end(ReplicaFolder(path))
+            try:
+                self._end(ReplicaFolder(path))
+            except ExecutorTryAgain as error:  # the others need not wait for it
+                waits = waits or error
+        if waits is not None:
+            raise waits
         shutil.rmtree(self._attempts / attempt_id, ignore_errors=True)
         self._forget_old_tombstones()
 
@@ -335,6 +342,7 @@ class ProcessExecutor:
         end = time.monotonic() + _LOCK_S
         asked_at = None
         had_ended = folder.read("exit.json") is not None
+        last_call = folder.path.parent / "last_call"
         while True:
             runtime = folder.runtime()
             if runtime is not None and runtime.is_alive():
@@ -344,9 +352,11 @@ class ProcessExecutor:
                     if not had_ended:
                         folder.write("stop.json", {"grace_s": 0})
                         procfs.send(runtime.pid, runtime.start_ticks, signal.SIGTERM)
-                elif time.monotonic() > asked_at + _END_S:
-                    if had_ended and not _is_last_call_over(folder.path.parent / "last_call"):
-                        raise ExecutorTryAgain(f"{folder.path.name} has ended and still sends its last reports.")
+                if time.monotonic() > asked_at + _END_S or (had_ended and last_call.exists()):
+                    if had_ended and not _is_last_call_over(last_call):
+                        raise ExecutorTryAgain(
+                            f"{folder.path.name} has ended and still sends its last reports.", retry_after_s=_RETRY_S
+                        )
                     procfs.send(runtime.pid, runtime.start_ticks, signal.SIGKILL)
             elif folder.try_lock():
                 sweep.sweep(folder, mark_of(folder.key))

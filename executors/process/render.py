@@ -9,7 +9,8 @@ from core.domain.errors import ExecutorRefused
 from executors.base import ReplicaKey, ReplicaOrder
 from executors.order_file import order_fields
 
-# An outage may last a weekend. All that a runtime which waits for its end holds is its own few megabytes.
+# An outage may last a weekend. A runtime that waits for its end holds memory alone: its own few megabytes or, forked
+# from a preloaded Python that has gone, all that this one had imported.
 _REPORTS_STAY_S: Final = 7 * 86_400.0
 
 

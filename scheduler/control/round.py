@@ -67,7 +67,7 @@ class Round:
             decision = decide(self._sight(seen))
             look = yield from self._carry_out(decision, seen)
         except ExecutorTryAgain as away:
-            return (yield from self._try_again(away.sentence))
+            return (yield from self._try_again(away.sentence, away.retry_after_s))
         except ExecutorRefused as refused:
             # Kept in memory only: after a restart the executor refuses again.
             if self.memory.refusal is not None:
@@ -332,9 +332,9 @@ class Round:
         book = OrderBook(job, self.rows.attempt, found.volumes, found.secrets, found.database_id)
         return replace(book, inodes=check_places(self.control, book))
 
-    def _try_again(self, why: str) -> Steps[Look]:
+    def _try_again(self, why: str, after_s: float | None = None) -> Steps[Look]:
         self.memory.tries += 1
-        wait = retry_delay(self.memory.tries)
+        wait = retry_delay(self.memory.tries) if after_s is None else timedelta(seconds=after_s)
         log.warning("executor.away", attempt=self.rows.attempt.id, why=why, again_in_s=wait.total_seconds())
         news = {m.id: why for m in self.rows.members if m.state is ReplicaState.PENDING and m.detail != why}
         if news and self.rows.attempt.stop is None:

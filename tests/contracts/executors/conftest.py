@@ -79,6 +79,7 @@ def remove(executor: Executor, attempt_id: AttemptId) -> None:
             return executor.remove(attempt_id)
         except ExecutorTryAgain:
             assert time.monotonic() < end
+            time.sleep(0.05)
 
 
 def plain_order(node: str, **fields: Any) -> ReplicaOrder:
@@ -186,7 +187,14 @@ class ProcessBench:
         if not self.run_dir.exists():
             return
         for attempt in self.executor.attempts():
-            self.executor.remove(attempt)
+            self.end_last_call(attempt)
+            remove(self.executor, attempt)
+
+    def end_last_call(self, attempt_id: AttemptId) -> None:
+        """As if the platform had asked for its end a minute ago: nobody waits for its last reports any more."""
+        call = self.run_dir / "attempts" / attempt_id / "last_call"
+        call.touch()
+        os.utime(call, (0, 0))
 
     def _count_name(self, order: ReplicaOrder) -> str:
         return f"starts-{order.key.attempt_id}-{order.key.role}-{order.key.index}-{order.key.generation}"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import socket
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -14,7 +17,7 @@ from trainmaster.wire.runtime import Report, ReportAnswer
 
 from core.domain.errors import ExecutorTryAgain
 from executors.base import Phase
-from executors.process import ProcessExecutor
+from executors.process import ProcessExecutor, executor
 from tests.contracts.executors.conftest import remove
 
 
@@ -59,6 +62,14 @@ def api():
     server.server_close()
 
 
+@pytest.fixture
+def away():
+    """The place of an API that is away: nobody listens there, and nobody else can."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}"
+
+
 def items(api):
     return [item for _, report in api.reports for item in report.items]
 
@@ -100,10 +111,8 @@ def test_a_job_that_says_nothing_is_known_to_live(bench, api):
     bench.wait_for(lambda: [item.kind for item in items(api)] == ["heartbeat"])
 
 
-def test_a_running_job_reports_to_where_the_api_has_moved(bench, api):
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        old = f"http://127.0.0.1:{gone.getsockname()[1]}"
-    order = bench.order(command="sleep 1000", api_url=old, token="tma_x")
+def test_a_running_job_reports_to_where_the_api_has_moved(bench, api, away):
+    order = bench.order(command="sleep 1000", api_url=away, token="tma_x")
     bench.executor.create(order)
     bench.until(order, lambda o: o.phase is Phase.RUNNING)
     ProcessExecutor(bench.run_dir, api_url=api.url)  # the platform starts again, at another port
@@ -121,12 +130,10 @@ def test_the_log_of_a_talkative_job_is_bounded(make_process_bench):
     assert bench.log(order).endswith("line 99999")
 
 
-def test_what_a_job_told_while_the_platform_was_away_is_there_before_its_end_is_written(bench, api):
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        old = f"http://127.0.0.1:{gone.getsockname()[1]}"
+def test_what_a_job_told_while_the_platform_was_away_is_there_before_its_end_is_written(bench, api, away, monkeypatch):
     order = bench.order(
         command=bench.python("for n in range(1, 4): print(f'step={n} loss={1 / n}')"),
-        api_url=old,
+        api_url=away,
         token="tma_x",
     )
     bench.executor.create(order)
@@ -135,6 +142,10 @@ def test_what_a_job_told_while_the_platform_was_away_is_there_before_its_end_is_
     with pytest.raises(ExecutorTryAgain, match="last reports"):  # its two seconds are over, and the API is still away
         bench.executor.remove(order.key.attempt_id)
     assert bench.is_alive(runtime)
+    monkeypatch.setattr(executor, "_END_S", 1000.0)
+    with pytest.raises(ExecutorTryAgain, match="last reports") as again:  # that it may take is waited for once
+        bench.executor.remove(order.key.attempt_id)
+    assert again.value.retry_after_s == 2
     platform = ProcessExecutor(bench.run_dir, api_url=api.url)
     remove(platform, order.key.attempt_id)
     points = [
@@ -162,7 +173,48 @@ def test_an_api_that_does_not_answer_delays_no_exit(bench):
         with pytest.raises(ExecutorTryAgain):
             bench.executor.remove(order.key.attempt_id)
         assert time.monotonic() - since < 10  # two seconds, and what a busy machine adds
-        call = state.parent / "last_call"
-        os.utime(call, (0, 0))  # a minute ago
+        bench.end_last_call(order.key.attempt_id)
         bench.executor.remove(order.key.attempt_id)
         assert not state.exists()
+
+
+def staying(bench, order):
+    """The pid of its runtime, whose job has ended and whose reports nobody takes."""
+    bench.executor.create(order)
+    assert bench.ended(order).phase is Phase.SUCCEEDED
+    return json.loads((bench.state(order) / "runtime.json").read_text())["pid"]
+
+
+def test_a_runtime_does_not_outlive_its_state_folder(bench, away):
+    order = bench.order(command=bench.python(WRITES), api_url=away, token="tma_x")
+    runtime = staying(bench, order)
+    shutil.rmtree(bench.run_dir)
+    try:
+        bench.wait_for(lambda: not bench.is_alive(runtime))
+    finally:
+        with suppress(ProcessLookupError):  # no bench finds it any more
+            os.kill(runtime, signal.SIGKILL)
+
+
+def test_a_runtime_does_not_outlive_a_removal_that_nobody_goes_on_with(bench, away):
+    order = bench.order(command=bench.python(WRITES), api_url=away, token="tma_x")
+    runtime = staying(bench, order)
+    removed = bench.run_dir / "removed" / order.key.attempt_id
+    removed.touch()
+    time.sleep(4)  # a removal that goes on has the say
+    assert bench.is_alive(runtime)
+    os.utime(removed, (0, 0))
+    bench.wait_for(lambda: not bench.is_alive(runtime))
+
+
+def test_a_replica_that_runs_is_ended_though_another_ones_last_reports_are_waited_for(bench, away, monkeypatch):
+    ended = bench.order(command=bench.python(WRITES), api_url=away, token="tma_x")
+    staying(bench, ended)
+    running = bench.order(command="sleep 1000", attempt=ended.key.attempt_id, role="zz")
+    bench.executor.create(running)
+    bench.until(running, lambda o: o.phase is Phase.RUNNING)
+    monkeypatch.setattr(bench.executor, "_folders", lambda _: [bench.state(ended), bench.state(running)])
+    with pytest.raises(ExecutorTryAgain, match="last reports"):
+        bench.executor.remove(ended.key.attempt_id)
+    monkeypatch.undo()
+    assert bench.ended(running).phase in (Phase.FAILED, Phase.LOST)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import update
+from structlog.testing import capture_logs
 
 from core import secrets
 from core.db.engine import unit_of_work
@@ -20,7 +21,7 @@ from core.db.tables import (
     Secret,
     WaitReason,
 )
-from core.domain.errors import IllegalTransition, StaleWrite
+from core.domain.errors import ExecutorTryAgain, IllegalTransition, StaleWrite
 from core.domain.exits import ExitCause
 from core.tokens import verify_attempt_token
 from executors.base import ReplicaKey
@@ -288,6 +289,26 @@ def test_an_engine_that_is_away_is_told_in_the_replicas_and_tried_again(plane):
         plane.advance(1)
     assert plane.state(job) == "running"
     assert plane.one(Replica, job_id=job).detail == ""
+
+
+def test_an_engine_that_says_when_it_will_be_ready_is_asked_again_then(plane, monkeypatch):
+    def remove(attempt_id):
+        raise ExecutorTryAgain("It still sends its last reports.", retry_after_s=2.0)
+
+    plane.start()
+    job = plane.submit()
+    plane.settle()
+    monkeypatch.setattr(plane.control.executor, "remove", remove)
+    with capture_logs() as logs:
+        plane.advance(11)
+        for _ in range(8):
+            plane.advance(2)
+    waits = [line["again_in_s"] for line in logs if line["event"] == "executor.away"]
+    assert len(waits) >= 8
+    assert set(waits) == {2.0}  # and not longer each time
+    monkeypatch.undo()
+    plane.advance(2)
+    assert plane.state(job) == "succeeded"
 
 
 def test_what_the_engine_refuses_fails_the_job_with_its_sentence(plane):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from trainmaster.wire.runtime import Report
-from trainmaster_runtime import clock
+from trainmaster_runtime import clock, report
 from trainmaster_runtime.metrics.collector import Collector
 from trainmaster_runtime.metrics.patterns import LinePatterns
 from trainmaster_runtime.report import Reporter, Spool
@@ -278,3 +278,64 @@ def test_the_spool_is_bounded_and_keeps_checkpoints(tmp_path):
     assert steps[-1] == 499
     assert (tmp_path / "spool").stat().st_size == 0
     spool.close()
+
+
+class Pieces:
+    """A collector with ``left`` pieces to read; ``sent`` is what had arrived before each look."""
+
+    roads = None
+    troubles = ()
+
+    def __init__(self, left, api):
+        self.left, self.api = left, api
+        self.sent = []
+        self.is_closed = False
+
+    def look(self, *, is_last):
+        self.sent.append(len(self.api.received))
+        self.left -= 1
+        series = [{"name": "loss", "steps": [self.left], "values": [0.5]}]
+        return [{"kind": "metrics", "data": {"series": series}}] if self.left >= 0 else []
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_what_is_read_at_the_end_is_sent_before_all_is_read(reporter, api, monkeypatch):
+    monkeypatch.setattr(report, "_READ_S", 0.0)
+    reporter._make_collector = lambda: pieces
+    pieces = Pieces(3, api)
+    reporter.start()
+    assert reporter.finish(30.0)
+    assert pieces.sent == [0, 1, 2, 3]
+    assert pieces.is_closed
+
+
+class Time:
+    """A clock that nobody waits for."""
+
+    def __init__(self, monkeypatch):
+        self.now = 1000.0
+        monkeypatch.setattr(report.clock, "monotonic", lambda: self.now)
+        monkeypatch.setattr(report.clock, "pause", self.pause)
+
+    def pause(self, seconds):
+        self.now += seconds
+
+
+def test_who_stays_tries_less_often_after_a_minute_and_at_once_when_a_platform_starts(
+    tmp_path, reporter, api, monkeypatch
+):
+    time = Time(monkeypatch)
+    reporter._flush_by, reporter._eager_until = 1000.0, 1060.0
+    waits = []
+    for _ in range(63):
+        since = time.now
+        reporter._rest()
+        waits.append(time.now - since)
+    assert waits == [1.0] * 60 + [20.0] * 3
+    (tmp_path / "api.json").write_text('{"url": "http://api"}')  # at its old place
+    for _ in range(3):
+        since = time.now
+        reporter._rest()
+        assert time.now - since == 1.0

@@ -22,6 +22,7 @@ from trainmaster_runtime.worlds import LOOK_S, MOVE_GRACE_S, Worlds, hold_s
 _OTHERS_WAIT_S = 1.0
 _OTHERS_GRACE_S = 5.0
 _LOOK_S = 1.0
+_REMOVAL_S = 120.0  # without a word of who removes it; longer than the minute that an executor leaves to last reports
 _HANG_LOOK_S = 0.5
 _LOGS = "/.trainmaster/logs"
 _LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
@@ -108,8 +109,24 @@ class Replica:
             # Nothing of the job is left, and its end is known: who ends the runtime from here on need not ask it.
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
-            self._reporter.stay()
+            self._reporter.stay(self._is_given_up)
         return 1 if ending.code is None else ending.code
+
+    def _is_given_up(self) -> bool:
+        """Whether nobody will ask for its last reports: the state folder is gone, or its removal was begun and left.
+
+        Who removes it says so again and again, and ends it in time.
+        """
+        try:
+            os.stat(self._state.file("exit.json"))
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
+        try:
+            return clock.now() > os.stat(self._order.tombstone or "").st_mtime + _REMOVAL_S
+        except OSError:
+            return False
 
     # Start
 

@@ -9,6 +9,7 @@ checkpoints are kept.
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections import deque
 
@@ -16,7 +17,10 @@ from trainmaster_runtime import clock, syscalls
 
 HEARTBEAT_S = 10.0
 FLUSH_S = 2.0  # how long a finished job may wait for its last reports
-_STAY_LOOK_S = 1.0  # between two tries of who stays longer for them
+_STAY_LOOK_S = 1.0  # who stays longer for them tries so often,
+_STAY_EAGER_S = 60.0  # for so long from its job's end or from a platform's start,
+_STAY_REST_S = 20.0  # and then so often: at the API's old place may be somebody else
+_READ_S = 0.5  # of what is read at the end, before it is sent
 _EARLY_LINES = 1_000  # printed before that
 _FIRST_S = 0.4  # leaves the first moments of the job to the job
 _LOOK_S = 0.5
@@ -141,6 +145,8 @@ class Reporter:
         self._connection: HTTPConnection | None = None
         self._finish_by: float | None = None
         self._flush_by = 0.0
+        self._eager_until = 0.0
+        self._api_seen = self._api_mark()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -161,13 +167,15 @@ class Reporter:
         """
         self._flush_by = clock.monotonic() + limit_s
         self._finish_by = self._flush_by + stay_s
+        self._eager_until = self._flush_by + _STAY_EAGER_S
         self._wake.set()
         self._thread.join(limit_s)
         return not self._thread.is_alive()
 
-    def stay(self) -> None:
+    def stay(self, is_given_up: Callable[[], bool]) -> None:
         """After :meth:`finish`: return when all is sent or nobody will take it, or when its time is over."""
-        self._thread.join(max(0.0, (self._finish_by or 0.0) - clock.monotonic()))
+        while self._thread.is_alive() and clock.monotonic() < (self._finish_by or 0.0) and not is_given_up():
+            self._thread.join(_STAY_LOOK_S)
 
     def _run(self) -> None:
         try:
@@ -184,13 +192,32 @@ class Reporter:
                 if not self._is_refused:
                     self._send_due(is_last)
                 if is_last:
-                    if self._is_refused or (not self._in_flight and not self._spool):
+                    if self._is_refused:
                         return
-                    clock.pause(0.1 if clock.monotonic() < self._flush_by else _STAY_LOOK_S)
+                    if self.collector is not None:  # there is more to read
+                        continue
+                    if not self._in_flight and not self._spool:
+                        return
+                    self._rest()
                 else:
                     self._wake.wait(_LOOK_S)
         except Exception as error:  # noqa: BLE001 - whatever it is, the job goes on without reports
             self._say("reports stopped: %s: %s" % (type(error).__name__, error))
+
+    def _rest(self) -> None:
+        """Between two tries at the end. A platform that starts says where it is: that is looked for all the time."""
+        now = clock.monotonic()
+        if now < self._flush_by:
+            clock.pause(0.1)
+            return
+        until = now + (_STAY_LOOK_S if now < self._eager_until else _STAY_REST_S)
+        while clock.monotonic() < until:
+            clock.pause(_STAY_LOOK_S)
+            mark = self._api_mark()
+            if mark != self._api_seen:
+                self._api_seen = mark
+                self._eager_until = clock.monotonic() + _STAY_EAGER_S
+                return
 
     def _start_collector(self) -> None:
         if self._make_collector is not None:
@@ -205,6 +232,7 @@ class Reporter:
         """Move what the collector finds into the spool."""
         if self.collector is None:
             return
+        read_until = clock.monotonic() + _READ_S
         try:
             while True:
                 at = clock.stamp(clock.now())
@@ -213,16 +241,15 @@ class Reporter:
                     self._say(self.collector.troubles.pop(0))
                 for item in items:
                     self._spool.add({"at": at, **item})
-                # A look reads a piece of each file: at the end all that is left, while there is time.
-                if not is_last or not items or clock.monotonic() >= (self._finish_by or 0.0):
+                # A look reads a piece of each file: at the end all that is left, and what was read is sent meanwhile.
+                if not is_last or not items or clock.monotonic() >= read_until:
                     break
-            if is_last:
+            if is_last and not items:
                 self._tell_roads(self.collector)
                 self.collector.close()
+                self.collector = None
         except Exception as error:  # noqa: BLE001 - the same
             self._say("metrics are not collected any more: %s: %s" % (type(error).__name__, error))
-            self.collector = None
-        if is_last:
             self.collector = None
 
     def _tell_roads(self, collector: Collector) -> None:
@@ -231,6 +258,14 @@ class Reporter:
             self._spool.add(
                 {"at": clock.stamp(clock.now()), "kind": "progress", "data": {"roads": collector.roads.told()}}
             )
+
+    def _api_mark(self) -> tuple[int, int] | None:
+        """Another one once the file with the API's place was written again, be the place the same."""
+        try:
+            found = os.stat(self._api_file or "")
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_ino
 
     def _follow_the_api(self) -> None:
         """Go on at the API's new place, if it has moved: what answers or refuses at the old one is somebody else."""
