@@ -8,10 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
@@ -48,6 +50,20 @@ def broker() -> Iterator[str]:
         yield url
 
 
+class TakesNoReports(BaseHTTPRequestHandler):
+    """In the API's place. Where nobody answers at all, a replica that has ended is kept for a minute for its reports."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        self.send_response(404)
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
 class Plant:
     """A platform without its API: database, worker, beat and a bell."""
 
@@ -63,6 +79,8 @@ class Plant:
         self.queues = redis.Redis.from_url(broker)
         self.bell = CeleryBell(broker)
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), TakesNoReports)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def start(self, part: str, *, every_s: float = NEVER_S) -> subprocess.Popen[bytes]:
         """``worker`` or ``beat``; ``every_s``: how often beat rings."""
@@ -70,6 +88,7 @@ class Plant:
             "TRAINMASTER_HOME": str(self.home),
             "TRAINMASTER_BROKER_URL": self.broker,
             "TRAINMASTER_EXECUTOR": "process",
+            "TRAINMASTER_API_URL": f"http://127.0.0.1:{self.server.server_port}",
             "TRAINMASTER_PROCESS_PORT_RANGE": self.settings.process_port_range,
             "TRAINMASTER_TICK_INTERVAL_S": str(every_s),
             "TRAINMASTER_RECONCILE_INTERVAL_S": str(every_s),
@@ -155,6 +174,8 @@ class Plant:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        self.server.shutdown()
+        self.server.server_close()
         self.queues.close()
         self.engine.dispose()
 
